@@ -38,7 +38,7 @@ def whole(images: Path, tmp_path: Path) -> dict[str, bytes]:
 
 def _command(images: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [*PACK, str(images), str(out), "--size", "32", "--quiet", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("second", [(), ("--resume",), ("--overwrite",)])

@@ -249,7 +249,7 @@ def test_a_signal_while_modules_are_imported_ends_the_command_without_a_tracebac
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == code
     assert "Traceback" not in done.stderr
@@ -273,8 +273,8 @@ def test_a_signal_that_its_parent_ignores_does_not_end_the_command(images: Path,
         "--quiet",
     ]
     ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    assert subprocess.run(command, preexec_fn=ignore, timeout=60).returncode == 0
-    assert subprocess.run(command, stderr=subprocess.PIPE, timeout=60).returncode == 130
+    assert subprocess.run(command, preexec_fn=ignore, timeout=300).returncode == 0
+    assert subprocess.run(command, stderr=subprocess.PIPE, timeout=300).returncode == 130
 
 
 def test_shell_completion_knows_the_commands() -> None:

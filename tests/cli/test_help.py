@@ -100,7 +100,7 @@ def test_a_terminal_has_colors_unless_it_wants_none(
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_there_is_completion_for_each_shell(shell: str) -> None:
     environment = os.environ | {"_PACK_COMPLETE": f"{shell}_source"}
-    script = subprocess.run([*PACK], env=environment, capture_output=True, text=True, timeout=60).stdout
+    script = subprocess.run([*PACK], env=environment, capture_output=True, text=True, timeout=300).stdout
     assert f"_PACK_COMPLETE={shell}_complete" in script
 
 

@@ -157,7 +157,7 @@ def test_copies_and_queues_take_the_rows_and_not_the_store(train: MemmapDataset)
     assert storages(slice_) < 3 * train.manifest.row_bytes + 500
     assert storages(row) < train.manifest.row_bytes + 500
     is_taken.put(None)
-    process.join(60)
+    process.join(120)
     assert process.exitcode == 0
 
 

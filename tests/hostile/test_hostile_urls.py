@@ -86,7 +86,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         start, stop = int(first), min(int(last) + 1, size)
         if self.path.lstrip("/") in self.server.silent:
             self.server.is_asked.set()
-            self.server.ends.wait(60)
+            self.server.ends.wait(240)
             return
         is_endless = self.path.lstrip("/") in self.server.endless
         self.send_response(206 if wanted else 200)
@@ -246,7 +246,7 @@ def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(command: str, root:
         try:
             assert server.is_asked.wait(60)
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=15)
+            _, said = process.communicate(timeout=120)
         finally:
             process.kill()
             process.communicate()

@@ -164,7 +164,7 @@ def test_a_forked_process_does_not_wait_for_the_threads_of_another() -> None:
     pieces = copying.on_threads("test", 1, go.get, [()])
     child = multiprocessing.get_context("fork").Process(target=pieces.cancel, daemon=True)
     child.start()
-    child.join(20)
+    child.join(120)
     exitcode = child.exitcode
     go.put(None)
     pieces.wait()
@@ -200,7 +200,7 @@ def test_the_copying_threads_end_with_the_process_and_rows_can_be_read_after_the
         "def read(): print(torch.equal(gather(source, np.arange(64), torch.zeros((64, 100_000))), source))\n"
         "atexit.register(read)\nread()\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr, done.returncode) == ("True\nTrue\n", "", 0)
 
 
@@ -210,5 +210,5 @@ def test_a_forked_process_copies_with_threads_of_its_own(monkeypatch: pytest.Mon
     gather(source, rows, out)
     child = multiprocessing.get_context("fork").Process(target=gather, args=(source, rows, out))
     child.start()
-    child.join(20)
+    child.join(120)
     assert child.exitcode == 0

@@ -7,14 +7,15 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PACK, ffmpeg_or_skip, make_tree, photo, store_bytes
+from children import Child
+from conftest import ffmpeg_or_skip, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import OptionsError, PackError, pack
@@ -192,17 +193,25 @@ def test_a_folder_with_other_things_is_refused(images: Path, tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "tree").iterdir()] == ["mine.txt"]
 
 
+def _stop_in_the_middle(pipe: Connection, images: Path, tree: Path) -> None:
+    """Requantize until a block is in the record and the next ones are not; then wait to be killed."""
+    os.setsid()
+    record = tree / ".packing/requantized.jsonl"
+
+    def progress(_: object) -> None:
+        if record.exists() and record.stat().st_size > 300:
+            pipe.send("in the middle")
+            time.sleep(600)
+
+    requantize(images, tree, quality=4, workers=1, progress=progress)
+
+
 def test_a_killed_run_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images", each=60)
-    command = [*PACK, "requantize", str(images), str(tmp_path / "tree"), "-q", "4", "--workers", "1"]
-    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 30
-    record = tmp_path / "tree/.packing/requantized.jsonl"
-    # in its middle: a block is in the record, and the next ones are not
-    while not (record.exists() and record.stat().st_size > 300) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    running = Child(_stop_in_the_middle, images, tmp_path / "tree")
+    assert running.received() == "in the middle"
+    os.killpg(running.process.pid, signal.SIGKILL)
+    assert running.ended() == -signal.SIGKILL
     assert not (tmp_path / "tree/requantized.jsonl").exists()
     with pytest.raises(OptionsError, match="holds an earlier run. Resume it with --resume"):
         requantize(images, tmp_path / "tree", quality=4)

@@ -76,14 +76,14 @@ def test_a_disk_that_another_program_fills_meanwhile_costs_nothing_lost(disk: Pa
         "packer.packing.build.allocate = allocate\nsys.exit(run(sys.argv[1:]))\n"
     )
     arguments = [str(images), str(disk / "out"), "--size", "64", "--json"]
-    done = subprocess.run([sys.executable, "-c", filler, *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", filler, *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == 28, done.stderr
     assert re.search(r"/out\S* needs \d+ more bytes, its disk has \d+ free: [1-9]\d* are missing", done.stderr), (
         done.stderr
     )
     assert not (disk / "out/manifest.json").exists()
     (disk / "filler").unlink()
-    done = subprocess.run([*PACK, *arguments, "--resume"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*PACK, *arguments, "--resume"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     subprocess.run([*PACK, str(images), str(tmp_path / "whole"), "--size", "64", "--quiet"], check=True)
     assert store_bytes(disk / "out") == store_bytes(tmp_path / "whole")
@@ -111,7 +111,7 @@ def test_too_few_open_files_are_reported_as_such(tmp_path: Path) -> None:
         "cannot be opened: Too many open files (EMFILE), of which this process may have 14 (ulimit -n)" in done.stderr
     )
     assert "pixels.memmap" not in done.stderr
-    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=300)
     assert "packed 24 of 24 images" in done.stdout
 
 

@@ -61,7 +61,7 @@ def test_images_come_in_order_whichever_thread_is_first() -> None:
     def late(image: torch.Tensor) -> torch.Tensor:
         if (image == 77).all():
             for _ in range(3):
-                assert left.acquire(timeout=20)
+                assert left.acquire(timeout=120)
         else:
             left.release()
         return image

@@ -326,5 +326,5 @@ def test_a_file_that_changes_while_it_is_read_is_left(mixed: Path, tmp_path: Pat
     )
     words = [sys.executable, "-c", program, "calm.jpg", "victim.jpg"]
     found = environment(ROOT) | {"LD_PRELOAD": str(tmp_path / "shim.so")}
-    done = subprocess.run(words, cwd=tmp_path, env=found, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=tmp_path, env=found, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("1 0\n", "")

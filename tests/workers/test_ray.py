@@ -407,20 +407,20 @@ def test_a_block_is_reported_as_written_once_it_is_on_disk_and_its_worker_resume
 
     def sync(descriptor: int) -> None:
         begun.set()
-        assert may_end.wait(10)
+        assert may_end.wait(60)
         synced.append(os.fstat(descriptor).st_ino)
 
     monkeypatch.setattr(os, "fdatasync", sync)
     connection = _Messages()
     end = nodes._SyncingEnd(connection, [str(tmp_path / "pixels")])  # type: ignore[arg-type]
     end.send(("written", 0, {}))
-    assert begun.wait(10)
+    assert begun.wait(60)
     for message in (("mark", 7, 1, 0, 0), ("written", 1, {}), ("written", 2, {})):
         end.send(message)
-    assert connection.said.get(timeout=10) == ("mark", 7, 1, 0, 0)
+    assert connection.said.get(timeout=60) == ("mark", 7, 1, 0, 0)
     assert connection.said.empty()
     may_end.set()
-    assert [connection.said.get(timeout=10)[1] for _ in range(3)] == [0, 1, 2]
+    assert [connection.said.get(timeout=60)[1] for _ in range(3)] == [0, 1, 2]
     assert synced == [(tmp_path / "pixels").stat().st_ino] * 2
 
 
@@ -433,7 +433,7 @@ def test_an_error_of_the_sync_ends_the_pack_and_names_the_file(tmp_path: Path, m
     monkeypatch.setattr(os, "fdatasync", fails)
     connection = _Messages()
     nodes._SyncingEnd(connection, [str(tmp_path / "pixels")]).send(("written", 0, {}))  # type: ignore[arg-type]
-    kind, error = connection.said.get(timeout=10)
+    kind, error = connection.said.get(timeout=60)
     assert (kind, error.errno, error.filename) == ("failed", errno.EIO, str(tmp_path / "pixels"))
 
 
