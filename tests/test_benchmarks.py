@@ -120,13 +120,13 @@ def test_bench_pack_prints_every_figure_and_checks_the_rows(images: Path, tmp_pa
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "PIL").symlink_to(Path(PIL.__file__).parent)
     more = ("--json", file, "--vanilla", tmp_path / "other")
-    done = run("benchmarks.bench_pack", "--images", images, "--count", 30, "--size", 40, "--runs", 2, *more)
+    done = run("benchmarks.bench_pack", "--images", images, "--count", 30, "--size", 40, "--runs", 1, *more)
     report = last_line(done)
     assert json.loads(file.read_text()) == report
     others = {"decode", "row", "tutorial", "pool", "vanilla"}
     assert set(report["images_per_second"]) == {*others, "call", "pack", "update"}
     assert set(report["ratio"]) == {f"{a}/{b}" for a in ("pack", "call") for b in (*others, "update")}
-    assert all(len(found["values"]) == 2 for found in report["images_per_second"].values())
+    assert all(len(found["values"]) == 1 for found in report["images_per_second"].values())
     assert all(0 < found["p10"] <= found["median"] <= found["p90"] for found in report["ratio"].values())
     assert 1 < report["own_mib"]["worker"] < 1000
     assert report["checks"]["rows"] == report["checks"]["equal_rows"] == report["count"] == 30
