@@ -102,7 +102,11 @@ def main() -> None:
         except BaseException as e:
             answer = {"error": f"{type(e).__name__}: {e}", "kind": "RuntimeError"}
         with answering:
-            print(json.dumps({"id": question["id"]} | answer), flush=True)
+            try:
+                print(json.dumps({"id": question["id"]} | answer), flush=True)
+            except BrokenPipeError:
+                # who asked was killed: nothing is to be done, and nothing to be said on a terminal that others use
+                os._exit(0)
 
     with concurrent.futures.ThreadPoolExecutor(_QUESTIONS) as pool:
         for line in sys.stdin:

@@ -7,7 +7,7 @@ which read it by MemmapLoader(shuffle="block", canonical_nodes=2). Each rank com
 byte, and keeps its state.
 
     fetched   two epochs with caches that hold all: the server counts how often each byte is sent, once in all
-    killed    with caches of 0.6 of a node's part, at --kills random moments SIGKILL for a rank, its fetcher, all ranks of both
+    killed    with caches of 0.6 of a node's part, at --kills random moments of reading SIGKILL for a rank, its fetcher, all ranks of both
               nodes, or the server; what was killed is started again, ranks from their states. No batch may differ from the local
               store, and each must have the rows that an uninterrupted run has in it
     full disk a cache on a tmpfs that is smaller than the store: one sentence, and with a smaller cache_size all batches; as root
@@ -233,14 +233,15 @@ def _killed(store: Path, work: Path, options: argparse.Namespace) -> dict[str, A
     epochs = 1 << 30
     with _trial(store, work, options.ranks, _SHARE, epochs) as trial:
         while done.total() < options.kills:
-            time.sleep(draw.uniform(0.05, 2.0))
+            _wait_for_batches(trial, more_than=_logged(trial))
+            time.sleep(draw.uniform(0, 0.5))
             if ended := [rank for rank, process in trial.processes.items() if not process.is_alive()]:
                 raise TrialError(f"seed {options.seed}: rank {ended[0]} ended by itself, see above")
             done[_kill(trial, draw)] += 1
         for process in trial.processes.values():
             process.kill()
             process.join()
-        steps, epochs_read = _check_batches(trial)
+        meanwhile, epochs_read = _check_batches(trial)
         # the next run continues where the last one was killed, to the end of the epoch after
         trial.epochs = epochs_read + 1
         for rank in range(trial.world_size):
@@ -248,10 +249,24 @@ def _killed(store: Path, work: Path, options: argparse.Namespace) -> dict[str, A
         trial.finish()
         steps, epochs_read = _check_batches(trial)
     kinds = ", ".join(f"{count} {name}" for name, count in sorted(done.items()))
-    print(
-        f"{done.total()} kills ({kinds}): {steps} batches of {trial.world_size} ranks, {epochs_read} epochs, none differs"
-    )
-    return {"kills": dict(sorted(done.items())), "batches": steps, "epochs": epochs_read}
+    print(f"{done.total()} kills of {trial.world_size} ranks ({kinds}): {meanwhile} batches between them,")
+    print(f"{steps} of {epochs_read} epochs in all; none differs")
+    read = {"batches_between_kills": meanwhile, "batches": steps, "epochs": epochs_read}
+    return {"ranks": trial.world_size, "kills": dict(sorted(done.items()))} | read
+
+
+def _logged(trial: _Trial) -> int:
+    """Return how much the ranks have read, in bytes of their logs."""
+    return sum(log.stat().st_size for log in trial.work.glob("log*"))
+
+
+def _wait_for_batches(trial: _Trial, more_than: int) -> None:
+    """Wait until something was read: a kill while all ranks start shows little."""
+    end = time.monotonic() + _LONGEST_SECONDS
+    while _logged(trial) <= more_than:
+        if time.monotonic() > end:
+            raise TrialError(f"no rank has read a batch for {_LONGEST_SECONDS:.0f} s")
+        time.sleep(0.01)
 
 
 def _kill(trial: _Trial, draw: random.Random) -> str:

@@ -6,6 +6,8 @@ import errno
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -114,6 +116,23 @@ def test_a_fetcher_ends_with_its_parent(range_server: RangeServer, tmp_path: Pat
     while time.monotonic() < deadline and _runs(fetcher):
         time.sleep(0.05)
     assert not _runs(fetcher)
+
+
+def test_a_fetcher_whose_asker_is_gone_says_nothing() -> None:
+    # nobody reads its answers, as where its parent was killed after asking
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "reader.remote.fetcher"],
+            input=b'{"id": 0, "ask": "ahead", "blocks": []}\n',
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_what_another_process_was_writing_when_it_died_is_fetched_again(
