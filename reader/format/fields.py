@@ -54,9 +54,12 @@ def optional(check: Check) -> Check:
     return Check(f"{check.expected}, or null", lambda value: value is None or check.holds(value))
 
 
-def list_of(check: Check, expected: str) -> Check:
-    """Expect a list of values that a check holds for."""
-    return Check(expected, lambda value: type(value) is list and all(map(check.holds, value)))
+def list_of(check: Check, expected: str, count: int | None = None) -> Check:
+    """Expect a list of values that a check holds for, of so many where count is given."""
+    return Check(
+        expected,
+        lambda value: type(value) is list and len(value) == (count or len(value)) and all(map(check.holds, value)),
+    )
 
 
 def object_of(check: Check, expected: str) -> Check:

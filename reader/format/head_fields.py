@@ -80,7 +80,7 @@ _DECODER = object_of(
 )
 # Those that an option of `pack` has today; others are of a later minor version, and any plain values.
 _OPTIONS = {
-    "size": optional(list_of(integer(1, INT32_MOST), "two integers")),
+    "size": optional(list_of(integer(1, INT32_MOST), "two integers", count=2)),
     "fit": TEXT,
     "crop_fraction": Check("a number above 0, up to 1", lambda value: NUMBER.holds(value) and 0 < value <= 1),
     "resample": TEXT,

@@ -166,6 +166,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "options is a list": _set("options", [1]),
     "options.size is a text": _within("options", "size", "8x8"),
+    "options.size has one number": _within("options", "size", [8]),
+    "options.size has three numbers": _within("options", "size", [8, 8, 8]),
     "options.crop_fraction is 0": _within("options", "crop_fraction", 0),
     "options.max_pixels is text": _within("options", "max_pixels", "many"),
     "options.max_size is odd": _within("options", "max_size", "short:-9", kind="own-sizes"),
