@@ -158,10 +158,11 @@ class Finish:
         epoch: int,
         seed: int,
         as_tuple: bool,
+        as_dict: tuple[str, str] | None,
         threads: int,
     ) -> None:
         self._dataset, self._transform, self._threads = dataset, transform, threads
-        self._epoch, self._seed, self._as_tuple = epoch, seed, as_tuple
+        self._epoch, self._seed, self._as_tuple, self._as_dict = epoch, seed, as_tuple, as_dict
         self._modes, self._caller = Modes.here(), threading.get_ident()
         # something is there once the caller waits for the first batch, or nobody waits any more
         self.asked: SimpleQueue[None] = SimpleQueue()
@@ -179,7 +180,9 @@ class Finish:
             with named, stage("transform"), in_epoch(self._epoch), self._modes.entered():
                 made = self._transformed(transform, batch)
         if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
-            return plain(made, by_name=self._dataset.names_targets)
+            made = plain(made, by_name=self._dataset.names_targets)
+        if self._as_dict is not None and isinstance(made, tuple) and len(made) == 2:
+            return dict(zip(self._as_dict, made, strict=True))
         return made
 
     def _transformed(self, transform: Transform, batch: Batch) -> object:

@@ -45,6 +45,7 @@ from reader.loading.validation import (
     packed_rows,
     transform_of_batches,
     truth,
+    two_names,
 )
 from reader.memory.residency import Residency, choose
 
@@ -93,6 +94,7 @@ class MemmapLoader:
         as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
             boxes, masks or several target columns (images, dict by name). False: an ImageBatch. The dataset's own as_tuple is
             that of indexing, and says nothing here.
+        as_dict: names of images and targets, such as ("pixel_values", "labels"): the loop gets a dict of both.
         others: arguments of a DataLoader that change nothing here are ignored (num_workers, pin_memory, prefetch_factor, ...);
             those that would are refused with what to write instead.
 
@@ -147,6 +149,7 @@ class MemmapLoader:
         world_size: int | None = None,
         residency: str | Residency = "auto",
         as_tuple: bool = True,
+        as_dict: tuple[str, str] | None = None,
         **others: object,
     ) -> None:
         check_others(others)
@@ -157,7 +160,7 @@ class MemmapLoader:
         if transform is not None and not callable(transform):
             raise ValueError(f"transform is {transform!r}, expected a function of a batch.")
         self.dataset, self.transform, self.prefetch = dataset, transform, prefetch
-        self.as_tuple = truth("as_tuple", as_tuple)
+        self.as_tuple, self.as_dict = truth("as_tuple", as_tuple), two_names(as_dict, as_tuple)
         self.device = checked_device(device)
         self._given = given_ranks(rank, world_size)
         ranks = ranks_expected(self._given)
@@ -313,6 +316,7 @@ class MemmapLoader:
             epoch=epoch,
             seed=self.seed,
             as_tuple=self.as_tuple,
+            as_dict=self.as_dict,
             threads=self.threads,
         )
         is_worked_on = self.transform is not None or self.device.type == "cuda"

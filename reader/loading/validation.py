@@ -111,6 +111,16 @@ def truth(name: str, value: object) -> bool:
     raise ValueError(f"{name} is {value!r}, expected True or False.")
 
 
+def two_names(names: object, as_tuple: bool) -> tuple[str, str] | None:
+    """Return the names of images and targets; raises ValueError for what is no two names, or where the loop gets no tuple."""
+    if names is None:
+        return None
+    given = tuple(names) if isinstance(names, tuple | list) else ()
+    if not as_tuple or len({*given}) != 2 or len(given) != 2 or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"as_dict is {names!r}, expected two names, and as_tuple=True.")
+    return given[0], given[1]
+
+
 def integer(name: str, value: SupportsIndex) -> int:
     """Return an int, of whatever kind of integer it was; raises ValueError with the name."""
     try:

@@ -173,6 +173,22 @@ def stamp(batch: Any) -> tuple[int, int, int]:
 RESIDENCIES = ["cache", "ram", "disk", "gpu", "windows"]
 
 
+def test_a_loop_gets_a_dict_by_the_names_that_it_asks_for(shared_store: Path) -> None:
+    train, names = MemmapDataset(shared_store), ("pixel_values", "labels")
+    for transform in (None, lambda batch: batch, lambda batch: (batch.images, batch.targets)):
+        for batch, (images, targets) in zip(
+            MemmapLoader(train, 16, as_dict=names, transform=transform), MemmapLoader(train, 16), strict=True
+        ):
+            assert [*batch] == [*names]
+            assert torch.equal(batch["pixel_values"], images)
+            assert torch.equal(batch["labels"], targets)
+    # what else a transform returns is the program's own
+    assert next(iter(MemmapLoader(train, 16, as_dict=names, transform=lambda batch: batch.targets))).shape == (16,)
+    for wrong, as_tuple in ((("a",), True), (("a", "a"), True), ("ab", True), ((1, 2), True), (names, False)):
+        with pytest.raises(ValueError, match="as_dict is .*, expected two names, and as_tuple=True"):
+            MemmapLoader(train, 16, as_dict=wrong, as_tuple=as_tuple)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize(("residency", "prefetch"), [*((name, 2) for name in RESIDENCIES), ("cache", 0)])
 def test_a_batch_says_its_epoch_position_and_seed(

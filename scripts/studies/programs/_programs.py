@@ -86,7 +86,7 @@ PROGRAMS = {
             "accelerate complete_cv_example.py",
             ("torchvision", "accelerate"),
             (_TORCHVISION, "accelerate==1.15.0"),
-            note="with MemmapLoader the dataset class goes, and batches are pairs where they were dicts",
+            note="with MemmapLoader the dataset class goes, and the lists of files that it read",
         ),
         Program("dino", "DINO main_dino.py, multi-crop", size=112, note=_OF_LOADER),
         Program(

@@ -20,8 +20,9 @@ def main():
     learn = v2.Compose([v2.RandomResizedCrop((options.size, options.size), scale=(0.5, 1.0)), *floats])
     look = v2.Compose([v2.Resize((options.size, options.size)), *floats])
     train, val = store.subset(random_perm[:cut]), store.subset(random_perm[cut:])
-    loader = MemmapLoader(train, options.batch_size, shuffle=True, seed=options.seed, transform=learn)
-    val_loader = MemmapLoader(val, options.batch_size, transform=look)
+    as_dict = {"as_dict": ("image", "label")}
+    loader = MemmapLoader(train, options.batch_size, shuffle=True, seed=options.seed, transform=learn, **as_dict)
+    val_loader = MemmapLoader(val, options.batch_size, transform=look, **as_dict)
     model = network(len(store.classes))
     mean, std = (torch.tensor(values)[None, :, None, None].to(accelerator.device) for values in (MEAN, STD))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01 / 25)
@@ -31,9 +32,9 @@ def main():
     for _ in range(options.epochs):
         model.train()
         log.begin()
-        for images, labels in loader:
-            inputs = (images - mean) / std
-            loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        for batch in loader:
+            inputs = (batch["image"] - mean) / std
+            loss = torch.nn.functional.cross_entropy(model(inputs), batch["label"])
             accelerator.backward(loss)
             optimizer.step()
             schedule.step()
@@ -43,10 +44,10 @@ def main():
         def evaluate():
             model.eval()
             losses = []
-            for images, labels in val_loader:
-                inputs = (images - mean) / std
+            for batch in val_loader:
+                inputs = (batch["image"] - mean) / std
                 with torch.no_grad():
-                    loss = torch.nn.functional.cross_entropy(model(inputs), labels, reduction="none")
+                    loss = torch.nn.functional.cross_entropy(model(inputs), batch["label"], reduction="none")
                 losses.append(accelerator.gather_for_metrics(loss))
             return float(torch.cat(losses).mean())
 

@@ -45,11 +45,8 @@ def main():
     classes = store["train"].classes
 
     def loader(split, transform, **order):
-        def items(batch):
-            batch = transform(batch)
-            return {"pixel_values": batch.images, "labels": batch.targets}
-
-        return MemmapLoader(store[split], options.batch_size, transform=items, **order)
+        order["as_dict"] = ("pixel_values", "labels")
+        return MemmapLoader(store[split], options.batch_size, transform=transform, **order)
 
     lines = Lines()
     lines.trainer = trainer = Trainer(

@@ -15,8 +15,7 @@ def main():
         store = MemmapDataset(options.data, split=dataset.root.name)
         store.torch_transforms = dataset.torch_transforms
         items = transforms.PerSample(lambda image: dataset.torch_transforms(to_pil_image(image)))
-        how = {"transform": lambda batch: dict(zip(("img", "cls"), items(batch), strict=True)), "seed": options.seed}
-        return MemmapLoader(store, batch, shuffle=True, **how)
+        return MemmapLoader(store, batch, shuffle=True, transform=items, seed=options.seed, as_dict=("img", "cls"))
 
     train.build_dataloader = build_dataloader
     log = Log()
