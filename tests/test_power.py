@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.slow
 def test_a_power_loss_at_any_call_leaves_what_resumes_to_the_same_bytes() -> None:
-    result = stress("power_test", "--images", "16", "--cuts", "4", "--draws", "1")
+    result = stress("power_test", "--images", "16", "--cuts", "3", "--draws", "1")
     for kind in ("fresh", "resume", "restart", "overwrite", "update", "splits", "resplit", "listed", "labelled"):
         assert result[kind]["disks"] > result[kind]["cuts"] >= 4
         assert result[kind]["journal_lines"] >= 1
@@ -32,9 +32,9 @@ def test_a_power_loss_at_any_call_leaves_what_resumes_to_the_same_bytes() -> Non
 @pytest.mark.slow
 def test_a_call_that_fails_is_reported_and_costs_nothing() -> None:
     words = ("fault_test", "--kinds", "fresh", "--images", "16")
-    assert stress(*words, "--every", "4", "--faults", "EIO")["fresh"]["EIO"]["spoilt"] > 16
-    result = stress(*words, "--every", "8", "--faults", "ENOSPC", "short", "lost", "unread")["fresh"]
-    assert result["ENOSPC"]["spoilt"] > 4
+    assert stress(*words, "--every", "6", "--faults", "EIO")["fresh"]["EIO"]["spoilt"] > 10
+    result = stress(*words, "--every", "12", "--faults", "ENOSPC", "short", "lost", "unread")["fresh"]
+    assert result["ENOSPC"]["spoilt"] > 2
     assert result["short"]["succeeded"] == result["short"]["spoilt"] > 0
     assert result["unread"]["succeeded"] == result["unread"]["spoilt"] > 1
 
