@@ -212,11 +212,16 @@ def time_update(job: Job, packed: Path) -> float:
 
 def _time_words(words: list[str]) -> float:
     begun = time.perf_counter()
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = subprocess.run(words, capture_output=True, text=True, env=command_environment())
     seconds = time.perf_counter() - begun
     if done.returncode:
         raise BenchError(f"pack ended with exit code {done.returncode}: {done.stderr.strip()}")
     return seconds
+
+
+def command_environment() -> dict[str, str]:
+    """Return this process's environment, in which Python keeps compiled modules: pip compiles what it installs."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def command(job: Job, out: Path) -> list[str]:

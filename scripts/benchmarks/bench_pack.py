@@ -65,6 +65,7 @@ from scripts.benchmarks._bench import (
 from scripts.benchmarks._pack_ways import (
     Job,
     command,
+    command_environment,
     decode_alone,
     in_processes,
     make_rows,
@@ -209,7 +210,9 @@ def watched_pack(job: Job, out: Path) -> dict[str, float]:
         BenchError: the command failed, or no worker was seen.
     """
     peaks = {"worker": 0, "parent": 0}
-    with subprocess.Popen(command(job, out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    # the first run: it compiles what the timed ones find
+    with subprocess.Popen(command(job, out), env=command_environment(), **quiet) as process:
         while process.poll() is None:
             peaks["parent"] = max(peaks["parent"], process_bytes(process.pid, *SHARES))
             peaks["worker"] = max([peaks["worker"], *(process_bytes(pid, *SHARES) for pid in children(process.pid))])
