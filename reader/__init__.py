@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from reader.format.manifest import Manifest
     from reader.loading.loader import MemmapLoader
     from reader.loading.samplers import RASampler
+    from reader.loading.state import SizeRamp
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.affine import RandomAffine, RandomRotation
     from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
@@ -50,6 +51,7 @@ _HOMES = {
     "concat": "reader.dataset.concat",
     "MemmapLoader": "reader.loading.loader",
     "RASampler": "reader.loading.samplers",
+    "SizeRamp": "reader.loading.state",
     "ImageBatch": "reader.store",
     "RaggedBatch": "reader.store",
     "open_store": "reader.store",
@@ -135,6 +137,7 @@ __all__ = [
     "RandomRotation",
     "RandomSolarize",
     "Resize",
+    "SizeRamp",
     "StoreError",
     "TimmRandAugment",
     "TrivialAugmentWide",

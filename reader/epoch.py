@@ -12,6 +12,10 @@ import torch
 # Of a batch that no MemmapLoader made: its epoch, and the position of its first row; those of the others are below it.
 UNKNOWN = -1
 
+# What crops that run inside read their rows from in place of the pixels of their batch, which it then has none of; see
+# `reader.dataset.levels`.
+row_source: contextvars.ContextVar[Any] = contextvars.ContextVar("row_source", default=None)
+
 current_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)
 
 
@@ -37,6 +41,16 @@ def in_epoch(epoch: int) -> Iterator[None]:
         yield
     finally:
         current_epoch.reset(token)
+
+
+@contextlib.contextmanager
+def reading(source: Any) -> Iterator[None]:
+    """Let crops that run inside read rows from a source; None: from their batch."""
+    token = row_source.set(source)
+    try:
+        yield
+    finally:
+        row_source.reset(token)
 
 
 def wrapped(value: int) -> int:

@@ -66,6 +66,7 @@ class Gathering:
         keep: idle buffers that are kept.
         must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
         processes: how many of this host read so.
+        has_pixels: False: batches have pixels of their shape that are zeros and take no memory.
 
     Raises:
         PinnedMemoryError: as must_pin says.
@@ -80,7 +81,10 @@ class Gathering:
         keep: int,
         must_pin: bool,
         processes: int = 1,
+        has_pixels: bool = True,
     ) -> None:
+        # False: what makes something of a batch reads its pixels itself
+        self._has_pixels = has_pixels
         self._dataset, self._device, self._keep, self._processes = dataset, device, keep, processes
         self._is_warm = chosen.is_warm
         self._past_cache = chosen.host == "disk"
@@ -119,7 +123,7 @@ class Gathering:
         )
         if remote is not None and not remote.is_complete and self.copy is None:
             return RemoteAhead(self._dataset, remote, steps, units=units, place=place, windows=windows)
-        if self._is_warm or self._is_packed:
+        if self._is_warm or self._is_packed or not self._has_pixels:
             return None
         source = self._dataset.opened_store.opened("pixels")
         if not self._past_cache and not reads_of(self._dataset, self._processes).are_cold(source):
@@ -139,6 +143,9 @@ class Gathering:
 
     def begin(self, groups: list[Rows], ahead: Ahead | None) -> HostBatches:
         """Begin to gather a group of batches into one leased buffer, and cut it."""
+        if not self._has_pixels:
+            self._dataset.check_files()
+            return HostBatches([self._without_pixels(rows) for rows in groups])
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
         if self._is_packed:
             return self._unpacking(rows, [len(g) for g in groups])
@@ -152,6 +159,16 @@ class Gathering:
             batch = batch_of(self._store, rows, pixels)
             self._dataset.check_rows(rows, batch)
         return HostBatches([batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups])), copies)
+
+    def _without_pixels(self, rows: Rows) -> Batch:
+        """Give a batch without copying a pixel."""
+        nothing = torch.zeros(1, dtype=torch.uint8)
+        if isinstance(self._store, RaggedBatch):
+            batch: Batch = self._store.chosen(rows, nothing, torch.zeros(len(rows), dtype=torch.int64))
+        else:
+            batch = batch_of(self._store, rows, nothing.expand(len(rows), *self._row_shape))
+        self._dataset.check_rows(rows, batch)
+        return batch
 
     def buffers(self, need: int, room: int = 0) -> BufferPool:
         """Return the pool of buffers of so many bytes; one that must be made again has room for more."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
-from reader.epoch import in_epoch, stamped
+from reader.epoch import in_epoch, reading, stamped
 from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, without_thread
 from reader.loading.producer import Group, Unfinished
@@ -160,7 +160,15 @@ class Finish:
         as_tuple: bool,
         as_dict: tuple[str, str] | None,
         threads: int,
+        source: object = None,
     ) -> None:
+        if source is not None and not begins_with_crop(transform):
+            raise ValueError(
+                "this loader reads levels, for a transform that begins with RandomResizedCrop or CenterCrop. Make another loader"
+                f" for {transform!r}."
+            )
+        # what crops read their rows from; None: from the batch
+        self._source = source
         self._dataset, self._transform, self._threads = dataset, transform, threads
         self._epoch, self._seed, self._as_tuple, self._as_dict = epoch, seed, as_tuple, as_dict
         self._modes, self._caller = Modes.here(), threading.get_ident()
@@ -177,7 +185,7 @@ class Finish:
             stamped(batch, epoch=self._epoch, position=start, seed=self._seed)
         if transform is not None:
             named = rows_named(self._dataset.path, batch.rows)
-            with named, stage("transform"), in_epoch(self._epoch), self._modes.entered():
+            with named, stage("transform"), in_epoch(self._epoch), reading(self._source), self._modes.entered():
                 made = self._transformed(transform, batch)
         if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
             made = plain(made, by_name=self._dataset.names_targets)
@@ -236,6 +244,12 @@ class Finish:
                 " epoch: give it a torch.Generator of its own, or the loader prefetch=0."
             )
         return Unfinished(lambda: batch, start)
+
+
+def begins_with_crop(transform: object) -> bool:
+    """Say whether all that a transform needs of a row is the box that its first step crops."""
+    first = None if transform is None else _chain(transform)[0]
+    return _is_of_reader(first) and getattr(first, "reads_levels", False)
 
 
 def _is_ours(transform: object) -> bool:

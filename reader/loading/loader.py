@@ -2,9 +2,7 @@
 
 Who does what: the feeder thread (one an iterator) computes rows, gathers them into leased buffers, starts the copy to the
 device on a side stream; the caller's thread waits for the queue, makes its own stream wait for the copy, and, on CUDA, runs
-the transform. Nothing else is shared but the queue in `Feed`. Pixels are copied by the threads of `gather.py`, which all
-loaders of the process share. Rows are `schedule.py`'s, buffers `host_batches.py`'s, the feeder's work `producer.py`'s, one pass
-`iteration.py`'s: here stands what the caller sees of them.
+the transform. Nothing else is shared but the queue in `Feed`.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 from reader.dataset.collate import collate_whole
+from reader.dataset.levels import LevelRows, has_levels
 from reader.dataset.samples import Transform
 from reader.device.resident import Resident, ResidentImages
 from reader.device.transfer import entered
@@ -26,14 +25,14 @@ from reader.loading.advice import chosen_order, log_choices, log_ranks, warn_of_
 from reader.loading.device_rows import batches_on, room_on
 from reader.loading.frameworks import check_asker
 from reader.loading.host_batches import Gathering
-from reader.loading.iteration import Finish, Iteration, Pass
+from reader.loading.iteration import Finish, Iteration, Pass, begins_with_crop
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group, Producer
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
 from reader.loading.samplers import StepSampler, sampler_of
 from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import reads_of, resident_on
-from reader.loading.state import LoopState
+from reader.loading.state import LoopState, Size, Sizes
 from reader.loading.validation import (
     Item,
     Weights,
@@ -77,6 +76,8 @@ class MemmapLoader:
             the tuple, anything else is what the loop gets. On the CPU it runs in the background thread, unless its first call
             in an epoch draws from torch's, numpy's or Python's own generator; then, and on CUDA, in the caller's, on its
             stream. Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
+        size: of what RandomResizedCrop and CenterCrop in the transform give: pixels, (height, width), or a function of epoch. On
+            the CPU, with residency "cache", one that comes first reads the smallest level (`pack --levels`) that its box needs.
         prefetch: batches gathered ahead, of up to 4 MiB in groups of up to 8 (1 where they are transformed or sent to a
             device); 0 gathers in the caller's thread.
         threads: that transforms of `reader.transforms` run on, on the CPU, each with some rows of a batch at a time. None: the
@@ -143,6 +144,7 @@ class MemmapLoader:
         canonical_nodes: int | None = None,
         device: str | torch.device = "cpu",
         transform: Transform | None = None,
+        size: Size | None = None,
         prefetch: int = 2,
         threads: int | None = None,
         rank: int | None = None,
@@ -161,20 +163,18 @@ class MemmapLoader:
             raise ValueError(f"transform is {transform!r}, expected a function of a batch.")
         self.dataset, self.transform, self.prefetch = dataset, transform, prefetch
         self.as_tuple, self.as_dict = truth("as_tuple", as_tuple), two_names(as_dict, as_tuple)
+        self._sizes = Sizes(size, transform)
+        self._levels: LevelRows | None = None
         self.device = checked_device(device)
         self._given = given_ranks(rank, world_size)
         ranks = ranks_expected(self._given)
         self.threads = checked_threads(threads, ranks_here(ranks))
+        is_sampled, has_nodes = sampler is not None, canonical_nodes is not None
+        order = chosen_order(shuffle, dataset, weights=weights, is_sampled=is_sampled, has_nodes=has_nodes)
         self.schedule = Schedule(
             dataset,
             integer("batch_size", batch_size),
-            order=chosen_order(
-                shuffle,
-                dataset,
-                weights=weights,
-                is_sampled=sampler is not None,
-                has_nodes=canonical_nodes is not None,
-            ),
+            order=order,
             seed=integer("seed", seed),
             drop_last=truth("drop_last", drop_last),
             ranks=(ranks.rank, ranks.world_size),
@@ -194,24 +194,26 @@ class MemmapLoader:
     def _read_from(self, residency: str | Residency, processes: int) -> None:
         """Choose where rows are read from, and bring them there; processes: ranks of this host."""
         part = self.schedule.part
+        may_read_levels = self._sizes.are_given and residency in ("auto", "cache") and self.device.type == "cpu"
+        if may_read_levels and has_levels(part) and begins_with_crop(self.transform):
+            residency, self._levels = "cache", LevelRows(part)
         room = room_on(self.schedule, self.device, processes) if residency == "gpu" else None
         chosen = choose(residency, reads_of(part, processes), room)
         log_choices(self.schedule, self.ranks, chosen)
         self.residency, self.in_windows = chosen.name, chosen.in_windows
+        source = part, self.device, chosen
         self.gathering = Gathering(
-            part, self.device, chosen, keep=self.prefetch + 2, must_pin=residency == "ram", processes=processes
+            *source,
+            keep=self.prefetch + 2,
+            must_pin=residency == "ram",
+            processes=processes,
+            has_pixels=not self._levels,
         )
         self.resident: Resident | ResidentImages | None = None
         if chosen.name == "gpu" and not chosen.in_windows:
             self.resident = resident_on(part, self.device, functools.partial(batches_on, self.device, chosen.host))
-        self.producer = Producer(
-            self.schedule,
-            self.gathering,
-            self.device,
-            prefetch=self.prefetch,
-            resident=self.resident,
-            in_windows=chosen.in_windows,
-        )
+        made = self.schedule, self.gathering, self.device
+        self.producer = Producer(*made, prefetch=self.prefetch, resident=self.resident, in_windows=self.in_windows)
 
     @property
     def ranks(self) -> Ranks:
@@ -310,15 +312,9 @@ class MemmapLoader:
     def _begun(self, epoch: int, position: int = 0, items: Iterator[Item] | None = None) -> Pass:
         progress = self.state.begin(epoch, position)
         items = self.schedule.sampled() if items is None else items
-        finish = Finish(
-            self.dataset,
-            self.transform,
-            epoch=epoch,
-            seed=self.seed,
-            as_tuple=self.as_tuple,
-            as_dict=self.as_dict,
-            threads=self.threads,
-        )
+        form: dict[str, Any] = {"as_tuple": self.as_tuple, "as_dict": self.as_dict, "threads": self.threads}
+        given = self.dataset, self._sizes.of(self.transform, epoch)
+        finish = Finish(*given, epoch=epoch, seed=self.seed, source=self._levels, **form)
         is_worked_on = self.transform is not None or self.device.type == "cuda"
         group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
         steps = self.schedule.steps(epoch, position, items, group_bytes)
@@ -378,18 +374,21 @@ class MemmapLoader:
         """Do nothing: each `iter` begins an epoch by itself. Loops that were written for other loaders call it."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next `iter` start this epoch; if a state of the middle of this very epoch was loaded, resume there.
-
-        It is set on a sampler that has set_epoch, as torch's DistributedSampler has.
+        """Make the next `iter`, and a sampler, start this epoch; resume in it where a state of its middle was loaded.
 
         Raises:
             ValueError: epoch is not 0 or more.
         """
         self.state.set_epoch(epoch)
 
+    def set_size(self, size: int | tuple[int, int]) -> None:
+        """Give crops another size from the next epoch on; raises ValueError for a loader that was made without size=."""
+        self._sizes.set(size)
+
     def state_dict(self) -> dict[str, int]:
         """Return where the loop is, as a few integers: after the batch that the caller got last."""
-        return self.state.state_dict()
+        state = self.state.state_dict()
+        return state | self._sizes.state(state["epoch"])
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Make the next `iter` resume from a state, also one taken with another batch_size or world size.
@@ -398,3 +397,4 @@ class MemmapLoader:
             ValueError: the state is of another store, subset, seed or order.
         """
         self.state.load_state_dict(state)
+        self._sizes.load(state)

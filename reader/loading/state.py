@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from reader.loading.schedule import Schedule
 from reader.loading.validation import integer
@@ -24,6 +25,103 @@ class PassState:
     finished: bool = False
     is_taken: bool = False
     moved_to: int | None = None
+
+
+@dataclass(frozen=True)
+class SizeRamp:
+    """A size that grows over the epochs in a straight line, as FFCV's: a function of epoch for MemmapLoader(size=).
+
+    Args:
+        first, last: pixels, before and behind the ramp.
+        begin, end: the epochs between which it grows.
+        multiple: sizes are multiples of this, the nearest.
+
+    Raises:
+        ValueError: they are not in order, or no multiples.
+
+    Example:
+        >>> ramp = SizeRamp(160, 192, begin=2, end=6)
+        >>> [ramp(epoch) for epoch in (0, 2, 4, 5, 6, 9)]
+        [160, 160, 192, 192, 192, 192]
+    """
+
+    first: int
+    last: int
+    begin: int
+    end: int
+    multiple: int = 32
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin < self.end or min(self.first, self.last, self.multiple) < 1:
+            raise ValueError(f"{self} is no ramp: expected sizes of 1 or more, and 0 <= begin < end.")
+        if self.first % self.multiple or self.last % self.multiple:
+            raise ValueError(f"{self.first} and {self.last} are no multiples of {self.multiple}: give multiple=.")
+
+    def __call__(self, epoch: int) -> int:
+        """Return the size of an epoch."""
+        done = min(max(epoch - self.begin, 0), self.end - self.begin)
+        size = self.first + (self.last - self.first) * done / (self.end - self.begin)
+        return int(size / self.multiple + 0.5) * self.multiple
+
+
+Size = int | tuple[int, int] | Callable[[int], Any]
+
+
+class Sizes:
+    """The size of a loader's crops: fixed, set from one epoch to the next, or a function of epoch.
+
+    Raises:
+        ValueError: it is none of these, or the transform has no crop.
+    """
+
+    def __init__(self, size: Size | None, transform: Any) -> None:
+        self._size = size
+        if size is not None:
+            self.of(transform, 0)
+
+    @property
+    def are_given(self) -> bool:
+        """Whether there is a size at all."""
+        return self._size is not None
+
+    def of(self, transform: Any, epoch: int) -> Any:
+        """Return the transform with the size of an epoch."""
+        if self._size is None:
+            return transform
+        if not hasattr(transform, "with_size"):
+            raise ValueError(
+                f"size= is that of RandomResizedCrop and CenterCrop, and the transform is {transform!r}. Give one of them, or a"
+                " Compose with one."
+            )
+        return transform.with_size(self.at(epoch))
+
+    def at(self, epoch: int) -> tuple[int, int]:
+        """Return (height, width) of an epoch."""
+        size = self._size(epoch) if callable(self._size) else self._size
+        sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+        if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+            raise ValueError(f"size is {size!r} in epoch {epoch}, expected pixels: one number, or height and width.")
+        return sides[0], sides[1]
+
+    def set(self, size: int | tuple[int, int]) -> None:
+        """Take another size from the next epoch on; raises ValueError where the loader was made without one."""
+        if self._size is None:
+            raise ValueError("the loader was made without size=: give it a size, which set_size then changes.")
+        before, self._size = self._size, size
+        try:
+            self.at(0)
+        except ValueError:
+            self._size = before
+            raise
+
+    def state(self, epoch: int) -> dict[str, int]:
+        """Return what a state says of the size of its epoch; {} without one."""
+        return {} if self._size is None else dict(zip(("height", "width"), self.at(epoch), strict=True))
+
+    def load(self, state: Mapping[str, int]) -> None:
+        """Take the size that a state says; a function of epoch says it itself."""
+        if self._size is not None and not callable(self._size) and "height" in state:
+            self.set((int(state["height"]), int(state["width"])))
 
 
 class LoopState:

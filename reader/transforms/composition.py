@@ -53,6 +53,18 @@ class Compose:
             batch = transform(batch)
         return batch
 
+    def with_size(self, size: int | tuple[int, int]) -> Compose:
+        """Return these with crops of another size, RandomResizedCrop and CenterCrop; raises ValueError where there is none."""
+        crops = [hasattr(transform, "with_size") for transform in self.transforms]
+        if not any(crops):
+            raise ValueError("there is no RandomResizedCrop or CenterCrop whose size could be another.")
+        made = copy.copy(self)
+        every: list[Any] = self.transforms
+        made.transforms = [
+            each.with_size(size) if is_crop else each for each, is_crop in zip(every, crops, strict=True)
+        ]
+        return made
+
     @property
     def of_whole_batch(self) -> bool:
         """Say whether one of them mixes the images of a batch."""

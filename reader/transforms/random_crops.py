@@ -6,12 +6,15 @@ The given batch is never changed. All of it may stand inside a function that tor
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 
+from reader.epoch import row_source
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
 from reader.transforms.padding import Padding
@@ -185,7 +188,7 @@ class RandomResizedCrop:
     different sizes, a RaggedBatch, become an ImageBatch.
 
     Args:
-        size: pixels, or (height, width).
+        size: pixels, or (height, width); a MemmapLoader's size= takes its place.
         scale: lowest and highest area of the box, as a share of the image's.
         ratio: lowest and highest width / height of the box.
         interpolation: "bilinear", "bicubic", or "random": one of both, drawn for each image, as timm does.
@@ -201,6 +204,9 @@ class RandomResizedCrop:
         >>> RandomResizedCrop(24)(batch).images.shape
         torch.Size([2, 3, 24, 24])
     """
+
+    # rows that nothing but its box is needed of
+    reads_levels = True
 
     def __init__(
         self,
@@ -222,6 +228,12 @@ class RandomResizedCrop:
         if self.interpolation not in ("bilinear", "bicubic", "random"):
             raise ValueError(f'interpolation is {interpolation!r}, expected "bilinear", "bicubic" or "random".')
         self.scale, self.ratio, self.seed = scale, ratio, seed
+
+    def with_size(self, size: int | tuple[int, int]) -> RandomResizedCrop:
+        """Return this crop with results of another size: the boxes that it draws stay."""
+        made = copy.copy(self)
+        made.height, made.width = checked_size(size)
+        return made
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
         """Return uint8[B, height, width, C], without content."""
@@ -282,10 +294,51 @@ def resized_boxes(
     grids: torch.Tensor | None = None,
     is_cubic: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Resize a box of each image to uint8[B, height, width, C], see `resample.resized`."""
+    """Resize a box of each image to uint8[B, height, width, C], see `resample.resized`.
+
+    Where a loader reads levels, from the smallest one of which the box, rounded to its pixels, has as many as it is resized to.
+    """
+    if row_source.get() is not None:
+        return _from_levels(row_source.get(), batch, boxes, height, width, grids, is_cubic)
     if isinstance(batch, RaggedBatch):
         return resized_images(batch, boxes, height, width, grids, is_cubic)
     return resized(batch.pixels, boxes, height, width, grids, is_cubic)
+
+
+def _from_levels(
+    source: Any,
+    batch: ImageBatch | RaggedBatch,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None,
+    is_cubic: torch.Tensor | None,
+) -> torch.Tensor:
+    """Read each row at the size that its box needs, and resize the box there."""
+    assert batch.rows is not None
+    sides = batch.shapes[:, :2].long() if isinstance(batch, RaggedBatch) else torch.tensor([batch.pixels.shape[1:3]])
+    most = torch.cat([sides.flip(-1), sides.flip(-1)], dim=-1)
+    need = torch.tensor([[width, height]]) if grids is None else grids[:, [3, 2]]
+    factors, placed = torch.ones(len(batch), dtype=torch.int64), {1: boxes}
+    for factor in source.factors:
+        # 223 of 224 full pixels, halved, is 112 of 112: the nearest edge that the level has
+        placed[factor] = torch.minimum((boxes + factor // 2) // factor, most // factor)
+        factors[((placed[factor][:, 2:] - placed[factor][:, :2]) >= need).all(dim=-1)] = factor
+    made: torch.Tensor | None = None
+    for factor, at in placed.items():
+        index = (factors == factor).nonzero()[:, 0]
+        if not len(index):
+            continue
+        level = source.read(batch.rows[index], factor)
+        of_level = (None if given is None else given[index] for given in (grids, is_cubic))
+        if isinstance(level, RaggedBatch):
+            pixels = resized_images(level, at[index], height, width, *of_level)
+        else:
+            pixels = resized(level.pixels, at[index], height, width, *of_level)
+        made = pixels.new_empty(len(batch), *pixels.shape[1:]) if made is None else made
+        made[index] = pixels
+    assert made is not None
+    return made
 
 
 def cropped_extras(

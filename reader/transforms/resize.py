@@ -35,11 +35,18 @@ class CenterCrop:
         torch.Size([2, 3, 28, 28])
     """
 
+    # rows that nothing but its box is needed of
+    reads_levels = True
+
     def __init__(self, size: int | tuple[int, int], fraction: float = 1.0) -> None:
         self.height, self.width = checked_size(size)
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction is {fraction}, expected more than 0, and at most 1.")
         self.fraction = fraction
+
+    def with_size(self, size: int | tuple[int, int]) -> CenterCrop:
+        """Return this crop with results of another size."""
+        return CenterCrop(size, self.fraction)
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
         """Return uint8[B, height, width, C], without content.

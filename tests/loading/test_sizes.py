@@ -1,0 +1,209 @@
+"""Sizes of crops: fixed, set, of an epoch; in the state; and read from the smallest level that has the pixels of the box."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_tree
+
+from packer import pack
+from reader import (
+    CenterCrop,
+    Compose,
+    MemmapDataset,
+    MemmapLoader,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    SizeRamp,
+)
+from reader.dataset import levels
+from reader.transforms.resample import resized
+
+
+def shapes(loader: MemmapLoader) -> set[tuple[int, ...]]:
+    return {tuple(images.shape[2:]) for images, _ in loader}
+
+
+def test_a_size_takes_the_place_of_that_of_the_crops(train: MemmapDataset) -> None:
+    crops = Compose([RandomResizedCrop(8), RandomHorizontalFlip()])
+    loader = MemmapLoader(train, 30, transform=crops, size=16)
+    assert shapes(loader) == {(16, 16)}
+    loader.set_size((12, 20))
+    assert shapes(loader) == {(12, 20)}
+    # what is drawn does not hang on the size
+    alone = MemmapLoader(train, 30, transform=Compose([RandomResizedCrop((12, 20)), RandomHorizontalFlip()]))
+    alone.set_epoch(2)
+    for (images, _), (others, _) in zip(loader, alone, strict=True):
+        assert torch.equal(images, others)
+    assert (crops.transforms[0].height, shapes(MemmapLoader(train, 30, transform=crops))) == (8, {(8, 8)})
+
+
+def test_a_size_is_a_function_of_the_epoch(train: MemmapDataset) -> None:
+    ramp = SizeRamp(8, 16, begin=1, end=3, multiple=4)
+    assert [ramp(epoch) for epoch in range(5)] == [8, 8, 12, 16, 16]
+    loader = MemmapLoader(train, 45, transform=CenterCrop(32), size=ramp)
+    assert [shapes(loader) for _ in range(4)] == [{(side, side)} for side in (8, 8, 12, 16)]
+    loader.set_epoch(2)
+    assert shapes(loader) == {(12, 12)}
+
+
+def test_a_state_has_the_size_of_its_epoch(train: MemmapDataset) -> None:
+    def made() -> MemmapLoader:
+        return MemmapLoader(train, 30, transform=RandomResizedCrop(8), size=16, shuffle=True)
+
+    loader, again = made(), made()
+    loader.set_size(20)
+    iteration = iter(loader)
+    next(iteration)
+    state = loader.state_dict()
+    assert (state["height"], state["width"]) == (20, 20)
+    again.load_state_dict(state)
+    for (images, _), (others, _) in zip(iteration, again, strict=True):
+        assert images.shape[2:] == (20, 20)
+        assert torch.equal(images, others)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 16}, "size= is that of RandomResizedCrop and CenterCrop, and the transform is None"),
+        ({"size": 16, "transform": Compose([RandomHorizontalFlip()])}, "there is no RandomResizedCrop or CenterCrop"),
+        ({"size": 0, "transform": CenterCrop(8)}, "size is 0 in epoch 0, expected pixels"),
+        ({"size": lambda epoch: "a", "transform": CenterCrop(8)}, "size is 'a' in epoch 0, expected pixels"),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused(train: MemmapDataset, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MemmapLoader(train, 8, **arguments)
+
+
+def test_a_size_cannot_be_set_of_a_loader_without_one(train: MemmapDataset) -> None:
+    with pytest.raises(ValueError, match="the loader was made without size="):
+        MemmapLoader(train, 8, transform=CenterCrop(8)).set_size(4)
+    loader = MemmapLoader(train, 8, transform=CenterCrop(8), size=16)
+    with pytest.raises(ValueError, match="expected pixels"):
+        loader.set_size(-1)
+    assert shapes(loader) == {(16, 16)}
+
+
+@pytest.mark.parametrize("arguments", [(8, 8, 2, 2), (8, 16, 0, 2, 32), (8, 8, -1, 2, 8)])
+def test_a_ramp_that_is_none_is_refused(arguments: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="no ramp|no multiples"):
+        SizeRamp(*arguments)
+
+
+# -- levels
+
+
+@pytest.fixture(scope="module", params=[{"size": (64, 96)}, {"fit": "none"}, {"size": 64, "fit": "pad", "compress": True}])
+def leveled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if "compress" in request.param:
+        pytest.importorskip("zstandard")
+    folder = tmp_path_factory.mktemp("leveled")
+    make_tree(folder / "images", classes=2, each=6, size=(150, 110))
+    pack(folder / "images", folder / "out", levels=3, workers=1, **request.param)
+    return folder / "out"
+
+
+class Seen:
+    """Counts the rows that are read of each level."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: dict[int, list[int]] = {1: [], 2: [], 4: []}
+        read = levels.LevelRows.read
+
+        def seen(source: levels.LevelRows, rows: torch.Tensor, factor: int) -> Any:
+            self.rows[factor] += rows.tolist()
+            return read(source, rows, factor)
+
+        monkeypatch.setattr(levels.LevelRows, "read", seen)
+
+
+def expected(out: Path, row: int, box: torch.Tensor, side: int) -> tuple[torch.Tensor, int]:
+    """Crop a box of the full row at the smallest level where it has enough pixels, from that level's own store."""
+    full = MemmapDataset(out, as_tuple=False)[row].pixels.shape[:2]
+    for factor in (4, 2, 1):
+        level = MemmapDataset(out if factor == 1 else out / "levels" / str(factor), as_tuple=False)
+        most = torch.tensor([full[1], full[0]] * 2) // factor
+        at = torch.minimum((box + factor // 2) // factor, most)
+        if factor == 1 or (int((at[2:] - at[:2]).min())) >= side:
+            return resized(level[row].pixels[None], at[None], side, side)[0], factor
+    raise AssertionError
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("side", [8, 16, 40])
+def test_random_crops_read_the_smallest_level_that_has_their_pixels(
+    leveled: Path, side: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, crop = Seen(monkeypatch), RandomResizedCrop(99, scale=(0.2, 1.0))
+    data = MemmapDataset(leveled)
+    arguments: dict[str, Any] = {"shuffle": "full", "as_tuple": False, "threads": threads}
+    full = MemmapLoader(data, 5, transform=lambda batch: (crop.boxes(batch), batch.rows), **arguments)
+    boxes = {int(row): box for found, rows in full for row, box in zip(rows, found, strict=True)}
+    assert seen.rows == {1: [], 2: [], 4: []}
+    loader = MemmapLoader(data, 5, transform=Compose([crop]), size=side, **arguments)
+    assert loader.residency == "cache"
+    used: dict[int, list[int]] = {1: [], 2: [], 4: []}
+    for batch in loader:
+        for row, pixels in zip(batch.rows.tolist(), batch.pixels, strict=True):
+            wanted, factor = expected(leveled, row, boxes[row], side)
+            assert torch.equal(pixels, wanted)
+            used[factor].append(row)
+    assert {factor: sorted(rows) for factor, rows in seen.rows.items()} == {f: sorted(rows) for f, rows in used.items()}
+    if side == 8:
+        assert len(used[4]) > len(used[1])
+
+
+def test_central_crops_read_a_level_too(leveled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, data = Seen(monkeypatch), MemmapDataset(leveled)
+    small = torch.cat([images for images, _ in MemmapLoader(data, 5, transform=CenterCrop(9, 0.9), size=12)])
+    assert seen.rows[1] == []
+    # of a padded row the content decides, which is 47 of 64 lines: 11 of the quarter
+    assert sorted(seen.rows[2 if data.manifest.has_content else 4]) == list(range(12))
+    plain = torch.cat([images for images, _ in MemmapLoader(data, 5, transform=CenterCrop(12, 0.9))])
+    assert (small.float() - plain.float()).abs().mean() < 12
+
+
+def test_what_comes_before_a_crop_sees_full_rows(leveled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, data = Seen(monkeypatch), MemmapDataset(leveled)
+    if data.manifest.has_own_sizes:
+        return
+    steps = [RandomHorizontalFlip(), RandomResizedCrop(8)]
+    one = MemmapLoader(data, 12, transform=Compose(steps), size=8)
+    other = MemmapLoader(data, 12, transform=Compose(steps))
+    assert torch.equal(next(iter(one))[0], next(iter(other))[0])
+    assert seen.rows == {1: [], 2: [], 4: []}
+
+
+def test_another_transform_without_a_crop_first_is_refused(leveled: Path) -> None:
+    class Mine(RandomResizedCrop):
+        """Looks at pixels before it crops."""
+
+    data = MemmapDataset(leveled)
+    loader = MemmapLoader(data, 12, transform=RandomResizedCrop(8), size=8)
+    loader.transform = Compose([RandomHorizontalFlip(), RandomResizedCrop(8)])
+    with pytest.raises(ValueError, match="Make another loader"):
+        next(iter(loader))
+    assert MemmapLoader(data, 12, transform=Mine(8), size=8)._levels is None
+
+
+def test_subsets_and_relabeled_rows_read_levels(leveled: Path) -> None:
+    data = MemmapDataset(leveled).with_targets([5] * 12, classes=list("abcdef")).subset([7, 2, 9])
+    found = [(images, targets) for images, targets in MemmapLoader(data, 3, transform=CenterCrop(8), size=8)]
+    plain = next(iter(MemmapLoader(MemmapDataset(leveled).subset([7, 2, 9]), 3, transform=CenterCrop(8), size=8)))
+    assert found[0][1].tolist() == [5, 5, 5]
+    assert torch.equal(found[0][0], plain[0])
+
+
+def test_a_small_crop_of_the_quarter_is_that_of_the_level_alone(leveled: Path) -> None:
+    level = MemmapDataset(leveled / "levels" / "4", as_tuple=False)
+    data = MemmapDataset(leveled)
+    if data.manifest.has_content or data.manifest.has_own_sizes:
+        return
+    small = next(iter(MemmapLoader(data, 12, transform=CenterCrop(8), size=8)))[0]
+    alone = next(iter(MemmapLoader(level, 12, transform=CenterCrop(8))))[0]
+    assert torch.equal(small, alone)
