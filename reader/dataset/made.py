@@ -37,7 +37,7 @@ def with_targets(opened: OpenedStore, rows: Rows, targets: Column, classes: Sequ
     m, values = opened.manifest, _tensor("targets", targets, len(rows))
     kind = _kind_of(values)
     names = m.classes if classes is None else tuple(map(str, classes))
-    if len({*names}) < len(names):
+    if classes is not None and len({*names}) < len(names):
         raise ValueError("classes has a name twice.")
     if classes is not None and names != m.classes and has_boxes(m):
         raise ValueError(f"the boxes of {opened.path} are of its own classes: with_targets cannot change the list.")

@@ -151,6 +151,8 @@ FAULTS: dict[str, Fault] = {
     "classes is text": _set("classes", "abc"),
     "classes has numbers": _set("classes", ["a", 1, None]),
     "classes are fewer than targets": _set("classes", ["ant"], says="verify"),
+    "a class name comes twice": _set("classes", ["ant", "ant", "cat"], says="harmless"),
+    "a decoder has a number of 10^308": _within("decoders", "pillow", {"version": -1e308}),
     "class names with escapes": _set("classes", [EVIL, "b", "c"], says="harmless"),
     "class names that are no UTF-8": _set("classes", ["\udcff\udc80", "b", "c"], says="harmless"),
     "class names of 200 kB": Fault("class", _classes_of_200_kb, "harmless"),

@@ -39,6 +39,7 @@ _MOST_TIMES_WAITED = 30
 # The same for the first answer, before which all is imported and done once; and of each full trial, a dozen processes.
 _KILLED_FIRST_SECONDS = 300.0
 _MOST_META_BYTES = 64 << 20
+_MOST_COPIED_BYTES = 2 << 30
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 # what a command that takes long says of how far it is
 _PROGRESS = re.compile(r"[a-z]+: .* of .*, \d+%")
@@ -273,7 +274,7 @@ class Trial:
         _IS_WATCHED[0] = True
         (out / "images").mkdir()
         self._command("build", str(out / "images"), str(out / "p"), "--classes", store)
-        shutil.copytree(self.store, out / "u", symlinks=True, ignore=_no_pipes)
+        shutil.copytree(self.store, out / "u", symlinks=True, ignore=_not_copied)
         _draw_image(out / "images/a/0.jpg")
         _IS_WATCHED[0] = False  # workers are processes
         self._command("update", str(out / "images"), str(out / "u"), "--max-gone", "100%")
@@ -331,11 +332,13 @@ def _draw_image(path: Path) -> None:
     Image.new("RGB", (8, 8), "gray").save(path)
 
 
-def _no_pipes(folder: str, names: list[str]) -> list[str]:
+def _not_copied(folder: str, names: list[str]) -> list[str]:
+    """Name pipes, and files of holes that no disk has room for."""
+    paths = {name: os.path.join(folder, name) for name in names}
     return [
         name
-        for name in names
-        if not os.path.isfile(os.path.join(folder, name)) and not os.path.isdir(os.path.join(folder, name))
+        for name, path in paths.items()
+        if not os.path.isdir(path) and not (os.path.isfile(path) and os.path.getsize(path) < _MOST_COPIED_BYTES)
     ]
 
 

@@ -49,8 +49,8 @@ def whole(value: Any, least: int = 0, stop: int = INT63) -> int:
 
 
 def number(value: Any) -> bool:
-    """Return whether it is a finite number."""
-    return type(value) is int or (type(value) is float and math.isfinite(value))
+    """Return whether it is a finite number, as the page means it."""
+    return type(value) in (int, float) and abs(value) < 10**300
 
 
 def texts(value: Any) -> list[str]:
