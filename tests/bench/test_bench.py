@@ -38,9 +38,9 @@ from reader.bench.measure import (
     BenchReport,
     _advice,
     _in_turns,
-    _section,
     _usual_size,
     measure,
+    section_of,
 )
 from reader.bench.row_bytes import RowBytes
 from reader.bench.timeline import Timeline, record, record_store, timeline_of
@@ -355,7 +355,7 @@ def test_a_turn_of_the_loader_ends_with_as_many_batches_made_as_taken(
 
 def test_a_share_is_taken_within_a_round_and_of_the_faster_limit(shared_store: Path) -> None:
     rates = {"a": [100.0, 10.0, 100.0], "b": [50.0, 20.0, 50.0], "ours": [50.0, np.nan, 80.0]}
-    section = _section("disk", MemmapDataset(shared_store, as_tuple=False), 90, ("a", "b"), rates)
+    section = section_of("disk", MemmapDataset(shared_store, as_tuple=False), 90, ("a", "b"), rates)
     ways = {way.name: way for way in section.ways}
     assert (ways["a"].of_limit, ways["b"].of_limit) == (1.0, 0.5)
     assert (ways["ours"].of_limit, ways["ours"].images_per_second) == (0.65, 65.0)
@@ -363,15 +363,15 @@ def test_a_share_is_taken_within_a_round_and_of_the_faster_limit(shared_store: P
 
 def test_advice_comes_only_from_what_was_measured(report: BenchReport, shared_store: Path) -> None:
     data = MemmapDataset(shared_store, as_tuple=False)
-    slow = _section("memory", data, 90, (COPIES,), {COPIES: [9.0], NO_WORKERS: [6.0], WORKERS: [2.0]})
-    disk = _section("disk", data, 90, (IN_ORDER,), {IN_ORDER: [1e6], "MemmapLoader from the disk, block": [9e5]})
+    slow = section_of("memory", data, 90, (COPIES,), {COPIES: [9.0], NO_WORKERS: [6.0], WORKERS: [2.0]})
+    disk = section_of("disk", data, 90, (IN_ORDER,), {IN_ORDER: [1e6], "MemmapLoader from the disk, block": [9e5]})
     workers = "Workers slow this store down: a DataLoader without is 3.0 times as fast as with two."
     cold = "The page cache holds 12% of the store: the first epoch reads the rest at the disk's speed"
     assert _advice([slow], 1.0, "cache") == [workers]
     assert _advice([slow, disk], 0.12, "cache") == [f"{cold}, here 2.8 GB/s.", workers]
     assert _advice([], 0.12, "cache") == [f"{cold}."]
-    beaten = _section("memory", data, 90, (COPIES,), {COPIES: [9.0], "MemmapLoader, full": [12.0]})
-    level = _section("memory", data, 90, (COPIES,), {COPIES: [9.0], "MemmapLoader, full": [9.5]})
+    beaten = section_of("memory", data, 90, (COPIES,), {COPIES: [9.0], "MemmapLoader, full": [12.0]})
+    level = section_of("memory", data, 90, (COPIES,), {COPIES: [9.0], "MemmapLoader, full": [9.5]})
     assert "other programs were at work" in _advice([beaten], 1.0, "cache")[0]
     assert _advice([level], 1.0, "cache") == []
     assert "in block order at 90% of the disk's speed" in _advice([disk], 0.12, "disk")[0]
@@ -425,7 +425,7 @@ def test_a_disturbed_limit_is_no_share_of_memorys_speed_and_its_name_lies_clear_
     shared_store: Path,
 ) -> None:
     rates = {COPIES: [9.0], "MemmapLoader, full": [90.0]}
-    section = dataclasses.asdict(_section("memory", MemmapDataset(shared_store, as_tuple=False), 90, (COPIES,), rates))
+    section = dataclasses.asdict(section_of("memory", MemmapDataset(shared_store, as_tuple=False), 90, (COPIES,), rates))
     assert _finding({"sections": [section]}) == "MemmapLoader, full: 90 images/s, no slower than copying memory"
     figure = Figure(figsize=(WIDTH_INCHES, 2.5))
     axes = figure.subplots()
