@@ -107,10 +107,11 @@ def test_a_delay_shows_in_its_stage(
         monkeypatch.setattr(decode, "native", Native)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     slowed(owner, name, monkeypatch)
+    begun = time.perf_counter()
     report = pack(images, tmp_path / "out", size=32, workers=1)
     assert report.profile[who][stage] >= 0.02 * times
-    if times == 24:
-        assert stage == max(report.profile[who], key=report.profile[who].__getitem__)
+    # and in no other: stages follow one another
+    assert sum(report.profile[who].values()) <= time.perf_counter() - begun
 
 
 def test_the_profiles_of_splits_add_up(tmp_path: Path) -> None:
