@@ -13,7 +13,7 @@ from packer.version import __version__
 if TYPE_CHECKING:
     from packer.errors import DiskFullError, JournalError, LockedError, OptionsError, PackError, ScanError, SourceError
     from packer.operations.merge import merge
-    from packer.operations.plan import plan
+    from packer.operations.planning.plan import plan
     from packer.operations.requantize import requantize
     from packer.operations.subset import subset
     from packer.operations.transfer.splits import pull, push
@@ -31,7 +31,7 @@ _HOMES = {
     "update": "packer.packing.update",
     "subset": "packer.operations.subset",
     "merge": "packer.operations.merge",
-    "plan": "packer.operations.plan",
+    "plan": "packer.operations.planning.plan",
     "verify": "packer.operations.verify",
     "requantize": "packer.operations.requantize",
     "push": "packer.operations.transfer.splits",

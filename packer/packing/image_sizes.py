@@ -51,7 +51,7 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, span: range | No
         waiting = {}
         for split, inputs in parts.items():
             for start in spans[split][::_SIZES_CHUNK]:
-                sources = _sources(inputs, start, min(start + _SIZES_CHUNK, spans[split].stop))
+                sources = sources_of(inputs, start, min(start + _SIZES_CHUNK, spans[split].stop))
                 with without_main(), signals_held():  # it may start a process
                     waiting[pool.submit(upright_sizes, sources, options.max_pixels, roots.PAUSES)] = split
         for future in concurrent.futures.as_completed(waiting):
@@ -116,7 +116,7 @@ def pixel_bytes(sizes: Sizes, layout: RowLayout) -> int:
     return area * layout.pixel_bytes
 
 
-def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:
+def sources_of(inputs: Inputs, start: int, stop: int) -> list[Readable]:
     """Locate inputs [start, stop)."""
     root, paths = inputs.base, inputs.paths[start:stop]
     members = inputs.members.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)

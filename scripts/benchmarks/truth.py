@@ -27,7 +27,8 @@ import torch
 from PIL import Image, ImageOps
 
 from packer import OptionsError, ScanError, pack
-from packer.operations.plan import boxes_in, placement
+from packer.operations.planning.crop_boxes import boxes_in
+from packer.operations.planning.plan import placement
 from packer.pixels.geometry import Geometry
 from reader import MemmapDataset
 from reader.transforms.resample import resized_images

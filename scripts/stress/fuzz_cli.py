@@ -51,7 +51,7 @@ _PRELOADED = (
     "packer.operations.verify",
     "packer.operations.info",
     "packer.operations.show",
-    "packer.operations.plan",
+    "packer.operations.planning.plan",
     "packer.operations.subset",
     "packer.operations.merge",
     "packer.operations.transfer.splits",

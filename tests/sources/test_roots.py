@@ -24,7 +24,7 @@ from PIL import Image
 from packer import PackError, ScanError, pack, pack_dataset, update
 from packer.cli import app
 from packer.errors import SourceError
-from packer.operations.plan import plan
+from packer.operations.planning.plan import plan
 from packer.operations.requantize import requantize
 from packer.operations.verify import verify
 from packer.report import Progress

@@ -1,4 +1,4 @@
-"""What a choice of row sizes would cost, and what random crops from it would lack, by headers alone; decodes nothing.
+"""What a choice of row sizes would cost, and what random crops from it would lack, by headers; and how long packing takes.
 
 The boxes of random crops are drawn in the sources, by torchvision's definition; then it is asked of each way to pack whether a
 row holds the box, and whether in fewer pixels than the crop has.
@@ -13,25 +13,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from packer.errors import OptionsError, PackError
 from packer.inputs.scan import scan
 from packer.operations import class_order
 from packer.operations.class_order import lie_by_class
+from packer.operations.planning.crop_boxes import Numbers, drawn_boxes
+from packer.operations.planning.pack_time import PackTime, pack_time
 from packer.options import PackOptions
-from packer.packing.image_sizes import Sizes, count_sizes, pixel_bytes
+from packer.packing.image_sizes import count_sizes, pixel_bytes
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.report import Progress
 from packer.text import counted
 from reader.format.filesystem import size_text
-
-Numbers = npt.NDArray[np.float64]
+from reader.system import available_cpus
 
 # Fractions are then known to half a percent.
 _BOXES = 10_000
-_TRIES = 10
 # A way is as good as the sources if it cuts no more than this fraction of the crops,
 _CUT_AT_MOST = 0.01
 # and upsamples no more than this fraction beyond those that the sources upsample: 4 % of photographs of 500 x 375 at 512.
@@ -63,6 +62,7 @@ class SizePlan:
     source_upsampled: the fraction of crops that the images themselves have too few pixels for.
     recommended: the options of the smallest choice that holds 99 % of the boxes, and upsamples at most 5 % more crops than that.
     lies_by_class: whether the images of a split are listed class by class, as those of class folders are.
+    time: of packing as recommended; None where no image of those that were tried can be decoded.
     """
 
     images: int
@@ -75,6 +75,7 @@ class SizePlan:
     choices: list[Choice]
     recommended: str
     lies_by_class: bool = False
+    time: PackTime | None = None
 
 
 def plan(
@@ -88,6 +89,8 @@ def plan(
     progress: Callable[[Progress], None] | None = None,
 ) -> SizePlan:
     """Say what each choice of row sizes would mean for RandomResizedCrop(crop, scale, ratio), from the headers of a folder.
+
+    Up to 64 images are decoded to estimate how long packing takes.
 
     Args:
         images: what `pack` takes as a folder.
@@ -130,8 +133,17 @@ def plan(
         for inputs in splits.values()
         if inputs.target_kind == "class" and inputs.classes
     )
+    seconds = pack_time(
+        splits,
+        dict(ways(crop))[best],
+        channels=channels,
+        crop=crop,
+        scale=scale,
+        ratio=ratio,
+        workers=workers or available_cpus(),
+    )
     return SizePlan(
-        counts.total(), total - counts.total(), sizes, crop, scale, ratio, uncut[1], choices, best, by_class
+        counts.total(), total - counts.total(), sizes, crop, scale, ratio, uncut[1], choices, best, by_class, seconds
     )
 
 
@@ -146,47 +158,6 @@ def ways(crop: int) -> list[tuple[str, Geometry]]:
         *[(f"--fit none --max-size {side}", Geometry(side, side, "none")) for side in uncut],
         ("--fit none", Geometry(0, 0, "none")),
     ]
-
-
-def drawn_boxes(
-    counts: Sizes, count: int, scale: tuple[float, float], ratio: tuple[float, float], *, seed: int
-) -> tuple[Numbers, Numbers]:
-    """Draw images and a random box in each: float64[count, 2] width, height and float64[count, 4] x0, y0, width, height.
-
-    Images are taken evenly over all sizes; boxes are those of torchvision's RandomResizedCrop: ten tries, then the central one.
-    """
-    draw = np.random.default_rng(seed)
-    sizes = sorted(counts)
-    weights = np.array([counts[size] for size in sizes]) / counts.total()
-    sources = np.array([(width, height) for height, width in sizes], dtype=np.float64)
-    sources = sources[draw.choice(len(sizes), size=count, p=weights)]
-    return sources, boxes_in(sources, scale, ratio, draw)
-
-
-def boxes_in(
-    sources: Numbers, scale: tuple[float, float], ratio: tuple[float, float], draw: np.random.Generator
-) -> Numbers:
-    """Draw a random box in each image of float64[B, 2] (width, height): float64[B, 4] x0, y0, width, height, integers."""
-    width, height = sources.T
-    # a box too large for a number is one that does not fit
-    with np.errstate(over="ignore"):
-        areas = draw.uniform(*scale, (_TRIES, len(sources))) * width * height
-        ratios = np.exp(draw.uniform(math.log(ratio[0]), math.log(ratio[1]), (_TRIES, len(sources))))
-        across, down = np.round(np.sqrt(areas * ratios)), np.round(np.sqrt(areas / ratios))
-        fits = (across > 0) & (across <= width) & (down > 0) & (down <= height)
-        # behind the last try the central box, which always fits
-        first = np.concatenate([fits, np.ones((1, len(sources)), bool)]).argmax(0)
-        narrow, wide = width / height < ratio[0], width / height > ratio[1]
-        across = np.concatenate([across, [np.where(wide, np.round(height * ratio[1]), width)]])
-        down = np.concatenate([down, [np.where(narrow, np.round(width / ratio[0]), height)]])
-    each = np.arange(len(sources))
-    across, down = across[first, each], down[first, each]
-    is_central = first == _TRIES
-    left, top = (
-        np.where(is_central, (side - used) // 2, np.floor(draw.uniform(size=len(sources)) * (side - used + 1)))
-        for side, used in ((width, across), (height, down))
-    )
-    return np.stack([left, top, across, down], axis=1)
 
 
 def measured(geometry: Geometry, sources: Numbers, boxes: Numbers, crop: int) -> tuple[float, float]:
@@ -234,4 +205,15 @@ def summary(found: SizePlan) -> str:
     )
     if found.lies_by_class and best.pixel_bytes > class_order.WINDOW_BYTES:
         lines.append(f"these images {class_order.ADVICE}")
+    if found.time is not None:
+        lines.append(_shown_time(found.time))
     return "\n".join(lines)
+
+
+def _shown_time(time: PackTime) -> str:
+    """Write how long packing takes, and what that is in epochs."""
+    took = f"{max(1, round(time.pack_seconds))} s" if time.pack_seconds < 120 else f"{time.pack_seconds / 60:,.0f} min"
+    return (
+        f"packing takes about {took} with {counted(time.workers, 'worker', 'workers')}: as long as decoding and cropping the"
+        f" images for {time.epochs:.1f} epochs ({counted(time.sampled, 'image', 'images')} measured)"
+    )

@@ -1,0 +1,117 @@
+"""How long packing takes, and how many epochs of decoding that is: measured on a few of the images, in this process."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ParamSpec
+
+import numpy as np
+from PIL import Image
+
+from packer.errors import DecodeError
+from packer.inputs.samples import Inputs
+from packer.operations.planning.crop_boxes import boxes_in
+from packer.options import MAX_PIXELS
+from packer.packing.image_sizes import sources_of
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+
+_SAMPLE = 64
+# Large images are decoded until so much time has passed.
+_MOST_SECONDS = 3.0
+
+Arguments = ParamSpec("Arguments")
+
+
+@dataclass(frozen=True)
+class PackTime:
+    """Estimated from the processor time of some images, as if workers did not disturb one another.
+
+    sampled: images that were decoded. workers: the processes that the estimate is for.
+    pack_seconds: to pack all images, less writing. epoch_seconds: to decode all, cut a random box and resize it to the crop with
+    Pillow, as an epoch of ImageFolder does.
+    """
+
+    sampled: int
+    workers: int
+    pack_seconds: float
+    epoch_seconds: float
+
+    @property
+    def epochs(self) -> float:
+        """As many epochs of decoding take as long as packing."""
+        return self.pack_seconds / self.epoch_seconds
+
+
+def pack_time(
+    splits: dict[str, Inputs],
+    geometry: Geometry,
+    *,
+    channels: str,
+    crop: int,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    workers: int,
+) -> PackTime | None:
+    """Pack and crop up to 64 images, evenly spread, in memory; None where none of them can be decoded."""
+    decoder, draw = Decoder(geometry, channels=channels), np.random.default_rng(0)
+    count, until = 0, time.monotonic() + _MOST_SECONDS
+    pack_seconds = epoch_seconds = 0.0
+    for data in _sampled(splits):
+        if count and time.monotonic() > until:
+            break
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                with Image.open(io.BytesIO(data)) as image:
+                    box = boxes_in(np.array([image.size], np.float64), scale, ratio, draw)[0]
+                seconds = _timed(_packed, decoder, data)
+                epoch = _timed(_cropped, data, box.tolist(), crop)
+        except Exception:  # whatever is wrong with it, packing says it, with a reason
+            continue
+        pack_seconds, epoch_seconds, count = pack_seconds + seconds, epoch_seconds + epoch, count + 1
+    if not count:
+        return None
+    share = sum(map(len, splits.values())) / count / workers
+    return PackTime(count, workers, pack_seconds * share, epoch_seconds * share)
+
+
+def _sampled(splits: dict[str, Inputs]) -> Iterator[bytes]:
+    """Read images evenly spread over all; those that cannot be read are left out."""
+    total, first = sum(map(len, splits.values())), 0
+    wanted = sorted({n * total // _SAMPLE for n in range(_SAMPLE)})
+    for inputs in splits.values():
+        for index in [n - first for n in wanted if first <= n < first + len(inputs)]:
+            try:
+                data, _ = sources_of(inputs, index, index + 1)[0].read(max_pixels=MAX_PIXELS)
+            except DecodeError:
+                continue
+            yield data
+        first += len(inputs)
+
+
+def _packed(decoder: Decoder, data: bytes) -> None:
+    """Do for an image what a worker of a pack does, but for writing."""
+    hashlib.sha256(data)
+    zlib.crc32(decoder.row(data).pixels)
+
+
+def _cropped(data: bytes, box: list[float], crop: int) -> None:
+    """Do for an image what ImageFolder with RandomResizedCrop does."""
+    x0, y0, width, height = box
+    with Image.open(io.BytesIO(data)) as image:
+        picture = image.convert("RGB")
+    picture.resize((crop, crop), Image.Resampling.BILINEAR, box=(x0, y0, x0 + width, y0 + height))
+
+
+def _timed(call: Callable[Arguments, None], *arguments: Arguments.args, **keywords: Arguments.kwargs) -> float:
+    """Return the processor seconds of a call."""
+    started = time.process_time()
+    call(*arguments, **keywords)
+    return time.process_time() - started
