@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from packer.options import PackOptions
     from packer.packing.dataset import pack_dataset
     from packer.packing.pack import pack
-    from packer.packing.seal_parts import seal_parts
+    from packer.packing.parts.seal_parts import seal_parts
     from packer.packing.update import update
     from packer.report import PackReport, Progress
 
 _HOMES = {
     "pack": "packer.packing.pack",
-    "seal_parts": "packer.packing.seal_parts",
+    "seal_parts": "packer.packing.parts.seal_parts",
     "update": "packer.packing.update",
     "subset": "packer.operations.subset",
     "merge": "packer.operations.merge",

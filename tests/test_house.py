@@ -137,11 +137,13 @@ def test_the_format_needs_the_standard_library_alone(module: str) -> None:
         ("tqdm", "cli.progress"),
         ("matplotlib", "cli.charts"),
         ("jpeg4py", "pixels.formats.turbojpeg"),
-        # versions asks which it is; bit_depth and geometry name it for types; mask decodes masks; show and overlay draw; pack_time decodes as ImageFolder does;
+        # versions asks which it is; bit_depth and geometry name it for types; mask decodes masks; show and overlay draw;
+        # pack_time decodes as ImageFolder does;
         # dataset is given images of it
         (
             "PIL",
-            "operations.overlay operations.planning.pack_time operations.show packing.dataset pixels.formats.bit_depth pixels.formats.icc"
+            "operations.overlay operations.planning.pack_time operations.show packing.dataset"
+            " pixels.formats.bit_depth pixels.formats.icc"
             " pixels.formats.opening pixels.formats.versions pixels.geometry pixels.mask pixels.pictures pixels.resize",
         ),
         ("av", "pixels.ffmpeg"),

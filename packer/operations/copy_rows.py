@@ -181,7 +181,7 @@ def _copied_into(
     out: Path,
     sizes: dict[str, int],
     progress: OnProgress,
-    levels: Mapping[str, FileEntry] | None = None,
+    levels: Mapping[str, FileEntry],
 ) -> Manifest:
     with contextlib.ExitStack() as held:
         sources = [held.enter_context(contextlib.closing(CopySource(selection))) for selection in plan.selections]

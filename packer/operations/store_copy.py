@@ -13,7 +13,6 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -90,7 +89,7 @@ class _Pixels:
 
 
 class StoreCopy:
-    """One store being made; where each row of it comes from and goes to is known from the start."""
+    """One store being made; where each row comes from and goes to is known from the start. levels: files that are there already."""
 
     def __init__(
         self,
@@ -98,11 +97,9 @@ class StoreCopy:
         sources: list[CopySource],
         out: Path,
         progress: OnProgress,
-        levels: Mapping[str, FileEntry] | None = None,
+        levels: Mapping[str, FileEntry],
     ) -> None:
-        self._plan, self._out, self._progress = plan, out, progress
-        # files of levels that are there already
-        self._levels = levels or {}
+        self._plan, self._out, self._progress, self._levels = plan, out, progress, levels
         self._like = plan.selections[0].manifest
         self._noted = SampleNotes()
         self._sources, self._mine = sources, threading.local()
@@ -191,7 +188,7 @@ class StoreCopy:
         filling = bytes(-used % PAGE_BYTES if self._is_flat else 0)
         set_size(pixels, used, used + len(filling))
         crc32 = crc32_combine(crc32, zlib.crc32(filling), len(filling))
-        entries = {name: file.close() for name, file in files.items()} | {**self._levels}
+        entries = {name: file.close() for name, file in files.items()} | dict(self._levels)
         entries[PIXELS] = FileEntry(used + len(filling), f"crc32:{crc32:08x}")
         mean, std = channel_statistics(pixel_count, *sums.tolist())
         return commit_manifest(self._out, self._fields(mean, std), entries, blocks)
@@ -245,7 +242,7 @@ class StoreCopy:
 
     def _pieces(self, pixels: Path, cut: int) -> Iterator[_Pixels]:
         """Write runs of rows, several at once; yields what is known of each piece of a block, in order."""
-        waiting: collections.deque[Future[list[_Pixels]]] = collections.deque()
+        waiting: collections.deque[concurrent.futures.Future[list[_Pixels]]] = collections.deque()
         # without pwrite, the position in the file is shared by all threads
         threads = min(_MOST_THREADS, available_cpus()) if hasattr(os, "pwrite") else 1
         with error_path(pixels):
@@ -389,7 +386,7 @@ class StoreCopy:
         return np.diff(self._ends[start:stop], prepend=self._offset(start))
 
 
-def _results(waiting: collections.deque[Future[list[_Pixels]]], most: int) -> Iterator[_Pixels]:
+def _results(waiting: collections.deque[concurrent.futures.Future[list[_Pixels]]], most: int) -> Iterator[_Pixels]:
     """Yield what the first of those that wait have found, until no more than so many wait."""
     while len(waiting) > most:
         yield from waiting.popleft().result()

@@ -18,8 +18,8 @@ from packer.inputs.samples import Inputs
 from packer.options import PackOptions
 from packer.packing.committer import Committer
 from packer.packing.differences import header_difference, inputs_difference
-from packer.packing.division import divide
-from packer.packing.part_inputs import check_siblings, save_inputs
+from packer.packing.parts.division import divide
+from packer.packing.parts.part_inputs import check_siblings, save_inputs
 from packer.packing.resume import Committed, journal_header, read_committed
 from packer.packing.tasks import block_tasks, pack_job, witness
 from packer.pixels.geometry import Geometry

@@ -1,7 +1,7 @@
 """Parts of one pack, on any hosts that share OUT's folder: what each one has, where it works, what may stand beside what.
 
 A part works in OUT/.packing/parts/2-of-4 as a pack works in OUT: no file is ever written by two hosts. The parts become one
-store in `packer.packing.seal_parts`.
+store in `packer.packing.parts.seal_parts`.
 """
 
 from __future__ import annotations

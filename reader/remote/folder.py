@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reader import system
-from reader.format.block_objects import BlockObjects
+from reader.format.at_url import BlockObjects
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import size_text

@@ -13,14 +13,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from reader.format.block_objects import BlockObjects
+from reader.format.at_url import BlockObjects, read_pointer
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, size_text
 from reader.format.head import read_head
 from reader.format.levels import is_of_level
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntry, Manifest, read_manifest
-from reader.format.pointer import read_pointer
 from reader.format.tensordict_meta import metadata_files
 from reader.remote.folder import INSIDE, LOCK, SOURCE, TABLE, Locks, check_cache_place, folder_of, known_digest
 from reader.remote.objects import MissingObjectError, Objects, UnreachableError

@@ -7,9 +7,9 @@ which read it by MemmapLoader(shuffle="block", canonical_nodes=2). Each rank com
 byte, and keeps its state.
 
     fetched   two epochs with caches that hold all: the server counts how often each byte is sent, once in all
-    killed    with caches of 0.6 of a node's part, at --kills random moments of reading SIGKILL for a rank, its fetcher, all ranks of both
-              nodes, or the server; what was killed is started again, ranks from their states. No batch may differ from the local
-              store, and each must have the rows that an uninterrupted run has in it
+    killed    with caches of 0.6 of a node's part, at --kills random moments of reading SIGKILL for a rank, its fetcher, all
+              ranks of both nodes, or the server; what was killed is started again, ranks from their states. No batch may
+              differ from the local store, and each must have the rows that an uninterrupted run has in it
     full disk a cache on a tmpfs that is smaller than the store: one sentence, and with a smaller cache_size all batches; as root
 
 Prints what was seen and one JSON object last; exits 1 at the first failure.

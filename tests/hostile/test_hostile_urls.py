@@ -20,12 +20,11 @@ import pytest
 from packer import pull, push
 from packer.cli.app import run
 from packer.errors import OptionsError, PackError
-from reader.format.block_objects import BlockObjects, object_name
+from reader.format.at_url import BlockObjects, encode_pointer, object_name
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.head import read_head, with_digest
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, read_manifest
-from reader.format.pointer import encode_pointer
 from scripts.stress._hostile_faults import EVIL, FAULTS, make_faulty
 from scripts.stress._hostile_stores import KINDS, Draft, valid_store
 

@@ -31,8 +31,8 @@ from packer.store import blocks
 from packer.store.remote.at_url import RECORD, PushRecord, inspect_url
 from packer.store.remote.objects import LocalObjects, RemoteObjects, open_objects
 from reader import IncompleteStoreError, MemmapDataset, StoreError
+from reader.format.at_url import encode_pointer, read_pointer
 from reader.format.manifest import MANIFEST, PIXELS, read_manifest
-from reader.format.pointer import encode_pointer, read_pointer
 from reader.format.unfinished import PULLED
 
 

@@ -14,7 +14,7 @@ from test_store import write_head
 
 from packer import OptionsError, PackError, merge, pack, plan, pull, push, subset, update, verify
 from packer.cli.app import run
-from packer.operations.plan import summary
+from packer.operations.planning.plan import summary
 from packer.packing import levels
 from reader import MemmapDataset, StoreError, concat
 from reader.format.check import check_store

@@ -26,8 +26,9 @@ from PIL import Image
 from packer import LockedError, OptionsError, PackError, pack, seal_parts
 from packer.errors import JournalError
 from packer.operations.verify import verify
-from packer.packing import build, division, resume
-from packer.packing import seal_parts as joins
+from packer.packing import build, resume
+from packer.packing.parts import division
+from packer.packing.parts import seal_parts as joins
 from packer.report import Progress
 from packer.store import blocks
 from packer.store import journal as journals

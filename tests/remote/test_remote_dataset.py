@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 from packer import pack
 from packer.operations.verify import verify
 from reader import MemmapDataset, StoreError
+from reader.format.at_url import encode_pointer, generation_of
 from reader.format.blocks import read_blocks
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES
-from reader.format.pointer import encode_pointer, generation_of
 from reader.remote.folder import INSIDE
 
 

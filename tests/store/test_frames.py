@@ -19,7 +19,7 @@ from packer import merge, pack, subset, update
 from packer.cli import run
 from packer.errors import OptionsError, PackError
 from packer.operations.verify import verify
-from packer.packing.seal_parts import seal_parts
+from packer.packing.parts.seal_parts import seal_parts
 from reader import ImageBatch, MemmapDataset, MemmapLoader
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError

@@ -28,8 +28,9 @@ from packer.options import CHANNELS
 def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **options: Any) -> int:
     """Compare ways to pack IMAGES for training with RandomResizedCrop(S): bytes, what the crops would lack, and minutes.
 
-    Reads headers, and decodes up to 64 images to estimate how long packing takes. Random boxes are drawn in the images. `reachable` is the share of them that is completely in
-    a row; `upsampled` the share that has fewer pixels there than the crop, in height or width.
+    Reads headers, and decodes up to 64 images to estimate how long packing takes. Random boxes are drawn in the images.
+    `reachable` is the share of them that is completely in a row; `upsampled` the share that has fewer pixels there than the
+    crop, in height or width.
 
     \b
     Examples:

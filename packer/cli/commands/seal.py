@@ -26,7 +26,7 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
       pack seal out/
       for i in 1 2 3 4; do pack images/ out/ --fit none --part $i/4; done; pack seal out/
     """
-    from packer.packing.seal_parts import seal_parts
+    from packer.packing.parts.seal_parts import seal_parts
 
     with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
         report = seal_parts(out, max_rejects=max_rejects, progress=bar.update)

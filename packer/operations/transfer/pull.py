@@ -34,12 +34,11 @@ from packer.store.out_folder import (
 from packer.store.remote.at_url import name_in, read_store
 from packer.store.remote.objects import LocalObjects
 from packer.system import BINARY
-from reader.format.block_objects import BlockObjects
+from reader.format.at_url import BlockObjects, Pointer
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, read_manifest
-from reader.format.pointer import Pointer
 from reader.format.shown import redacted, shown
 from reader.format.unfinished import PARTS, PULLED, unfinished_message
 

@@ -26,12 +26,11 @@ from packer.store.remote.at_url import (
     read_record,
 )
 from packer.store.remote.objects import LocalObjects
-from reader.format.block_objects import BlockObjects
+from reader.format.at_url import BlockObjects, encode_pointer, generation_of
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS, Manifest
-from reader.format.pointer import encode_pointer, generation_of
 from reader.format.shown import shown
 
 

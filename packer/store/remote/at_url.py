@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from packer.errors import PackError
 from packer.store.out_folder import is_dropped, is_manifest
 from packer.store.remote.objects import LocalObjects, RemoteObjects
+from reader.format.at_url import Pointer, read_pointer
 from reader.format.errors import StoreError
 from reader.format.head import GENERATIONS, MOST_FETCHED_MANIFEST_BYTES
 from reader.format.journal import FOLDER
 from reader.format.levels import LEVELS_FOLDER
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
-from reader.format.pointer import Pointer, read_pointer
 from reader.format.tensors import TEXTS_FILE
 
 # What a push in progress has sent. Beside the manifest, gone with the last that the push leaves behind.

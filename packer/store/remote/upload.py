@@ -37,11 +37,10 @@ from packer.store.remote.at_url import (
 )
 from packer.system import BINARY
 from reader import system
-from reader.format.block_objects import OBJECT_BYTES, BlockObjects, object_name
+from reader.format.at_url import OBJECT_BYTES, BlockObjects, encode_pointer, object_name, read_pointer
 from reader.format.filesystem import error_path
 from reader.format.head import GENERATIONS
 from reader.format.manifest import MANIFEST, PIXELS, Block, Manifest, encode_manifest, read_manifest
-from reader.format.pointer import encode_pointer, read_pointer
 
 # Below a store's folder at the URL, each named by the byte of the journal where it begins.
 PIECES = f"{journals.FOLDER}/journal"

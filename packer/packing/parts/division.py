@@ -11,7 +11,7 @@ from pathlib import Path
 from packer.inputs.samples import Inputs
 from packer.options import PackOptions
 from packer.packing.image_sizes import count_sizes, pixel_bytes
-from packer.packing.part_inputs import begun_block_inputs
+from packer.packing.parts.part_inputs import begun_block_inputs
 from packer.pixels.layout import RowLayout
 from packer.store.blocks import block_inputs
 from packer.store.parts import Part

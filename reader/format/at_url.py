@@ -1,11 +1,11 @@
-"""The manifest.json at a URL that names a store in a folder of its own: how it is written and read.
-
-No folder on a disk has one.
-"""
+"""What a store at a URL has and none on a disk: a manifest.json that names its folder, and pixels as objects of their own."""
 
 from __future__ import annotations
 
+import bisect
 import io
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from reader.format.errors import StoreError
@@ -19,6 +19,10 @@ from reader.format.head import (
     read_head,
     with_digest,
 )
+from reader.format.manifest import PIXELS
+
+# A block of rows with sizes of their own may be many times 8 MiB; what sends one holds it in memory.
+OBJECT_BYTES = 64 << 20
 
 _POINTER = {
     "generation": matching(rf"{GENERATIONS}/[0-9a-f]{{16}}", f"{GENERATIONS}/ and 16 hex digits"),
@@ -29,8 +33,8 @@ _POINTER = {
 class Pointer(NamedTuple):
     """The store that a manifest.json at a URL stands for.
 
-    folder: where below the URL it is, "" for the URL itself; has_block_objects: its pixels are objects of their own, see
-    `block_objects.py`.
+    folder: where below the URL it is, "" for the URL itself; has_block_objects: its pixels are objects of their own, the
+    feature `block-objects`.
     """
 
     digest: str
@@ -77,3 +81,39 @@ def read_pointer(content: bytes, name: str) -> Pointer:
         raise StoreError(f"{name}: {e}") from None
     check_fields(name, head, _POINTER)
     return Pointer(head["store"], head["generation"], BLOCK_OBJECTS in features)
+
+
+class BlockObjects:
+    """Where the objects of a store begin: one a block, several where a block has more than 64 MiB, one for the filling.
+
+    Args:
+        blocks: the bytes of each block. total: those of all pixels, with the filling behind the last block.
+    """
+
+    def __init__(self, blocks: Iterable[int], total: int) -> None:
+        ends = [*itertools.accumulate(blocks, initial=0)]
+        spans = [*itertools.pairwise(ends), (ends[-1], total)]
+        # [0, total] of one small block without a filling
+        self.bounds = [at for begin, end in spans for at in range(begin, end, OBJECT_BYTES)] + [total]
+
+    def names(self) -> list[str]:
+        """Return the names of all objects, below the folder of the store."""
+        return [object_name(begin) for begin in self.bounds[:-1]]
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
+        """Yield which bytes of which objects are bytes [start, stop) of the pixels, in order: name, first, behind the last."""
+        number = bisect.bisect_right(self.bounds, start) - 1
+        while start < stop:
+            begin, end = self.bounds[number], min(stop, self.bounds[number + 1])
+            yield object_name(begin), start - begin, end - begin
+            start, number = end, number + 1
+
+
+def object_name(begin: int) -> str:
+    """Name the object whose first byte is this one of the pixels.
+
+    Example:
+        >>> object_name(8388608)
+        '_tensordict/pixels.memmap/0000000008388608'
+    """
+    return f"{PIXELS}/{begin:016d}"

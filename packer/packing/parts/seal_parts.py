@@ -19,7 +19,7 @@ from packer.inputs.samples import Inputs
 from packer.inputs.splits import stores_of
 from packer.options import WorkerOptions
 from packer.packing.differences import header_difference
-from packer.packing.part_inputs import load_inputs
+from packer.packing.parts.part_inputs import load_inputs
 from packer.packing.resume import plugin_decoders
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
