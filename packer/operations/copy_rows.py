@@ -169,7 +169,7 @@ def _made(plan: CopyPlan, folder: BuildFolder, sizes: dict[str, int], progress: 
     _clear(folder)
     levels: dict[str, FileEntry] = {}
     for factor in plan.levels:
-        _copied_into(_level_plan(plan, factor), level_path(folder.out, factor), sizes, progress)
+        _copied_into(_level_plan(plan, factor), level_path(folder.out, factor), sizes, progress, {})
         levels |= files_of(folder.out, factor)
     manifest = _copied_into(plan, folder.out, sizes, progress, levels)
     check_store(folder.out)  # what cannot be opened must replace no store

@@ -89,7 +89,7 @@ class _Pixels:
 
 
 class StoreCopy:
-    """One store being made; where each row comes from and goes to is known from the start. levels: files that are there already."""
+    """One store being made; where each row comes from and goes to is known from the start. levels: files that are there."""
 
     def __init__(
         self,
