@@ -99,11 +99,13 @@ def given_images(options: argparse.Namespace) -> Path:
     by_class: dict[str, list[Path]] = {}
     for photo in photographs(options.images, options.work, 224):
         by_class.setdefault(photo.folder, []).append(photo.path.absolute())
+    # as many of each class, so that all classes are among few images too
+    each = max(2 * _HELD_OUT, -(-options.count // max(1, len(by_class))))
     chosen = [
         ("train" if n % _HELD_OUT else "val", folder, path)
         for folder, paths in by_class.items()
         if len(paths) >= 2 * _HELD_OUT
-        for n, path in enumerate(paths)
+        for n, path in enumerate(paths[:each])
     ]
     if not chosen:
         raise BenchError(f"no class has {2 * _HELD_OUT} photographs, of which some are held out. Give --images DIR.")
