@@ -7,8 +7,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from packer.clock import STAGES, Profile, added
-from reader.format.levels import is_of_level
 from reader.format.shown import shown
+from reader.format.tensors import is_of_level
 
 if TYPE_CHECKING:
     from packer.operations.info import SourceStatistics

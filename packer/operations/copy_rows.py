@@ -32,8 +32,8 @@ from packer.store.parts import check_no_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.swap import finish_swap
 from reader.format.check import check_store
-from reader.format.levels import level_path
 from reader.format.manifest import MANIFEST, FileEntry, Manifest
+from reader.format.tensors import level_path
 from reader.format.unfinished import PARTS, PULLED
 
 

@@ -27,9 +27,9 @@ from packer.store.ragged_rows import FrameRows, stored_rows
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
-from reader.format.levels import is_of_level, level_name, level_path
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, read_manifest
 from reader.format.samples import Sample, read_samples
+from reader.format.tensors import is_of_level, level_name, level_path
 
 if TYPE_CHECKING:
     from packer.packing.source_check import SourcesReport

@@ -23,9 +23,9 @@ from packer.store.files import remove_tree
 from packer.store.lock import Lock
 from packer.values import check_levels, recorded_limit
 from packer.workers.block_worker import PackJob
-from reader.format.levels import FACTORS, level_name, level_path
 from reader.format.manifest import MANIFEST, REJECTED, FileEntry, read_manifest
 from reader.format.samples import read_samples
+from reader.format.tensors import FACTORS, level_name, level_path
 
 # An image that was replaced meanwhile is another in the level than in the store; then the level is made once more.
 _TRIES = 2

@@ -18,10 +18,9 @@ from packer.store.lock import Lock
 from packer.system import FULL
 from packer.text import system_reason
 from reader.format.filesystem import error_path, refresh_names
-from reader.format.levels import LEVELS_FOLDER
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
-from reader.format.tensors import TEXTS_FILE
+from reader.format.tensors import LEVELS_FOLDER, TEXTS_FILE
 from reader.format.unfinished import command_to_resume, read_unfinished
 
 # Marks a folder whose pack, begun or not, replaces the store beside it.

@@ -24,10 +24,9 @@ from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, ch
 from reader.format.filesystem import error_path
 from reader.format.head import LEVELS, TEXT_COLUMNS
 from reader.format.journal import Header
-from reader.format.levels import FACTORS
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Block, FileEntry, Manifest, encode_manifest
 from reader.format.tensordict_meta import metadata_files
-from reader.format.tensors import TEXTS_FILE, Compression, TensorSpec, metadata_names
+from reader.format.tensors import FACTORS, TEXTS_FILE, Compression, TensorSpec, metadata_names
 
 # What an input's lines take beside its path: 249 and 161 bytes of thumbnails (2026-11-21), and room for long numbers, EXIF
 # and warnings.

@@ -13,11 +13,10 @@ import numpy as np
 
 from reader.format.errors import StoreError
 from reader.format.head import LEVELS
-from reader.format.levels import is_of_level
 from reader.format.manifest import PIXELS, FileEntry, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.shown import shown
-from reader.format.tensors import TEXTS_FILE
+from reader.format.tensors import TEXTS_FILE, is_of_level
 from reader.rows import Rows
 
 

@@ -7,7 +7,7 @@ import torch
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.opened_store import OpenedStore, fresh
 from reader.format.errors import StoreError
-from reader.format.levels import level_path
+from reader.format.tensors import level_path
 from reader.store import Batch
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import error_path, retry_missing
-from reader.format.levels import level_path
 from reader.format.manifest import Manifest, read_manifest
 from reader.format.shown import shown
 from reader.format.tensordict_meta import metadata_files
+from reader.format.tensors import level_path
 from reader.format.unfinished import half_replaced_message
 
 TENSORS, EXTRAS = "_tensordict", "_tensordict/extras"

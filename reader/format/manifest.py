@@ -30,9 +30,16 @@ from reader.format.head import (
 )
 from reader.format.head_fields import MOST_TARGETS, TARGET_DTYPES, check_head
 from reader.format.head_fields import FurtherTarget as FurtherTarget
-from reader.format.levels import level_files
 from reader.format.shown import brief
-from reader.format.tensors import FRAMES_SPEC, ITEM_BYTES, Compression, TensorSpec, metadata_names, text_files
+from reader.format.tensors import (
+    FRAMES_SPEC,
+    ITEM_BYTES,
+    Compression,
+    TensorSpec,
+    level_files,
+    metadata_names,
+    text_files,
+)
 from reader.format.unfinished import no_manifest
 
 MANIFEST = "manifest.json"

@@ -1,15 +1,16 @@
-"""Tensors as the manifest has them: dtype, shape of a row, names of their meta.json files; how rows are compressed; texts."""
+"""Tensors as the manifest has them: dtype, shape of a row, names of their meta.json files; compression, texts and levels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from reader.format.errors import StoreError
 from reader.format.fields import check_fields, integer, one_of
-from reader.format.head import COMPRESSED_ROWS, TEXT_COLUMNS
+from reader.format.head import COMPRESSED_ROWS, LEVELS, TEXT_COLUMNS
 from reader.format.shown import brief
 
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
@@ -160,3 +161,49 @@ def wrong_frames(frames: Any, sizes: Any, size_bytes: int) -> Any:
     wrong = (begins < 0) | (ends <= begins) | (ends > size_bytes)
     lengths = (ends - begins) * ~wrong
     return wrong | (sizes // MOST_RATIO > lengths) | (lengths > sizes + sizes // 128 + _MOST_BEYOND)
+
+
+# The rows again at half the size, and a quarter, are stores in this folder, each by what sides are divided by.
+LEVELS_FOLDER = "levels"
+# By what the sides of rows are divided.
+FACTORS = (2, 4)
+
+_LEVEL_FILES = ("manifest.json", "samples.jsonl", "rejected.jsonl", "meta.json", "_tensordict/meta.json")
+# Of all that a row of the store has, a level has these.
+_LEVEL_TENSORS = ("pixels", "targets", "content", "offsets", "shapes", "frames")
+
+
+def level_name(factor: int) -> str:
+    """Return the folder of a level, by its path in the store."""
+    return f"{LEVELS_FOLDER}/{factor}"
+
+
+def level_path(out: Path, factor: int) -> Path:
+    """Return the folder of a level."""
+    return out / LEVELS_FOLDER / str(factor)
+
+
+def level_files(levels: Sequence[int], tensors: Sequence[str], features: Sequence[str]) -> list[str]:
+    """Return the files of all levels, by their paths in the store.
+
+    Args:
+        levels: the factors that the manifest names.
+        tensors: names of all tensors of the store.
+        features: its reader features.
+
+    Raises:
+        StoreError: they are no levels, or the feature and any of them are not together.
+    """
+    if tuple(levels) not in ((), *(FACTORS[: n + 1] for n in range(len(FACTORS)))) or bool(levels) != (
+        LEVELS in features
+    ):
+        raise StoreError(
+            f"the manifest says levels = {brief(list(levels))}, expected [2] or [2, 4] where it names {LEVELS}."
+        )
+    own = [*_LEVEL_FILES, *(f"_tensordict/{name}.memmap" for name in tensors if name in _LEVEL_TENSORS)]
+    return [f"{level_name(factor)}/{name}" for factor in levels for name in own]
+
+
+def is_of_level(name: str) -> bool:
+    """Whether a file of a store is that of a level."""
+    return name.startswith(f"{LEVELS_FOLDER}/")

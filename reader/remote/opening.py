@@ -18,9 +18,9 @@ from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, size_text
 from reader.format.head import read_head
-from reader.format.levels import is_of_level
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntry, Manifest, read_manifest
 from reader.format.tensordict_meta import metadata_files
+from reader.format.tensors import is_of_level
 from reader.remote.folder import INSIDE, LOCK, SOURCE, TABLE, Locks, check_cache_place, folder_of, known_digest
 from reader.remote.objects import MissingObjectError, Objects, UnreachableError
 from reader.remote.table import Table

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -29,7 +28,7 @@ from reader.transforms.random import (
     draw,
     draw_for_rows,
 )
-from reader.transforms.resample import cut, nearest, nearest_of_images, resized, resized_images
+from reader.transforms.resample import cut, nearest, nearest_of_images, resized, resized_from_levels, resized_images
 
 # As often torchvision's RandomResizedCrop draws a box before it takes the central one.
 _TRIES = 10
@@ -299,46 +298,10 @@ def resized_boxes(
     Where a loader reads levels, from the smallest one of which the box, rounded to its pixels, has as many as it is resized to.
     """
     if row_source.get() is not None:
-        return _from_levels(row_source.get(), batch, boxes, height, width, grids, is_cubic)
+        return resized_from_levels(row_source.get(), batch, boxes, height, width, grids, is_cubic)
     if isinstance(batch, RaggedBatch):
         return resized_images(batch, boxes, height, width, grids, is_cubic)
     return resized(batch.pixels, boxes, height, width, grids, is_cubic)
-
-
-def _from_levels(
-    source: Any,
-    batch: ImageBatch | RaggedBatch,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None,
-    is_cubic: torch.Tensor | None,
-) -> torch.Tensor:
-    """Read each row at the size that its box needs, and resize the box there."""
-    assert batch.rows is not None
-    sides = batch.shapes[:, :2].long() if isinstance(batch, RaggedBatch) else torch.tensor([batch.pixels.shape[1:3]])
-    most = torch.cat([sides.flip(-1), sides.flip(-1)], dim=-1)
-    need = torch.tensor([[width, height]]) if grids is None else grids[:, [3, 2]]
-    factors, placed = torch.ones(len(batch), dtype=torch.int64), {1: boxes}
-    for factor in source.factors:
-        # 223 of 224 full pixels, halved, is 112 of 112: the nearest edge that the level has
-        placed[factor] = torch.minimum((boxes + factor // 2) // factor, most // factor)
-        factors[((placed[factor][:, 2:] - placed[factor][:, :2]) >= need).all(dim=-1)] = factor
-    made: torch.Tensor | None = None
-    for factor, at in placed.items():
-        index = (factors == factor).nonzero()[:, 0]
-        if not len(index):
-            continue
-        level = source.read(batch.rows[index], factor)
-        of_level = (None if given is None else given[index] for given in (grids, is_cubic))
-        if isinstance(level, RaggedBatch):
-            pixels = resized_images(level, at[index], height, width, *of_level)
-        else:
-            pixels = resized(level.pixels, at[index], height, width, *of_level)
-        made = pixels.new_empty(len(batch), *pixels.shape[1:]) if made is None else made
-        made[index] = pixels
-    assert made is not None
-    return made
 
 
 def cropped_extras(

@@ -8,11 +8,11 @@ width, and what is asked for is cut from the result at top and left; without gri
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
-from reader.store import RaggedBatch
+from reader.store import ImageBatch, RaggedBatch
 
 # Images of different sizes are cut into one tensor of the largest box, so many bytes at a time; as float32 four times as many.
 _PADDED_BYTES = 64 << 20
@@ -68,6 +68,42 @@ def resized_images(
         made = batch.pixels.new_empty(len(batch), height, width, int(batch.shapes[:1, 2].sum()))
         return _resize_each(images, boxes, grids, made, is_cubic)
     return resized_by_padding(batch, boxes, height, width, grids, is_cubic)
+
+
+def resized_from_levels(
+    source: Any,
+    batch: ImageBatch | RaggedBatch,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None,
+    is_cubic: torch.Tensor | None,
+) -> torch.Tensor:
+    """Read each row at the size that its box needs, and resize the box there."""
+    assert batch.rows is not None
+    sides = batch.shapes[:, :2].long() if isinstance(batch, RaggedBatch) else torch.tensor([batch.pixels.shape[1:3]])
+    most = torch.cat([sides.flip(-1), sides.flip(-1)], dim=-1)
+    need = torch.tensor([[width, height]]) if grids is None else grids[:, [3, 2]]
+    factors, placed = torch.ones(len(batch), dtype=torch.int64), {1: boxes}
+    for factor in source.factors:
+        # 223 of 224 full pixels, halved, is 112 of 112: the nearest edge that the level has
+        placed[factor] = torch.minimum((boxes + factor // 2) // factor, most // factor)
+        factors[((placed[factor][:, 2:] - placed[factor][:, :2]) >= need).all(dim=-1)] = factor
+    made: torch.Tensor | None = None
+    for factor, at in placed.items():
+        index = (factors == factor).nonzero()[:, 0]
+        if not len(index):
+            continue
+        level = source.read(batch.rows[index], factor)
+        of_level = (None if given is None else given[index] for given in (grids, is_cubic))
+        if isinstance(level, RaggedBatch):
+            pixels = resized_images(level, at[index], height, width, *of_level)
+        else:
+            pixels = resized(level.pixels, at[index], height, width, *of_level)
+        made = pixels.new_empty(len(batch), *pixels.shape[1:]) if made is None else made
+        made[index] = pixels
+    assert made is not None
+    return made
 
 
 def resized_by_padding(

@@ -18,7 +18,7 @@ from packer.operations.planning.plan import summary
 from packer.packing import levels
 from reader import MemmapDataset, StoreError, concat
 from reader.format.check import check_store
-from reader.format.levels import level_files
+from reader.format.tensors import level_files
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "levels"
 KINDS: list[dict[str, Any]] = [

@@ -20,9 +20,8 @@ from reader.format.at_url import Pointer, read_pointer
 from reader.format.errors import StoreError
 from reader.format.head import GENERATIONS, MOST_FETCHED_MANIFEST_BYTES
 from reader.format.journal import FOLDER
-from reader.format.levels import LEVELS_FOLDER
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
-from reader.format.tensors import TEXTS_FILE
+from reader.format.tensors import LEVELS_FOLDER, TEXTS_FILE
 
 # What a push in progress has sent. Beside the manifest, gone with the last that the push leaves behind.
 RECORD = ".pushing.json"
