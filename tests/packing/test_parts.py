@@ -290,7 +290,7 @@ def test_a_part_that_is_none_is_a_usage_error(images: Path, tmp_path: Path, text
         pack(images, tmp_path / "out", size=32, part=text)
     with pytest.raises(OptionsError, match="--part needs --size or --fit none"):
         pack(images, tmp_path / "out", part="1/2")
-    with pytest.raises(OptionsError, match="--boxes, --masks and --part do not go together yet"):
+    with pytest.raises(OptionsError, match="--boxes and --masks do not go together with --part yet"):
         pack(images, tmp_path / "out", size=32, part="1/2", boxes="some.json")
 
 
