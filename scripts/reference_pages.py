@@ -35,7 +35,8 @@ PYTHON = {
     " SourceError",
     "dataset": "MemmapDataset ColumnDataset concat",
     "stores": "open_store ImageBatch RaggedBatch Manifest StoreError IncompleteStoreError",
-    "loader": "MemmapLoader RASampler SizeRamp to_device",
+    "loader": "MemmapLoader",
+    "samplers": "RASampler SizeRamp to_device",
     "geometric-transforms": "RandomHorizontalFlip AlternatingFlip RandomCrop Pad RandomResizedCrop CenterCrop Resize"
     " RandomAffine RandomRotation RandomErasing MultiCrop TimmRandAugment torchvision_train torchvision_eval timm_train",
     "color-transforms": "ColorJitter Grayscale RandomGrayscale GaussianBlur RandomInvert RandomSolarize RandomPosterize"
