@@ -378,7 +378,7 @@ def test_a_frame_that_claims_to_be_larger_takes_no_memory(equal: tuple[Path, Pat
         (lambda frame: hostile.skipped(8) + frame, "its frame holds 8 bytes"),
         (lambda frame: hostile.skipped(3072), "its frame has no checksum"),
     ],
-    ids=str,
+    ids=lambda value: "changed" if callable(value) else str(value),
 )
 def test_what_is_no_frame_as_ours_is_refused(change: Any, what: str) -> None:
     row = np.arange(3072, dtype=np.uint8)
