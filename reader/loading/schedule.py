@@ -264,7 +264,11 @@ class Schedule:
 
         def rows_of(position: int, start: int, stop: int) -> Rows:
             size = self.cut.step_rows(position)
-            pieces = nodes.pieces(position, size, start - position, stop - position)
+            # rows that come twice are the last of the step, where frameworks that gather it leave them out
+            once = min(size, self.cut.count - position)
+            pieces = nodes.pieces(position, once, start - position, stop - position)
+            if once < size:
+                pieces += nodes.pieces(self.cut.count, size - once, start - position - once, stop - position - once)
             return np.concatenate([wrap(rows_at(node), nodes.rows(node), *span) for node, *span in pieces])
 
         return rows_of

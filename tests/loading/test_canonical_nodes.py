@@ -89,6 +89,17 @@ def test_the_order_is_the_same_on_any_number_of_nodes_that_divides_it(data: Memm
         assert _steps(parts) == whole
 
 
+def test_rows_that_come_twice_are_the_last_of_a_step(data: MemmapDataset) -> None:
+    """accelerate's gather_for_metrics keeps the first `shared_rows` of the last step of all ranks."""
+    part = data.subset(range(390))
+    loaders = [_loader(part, 4, rank, 4) for rank in range(4)]
+    steps = _steps([_rows(loader) for loader in loaders])
+    assert [len(step) for step in steps] == [16] * 24 + [8]
+    count = loaders[0].schedule.shared_rows(24 * 16)
+    steps[-1] = steps[-1][:count]
+    assert sorted(row for step in steps for row in step) == list(range(390))
+
+
 def test_the_order_is_frozen(data: MemmapDataset) -> None:
     # a checkpoint of an old version must resume to the same rows: these numbers never change
     assert _rows(_loader(data, 8, nodes=2))[0] == FROZEN
