@@ -76,7 +76,8 @@ def measure_remote(
     name = f"MemmapLoader, {order or 'block'}, its cache empty"
     progress("network", 0.0)
     probed = _probed(data, url)
-    count = max(size, RowBytes(data).count_within(int(min(_MOST_BYTES, probed * seconds * _TURN_SHARE))))
+    within = RowBytes(data).count_within(int(min(_MOST_BYTES, probed * seconds * _TURN_SHARE)))
+    count = min(len(data), max(size, within))
     images = RowBytes(data).images(np.arange(count))
     rates: dict[str, list[float]] = {SAME_RANGES: [], name: []}
     first, begun = list[float](), time.perf_counter()

@@ -14,6 +14,7 @@ from range_server import RangeServer
 from packer import pack
 from packer.cli.app import run
 from packer.operations.verify import verify
+from reader.bench import network
 from reader.format.manifest import MANIFEST, PIXELS, read_manifest
 
 
@@ -153,6 +154,14 @@ def test_bench_compares_the_first_epoch_with_its_network(
     names = [event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
     assert names.count("pixpack.network") == len(spans)
     assert [*scratch.glob("pixpack*")] == []
+
+
+def test_bench_of_a_store_that_a_network_brings_in_no_time_reads_all_of_it(
+    range_server: RangeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(network, "_probed", lambda data, url: 1e9)
+    assert run(["bench", range_server.url, "--seconds", "0.1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sections"][0]["rows"] == 400
 
 
 @pytest.mark.parametrize(
