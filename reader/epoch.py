@@ -16,6 +16,9 @@ UNKNOWN = -1
 # `reader.dataset.levels`.
 row_source: contextvars.ContextVar[Any] = contextvars.ContextVar("row_source", default=None)
 
+# Whether the training loop runs beside what runs inside, and may draw from generators of the process meanwhile.
+loop_runs: contextvars.ContextVar[bool] = contextvars.ContextVar("loop_runs", default=False)
+
 current_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)
 
 
@@ -41,6 +44,16 @@ def in_epoch(epoch: int) -> Iterator[None]:
         yield
     finally:
         current_epoch.reset(token)
+
+
+@contextlib.contextmanager
+def beside_loop(runs: bool) -> Iterator[None]:
+    """Let transforms that run inside know whether the training loop runs meanwhile."""
+    token = loop_runs.set(runs)
+    try:
+        yield
+    finally:
+        loop_runs.reset(token)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
-from reader.epoch import in_epoch, reading, stamped
+from reader.epoch import beside_loop, in_epoch, reading, stamped
 from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, without_thread
 from reader.loading.producer import Group, Unfinished
@@ -217,12 +217,13 @@ class Finish:
         if self._draws:
             return Unfinished(lambda: batch, start)
         if not self._is_first:
-            return self._watched(batch, start)
+            with beside_loop(threading.get_ident() != self._caller):
+                return self._watched(batch, start)
         self.asked.get()
         self._is_first = False
         with Draws() as draws:
             made = self(batch, start)
-        self._draws = draws.are_any
+        self._draws = draws.are_any or _seeds_process(self._transform)
         return made
 
     def _watched(self, batch: Batch, start: int) -> object:
@@ -256,6 +257,14 @@ def _is_ours(transform: object) -> bool:
     """Say whether a transform is of this package, and all that it calls: those draw nothing from torch's generator."""
     within = getattr(transform, "transforms", [])
     return _is_of_reader(transform) and all(map(_is_ours, within))
+
+
+def _seeds_process(transform: object) -> bool:
+    """Say whether a transform of this package, or one that it calls, seeds generators of the process for each image."""
+    within = getattr(transform, "transforms", [])
+    return _is_of_reader(transform) and (
+        getattr(transform, "needs_one_thread", False) or any(map(_seeds_process, within))
+    )
 
 
 def _chain(transform: object) -> list[Transform]:

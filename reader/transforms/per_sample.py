@@ -18,6 +18,7 @@ import torch
 from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from reader.epoch import loop_runs
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.system import available_cpus
 from reader.transforms.random import PER_SAMPLE, check_batch, draw
@@ -40,7 +41,8 @@ class PerSample:
     bbox_params=BboxParams("pascal_voc", label_fields=["labels"]). Boxes that have no area left are dropped.
 
     A transform that draws from Python's random or from numpy.random, as torchvision's do not, runs on one thread, as those belong
-    to the process. PerSample notices it by itself.
+    to the process; in a loader on the loop's, which may draw from them too. PerSample notices it by itself, in a loader at the
+    first batch of an epoch.
 
     Args:
         transform: of one image, such as v2.Compose([...]).
@@ -68,7 +70,8 @@ class PerSample:
             raise ValueError(f"threads is {threads!r}, expected 1 or more, or None.")
         self.transform, self.seed = transform, seed
         self.threads = threads or available_cpus()
-        self._needs_one_thread = False
+        # seeds generators of the process, which a loop may draw from
+        self.needs_one_thread = False
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
         """Return an ImageBatch where the transform gives uint8, else the tuple of its images stacked and the targets.
@@ -94,20 +97,24 @@ class PerSample:
         stacked = torch.stack([sample["image"].movedim(0, -1) for sample in made])
         extras = _joined_labels(batch.extras, made) if has_labels else batch.extras
         if stacked.dtype != torch.uint8 or stacked.ndim != 4:
-            named = {**extras, "targets": batch.targets} if has_labels and extras is not None else batch.targets
-            return stacked.movedim(-1, 1), named
+            if not has_labels or extras is None:
+                return stacked.movedim(-1, 1), batch.targets
+            named: dict[str, Any] = dict(extras.items())
+            named |= batch.texts  # type: ignore[misc]
+            return stacked.movedim(-1, 1), named | {"targets": batch.targets}
         return replaced(batch, pixels=stacked, content=None, extras=extras)
 
     def _called(self, images: Sequence[Sample], seeds: list[int]) -> list[Sample]:
         """Call the transform for each row, in order."""
-        if self.threads > 1 and len(images) > 1 and not self._needs_one_thread:
+        if self.threads > 1 and len(images) > 1 and not self.needs_one_thread:
             before, copies = _states(), threading.local()
             with ThreadPoolExecutor(self.threads) as pool:
                 made = list(pool.map(lambda image, seed: _one(self._of_thread(copies), image, seed), images, seeds))
-            if before == _states():
+            # while a loop runs beside this, it may be what has drawn
+            if loop_runs.get() or before == _states():
                 return made
             # what was drawn belongs to no image: again, one after the other
-            self._needs_one_thread = True
+            self.needs_one_thread = True
             _restore(before)
         with _OF_THE_PROCESS:
             before = _states()
@@ -194,8 +201,9 @@ def _by_albumentations(transform: Any, sample: Sample) -> Sample:
         # an array may be flipped, which is no tensor; ToTensorV2 has made a tensor of it
         made["mask"] = torch.as_tensor(found["mask"].copy() if isinstance(found["mask"], np.ndarray) else found["mask"])
     if "boxes" in sample:
-        boxes = np.asarray(found["bboxes"], np.float32).reshape(len(found["bboxes"]), -1)[:, :4]
-        made["boxes"] = torch.from_numpy(boxes.copy()).view(-1, 4)
+        # none may be left
+        boxes = np.array([box[:4] for box in found["bboxes"]], np.float32)
+        made["boxes"] = torch.from_numpy(boxes).view(-1, 4)
         made["labels"] = torch.from_numpy(np.asarray(found[field]).astype(np.int64))
     return made
 

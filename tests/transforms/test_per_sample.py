@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from pathlib import Path
@@ -18,6 +19,7 @@ from tensordict import TensorDict
 from packer import pack
 from reader import ImageBatch, MemmapDataset, MemmapLoader, PerSample, RandomHorizontalFlip
 from reader.epoch import in_epoch
+from reader.loading import schedule
 from reader.transforms import Compose, per_sample
 
 
@@ -75,6 +77,50 @@ def test_one_that_draws_from_pythons_random_runs_on_one_thread() -> None:
     seen.clear()
     transform(pictures(6))
     assert set(seen) == {threading.get_ident()}
+
+
+def test_a_loop_that_draws_meanwhile_keeps_its_numbers(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop draws while the loader's thread is in the second batch."""
+    monkeypatch.setattr(schedule, "SMALL_GROUP_BYTES", 1)
+    begun, drawn, calls = threading.Event(), threading.Event(), itertools.count()
+
+    def waiting(image: torch.Tensor) -> torch.Tensor:
+        if next(calls) >= 8:
+            begun.set()
+            assert drawn.wait(60)
+        return image
+
+    random.seed(5)
+    expected = [random.random(), random.random()]
+    random.seed(5)
+    transform = PerSample(waiting, threads=2)
+    with MemmapLoader(MemmapDataset(shared_store), 8, transform=transform) as loader:
+        steps = iter(loader)
+        next(steps)
+        assert begun.wait(60)
+        found = [random.random()]
+        drawn.set()
+        for _ in steps:
+            pass
+    assert [*found, random.random()] == expected
+    assert not transform.needs_one_thread
+
+
+def test_one_that_draws_from_pythons_random_runs_in_the_thread_of_the_loop(shared_store: Path) -> None:
+    seen: list[int] = []
+
+    def watched(image: torch.Tensor) -> torch.Tensor:
+        seen.append(threading.get_ident())
+        return noisy(image)
+
+    chain = Compose([PerSample(watched, threads=2)])
+    with MemmapLoader(MemmapDataset(shared_store), 8, transform=chain) as loader:
+        for _ in range(2):
+            steps = iter(loader)
+            next(steps)
+            seen.clear()
+            assert len(list(steps)) == len(loader) - 1
+            assert set(seen) == {threading.get_ident()}
 
 
 def test_torchvisions_transforms_take_the_right_axes() -> None:
@@ -197,6 +243,12 @@ def test_albumentations_is_called_with_boxes_and_masks(monkeypatch: pytest.Monke
     assert torch.equal(made.extras["masks"], batch.extras["masks"].flip(1))
     assert made.extras["boxes"][2].tolist() == [[11, 4, 20, 24], [0, 0, 0, 0], [0, 0, 0, 0]]
     assert (made.extras["box_count"].tolist(), made.extras["box_targets"][0].tolist()) == ([1] * 3, [6, -1, -1])
+    # it drops the first box, and a row has only that
+    batch.extras["box_count"][1] = 1
+    made = PerSample(transform, threads=2)(batch)
+    assert made.extras["box_count"].tolist() == [1, 0, 1]
+    assert made.extras["boxes"][1].tolist() == [[0] * 4] * 3
+    assert made.extras["box_targets"].tolist() == [[6, -1, -1], [-1] * 3, [6, -1, -1]]
 
 
 def test_real_albumentations_moves_boxes_and_masks() -> None:
@@ -246,6 +298,13 @@ def test_what_makes_no_sense_is_refused() -> None:
         PerSample(shifted)(labelled(2))
 
 
+class Texts:
+    """As what reads the texts of a batch."""
+
+    def texts(self, extras: TensorDict) -> dict[str, list[str]]:
+        return {"caption": ["a cat"] * len(extras)}
+
+
 def labelled(count: int) -> ImageBatch:
     """Pictures of 24 x 20, each with two boxes of room for three, and a mask."""
     batch = pictures(count)
@@ -270,6 +329,9 @@ def test_boxes_and_masks_move_with_torchvisions_transforms() -> None:
     assert images.dtype == torch.float32
     assert named["boxes"][0].tolist() == [[0, 3, 4, 10], [6, 4, 15, 24], [0, 0, 0, 0]]
     assert torch.equal(named["targets"], batch.targets)
+    with_texts = labelled(1)
+    with_texts.text_file = Texts()
+    assert PerSample(v2().ToDtype(torch.float32))(with_texts)[1]["caption"] == ["a cat"]
     assert torch.equal(named["masks"][:, :, :15], batch.extras["masks"][:, :, 5:])
     cropped = PerSample(v2().Compose([v2().RandomCrop((24, 10)), v2().SanitizeBoundingBoxes()]), seed=3)(labelled(20))
     counts, targets = cropped.extras["box_count"].tolist(), cropped.extras["box_targets"]
