@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import zlib
@@ -20,6 +21,7 @@ from PIL import Image, ImageCms
 
 from packer import pack
 from packer.options import RowOptions
+from packer.pixels.decode import Decoder
 from packer.pixels.formats import jpeg
 from packer.pixels.geometry import Geometry
 from packer.pixels.native import live
@@ -27,6 +29,7 @@ from packer.sources import local
 from packer.store.blocks import Result, Task
 from packer.workers import photographs
 from packer.workers.block_worker import BlockWorker, PackJob
+from reader.format.samples import read_rejects
 from scripts import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -284,6 +287,36 @@ def test_errors_of_what_is_called_are_raised(mixed: Path) -> None:
         with pytest.raises(ValueError, match="room for a row"):
             call(paths, **{"rows": rows} | changed)
     assert len(call(paths, rows)[0]) == 1
+
+
+def test_no_marks_may_be_anywhere(mixed: Path) -> None:
+    for at in range(9):
+        assert len(call([str(mixed / "00.jpg")], bytearray(576), marks=memoryview(bytearray(9))[at:at])[0]) == 1
+
+
+def test_what_ends_a_worker_within_a_call_costs_that_image_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "images").mkdir()
+    for n in range(24):
+        (tmp_path / f"images/{n:02}.jpg").write_bytes(encoded(photo(60 + n, 50, n)))
+    parent, plan = os.getpid(), Decoder.plan
+
+    def deadly(self: Decoder, width: int, height: int) -> Any:
+        if width == 73 and os.getpid() != parent:
+            with open(tmp_path / "deaths", "a") as file:
+                file.write("x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plan(self, width, height)
+
+    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+    monkeypatch.setattr(Decoder, "plan", deadly)
+    monkeypatch.setattr(photographs, "_CALL_SECONDS", 1000)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    pack(tmp_path / "images", tmp_path / "out", size=32, workers=1, max_rejects="100%")
+    rejects = [reject.path for reject in read_rejects(tmp_path / "out")]
+    # tried once more, alone; no other was taken for it before
+    assert (rejects, (tmp_path / "deaths").read_text()) == (["13.jpg"], "xx")
 
 
 # LD_PRELOAD: a file named victim.jpg grows right behind its first read

@@ -13,8 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* of which the nanoseconds fit in 64 bits */
-#define MOST_SECONDS 9000000000
+/* of which the nanoseconds, and those between two, fit in 64 bits */
+#define MOST_SECONDS 4000000000
 
 static int nanoseconds(const struct timespec *at, int64_t *found) {
     if (at->tv_sec > MOST_SECONDS || at->tv_sec < -MOST_SECONDS)

@@ -160,7 +160,7 @@ PyObject *photographs(PyObject *module, PyObject *args) {
         return NULL;
     PyObject *made = NULL, *sums = NULL;
     if (row_bytes < 1 || row_bytes % CHANNELS || rows.len / row_bytes < PyList_Size(paths) ||
-        (marks.len && marks.len != MARKS * (Py_ssize_t)sizeof(int64_t)) || (uintptr_t)marks.buf % sizeof(int64_t))
+        (marks.len && (marks.len != MARKS * (Py_ssize_t)sizeof(int64_t) || (uintptr_t)marks.buf % sizeof(int64_t))))
         PyErr_SetString(PyExc_ValueError, "expected room for a row of complete pixels for each path, and four marks or none");
     else {
         run.rows = rows.buf;
