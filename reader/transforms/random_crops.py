@@ -297,7 +297,8 @@ def resized_boxes(
 
     Where a loader reads levels, from the smallest one of which the box, rounded to its pixels, has as many as it is resized to.
     """
-    if row_source.get() is not None:
+    # no loader compiles what reads from levels
+    if not torch.compiler.is_compiling() and row_source.get() is not None:
         return resized_from_levels(row_source.get(), batch, boxes, height, width, grids, is_cubic)
     if isinstance(batch, RaggedBatch):
         return resized_images(batch, boxes, height, width, grids, is_cubic)

@@ -39,9 +39,11 @@ LOSSLESS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def _fresh_libraries() -> Iterator[None]:
-    plugins.library.cache_clear()
+    # a test may put a function of its own there
+    library = plugins.library
+    library.cache_clear()
     yield
-    plugins.library.cache_clear()
+    library.cache_clear()
 
 
 @pytest.fixture
