@@ -172,7 +172,7 @@ def _verified(
     problems = list(_small_files(root, manifest))
     # what is not as it was sealed need make no sense
     problems += [] if problems else [Problem(*wrong) for wrong in wrong_rows(root, manifest, blocks)]
-    problems += _wrong_levels(root, manifest, open_pixels)
+    problems += _wrong_levels(root, manifest, open_pixels, is_intact=not problems)
     done = total - manifest.files[PIXELS].size_bytes
     rows = stored_rows(root, manifest)
     checked = (
@@ -204,8 +204,10 @@ def _verified(
     return VerifyReport(str(root), manifest.rows, done, min(redecode, manifest.rows), problems, sources)
 
 
-def _wrong_levels(root: Path, manifest: Manifest, open_pixels: Callable[[Path], Pixels]) -> Iterator[Problem]:
-    """Check the levels of a store, each as a store, and that their files and rows are those of the store."""
+def _wrong_levels(
+    root: Path, manifest: Manifest, open_pixels: Callable[[Path], Pixels], *, is_intact: bool
+) -> Iterator[Problem]:
+    """Check the levels of a store, each as a store, and that their files, and of an intact store rows, are those of the store."""
     for factor in manifest.levels:
         level, name = level_path(root, factor), level_name(factor)
         found = _verified(level, 0, None, lambda done: None, "", open_pixels=open_pixels)
@@ -216,7 +218,7 @@ def _wrong_levels(root: Path, manifest: Manifest, open_pixels: Callable[[Path], 
         for path in own.keys() & manifest.files.keys():
             if own[path] != manifest.files[path].digest:
                 yield Problem(path, None, "it is not the file of this store")
-        if found.problems:
+        if found.problems or not is_intact:
             continue
         for row, (sample, other) in enumerate(zip(read_samples(root), read_samples(level), strict=True)):
             if (sample.path, sample.sha256) != (other.path, other.sha256):

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import shlex
@@ -18,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from packer.errors import PackError
-from packer.inputs.samples import Inputs
+from packer.inputs.samples import Column, Inputs
 from packer.options import PackOptions, without_limits
 from packer.packing.differences import store_difference
 from packer.packing.recorded_labels import LABEL_OPTIONS, other_labels_options
@@ -215,9 +216,18 @@ def _other_columns(out: Path, manifest: Manifest, inputs: Inputs, accepted: Sequ
                 for name, data in rows.encoded(some_rows, [*islice(lines, len(some_rows))]).items():
                     found[name].update(data)
     files = {name: manifest.files[f"{EXTRAS}/{name}.memmap"] for name in found}
-    if inputs.texts:
-        found["texts"], files["texts"] = hashlib.sha256(b"".join(inputs.texts_of(accepted))), manifest.files[TEXTS_FILE]
-    return [name for name, digest in found.items() if files[name].digest != f"sha256:{digest.hexdigest()}"]
+    others = [name for name, digest in found.items() if files[name].digest != f"sha256:{digest.hexdigest()}"]
+    return [*others, "texts"] if inputs.texts and _are_other_texts(manifest, inputs, accepted) else others
+
+
+def _are_other_texts(manifest: Manifest, inputs: Inputs, accepted: Sequence[int]) -> bool:
+    """Whether texts, or where each begins and ends, are not what the inputs say of these rows."""
+    texts, count = list(inputs.texts_of(accepted)), len(inputs.texts)
+    spans = list(itertools.pairwise(itertools.accumulate(map(len, texts), initial=0)))
+    wanted = {TEXTS_FILE: b"".join(texts)}
+    for number, name in enumerate(inputs.texts):
+        wanted[f"{EXTRAS}/{name}.memmap"] = Column.of("int64", spans[number::count], 2).encoded()
+    return any(manifest.files[n].digest != f"sha256:{hashlib.sha256(data).hexdigest()}" for n, data in wanted.items())
 
 
 def _found_again(out: Path, inputs: Inputs) -> list[str]:

@@ -20,7 +20,7 @@ from packer.text import system_reason
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
-from reader.format.tensors import LEVELS_FOLDER, TEXTS_FILE
+from reader.format.tensors import FACTORS, LEVELS_FOLDER, TEXTS_FILE
 from reader.format.unfinished import command_to_resume, read_unfinished
 
 # Marks a folder whose pack, begun or not, replaces the store beside it.
@@ -38,6 +38,9 @@ OWN_NAMES = {
     MANIFEST,
     f".{MANIFEST}.tmp",
 }
+
+# What a pack has in the folder of levels.
+_LEVELS = {str(factor) for factor in FACTORS}
 
 # What file managers and NAS drop into any folder that they show (macOS, Windows, Synology), in lower case.
 _DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
@@ -146,7 +149,10 @@ def _links(path: str) -> Iterator[str]:
 
 def foreign_names(out: Path) -> list[str]:
     """Name what is in OUT and is neither a pack's nor dropped by the system, such as .DS_Store; raises PackError."""
-    return [name for name in _listed(out) if name not in OWN_NAMES and not is_dropped(name)]
+    found = [name for name in _listed(out) if name not in OWN_NAMES and not is_dropped(name)]
+    levels = out / LEVELS_FOLDER
+    inside = _listed(levels) if levels.is_dir() else []
+    return found + [f"{LEVELS_FOLDER}/{name}" for name in inside if name not in _LEVELS and not is_dropped(name)]
 
 
 def dropped_names(out: Path) -> list[str]:

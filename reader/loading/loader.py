@@ -313,7 +313,7 @@ class MemmapLoader:
         progress = self.state.begin(epoch, position)
         items = self.schedule.sampled() if items is None else items
         form: dict[str, Any] = {"as_tuple": self.as_tuple, "as_dict": self.as_dict, "threads": self.threads}
-        given = self.dataset, self._sizes.of(self.transform, epoch)
+        given = self.dataset, self._sizes.of(self.transform, epoch, position)
         finish = Finish(*given, epoch=epoch, seed=self.seed, source=self._levels, **form)
         is_worked_on = self.transform is not None or self.device.type == "cuda"
         group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
@@ -388,7 +388,7 @@ class MemmapLoader:
     def state_dict(self) -> dict[str, int]:
         """Return where the loop is, as a few integers: after the batch that the caller got last."""
         state = self.state.state_dict()
-        return state | self._sizes.state(state["epoch"])
+        return state | self._sizes.state(state["epoch"], state["position"])
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Make the next `iter` resume from a state, also one taken with another batch_size or world size.

@@ -64,6 +64,9 @@ class SizeRamp:
         return int(size / self.multiple + 0.5) * self.multiple
 
 
+# In a state, the size of the epoch behind its own.
+_FOLLOWING = ("next_height", "next_width")
+
 Size = int | tuple[int, int] | Callable[[int], Any]
 
 
@@ -76,6 +79,8 @@ class Sizes:
 
     def __init__(self, size: Size | None, transform: Any) -> None:
         self._size = size
+        # of the epoch that was begun last: what is set while it runs is for the next one
+        self._begun: tuple[int, tuple[int, int]] | None = None
         if size is not None:
             self.of(transform, 0)
 
@@ -84,8 +89,8 @@ class Sizes:
         """Whether there is a size at all."""
         return self._size is not None
 
-    def of(self, transform: Any, epoch: int) -> Any:
-        """Return the transform with the size of an epoch."""
+    def of(self, transform: Any, epoch: int, position: int = 0) -> Any:
+        """Return the transform with the size of an epoch, which begins, or is resumed at a position."""
         if self._size is None:
             return transform
         if not hasattr(transform, "with_size"):
@@ -93,7 +98,9 @@ class Sizes:
                 f"size= is that of RandomResizedCrop and CenterCrop, and the transform is {transform!r}. Give one of them, or a"
                 " Compose with one."
             )
-        return transform.with_size(self.at(epoch))
+        sides = self._running(epoch, position) or self.at(epoch)
+        self._begun = epoch, sides
+        return transform.with_size(sides)
 
     def at(self, epoch: int) -> tuple[int, int]:
         """Return (height, width) of an epoch."""
@@ -114,14 +121,28 @@ class Sizes:
             self._size = before
             raise
 
-    def state(self, epoch: int) -> dict[str, int]:
-        """Return what a state says of the size of its epoch; {} without one."""
-        return {} if self._size is None else dict(zip(("height", "width"), self.at(epoch), strict=True))
+    def state(self, epoch: int, position: int) -> dict[str, int]:
+        """Return what a state says of the size of its epoch, and of the next one where another was set; {} of a function."""
+        # a function may have no size for the epoch behind the last one
+        if self._size is None or callable(self._size):
+            return {}
+        following = self.at(epoch)
+        sides = self._running(epoch, position) or following
+        state = dict(zip(("height", "width"), sides, strict=True))
+        return state if sides == following else state | dict(zip(_FOLLOWING, following, strict=True))
 
     def load(self, state: Mapping[str, int]) -> None:
         """Take the size that a state says; a function of epoch says it itself."""
+        self._begun = None
         if self._size is not None and not callable(self._size) and "height" in state:
-            self.set((int(state["height"]), int(state["width"])))
+            sides = int(state["height"]), int(state["width"])
+            following = [int(state[name]) for name in _FOLLOWING if name in state] or sides
+            self.set((following[0], following[-1]))
+            self._begun = int(state["epoch"]), sides
+
+    def _running(self, epoch: int, position: int) -> tuple[int, int] | None:
+        """Return the size of an epoch that was begun and is in its middle; None: it is yet to begin."""
+        return self._begun[1] if position and self._begun is not None and self._begun[0] == epoch else None
 
 
 class LoopState:

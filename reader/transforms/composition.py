@@ -55,7 +55,7 @@ class Compose:
 
     def with_size(self, size: int | tuple[int, int]) -> Compose:
         """Return these with crops of another size, RandomResizedCrop and CenterCrop; raises ValueError where there is none."""
-        crops = [hasattr(transform, "with_size") for transform in self.transforms]
+        crops = [_has_size(transform) for transform in self.transforms]
         if not any(crops):
             raise ValueError("there is no RandomResizedCrop or CenterCrop whose size could be another.")
         made = copy.copy(self)
@@ -148,6 +148,13 @@ class RandomChoice:
     def of_whole_batch(self) -> bool:
         """Say whether one of them mixes the images of a batch."""
         return _are_of_whole_batch(self.transforms)
+
+
+def _has_size(transform: Transform) -> bool:
+    """Say whether a transform is a crop whose size may be another, or calls one after others."""
+    if isinstance(transform, Compose):
+        return any(map(_has_size, transform.transforms))
+    return hasattr(transform, "with_size")
 
 
 def distinct(transforms: Sequence[Transform]) -> list[Transform]:

@@ -298,8 +298,10 @@ def resized_boxes(
     Where a loader reads levels, from the smallest one of which the box, rounded to its pixels, has as many as it is resized to.
     """
     # no loader compiles what reads from levels
-    if not torch.compiler.is_compiling() and row_source.get() is not None:
-        return resized_from_levels(row_source.get(), batch, boxes, height, width, grids, is_cubic)
+    source = None if torch.compiler.is_compiling() else row_source.get()
+    # what a crop before this one has made has pixels of its own
+    if source is not None and (isinstance(batch, RaggedBatch) or batch.pixels.stride(1) == 0):
+        return resized_from_levels(source, batch, boxes, height, width, grids, is_cubic)
     if isinstance(batch, RaggedBatch):
         return resized_images(batch, boxes, height, width, grids, is_cubic)
     return resized(batch.pixels, boxes, height, width, grids, is_cubic)

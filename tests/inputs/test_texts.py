@@ -171,6 +171,21 @@ def test_a_changed_text_is_seen_by_resume_and_brought_by_update(table: Path, tmp
         update(written(images / "b.csv", [("path",), ("class0/0.jpg",)]), tmp_path / "out")
 
 
+def test_texts_that_moved_to_another_row_or_column_are_seen_by_resume(table: Path, tmp_path: Path) -> None:
+    names = sorted(str(path.relative_to(table.parent)) for path in table.parent.glob("class0/*.jpg"))[:3]
+    shutil.copytree(table.parent / "class0", tmp_path / "class0")
+    options = OPTIONS | {"size": 32}
+
+    def listed(*texts: tuple[str, str]) -> Path:
+        rows = [(name, *both) for name, both in zip(names, texts, strict=True)]
+        return written(tmp_path / "table.csv", [("path", "caption", "alt"), *rows])
+
+    pack(listed(("", ""), ("a", ""), ("b", "")), tmp_path / "out", **options)
+    for texts in ((("a", ""), ("b", ""), ("", "")), (("", ""), ("", "a"), ("b", ""))):
+        with pytest.raises(PackError, match="is finished, but with other values of texts"):
+            pack(listed(*texts), tmp_path / "out", resume=True, **options)
+
+
 def test_a_tar_has_texts_beside_its_images(table: Path, tmp_path: Path) -> None:
     first = sorted(table.parent.glob("class0/*.jpg"))[:2]
     with tarfile.open(tmp_path / "shard.tar", "w") as tar:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_tree
+from PIL import Image
 
 from packer import pack
 from reader import (
@@ -18,6 +19,7 @@ from reader import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     SizeRamp,
+    StoreError,
 )
 from reader.dataset import levels
 from reader.transforms.resample import resized
@@ -95,6 +97,31 @@ def test_a_ramp_that_is_none_is_refused(arguments: tuple[int, ...]) -> None:
         SizeRamp(*arguments)
 
 
+def test_a_compose_without_a_crop_may_stand_behind_the_crop(train: MemmapDataset) -> None:
+    crops = Compose([RandomResizedCrop(8), Compose([RandomHorizontalFlip()])])
+    assert shapes(MemmapLoader(train, 30, transform=crops, size=16)) == {(16, 16)}
+
+
+def test_a_size_that_is_set_while_an_epoch_runs_is_for_the_next_one_also_in_a_state(train: MemmapDataset) -> None:
+    def made() -> MemmapLoader:
+        return MemmapLoader(train, 30, transform=RandomResizedCrop(8), size=16)
+
+    loader, again = made(), made()
+    iteration = iter(loader)
+    next(iteration)
+    loader.set_size(24)
+    again.load_state_dict(loader.state_dict())
+    assert again.state_dict() == loader.state_dict()
+    assert {tuple(images.shape[2:]) for images, _ in iteration} == shapes(again) == {(16, 16)}
+    assert shapes(again) == shapes(loader) == {(24, 24)}
+
+
+def test_a_state_behind_the_last_epoch_asks_a_function_for_no_size(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 30, transform=CenterCrop(8), size=[16, 24].__getitem__)
+    assert [shapes(loader) for _ in range(2)] == [{(16, 16)}, {(24, 24)}]
+    assert loader.state_dict()["epoch"] == 2
+
+
 # -- levels
 
 
@@ -129,6 +156,9 @@ def expected(out: Path, row: int, box: torch.Tensor, side: int) -> tuple[torch.T
         level = MemmapDataset(out if factor == 1 else out / "levels" / str(factor), as_tuple=False)
         most = torch.tensor([full[1], full[0]] * 2) // factor
         at = torch.minimum((box + factor // 2) // factor, most)
+        if (content := level[row].content) is not None:
+            y0, x0, y1, x1 = content.tolist()
+            at = torch.maximum(torch.minimum(at, torch.tensor([x1, y1] * 2)), torch.tensor([x0, y0] * 2))
         if factor == 1 or (int((at[2:] - at[:2]).min())) >= side:
             return resized(level[row].pixels[None], at[None], side, side)[0], factor
     raise AssertionError
@@ -207,3 +237,32 @@ def test_a_small_crop_of_the_quarter_is_that_of_the_level_alone(leveled: Path) -
     small = next(iter(MemmapLoader(data, 12, transform=CenterCrop(8), size=8)))[0]
     alone = next(iter(MemmapLoader(level, 12, transform=CenterCrop(8))))[0]
     assert torch.equal(small, alone)
+
+
+def test_a_second_crop_cuts_what_the_first_one_made(leveled: Path, tmp_path: Path) -> None:
+    steps = [CenterCrop(9), RandomResizedCrop(9, scale=(0.2, 0.5))]
+    data = MemmapDataset(leveled)
+    first = next(iter(MemmapLoader(data, 12, transform=steps[0], size=16, as_tuple=False)))
+    both = next(iter(MemmapLoader(data, 12, transform=Compose(steps), size=16)))[0]
+    assert torch.equal(both, RandomResizedCrop(16, scale=(0.2, 0.5))(first).images)
+
+
+def test_no_crop_of_a_level_reaches_into_its_padding(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for n in range(3):
+        Image.new("RGB", (150, 110 + n), (200, 200, 200)).save(tmp_path / "images" / f"{n}.png")
+    pack(tmp_path / "images", tmp_path / "out", levels=3, workers=1, size=64, fit="pad")
+    for side in (8, 20):
+        images = next(iter(MemmapLoader(MemmapDataset(tmp_path / "out"), 3, transform=CenterCrop(8), size=side)))[0]
+        assert images.min() > 190
+
+
+def test_levels_of_a_store_that_took_the_name_of_an_open_one_are_refused(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images", classes=2, each=2)
+    pack(tmp_path / "images", tmp_path / "out", size=32, levels=2, workers=1)
+    data = MemmapDataset(tmp_path / "out")
+    one = sorted((tmp_path / "images").rglob("*.jpg"))[0]
+    one.rename(tmp_path / "images" / "class1" / "z.jpg")
+    pack(tmp_path / "images", tmp_path / "out", size=32, levels=2, workers=1, overwrite=True)
+    with pytest.raises(StoreError, match="levels/2 was packed again since .* was opened. Open the dataset again"):
+        MemmapLoader(data, 4, transform=CenterCrop(8), size=8)

@@ -190,6 +190,22 @@ def test_verify_names_damage_in_a_level(folder: Path, tmp_path: Path, name: str)
     assert (f"levels/2/{name}", (2, 3) if name.endswith("memmap") else None) in found
 
 
+def test_verify_names_damage_in_the_lines_of_a_store_with_levels(tmp_path: Path) -> None:
+    out = shutil.copytree(GOLDEN, tmp_path / "out")
+    lines = (out / "samples.jsonl").read_bytes()
+    (out / "samples.jsonl").write_bytes(b"x" + lines[1:])
+    assert ("samples.jsonl", (0, 1)) in [(problem.file, problem.rows) for problem in verify(out).problems]
+
+
+def test_a_folder_of_this_name_that_is_none_of_a_store_is_not_removed(folder: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"size": 32, "max_rejects": 1, "workers": 1}
+    pack(folder, tmp_path / "out", **options)
+    (tmp_path / "out" / "levels").mkdir()
+    (tmp_path / "out" / "levels" / "mine.txt").write_text("mine")
+    with pytest.raises(PackError, match="also holds levels/mine.txt, which would be deleted"):
+        pack(folder, tmp_path / "out", overwrite=True, **options)
+
+
 def test_a_level_of_another_store_is_refused_or_named(tmp_path: Path) -> None:
     out = shutil.copytree(GOLDEN, tmp_path / "out")
     head = json.loads((out / "levels/2/manifest.json").read_bytes())
