@@ -87,7 +87,7 @@ class OpenedStore:
                 name: RowFile(path / file, self._unit_bytes(name), past_cache=False)
                 for name, file in self.manifest.tensor_paths().items()
             }
-            self.text_file = TextFile(path, self.manifest) if self.manifest.texts else None
+            self.text_file = TextFile.of(path, self.manifest) if self.manifest.texts else None
             is_one_store = before == self._seen()
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
         self._sizes = [(file, sizes[name]) for name, file in files.items()]

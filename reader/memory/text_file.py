@@ -16,7 +16,7 @@ from tensordict import TensorDict
 
 from reader import system
 from reader.format.errors import StoreError
-from reader.format.manifest import Manifest, read_manifest
+from reader.format.manifest import MANIFEST, Manifest, read_manifest
 from reader.format.tensors import MOST_TEXT_BYTES, TEXTS_FILE
 from reader.memory.row_file import RowFile
 
@@ -28,11 +28,15 @@ class TextFile:
         StoreError: the file is not of the size that the manifest says.
     """
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.columns, self._path, self._digest = manifest.texts, path, manifest.digest
-        self.size_bytes = manifest.files[TEXTS_FILE].size_bytes
+    def __init__(self, path: Path, columns: tuple[str, ...], size_bytes: int, digest: str) -> None:
+        self.columns, self._path, self._digest, self.size_bytes = columns, path, digest, size_bytes
         self._file = RowFile(path / TEXTS_FILE, 1, past_cache=False)
         self._file.check_size(self.size_bytes)
+
+    @classmethod
+    def of(cls, path: Path, manifest: Manifest) -> TextFile:
+        """Open the texts of the store with this manifest."""
+        return cls(path, manifest.texts, manifest.files[TEXTS_FILE].size_bytes, manifest.digest)
 
     def texts(self, extras: TensorDict | None) -> dict[str, Any]:
         """Return each column's texts of a batch, list[str], or str of a single row.
@@ -69,7 +73,7 @@ class TextFile:
         return hash(self._digest)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self._path, self._digest)
+        return _opened, (self._path, self._digest, self.columns, self.size_bytes)
 
     def __deepcopy__(self, memory: dict[int, Any]) -> TextFile:
         # a copied batch reads the same texts
@@ -113,8 +117,9 @@ class JoinedTexts(TextFile):
         return JoinedTexts, (self._files,)
 
 
-def _opened(path: Path, digest: str) -> TextFile:
-    manifest = read_manifest(path)
-    if manifest.digest != digest:
+def _opened(path: Path, digest: str, columns: tuple[str, ...], size_bytes: int) -> TextFile:
+    # the folder of a cache, which has no manifest until all pixels are there, is one store's for good
+    is_filling = (path / TEXTS_FILE).exists() and not (path / MANIFEST).exists()
+    if not is_filling and read_manifest(path).digest != digest:
         raise StoreError(f"{path} was packed again since this batch was made. Open the dataset again.")
-    return TextFile(path, manifest)
+    return TextFile(path, columns, size_bytes, digest)

@@ -141,6 +141,16 @@ def test_a_store_at_a_url_has_its_texts(packed: Path, tmp_path: Path) -> None:
     assert far[[3, 7]][1]["caption"] == [CAPTIONS[3], CAPTIONS[7]]
 
 
+def test_a_batch_of_a_store_at_a_url_is_pickled_before_all_of_it_is_there(
+    table: Path, tmp_path: Path, small_blocks: None
+) -> None:
+    pytest.importorskip("obstore")
+    pack(table, tmp_path / "out", size=32, **OPTIONS)
+    push(tmp_path / "out", f"file://{tmp_path}/far")
+    far = MemmapDataset(f"file://{tmp_path}/far", cache=tmp_path / "cache", as_tuple=False)
+    assert pickle.loads(pickle.dumps(far[[3]])).text == [CAPTIONS[3]]
+
+
 def test_resumed_shuffled_and_in_parts_the_bytes_are_the_same(table: Path, tmp_path: Path, small_blocks: None) -> None:
     options = OPTIONS | {"size": 32, "shuffle": 3}
     pack(table, tmp_path / "one", **options)
