@@ -287,7 +287,10 @@ class LocalEngine:
     def _refill(self) -> None:
         """Bring the workers back to their number; those that stand alone come on top, but not without end."""
         together = sum(not worker.is_alone for worker in self._workers)
-        for _ in range(min(self._count - together, self._most - len(self._workers))):
+        room = self._most - len(self._workers)
+        if self._queue and not any(worker.is_owing() for worker in self._workers):
+            room = max(room, 1)  # all that there may be hold rows behind a piece that waits, and are given nothing
+        for _ in range(min(self._count - together, room)):
             self._start()
         # one each, then the next: few blocks must not all go to one. The freshest first: it has room for what another left
         for undecoded in range(1, _UNDECODED + 1):

@@ -144,7 +144,7 @@ class WorkerHandle:
         """Take in that so many seconds passed since the last look; silence: on another machine, after how long it is stopped."""
         index, count, *_ = self.in_flight
         self.silent += seconds
-        if count != self.last_count or (index < 0 and not self._is_owing()):
+        if count != self.last_count or (index < 0 and not self.is_owing()):
             self.last_count, self.still, self.halted = count, 0.0, 0.0
             return
         self.still += seconds
@@ -158,7 +158,7 @@ class WorkerHandle:
         self.still = self.halted = self.silent = 0.0
         self.heard = now
 
-    def _is_owing(self) -> bool:
+    def is_owing(self) -> bool:
         """Whether it has something to do: a piece to decode, or one to write whose offset is known."""
         return any(piece.result is None or piece.offset is not None for piece in self.pieces.values())
 
