@@ -74,7 +74,8 @@ def _caption(manifest: Manifest, target: Any) -> str:
     if kind == "regression":
         return ", ".join(f"{value:g}" for value in target)
     if kind == "multi-hot":
-        return ", ".join(name for name, has in zip(classes, target, strict=True) if has) or "none"
+        names = classes or map(str, range(len(target)))
+        return ", ".join(name for name, has in zip(names, target, strict=True) if has) or "none"
     return classes[target] if 0 <= target < len(classes) else ""
 
 

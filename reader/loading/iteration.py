@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -48,7 +47,7 @@ class Iteration:
     Args:
         begun: the pass.
         again: begins that of another epoch in its place, where that was set before a batch was taken.
-        feeds: takes the thread's feed, for who closes the loader.
+        feeds: has the thread's feed in it while it runs, for who closes the loader.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Iteration:
         again: Callable[[int], Pass],
         *,
         prefetch: int,
-        feeds: weakref.WeakSet[Feed[Group]],
+        feeds: set[Feed[Group]],
     ) -> None:
         self._schedule, self._again, self._prefetch, self._feeds = schedule, again, prefetch, feeds
         self._accelerate = AccelerateState()
@@ -75,10 +74,9 @@ class Iteration:
             self._finish.asked.put(None)
             self._source = source(without_thread)
         else:
-            self._feed = Feed(source, self._prefetch, self._finish.asked)
-            self._feeds.add(self._feed)
-            # the thread holds the feed, never this object: an abandoned iterator is collected and ends its thread
-            weakref.finalize(self, self._feed.stop).atexit = False
+            self._feed = Feed(source, self._prefetch, self._finish.asked, self._feeds)
+            # an abandoned iterator is collected and ends its thread
+            self._feed.end_with(self)
 
     def __iter__(self) -> Iteration:
         return self
@@ -173,7 +171,7 @@ class Finish:
         self._epoch, self._seed, self._as_tuple, self._as_dict = epoch, seed, as_tuple, as_dict
         self._modes, self._caller = Modes.here(), threading.get_ident()
         # something is there once the caller waits for the first batch, or nobody waits any more
-        self.asked: SimpleQueue[None] = SimpleQueue()
+        self.asked: SimpleQueue[object] = SimpleQueue()
         self._is_first, self._draws = True, False
 
     def __call__(self, batch: Batch, start: int) -> object:

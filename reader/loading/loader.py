@@ -8,7 +8,6 @@ the transform. Nothing else is shared but the queue in `Feed`.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -189,7 +188,7 @@ class MemmapLoader:
         self._has_begun = False
         self._read_from(residency, ranks_here(ranks))
         self.state = LoopState(self.schedule)
-        self._feeds: weakref.WeakSet[Feed[Group]] = weakref.WeakSet()
+        self._feeds: set[Feed[Group]] = set()
 
     def _read_from(self, residency: str | Residency, processes: int) -> None:
         """Choose where rows are read from, and bring them there; processes: ranks of this host."""

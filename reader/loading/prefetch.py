@@ -2,6 +2,8 @@
 
 Ctrl-C may come between any two instructions of the caller's thread. With a lock of Python's it can come where that is held
 and nobody will release it; `SimpleQueue` does each step completely, or not at all, and may be used while objects are collected.
+Where Python code runs because an object is collected Ctrl-C is lost: so a thread takes itself off every list, and only compiled
+code asks it to end when an iterator is collected.
 """
 
 from __future__ import annotations
@@ -41,26 +43,42 @@ class Feed(Generic[_T]):
     Waits carry the profiler's name pixpack.wait; what need not wait is not named.
 
     source: makes groups; has room for the first, and claims it for each one more.
+    asked: what the source may wait for: something is there once the caller waits, or nobody does any more.
+    among: has the feed in it while its thread runs.
     """
 
     def __init__(
-        self, source: Callable[[Claim], Iterator[_T]], depth: int, asked: SimpleQueue[None] | None = None
+        self,
+        source: Callable[[Claim], Iterator[_T]],
+        depth: int,
+        asked: SimpleQueue[object] | None = None,
+        among: set[Feed[_T]] | None = None,
     ) -> None:
-        # what the source may wait for: that the caller waits, or that nobody does any more
-        self._asked: SimpleQueue[None] = SimpleQueue() if asked is None else asked
+        self._asked: SimpleQueue[object] = SimpleQueue() if asked is None else asked
         # what is ready, then an error, if one ended the work, then the end
         self._ready: SimpleQueue[Any] = SimpleQueue()
         # a token for each group that may be made while another waits to be taken
-        self._room: SimpleQueue[None] = SimpleQueue()
+        self._room: SimpleQueue[object] = SimpleQueue()
         for _ in range(depth - 1):
             self._room.put(None)
         self._depth, self._made, self._taken = depth, 0, 0
-        self._stopped = self._has_begun = False
+        # something is there once the thread shall end
+        self._stop: SimpleQueue[object] = SimpleQueue()
+        self._owner: list[weakref.ref[object]] = []
+        self._has_begun = False
         self._beginning: SimpleQueue[None] = SimpleQueue()
         self._process = os.getpid()
-        _live.add(self)
-        self._thread = threading.Thread(target=self._fill, args=(source,), name="pixpack-feeder", daemon=True)
-        self._thread.start()
+        self._lists: list[set[Any]] = [_live] if among is None else [_live, among]
+        for feeds in self._lists:
+            feeds.add(self)
+        thread = threading.Thread(target=self._fill, args=(source,), name="pixpack-feeder", daemon=True)
+        # not the thread, which is held while it runs: Python code runs when it is collected
+        self._thread = weakref.ref(thread)
+        thread.start()
+
+    def end_with(self, owner: object) -> None:
+        """Ask the thread to end when an object is collected; the thread holds the feed, and the feed must not hold that."""
+        self._owner = [weakref.ref(owner, queue.put) for queue in (self._asked, self._room, self._stop)]
 
     def take(self) -> _T | None:
         """Return the next group, or None at the end; raises here what the thread raised."""
@@ -68,15 +86,15 @@ class Feed(Generic[_T]):
             raise RuntimeError(
                 "this iterator belongs to the process that was forked. Iterate over the loader again here."
             )
-        if not self._thread.is_alive() and self._ready.empty():
+        if not self.is_alive and self._ready.empty():
             return None  # an interrupt came while the end was taken
         # first the room: an interrupt in between then costs one group more in memory; the other way round it stalls the thread
         self._room.put(None)
         if not self._taken:
             self._asked.put(None)
         self._taken += 1
-        group: Any = None if self._stopped else _wait_for(self._ready)
-        if self._stopped:
+        group: Any = None if self._is_stopped else _wait_for(self._ready)
+        if self._is_stopped:
             raise RuntimeError("the loader was closed while it was iterated. Iterate over it again.")
         if group is _End:
             self._ready.put(_End)
@@ -92,29 +110,35 @@ class Feed(Generic[_T]):
     @property
     def is_idle(self) -> bool:
         """Say whether the thread has nothing to do: the queue is full, or the thread is done."""
-        return self._made - self._taken >= self._depth or not self._thread.is_alive()
+        return self._made - self._taken >= self._depth or not self.is_alive
 
     @property
     def is_open(self) -> bool:
         """Say whether it may be taken from: it was not stopped, and this is its process."""
-        return not self._stopped and os.getpid() == self._process
+        return not self._is_stopped and os.getpid() == self._process
 
     @property
     def is_alive(self) -> bool:
         """Say whether the thread is still running."""
-        return self._thread.is_alive()
+        thread = self._thread()
+        return thread is not None and thread.is_alive()
+
+    @property
+    def _is_stopped(self) -> bool:
+        return not self._stop.empty()
 
     def stop(self, *, wait: bool = False) -> None:
         """Ask the thread to end and drop what is queued."""
-        self._stopped = True
+        self._stop.put(None)
         self._room.put(None)
         self._asked.put(None)
-        if wait and self._thread is not threading.current_thread():
+        thread = self._thread()
+        if wait and thread is not None and thread is not threading.current_thread():
             if not self._has_begun:  # an interrupt may have cut its start short: it may come yet
                 with contextlib.suppress(Empty):
                     self._beginning.get(timeout=_START_SECONDS)
             if self._has_begun:
-                self._thread.join()
+                thread.join()
         with contextlib.suppress(Empty):
             while True:
                 self._ready.get_nowait()
@@ -124,7 +148,7 @@ class Feed(Generic[_T]):
         if not wait and self._room.empty():
             return False
         _wait_for(self._room)
-        if self._stopped:
+        if self._is_stopped:
             raise _StoppedError
         return True
 
@@ -132,7 +156,7 @@ class Feed(Generic[_T]):
         self._has_begun = True
         self._beginning.put(None)
         try:
-            if self._stopped:
+            if self._is_stopped:
                 return
             for group in source(self._claim):
                 self._ready.put(group)
@@ -144,6 +168,8 @@ class Feed(Generic[_T]):
             self._ready.put(e)
         finally:
             self._ready.put(_End)
+            for feeds in self._lists:
+                feeds.discard(self)
 
 
 @dataclass(frozen=True)
@@ -202,7 +228,7 @@ def _wait_for(queue: SimpleQueue[_T]) -> _T:
         return queue.get()
 
 
-_live: weakref.WeakSet[Feed[Any]] = weakref.WeakSet()
+_live: set[Feed[Any]] = set()
 
 
 def _stop_all() -> None:

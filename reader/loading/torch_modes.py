@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C import _pop_torch_dispatch_stack, _push_on_torch_dispatch_stack
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -61,7 +62,9 @@ class Draws(TorchDispatchMode):
     """Notices, while it is entered, draws from a generator of the process: torch's for the CPU, numpy's or Python's.
 
     Each of torch's operators of this thread is seen, also between a state that was saved and the same one put back
-    (torch.random.fork_rng). That costs about 7 us an operator.
+    (torch.random.fork_rng). That costs about 7 us an operator. Unlike other modes it may be entered and left while another
+    thread enters and leaves modes, as torch.compile does: those also set flags of the process back to what they were, and two
+    threads that take turns leave them set; torch.compile then compiles again what it has compiled.
 
     Args:
         are_stopped: raise WouldDraw in place of a draw from torch's generators; the others are not looked at then.
@@ -71,6 +74,13 @@ class Draws(TorchDispatchMode):
         super().__init__()
         self._are_stopped = are_stopped
         self._states, self._has_drawn = () if are_stopped else _states(), False
+
+    def __enter__(self) -> Draws:
+        _push_on_torch_dispatch_stack(self)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        _pop_torch_dispatch_stack(None)
 
     @property
     def are_any(self) -> bool:

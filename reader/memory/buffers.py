@@ -25,6 +25,13 @@ class PinnedMemoryError(RuntimeError):
     """The system gives no pinned memory."""
 
 
+class _Loan(weakref.ref[npt.NDArray[np.uint8]]):
+    """Refers to a lease; of two loans only the same ones are equal."""
+
+    memory: npt.NDArray[np.uint8]
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+
 class BufferPool:
     """Equal buffers of size_bytes, leased and recycled; pinned ones for copies to or from a CUDA device, where one is given.
 
@@ -35,7 +42,9 @@ class BufferPool:
         self.size_bytes = size_bytes
         self.allocated = 0
         self._pinned = pinned
-        self._idle: deque[npt.NDArray[np.uint8]] = deque(maxlen=keep)
+        # a loan for each lease that is gone; of those that are not: what takes a loan out of here, and the loan
+        self._idle: deque[_Loan] = deque(maxlen=keep)
+        self._lent: dict[_Loan, _Loan] = {}
 
     def lease(self, size_bytes: int | None = None) -> torch.Tensor:
         """Return uint8[size_bytes] (default: all of a buffer) of undefined content, the caller's until no view of it is left.
@@ -46,12 +55,15 @@ class BufferPool:
         memory = None
         # not asked first: other threads may take the last; not allocated in an except, of which an error there would speak
         with contextlib.suppress(IndexError):
-            memory = self._idle.pop()
+            memory = self._idle.pop().memory
         if memory is None:
             memory = self._allocate()
         lease = np.ndarray((self.size_bytes if size_bytes is None else size_bytes,), np.uint8, buffer=memory)
-        # a bound method of the deque, not of the pool: leases that outlive the pool then free their memory
-        weakref.finalize(lease, self._idle.append, memory).atexit = False
+        # What is called once the lease is collected is compiled code alone: a Ctrl-C that comes in a callback of Python's, as
+        # weakref.finalize is, is lost. And it holds no pool: leases that outlive theirs free their memory.
+        loan = _Loan(lease, self._idle.append)
+        loan.memory = memory
+        self._lent[_Loan(lease, self._lent.pop)] = loan
         return torch.from_numpy(lease)
 
     def _allocate(self) -> npt.NDArray[np.uint8]:

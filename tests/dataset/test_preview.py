@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import make_tree
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,3 +70,11 @@ def test_other_targets_are_reported_as_they_are(
     (tmp_path / "list.csv").write_text(f"path,x,y\n{line}\n")
     pack(tmp_path / "list.csv", tmp_path / "out", size=32, workers=1, **options)
     assert TILE.findall(MemmapDataset(tmp_path / "out")._repr_html_())[0][-1] == caption
+
+
+def test_kinds_without_names_are_numbers(shared_store: Path) -> None:
+    data = MemmapDataset(shared_store)
+    kinds = torch.zeros(len(data), 4, dtype=torch.uint8)
+    kinds[: len(data) // 2, [0, 3]] = 1
+    captions = [caption for *_, caption in TILE.findall(data.with_targets(kinds)._repr_html_())]
+    assert captions == ["0, 3"] * 12 + ["none"] * 12

@@ -25,6 +25,7 @@ from torch.utils.data import BatchSampler, Sampler, SequentialSampler, SubsetRan
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHorizontalFlip
 from reader.loading.host_batches import Gathering
+from reader.loading.prefetch import Feed
 from reader.loading.schedule import GROUP_BYTES
 from reader.memory.buffers import BufferPool
 
@@ -797,12 +798,17 @@ def _interrupted_at(loader: MemmapLoader, opcode: int) -> bool:
     return False
 
 
+def _join(feed: Feed[Any]) -> None:
+    if (thread := feed._thread()) is not None:
+        thread.join(120)
+
+
 def test_an_interrupt_at_any_instruction_of_next_leaves_a_thread_that_ends(large: MemmapDataset) -> None:
     opcode = 1
     while _interrupted_at(loader := MemmapLoader(large, 8, prefetch=1, as_tuple=False), opcode):
         for feed in list(loader._feeds):
-            feed._thread.join(120)  # its iterator is gone
-            assert not feed._thread.is_alive(), opcode
+            _join(feed)  # its iterator is gone
+            assert not feed.is_alive, opcode
         opcode += 1
     assert opcode > 50
 
@@ -819,6 +825,43 @@ def test_an_interrupt_at_any_instruction_of_a_gather_leaves_threads_that_copy(
     right.start()
     right.join(120)
     assert not right.is_alive()
+
+
+def test_no_python_code_runs_when_a_batch_or_an_iterator_is_collected(large: MemmapDataset) -> None:
+    # a Ctrl-C that comes in such code is printed, and lost
+    def calls(held: list[Any]) -> list[str]:
+        names: list[str] = []
+        sys.setprofile(lambda frame, event, _: names.append(frame.f_code.co_name) if event == "call" else None)
+        try:
+            held.pop()
+        finally:
+            sys.setprofile(None)
+        return names
+
+    class Collected:
+        def __del__(self) -> None:
+            pass
+
+    assert "__del__" in calls([Collected()])
+    loader = MemmapLoader(large, 8, prefetch=2)
+    iterator = iter(loader)
+    batch = [next(iterator)]
+    assert calls(batch) == []
+    held: list[Any] = [iterator]
+    del iterator
+    (feed,) = loader._feeds
+    assert calls(held) == []
+    _join(feed)
+    assert not feed.is_alive
+    assert not loader._feeds
+    iterator = iter(loader)
+    (feed,) = loader._feeds
+    assert len(list(iterator)) == 5
+    _join(feed)
+    del feed
+    held = [iterator]
+    del iterator
+    assert calls(held) == []
 
 
 # Imports once and forks for each way; the child reads epochs until it is interrupted, and ends as an interpreter of its own.

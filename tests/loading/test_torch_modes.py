@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 from reader import Compose, MemmapDataset, MemmapLoader, RandomResizedCrop
-from reader.loading.torch_modes import Modes
+from reader.loading.torch_modes import Draws, Modes
 
 FEEDER = "pixpack-feeder"
 
@@ -204,3 +205,29 @@ def test_a_failing_transform_names_its_rows(train: MemmapDataset, prefetch: int,
     with pytest.raises(RuntimeError) as caught:
         list(MemmapLoader(train, 3, transform=fail, prefetch=prefetch))
     assert caught.value.__notes__ == [f"The transform failed on these rows of {train.path}: [3, 4, 5]"]
+
+
+def test_draws_noticed_in_one_thread_do_not_make_torch_compile_begin_again(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader.loading.schedule.SMALL_GROUP_BYTES", 1)  # no two batches in one go
+    # one thread enters and leaves a mode, as torch.compile does, and the feeder's draws are watched from within to beyond
+    is_watched, is_left = threading.Event(), threading.Event()
+
+    def held(batch: Any) -> Any:
+        if batch.rows[0]:
+            is_watched.set()
+            assert is_left.wait(60)
+        return batch
+
+    batches = iter(MemmapLoader(train, 45, transform=held, prefetch=1))
+    with BaseTorchDispatchMode():
+        next(batches)
+        assert is_watched.wait(60)
+    is_left.set()
+    next(batches)
+
+    compiled = torch.compile(lambda images: images + 1, backend="eager")
+    compiled(torch.ones(2))
+    with torch._dynamo.config.patch(error_on_recompile=True), Draws():
+        compiled(torch.ones(2))
