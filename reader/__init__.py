@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reader.format.manifest import Manifest
     from reader.loading.loader import MemmapLoader
     from reader.loading.samplers import RASampler
-    from reader.loading.state import SizeRamp
+    from reader.loading.sizes import ConstantPixels, SizeRamp
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.affine import RandomAffine, RandomRotation
     from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
@@ -51,7 +51,8 @@ _HOMES = {
     "concat": "reader.dataset.concat",
     "MemmapLoader": "reader.loading.loader",
     "RASampler": "reader.loading.samplers",
-    "SizeRamp": "reader.loading.state",
+    "ConstantPixels": "reader.loading.sizes",
+    "SizeRamp": "reader.loading.sizes",
     "ImageBatch": "reader.store",
     "RaggedBatch": "reader.store",
     "open_store": "reader.store",
@@ -105,6 +106,7 @@ __all__ = [
     "ColorJitter",
     "ColumnDataset",
     "Compose",
+    "ConstantPixels",
     "CutMix",
     "GaussianBlur",
     "Grayscale",

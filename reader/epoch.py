@@ -13,7 +13,7 @@ import torch
 UNKNOWN = -1
 
 # What crops that run inside read their rows from in place of the pixels of their batch, which it then has none of; see
-# `reader.dataset.levels`.
+# `reader.loading.residencies.levels`.
 row_source: contextvars.ContextVar[Any] = contextvars.ContextVar("row_source", default=None)
 
 # Whether the training loop runs beside what runs inside, and may draw from generators of the process meanwhile.

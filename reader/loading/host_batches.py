@@ -31,8 +31,8 @@ from reader.store import Batch, RaggedBatch, batch_of
 _log = logging.getLogger("reader")
 
 # Read ahead from a disk at a time, twice in memory: a whole window of shuffle="block"; less where memory is short.
-_AHEAD_BYTES = WINDOW_BLOCKS * BLOCK_BYTES
-_AHEAD_SHARE = 1 / 16
+AHEAD_BYTES = WINDOW_BLOCKS * BLOCK_BYTES
+AHEAD_SHARE = 1 / 16
 
 # Gives steps, and their rows by `take`.
 Ahead = ReadAhead | RemoteAhead
@@ -55,6 +55,17 @@ class HostBatches:
                 self._copies.wait()
         while self._batches:
             yield self._batches.popleft()
+
+
+def without_pixels(dataset: MemmapDataset, rows: Rows) -> Batch:
+    """Make a batch of rows of a dataset's store whose pixels have their shape, are zeros and take no memory."""
+    nothing, store = torch.zeros(1, dtype=torch.uint8), dataset.mapped
+    if isinstance(store, RaggedBatch):
+        batch: Batch = store.chosen(rows, nothing, torch.zeros(len(rows), dtype=torch.int64))
+    else:
+        batch = batch_of(store, rows, nothing.expand(len(rows), *store.pixels.shape[1:]))
+    dataset.check_rows(rows, batch)
+    return batch
 
 
 class Gathering:
@@ -117,13 +128,15 @@ class Gathering:
         windows: see `RemoteAhead`.
         window_end: of a position, where reading ahead should pause; see `ReadAhead`.
         """
+        if not self._has_pixels:
+            return None
         store, remote = self._store, self._dataset.remote
         units: Callable[[Rows], Rows] = (
             (lambda rows: pages_of(*extents(store, rows))[0]) if isinstance(store, RaggedBatch) else lambda rows: rows
         )
         if remote is not None and not remote.is_complete and self.copy is None:
             return RemoteAhead(self._dataset, remote, steps, units=units, place=place, windows=windows)
-        if self._is_warm or self._is_packed or not self._has_pixels:
+        if self._is_warm or self._is_packed:
             return None
         source = self._dataset.opened_store.opened("pixels")
         if not self._past_cache and not reads_of(self._dataset, self._processes).are_cold(source):
@@ -135,7 +148,7 @@ class Gathering:
             source,
             self._unit_bytes,
             steps,
-            chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // self._unit_bytes,
+            chunk_rows=int(min(AHEAD_BYTES, room * AHEAD_SHARE)) // self._unit_bytes,
             window_end=window_end,
             past_cache=self._past_cache,
             units=units,
@@ -145,7 +158,7 @@ class Gathering:
         """Begin to gather a group of batches into one leased buffer, and cut it."""
         if not self._has_pixels:
             self._dataset.check_files()
-            return HostBatches([self._without_pixels(rows) for rows in groups])
+            return HostBatches([without_pixels(self._dataset, rows) for rows in groups])
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
         if self._is_packed:
             return self._unpacking(rows, [len(g) for g in groups])
@@ -159,16 +172,6 @@ class Gathering:
             batch = batch_of(self._store, rows, pixels)
             self._dataset.check_rows(rows, batch)
         return HostBatches([batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups])), copies)
-
-    def _without_pixels(self, rows: Rows) -> Batch:
-        """Give a batch without copying a pixel."""
-        nothing = torch.zeros(1, dtype=torch.uint8)
-        if isinstance(self._store, RaggedBatch):
-            batch: Batch = self._store.chosen(rows, nothing, torch.zeros(len(rows), dtype=torch.int64))
-        else:
-            batch = batch_of(self._store, rows, nothing.expand(len(rows), *self._row_shape))
-        self._dataset.check_rows(rows, batch)
-        return batch
 
     def buffers(self, need: int, room: int = 0) -> BufferPool:
         """Return the pool of buffers of so many bytes; one that must be made again has room for more."""

@@ -34,11 +34,13 @@ class Pass(NamedTuple):
     progress: where it begins; kept up to date.
     source: makes the groups, in a thread of its own where prefetch is not 0.
     finish: what is left to do with each batch.
+    schedule: its steps, whatever other passes have.
     """
 
     progress: PassState
     source: Callable[[Claim], Iterator[Group]]
     finish: Finish
+    schedule: Schedule
 
 
 class Iteration:
@@ -52,19 +54,18 @@ class Iteration:
 
     def __init__(
         self,
-        schedule: Schedule,
         begun: Pass,
         again: Callable[[int], Pass],
         *,
         prefetch: int,
         feeds: set[Feed[Group]],
     ) -> None:
-        self._schedule, self._again, self._prefetch, self._feeds = schedule, again, prefetch, feeds
+        self._again, self._prefetch, self._feeds = again, prefetch, feeds
         self._accelerate = AccelerateState()
         self._open(begun)
 
     def _open(self, begun: Pass) -> None:
-        self._progress, source, self._finish = begun
+        self._progress, source, self._finish, self._schedule = begun
         self._begin = self._progress.position
         self._ready: deque[tuple[object, int]] = deque()
         self._failed = False
@@ -106,11 +107,12 @@ class Iteration:
             except Exception:
                 self._end()
                 raise
-        if self._schedule.is_over(position):
+        is_over = self._schedule.is_over(position)
+        if is_over:
             self._accelerate.last(self._schedule.shared_rows(self._progress.position))
         # only now: what Ctrl-C keeps from being made is made again
         self._ready.popleft()
-        self._progress.position, self._progress.is_taken = position, True
+        self._progress.position, self._progress.is_taken, self._progress.is_over = position, True, is_over
         return item
 
     def __len__(self) -> int:
@@ -247,8 +249,13 @@ class Finish:
 
 def begins_with_crop(transform: object) -> bool:
     """Say whether all that a transform needs of a row is the box that its first step crops."""
-    first = None if transform is None else _chain(transform)[0]
+    first = None if transform is None else first_step(transform)
     return _is_of_reader(first) and getattr(first, "reads_levels", False)
+
+
+def first_step(transform: object) -> Any:
+    """Return the transform that is called first."""
+    return _chain(transform)[0]
 
 
 def _is_ours(transform: object) -> bool:

@@ -15,23 +15,21 @@ import torch
 from torch.utils.data import Dataset
 
 from reader.dataset.collate import collate_whole
-from reader.dataset.levels import LevelRows, has_levels
 from reader.dataset.samples import Transform
-from reader.device.resident import Resident, ResidentImages
 from reader.device.transfer import entered
 from reader.loading import schedule as schedules
-from reader.loading.advice import chosen_order, log_choices, log_ranks, warn_of_whole_sampler
-from reader.loading.device_rows import batches_on, room_on
+from reader.loading.advice import chosen_order, log_ranks, warn_of_whole_sampler
 from reader.loading.frameworks import check_asker
-from reader.loading.host_batches import Gathering
-from reader.loading.iteration import Finish, Iteration, Pass, begins_with_crop
+from reader.loading.iteration import Finish, Iteration, Pass
 from reader.loading.prefetch import Feed
-from reader.loading.producer import Group, Producer
+from reader.loading.producer import Group
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
+from reader.loading.residencies.levels import may_read_levels
+from reader.loading.residencies.reading import reading_of
 from reader.loading.samplers import StepSampler, sampler_of
 from reader.loading.schedule import Schedule
-from reader.loading.shared_residency import reads_of, resident_on
-from reader.loading.state import LoopState, Size, Sizes
+from reader.loading.sizes import BatchSize, Size, Sizes
+from reader.loading.state import LoopState
 from reader.loading.validation import (
     Item,
     Weights,
@@ -45,7 +43,7 @@ from reader.loading.validation import (
     truth,
     two_names,
 )
-from reader.memory.residency import Residency, choose
+from reader.memory.residency import Residency
 
 
 class MemmapLoader:
@@ -53,7 +51,7 @@ class MemmapLoader:
 
     Args:
         dataset: a MemmapDataset, a subset of one or what `concat` joined; also torch's Subset (random_split) or ConcatDataset.
-        batch_size: rows a batch and rank.
+        batch_size: rows a batch and rank; with size= also a function of its height and width, such as `ConstantPixels`.
         shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a
             window), True ("full" where the store fits in the memory of the machine or its cgroup, else, and of a store
             at a URL, "block"; `repr` and the log say which).
@@ -76,7 +74,7 @@ class MemmapLoader:
             in an epoch draws from torch's, numpy's or Python's own generator; then, and on CUDA, in the caller's, on its
             stream. Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
         size: of what RandomResizedCrop and CenterCrop in the transform give: pixels, (height, width), or a function of epoch. On
-            the CPU, with residency "cache", one that comes first reads the smallest level (`pack --levels`) that its box needs.
+            the CPU, one that comes first reads the smallest level (`pack --levels`) that its box needs.
         prefetch: batches gathered ahead, of up to 4 MiB in groups of up to 8 (1 where they are transformed or sent to a
             device); 0 gathers in the caller's thread.
         threads: that transforms of `reader.transforms` run on, on the CPU, each with some rows of a batch at a time. None: the
@@ -131,7 +129,7 @@ class MemmapLoader:
     def __init__(
         self,
         dataset: Dataset[Any],
-        batch_size: int,
+        batch_size: BatchSize,
         *,
         shuffle: bool | str = False,
         seed: int = 0,
@@ -162,8 +160,7 @@ class MemmapLoader:
             raise ValueError(f"transform is {transform!r}, expected a function of a batch.")
         self.dataset, self.transform, self.prefetch = dataset, transform, prefetch
         self.as_tuple, self.as_dict = truth("as_tuple", as_tuple), two_names(as_dict, as_tuple)
-        self._sizes = Sizes(size, transform)
-        self._levels: LevelRows | None = None
+        self._sizes = Sizes(size, transform, batch_size)
         self.device = checked_device(device)
         self._given = given_ranks(rank, world_size)
         ranks = ranks_expected(self._given)
@@ -172,7 +169,7 @@ class MemmapLoader:
         order = chosen_order(shuffle, dataset, weights=weights, is_sampled=is_sampled, has_nodes=has_nodes)
         self.schedule = Schedule(
             dataset,
-            integer("batch_size", batch_size),
+            self._sizes.rows(0),
             order=order,
             seed=integer("seed", seed),
             drop_last=truth("drop_last", drop_last),
@@ -186,33 +183,15 @@ class MemmapLoader:
         # the world size that the caller knows of, by `len` or by an epoch that has begun
         self._announced: int | None = None
         self._has_begun = False
-        self._read_from(residency, ranks_here(ranks))
+        reads_levels = self._sizes.are_given and may_read_levels(
+            self.schedule.part, residency, self.device, self.transform
+        )
+        reading = reading_of(
+            self.schedule, self.device, residency, ranks_here(ranks), prefetch=prefetch, has_levels=reads_levels
+        )
+        self.residency, self.in_windows, self.gathering, self.resident, self.producer, self._levels = reading
         self.state = LoopState(self.schedule)
         self._feeds: set[Feed[Group]] = set()
-
-    def _read_from(self, residency: str | Residency, processes: int) -> None:
-        """Choose where rows are read from, and bring them there; processes: ranks of this host."""
-        part = self.schedule.part
-        may_read_levels = self._sizes.are_given and residency in ("auto", "cache") and self.device.type == "cpu"
-        if may_read_levels and has_levels(part) and begins_with_crop(self.transform):
-            residency, self._levels = "cache", LevelRows(part)
-        room = room_on(self.schedule, self.device, processes) if residency == "gpu" else None
-        chosen = choose(residency, reads_of(part, processes), room)
-        log_choices(self.schedule, self.ranks, chosen)
-        self.residency, self.in_windows = chosen.name, chosen.in_windows
-        source = part, self.device, chosen
-        self.gathering = Gathering(
-            *source,
-            keep=self.prefetch + 2,
-            must_pin=residency == "ram",
-            processes=processes,
-            has_pixels=not self._levels,
-        )
-        self.resident: Resident | ResidentImages | None = None
-        if chosen.name == "gpu" and not chosen.in_windows:
-            self.resident = resident_on(part, self.device, functools.partial(batches_on, self.device, chosen.host))
-        made = self.schedule, self.gathering, self.device
-        self.producer = Producer(*made, prefetch=self.prefetch, resident=self.resident, in_windows=self.in_windows)
 
     @property
     def ranks(self) -> Ranks:
@@ -265,7 +244,9 @@ class MemmapLoader:
         if not self._has_begun:
             self._follow(ranks_expected(self._given))
         self._announced = self.schedule.cut.world_size
-        return self.schedule.steps_left(0)
+        pass_, next_ = self.state.progress, self.state.next
+        rows = self._sizes.rows(*next_) if pass_.finished else pass_.batch_size
+        return self.schedule.with_batch_size(rows).steps_left(0)
 
     def __repr__(self) -> str:
         m = self.dataset.manifest
@@ -301,24 +282,37 @@ class MemmapLoader:
         self.transform = transform_of_batches(self.dataset, self.transform)  # it may have been given one since
         checked_device(self.device)  # this may be a process that was forked since
         self._resolve_ranks()
-        return self.state.upcoming()
+        epoch, position = self.state.upcoming()
+        self._fit_batches(epoch, position)
+        return epoch, position
 
     def begin(self, epoch: int, position: int, items: Iterator[Item] | None = None) -> Iteration:
         """Begin a pass; items: what the sampler gives in it, if it was asked already."""
         begun = self._begun(epoch, position, items)
-        return Iteration(self.schedule, begun, self._begun, prefetch=self.prefetch, feeds=self._feeds)
+        return Iteration(begun, self._begun, prefetch=self.prefetch, feeds=self._feeds)
 
     def _begun(self, epoch: int, position: int = 0, items: Iterator[Item] | None = None) -> Pass:
+        self._fit_batches(epoch, position)
         progress = self.state.begin(epoch, position)
         items = self.schedule.sampled() if items is None else items
+        # what changes the batches of later epochs does not change those of this one
+        schedule = self.schedule.with_batch_size(self.schedule.batch_size)
         form: dict[str, Any] = {"as_tuple": self.as_tuple, "as_dict": self.as_dict, "threads": self.threads}
-        given = self.dataset, self._sizes.of(self.transform, epoch, position)
-        finish = Finish(*given, epoch=epoch, seed=self.seed, source=self._levels, **form)
+        transform, levels = self._sizes.of(self.transform, epoch, position), None
         is_worked_on = self.transform is not None or self.device.type == "cuda"
         group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
-        steps = self.schedule.steps(epoch, position, items, group_bytes)
+        steps = schedule.steps(epoch, position, items, group_bytes)
+        if self._levels is not None:
+            levels = self._levels.in_pass(schedule, transform, epoch)
+            steps = levels.ahead(steps)
+        finish = Finish(self.dataset, transform, epoch=epoch, seed=self.seed, source=levels, **form)
         source = functools.partial(self.producer.groups, epoch, position, steps, finish.ahead)
-        return Pass(progress, entered(self.device, source), finish)
+        return Pass(progress, entered(self.device, source), finish, schedule)
+
+    def _fit_batches(self, epoch: int, position: int) -> None:
+        """Take the rows of a batch that an epoch has; raises OrderError where they are none."""
+        if (rows := self._sizes.rows(epoch, position)) != self.schedule.batch_size:
+            self.schedule.set_batch_size(rows)
 
     def _resolve_ranks(self) -> None:
         """Ask which rank this is, since an epoch begins; processes may have been set up after the loader was made.

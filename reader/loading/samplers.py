@@ -33,6 +33,8 @@ class Loop(Protocol):
     schedule: Schedule
     state: LoopState
 
+    def __len__(self) -> int: ...
+
     def upcoming(self) -> tuple[int, int]:
         """Return epoch and position of the next pass, for the ranks that there are now."""
 
@@ -98,10 +100,15 @@ class StepSampler(Sampler[list[int]]):
 
     def __init__(self, loop: Loop, sampler: Any) -> None:
         self._loop, self.sampler = loop, sampler
-        self.batch_size, self.drop_last = loop.schedule.batch_size, loop.schedule.drop_last
+        self.drop_last = loop.schedule.drop_last
+
+    @property
+    def batch_size(self) -> int:
+        """Rows a batch and rank."""
+        return self._loop.schedule.batch_size
 
     def __len__(self) -> int:
-        return self._loop.schedule.steps_left(0)
+        return len(self._loop)
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch, _ = self._loop.upcoming()

@@ -5,6 +5,7 @@ Reads targets at most, for a look at how the rows are; never a pixel.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import zlib
@@ -113,6 +114,17 @@ class Schedule:
     def has_whole_epochs(self) -> bool:
         """Whether an epoch of the order is one pass over all rows."""
         return self.epoch_rows == len(self.dataset)
+
+    def with_batch_size(self, batch_size: int) -> Schedule:
+        """Return a copy in batches of so many rows, which no change of this one reaches; raises OrderError as `cut_for`."""
+        made = copy.copy(self)
+        made.set_batch_size(batch_size)
+        return made
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Cut every epoch from now on in batches of so many rows; raises OrderError as `cut_for`."""
+        self.batch_size = batch_size
+        self.cut_for(self.cut.rank, self.cut.world_size)
 
     def cut_for(self, rank: int, world_size: int) -> None:
         """Cut every epoch from now on for this rank.

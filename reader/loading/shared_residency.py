@@ -24,7 +24,7 @@ from reader.device.resident import Resident, ResidentImages
 from reader.format.filesystem import size_text
 from reader.format.manifest import PAGE_BYTES, PIXELS
 from reader.format.tensors import NEEDS_RAW
-from reader.loading.host_copies import HostCopy
+from reader.loading.residencies.host_copies import HostCopy
 from reader.memory import residency as residencies
 from reader.memory.pages import pages_of
 from reader.rows import Rows

@@ -56,6 +56,14 @@ class Session:
                 self._blocks = BlockFetcher(*self._opened, self._limit)
             return self._blocks
 
+    def place(self) -> str:
+        """Return in which folder below the URL the store is; "": there."""
+        assert self._opened is not None
+        source = self._opened[1]
+        if not source.head:
+            source.look()
+        return source.folder
+
     def close(self) -> None:
         """Finish what was brought here last."""
         if self._blocks is not None:
@@ -69,6 +77,8 @@ class Session:
         match question["ask"]:
             case "open":
                 return self.open(question["url"], question["cache"], question["limit"], question["digest"])
+            case "place":
+                return self.place()
             case "ensure":
                 return self.blocks.ensure(question["blocks"])
             case "ahead":

@@ -36,7 +36,7 @@ LOCK = "lock"
 
 # Of the cache, what came last is not freed: it is yet to be read.
 GUARDED_SHARE = 1 / 8
-_FEWEST_BLOCKS = 8
+FEWEST_BLOCKS = 8
 # A block is fetched whole. Ours have 8 MB, or one row: of 128 million pixels in 4 channels with a mask, 640 MB.
 _MOST_BLOCK_BYTES = 1 << 30
 
@@ -101,10 +101,10 @@ class CacheFolder:
 
 def check_cache_size(folder: CacheFolder, limit: int | None) -> None:
     """Raise StoreError where a cache of this size would free what is still to be read."""
-    fewest = min(folder.starts[-1], _FEWEST_BLOCKS * folder.largest)
+    fewest = min(folder.starts[-1], FEWEST_BLOCKS * folder.largest)
     if limit is not None and limit < fewest:
         raise StoreError(
-            f"cache_size is {size_text(limit)}, expected at least {size_text(fewest)}: {_FEWEST_BLOCKS} blocks of this store."
+            f"cache_size is {size_text(limit)}, expected at least {size_text(fewest)}: {FEWEST_BLOCKS} blocks of this store."
         )
 
 

@@ -21,10 +21,13 @@ from typing import Any, TypeVar
 
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST
-from reader.remote.folder import GUARDED_SHARE, INSIDE, CacheFolder, folder_of
+from reader.remote.folder import FEWEST_BLOCKS, GUARDED_SHARE, INSIDE, CacheFolder, folder_of
 from reader.remote.urls import checked_url, size_of
 
 _T = TypeVar("_T")
+
+# Of a block, which has one row more than that at most; see `check_cache_size`.
+_USUAL_BLOCK_BYTES = 8 << 20
 
 
 class RemoteStore:
@@ -101,6 +104,17 @@ class RemoteStore:
     def is_complete(self) -> bool:
         """Whether all of the store is in its folder, for good: it is read as a local one then."""
         return self.folder.table.is_complete
+
+    def below(self, name: str, *, share: int) -> RemoteStore:
+        """Return the store in a folder of this one, through the same cache; it takes a share-th of the limit, and what it needs.
+
+        Raises:
+            StoreError: as the class.
+        """
+        folder = self._started().ask("place")
+        url = "/".join(part for part in (self.url.rstrip("/"), folder, name) if part)
+        least = FEWEST_BLOCKS * max(self.folder.largest, _USUAL_BLOCK_BYTES)
+        return RemoteStore(url, self.cache, None if self.limit is None else max(self.limit // share, least))
 
     def ensure(self, blocks: Iterable[int]) -> None:
         """Have blocks in the cache, each at some moment.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -28,7 +29,15 @@ from reader.transforms.random import (
     draw,
     draw_for_rows,
 )
-from reader.transforms.resample import cut, nearest, nearest_of_images, resized, resized_from_levels, resized_images
+from reader.transforms.resample import (
+    boxes_on_levels,
+    cut,
+    nearest,
+    nearest_of_images,
+    resized,
+    resized_from_levels,
+    resized_images,
+)
 
 # As often torchvision's RandomResizedCrop draws a box before it takes the central one.
 _TRIES = 10
@@ -245,6 +254,10 @@ class RandomResizedCrop:
             content=None,
             extras=cropped_extras(batch, motion, boxes, self.height, self.width),
         )
+
+    def levels(self, source: Any, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+        """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
+        return boxes_on_levels(source, batch, self.boxes(batch), torch.tensor([[self.width, self.height]]))[0]
 
     def is_cubic(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor | None:
         """Draw which images a call would resize bicubically: bool[B], or None for none."""

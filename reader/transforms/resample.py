@@ -80,19 +80,9 @@ def resized_from_levels(
     is_cubic: torch.Tensor | None,
 ) -> torch.Tensor:
     """Read each row at the size that its box needs, and resize the box there."""
-    assert batch.rows is not None
-    sides = batch.shapes[:, :2].long() if isinstance(batch, RaggedBatch) else torch.tensor([batch.pixels.shape[1:3]])
-    most = torch.cat([sides.flip(-1), sides.flip(-1)], dim=-1)
     need = torch.tensor([[width, height]]) if grids is None else grids[:, [3, 2]]
-    factors, placed = torch.ones(len(batch), dtype=torch.int64), {1: boxes}
-    for factor in source.factors:
-        # 223 of 224 full pixels, halved, is 112 of 112: the nearest edge that the level has
-        placed[factor] = torch.minimum((boxes + factor // 2) // factor, most // factor)
-        if (content := source.content(batch.rows, factor)) is not None:
-            # 47 lines of image in 64 are 23 in 32 where the store's 23.5 would be 24: the last one is padding there
-            low, high = content[:, :2].repeat(1, 2), content[:, 2:].repeat(1, 2)
-            placed[factor] = torch.maximum(torch.minimum(placed[factor], high), low)
-        factors[((placed[factor][:, 2:] - placed[factor][:, :2]) >= need).all(dim=-1)] = factor
+    assert batch.rows is not None
+    factors, placed = boxes_on_levels(source, batch, boxes, need)
     made: torch.Tensor | None = None
     for factor, at in placed.items():
         index = (factors == factor).nonzero()[:, 0]
@@ -108,6 +98,28 @@ def resized_from_levels(
         made[index] = pixels
     assert made is not None
     return made
+
+
+def boxes_on_levels(
+    source: Any, batch: ImageBatch | RaggedBatch, boxes: torch.Tensor, need: torch.Tensor
+) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+    """Return the smallest level that has the pixels of each box, int64[B] what its sides are divided by; and the boxes on each.
+
+    need: int64[B, 2] or [1, 2], the width and height that boxes are resized to.
+    """
+    assert batch.rows is not None
+    sides = batch.shapes[:, :2].long() if isinstance(batch, RaggedBatch) else torch.tensor([batch.pixels.shape[1:3]])
+    most = torch.cat([sides.flip(-1), sides.flip(-1)], dim=-1)
+    factors, placed = torch.ones(len(batch), dtype=torch.int64), {1: boxes}
+    for factor in source.factors:
+        # 223 of 224 full pixels, halved, is 112 of 112: the nearest edge that the level has
+        placed[factor] = torch.minimum((boxes + factor // 2) // factor, most // factor)
+        if (content := source.content(batch.rows, factor)) is not None:
+            # 47 lines of image in 64 are 23 in 32 where the store's 23.5 would be 24: the last one is padding there
+            low, high = content[:, :2].repeat(1, 2), content[:, 2:].repeat(1, 2)
+            placed[factor] = torch.maximum(torch.minimum(placed[factor], high), low)
+        factors[((placed[factor][:, 2:] - placed[factor][:, :2]) >= need).all(dim=-1)] = factor
+    return factors, placed
 
 
 def resized_by_padding(

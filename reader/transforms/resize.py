@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from reader.transforms.annotations import Motion, content_of
 from reader.transforms.pixel_ops import in_parts
 from reader.transforms.random import check_batch
 from reader.transforms.random_crops import checked_size, cropped_extras, resized_boxes
+from reader.transforms.resample import boxes_on_levels
 
 
 class CenterCrop:
@@ -68,6 +70,12 @@ class CenterCrop:
             content=None,
             extras=cropped_extras(batch, motion, boxes, self.height, self.width, grids),
         )
+
+    def levels(self, source: Any, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+        """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
+        y0, x0, y1, x1 = content_of(batch).unbind(-1)
+        grids = self._grids(y1 - y0, x1 - x0)
+        return boxes_on_levels(source, batch, torch.stack([x0, y0, x1, y1], dim=-1), grids[:, [3, 2]])[0]
 
     def _grids(self, height: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
         """Give int64[B, 4] top, left, height, width: what images of int64[B] each are resized to, and where the crop is."""

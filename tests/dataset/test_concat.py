@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from packer import pack, pack_dataset
 from reader import MemmapDataset, MemmapLoader, StoreError, concat
-from reader.loading.device_rows import batches_on
+from reader.loading.residencies.device_rows import batches_on
 from reader.loading.shared_residency import resident_on
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from reader import MemmapDataset, MemmapLoader, concat
-from reader.loading.device_rows import batches_on
+from reader.loading.residencies.device_rows import batches_on
 from reader.loading.shared_residency import resident_on
 
 N = 90

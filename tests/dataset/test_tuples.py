@@ -199,7 +199,7 @@ def test_a_batch_says_its_epoch_position_and_seed(
         monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * train.manifest.row_bytes)
         monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
         monkeypatch.setattr(
-            "reader.loading.device_rows.free_bytes", lambda _: 1 << 30 if residency == "gpu" else 150_000
+            "reader.loading.residencies.device_rows.free_bytes", lambda _: 1 << 30 if residency == "gpu" else 150_000
         )
     chosen = "gpu" if residency == "windows" else residency
     options: dict[str, Any] = {"shuffle": "block", "seed": 5, "device": device, "as_tuple": False}

@@ -204,7 +204,7 @@ def test_windows_are_read_ahead_from_a_disk(
     train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reader.memory.residency._way_there", lambda reads: "disk")
-    monkeypatch.setattr("reader.loading.host_batches._AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.host_batches.AHEAD_BYTES", 20 * train.manifest.row_bytes)
     loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu", as_tuple=False)
     assert_same(loader, MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False))
 
@@ -340,7 +340,7 @@ def test_on_simulated_streams_windows_are_the_same(train: MemmapDataset, monkeyp
     row_bytes = train.manifest.row_bytes
     monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 6 * row_bytes)
     monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
-    monkeypatch.setattr("reader.loading.loader.room_on", lambda *_, **__: Room(GB, 2 * GB, 1))
+    monkeypatch.setattr("reader.loading.residencies.reading.room_on", lambda *_, **__: Room(GB, 2 * GB, 1))
     loader = MemmapLoader(train, 8, shuffle="block", device="cuda", residency="gpu", as_tuple=False)
     expected = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
     for ours, theirs in zip(loader, expected, strict=True):
@@ -368,7 +368,7 @@ def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, mon
     world, unpinned = World(eager=("copies", "kernels")), []
     world.install(monkeypatch)
     monkeypatch.setattr(
-        "reader.loading.host_copies.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr())
+        "reader.loading.residencies.host_copies.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr())
     )
     loader = MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
     batches = list(loader)
@@ -444,7 +444,7 @@ def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_logged_if_not
 
     world = World(eager=("copies", "kernels"))
     world.install(monkeypatch)
-    monkeypatch.setattr("reader.loading.host_copies.pin", refused)
+    monkeypatch.setattr("reader.loading.residencies.host_copies.pin", refused)
     with pytest.raises(PinnedMemoryError, match=r"3\.0 GB of memory cannot be pinned\."):
         MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
     monkeypatch.setattr("reader.system.file_system", lambda path: "nfs4")

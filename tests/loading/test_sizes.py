@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import make_tree
 from PIL import Image
 
-from packer import pack
+from packer import pack, push
 from reader import (
     CenterCrop,
     Compose,
+    ConstantPixels,
     MemmapDataset,
     MemmapLoader,
     RandomHorizontalFlip,
@@ -21,7 +25,11 @@ from reader import (
     SizeRamp,
     StoreError,
 )
-from reader.dataset import levels
+from reader.dataset.opened_store import OpenedStore
+from reader.loading import schedule
+from reader.loading.residencies import levels
+from reader.loading.residencies.levels import LevelRows
+from reader.memory.residency import Reads
 from reader.transforms.resample import resized
 
 
@@ -122,10 +130,108 @@ def test_a_state_behind_the_last_epoch_asks_a_function_for_no_size(train: Memmap
     assert loader.state_dict()["epoch"] == 2
 
 
+# -- rows a batch that follow the size
+
+
+def ramped(train: MemmapDataset, **options: Any) -> MemmapLoader:
+    """Make a loader whose epochs 0, 1 and 2 have crops of 8, 12 and 16 pixels, in batches of 24, 10 and 6 rows a rank."""
+    ramp, rows = SizeRamp(8, 16, begin=0, end=2, multiple=4), ConstantPixels(6, 16, multiple=2)
+    options = {"shuffle": "full", "as_tuple": False} | options
+    return MemmapLoader(train, rows, transform=RandomResizedCrop(32), size=ramp, **options)
+
+
+def test_constant_pixels_are_rows_by_the_area() -> None:
+    rows = ConstantPixels(64, 160, multiple=8)
+    assert [rows(side, side) for side in (160, 128, 224, 2000)] == [64, 96, 32, 8]
+    assert rows(80, 160) == 128
+
+
+@pytest.mark.parametrize("arguments", [(0, 8), (8, 0), (8, 8, 0), (12, 8, 8)])
+def test_constant_pixels_that_are_none_are_refused(arguments: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="expected numbers of 1 or more, and rows that multiple= divides"):
+        ConstantPixels(*arguments)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_rows_a_batch_follow_the_size_of_their_epoch(train: MemmapDataset, drop_last: bool) -> None:
+    loader = ramped(train, drop_last=drop_last)
+    count = len(train)
+    for side, rows in ((8, 24), (12, 10), (16, 6)):
+        steps = count // rows if drop_last else -(-count // rows)
+        assert len(loader) == steps
+        seen = []
+        for batch in loader:
+            # of the epoch that runs, to its last batch
+            assert (len(loader), loader.batch_size) == (steps, rows)
+            seen.append(batch)
+        assert [len(batch) for batch in seen[:-1]] == [rows] * (steps - 1)
+        assert {batch.images.shape[2:] for batch in seen} == {(side, side)}
+        if not drop_last:
+            assert sorted(torch.cat([batch.rows for batch in seen]).tolist()) == list(range(count))
+
+
+def test_ranks_have_steps_of_the_same_rows(train: MemmapDataset) -> None:
+    loaders = [ramped(train, rank=rank, world_size=3, drop_last=True) for rank in range(3)]
+    for rows in (24, 10, 6):
+        seen = [list(loader) for loader in loaders]
+        assert len({tuple(len(batch) for batch in batches) for batches in seen}) == 1
+        assert {len(batch) for batches in seen for batch in batches} == {rows}
+        taken = torch.cat([batch.rows for batches in seen for batch in batches])
+        assert len(taken.unique()) == len(taken)
+
+
+def test_an_epoch_is_resumed_in_its_middle_in_batches_of_its_size(train: MemmapDataset) -> None:
+    loader, again = ramped(train), ramped(train)
+    list(loader)
+    iteration = iter(loader)
+    next(iteration)
+    again.load_state_dict(loader.state_dict())
+    assert len(again) == len(loader)
+    rest = list(zip(iteration, again, strict=True))
+    assert len(rest) == len(train) // 10 - 1
+    for one, other in rest:
+        assert torch.equal(one.pixels, other.pixels)
+    assert loader.state_dict() == again.state_dict()
+    assert (len(again), len(loader.batch_sampler)) == (len(train) // 6, len(train) // 6)
+    positions = list(loader.batch_sampler)
+    assert {len(found) for found in positions} == {6}
+
+
+def test_a_pass_keeps_its_batches_when_another_size_is_set(train: MemmapDataset) -> None:
+    rows = ConstantPixels(10, 16, multiple=5)
+    loader = MemmapLoader(train, rows, transform=CenterCrop(32), size=16, drop_last=True)
+    iteration = iter(loader)
+    sizes = [len(next(iteration)[1])]
+    loader.set_size(8)
+    other = iter(loader)
+    sizes += [len(targets) for _, targets in iteration]
+    assert (set(sizes), len(sizes)) == ({10}, len(train) // 10)
+    assert {len(targets) for _, targets in other} == {40}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "batch_size is a function of the size of crops: give the loader size= too, or a number"),
+        (
+            {"size": 8, "transform": CenterCrop(8), "made": 2.5},
+            "batch_size of crops of 8 x 8 is 2.5, expected an integer",
+        ),
+        ({"size": 8, "transform": CenterCrop(8), "made": 0}, "batch_size is 0, expected 1 or more"),
+    ],
+)
+def test_rows_a_batch_that_cannot_be_are_refused(train: MemmapDataset, arguments: dict[str, Any], message: str) -> None:
+    made = arguments.pop("made", 4)
+    with pytest.raises(ValueError, match=message):
+        MemmapLoader(train, lambda height, width: made, **arguments)
+
+
 # -- levels
 
 
-@pytest.fixture(scope="module", params=[{"size": (64, 96)}, {"fit": "none"}, {"size": 64, "fit": "pad", "compress": True}])
+@pytest.fixture(
+    scope="module", params=[{"size": (64, 96)}, {"fit": "none"}, {"size": 64, "fit": "pad", "compress": True}]
+)
 def leveled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "compress" in request.param:
         pytest.importorskip("zstandard")
@@ -266,3 +372,113 @@ def test_levels_of_a_store_that_took_the_name_of_an_open_one_are_refused(tmp_pat
     pack(tmp_path / "images", tmp_path / "out", size=32, levels=2, workers=1, overwrite=True)
     with pytest.raises(StoreError, match="levels/2 was packed again since .* was opened. Open the dataset again"):
         MemmapLoader(data, 4, transform=CenterCrop(8), size=8)
+
+
+# -- levels, wherever rows are read from
+
+
+def batches_of(data: MemmapDataset, **arguments: Any) -> list[tuple[Any, Any]]:
+    """Return rows and pixels of two epochs of small crops, of all levels."""
+    crop = Compose([RandomResizedCrop(99, scale=(0.1, 1.0)), RandomHorizontalFlip()])
+    with MemmapLoader(data, 3, transform=crop, size=12, as_tuple=False, **arguments) as loader:
+        return [(batch.rows.tolist(), batch.pixels) for _ in range(2) for batch in loader]
+
+
+def assert_equal(found: list[tuple[Any, Any]], wanted: list[tuple[Any, Any]]) -> None:
+    assert [rows for rows, _ in found] == [rows for rows, _ in wanted]
+    for (_, pixels), (_, others) in zip(found, wanted, strict=True):
+        assert torch.equal(pixels, others)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("order", ["full", "block"])
+def test_levels_read_from_the_disk_and_from_memory_are_those_of_the_page_cache(
+    leveled: Path, order: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = MemmapDataset(leveled)
+    monkeypatch.setattr(schedule, "BLOCK_BYTES", 2 * data.manifest.row_bytes)
+    monkeypatch.setattr(schedule, "WINDOW_BLOCKS", 2)
+    # chunks of a few batches
+    monkeypatch.setattr(levels, "AHEAD_BYTES", 4 * data.manifest.row_bytes)
+    arguments: dict[str, Any] = {"shuffle": order, "threads": threads}
+    wanted = batches_of(data, residency="cache", **arguments)
+    monkeypatch.setattr(OpenedStore, "gather", _none)
+    for residency in ("ram", "disk"):
+        assert_equal(batches_of(data, residency=residency, **arguments), wanted)
+
+
+def _none(*_: Any) -> None:
+    raise AssertionError("rows were read when a crop asked for them")
+
+
+def test_a_cold_file_of_levels_is_read_ahead(leveled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = MemmapDataset(leveled)
+    wanted = batches_of(data)
+    monkeypatch.setattr(Reads, "are_cold", lambda *_: True)
+    monkeypatch.setattr(OpenedStore, "gather", _none)
+    monkeypatch.setattr(LevelRows, "are_read_ahead", _unless_warm(LevelRows.are_read_ahead))
+    assert_equal(batches_of(data, residency="cache"), wanted)
+
+
+def _unless_warm(asked: Any) -> Any:
+    def are_read_ahead(rows: LevelRows) -> bool:
+        rows._is_warm = False
+        assert asked(rows)
+        return True
+
+    return are_read_ahead
+
+
+def test_what_was_not_read_ahead_is_read_when_a_crop_asks(leveled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = MemmapDataset(leveled)
+    wanted = batches_of(data, residency="cache")
+    monkeypatch.setattr(levels.LevelsAhead, "_planned", lambda *_: {1: np.array([0])})
+    assert_equal(batches_of(data, residency="disk"), wanted)
+
+
+def test_a_loop_that_ends_early_ends_the_reads_of_levels(leveled: Path) -> None:
+    with MemmapLoader(
+        MemmapDataset(leveled), 2, transform=RandomResizedCrop(8), size=8, residency="disk", shuffle="full"
+    ) as loader:
+        for _ in range(3):
+            next(iter(loader))
+        assert sum(len(targets) for _, targets in loader) == 12
+
+
+def test_a_level_that_is_damaged_is_named_wherever_it_is_read_from(leveled: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(leveled, out)
+    data = MemmapDataset(out)
+    pixels = out / "levels/4/_tensordict/pixels.memmap"
+    for residency in ("cache", "disk"):
+        loader = MemmapLoader(data, 6, transform=CenterCrop(8), size=8, residency=residency)
+        size = pixels.stat().st_size
+        os.truncate(pixels, size // 2)
+        with pytest.raises(StoreError, match="levels/4"):
+            list(loader)
+        os.truncate(pixels, size)
+
+
+def test_levels_of_a_store_at_a_url_are_fetched_instead_of_its_rows(leveled: Path, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    if MemmapDataset(leveled).manifest.compression is None:
+        return
+    push(leveled, (tmp_path / "far").as_uri())
+    wanted = batches_of(MemmapDataset(leveled), shuffle="block")
+    data = MemmapDataset((tmp_path / "far").as_uri(), cache=tmp_path / "cache")
+    assert_equal(batches_of(data, shuffle="block"), wanted)
+    small = MemmapDataset((tmp_path / "far").as_uri(), cache=tmp_path / "other")
+    with MemmapLoader(small, 12, transform=CenterCrop(8), size=8) as loader:
+        assert next(iter(loader))[0].shape[2:] == (8, 8)
+    assert small.remote is not None
+    # what has enough pixels on a level is not fetched of the store
+    assert small.remote.folder.present_bytes() == 0
+
+
+def test_levels_of_a_store_at_a_url_fit_beside_a_small_cache(leveled: Path, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    if not MemmapDataset(leveled).manifest.has_own_sizes:
+        return
+    push(leveled, (tmp_path / "far").as_uri())
+    data = MemmapDataset((tmp_path / "far").as_uri(), cache=tmp_path / "cache", cache_size="1MB")
+    assert_equal(batches_of(data, shuffle="block"), batches_of(MemmapDataset(leveled), shuffle="block"))

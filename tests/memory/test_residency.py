@@ -39,7 +39,7 @@ def test_residency_changes_no_batch(
     # blocks and windows small enough that 90 rows are several
     monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 7 * train.manifest.row_bytes)
     monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
-    monkeypatch.setattr("reader.loading.host_batches._AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.host_batches.AHEAD_BYTES", 20 * train.manifest.row_bytes)
     for rank in range(world_size):
         arguments = {"shuffle": shuffle, "rank": rank, "world_size": world_size}
         expected = MemmapLoader(train, 8, **arguments, as_tuple=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -58,15 +58,7 @@ class HostCopy:
 
     def read_bytes(self, memory: memoryview, reads: Sequence[Read]) -> None:
         """Bring bytes of the file to memory, of units that are held: (first byte, how many, first byte of memory) each."""
-        into, unit_bytes = np.frombuffer(memory, np.uint8), self.units.shape[1]
-        for start, count, place in reads:
-            units = self.slots.of(np.arange(start // unit_bytes, -(-(start + count) // unit_bytes)))
-            held, first = self.units.numpy(), start % unit_bytes
-            if is_run(units):
-                found = held[int(units[0]) : int(units[-1]) + 1]
-            else:
-                found = np.take(held, units, axis=0)
-            into[place : place + count] = found.reshape(-1)[first : first + count]
+        bytes_from(self.units, self.slots.of, memory, reads)
 
     def pin(self, device: torch.device) -> None:
         """Pin what is held now, where it is, for as long as this lives; what is added later stays as it is.
@@ -84,6 +76,18 @@ class HostCopy:
         if units is None:
             return self._pinned == self.slots.count
         return not len(units) or int(self.slots.of(units).max()) < self._pinned
+
+
+def bytes_from(held: torch.Tensor, slots_of: Callable[[Rows], Rows], memory: memoryview, reads: Sequence[Read]) -> None:
+    """Bring bytes of a file to memory from its units, uint8[n, unit_bytes]; slots_of: which of them hold units of the file."""
+    into, unit_bytes = np.frombuffer(memory, np.uint8), held.shape[1]
+    for start, count, place in reads:
+        slots = slots_of(np.arange(start // unit_bytes, -(-(start + count) // unit_bytes)))
+        if is_run(slots):
+            found = held.numpy()[int(slots[0]) : int(slots[-1]) + 1]
+        else:
+            found = np.take(held.numpy(), slots, axis=0)
+        into[place : place + count] = found.reshape(-1)[start % unit_bytes : start % unit_bytes + count]
 
 
 def _cut(reads: list[Read], first_slot: int, most: int) -> list[Read]:

@@ -1,0 +1,76 @@
+"""What a loader reads from, made once: the residency that was chosen, copies, levels, and what makes batches of them."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+from reader.device.resident import Resident, ResidentImages
+from reader.loading.advice import log_choices
+from reader.loading.host_batches import Gathering
+from reader.loading.producer import Producer
+from reader.loading.ranks import Ranks
+from reader.loading.residencies.device_rows import batches_on, room_on
+from reader.loading.residencies.levels import LevelRows
+from reader.loading.schedule import Schedule
+from reader.loading.shared_residency import reads_of, resident_on
+from reader.memory.residency import Residency, choose
+
+
+class Reading(NamedTuple):
+    """Where a loader's rows are read from, and what reads them.
+
+    residency: its name. in_windows: on the device, a window of blocks at a time. resident: the rows there, where all are.
+    levels: what crops read their rows from, where those of levels are read.
+    """
+
+    residency: str
+    in_windows: bool
+    gathering: Gathering
+    resident: Resident | ResidentImages | None
+    producer: Producer
+    levels: LevelRows | None
+
+
+def reading_of(
+    schedule: Schedule,
+    device: torch.device,
+    residency: str | Residency,
+    processes: int,
+    *,
+    prefetch: int,
+    has_levels: bool,
+) -> Reading:
+    """Choose where rows are read from, and bring them there.
+
+    Args:
+        processes: ranks of this host.
+        has_levels: crops read the levels of the store.
+
+    Raises:
+        ValueError: they do not fit where they are asked for.
+        StoreError: the store is damaged, or another one by now.
+    """
+    part = schedule.part
+    levels = LevelRows(part, processes) if has_levels else None
+    room = room_on(schedule, device, processes) if residency == "gpu" else None
+    chosen = choose(residency, reads_of(part, processes) if levels is None else levels.reads(), room)
+    log_choices(schedule, Ranks(schedule.cut.rank, schedule.cut.world_size), chosen)
+    gathering = Gathering(
+        part,
+        device,
+        chosen,
+        keep=prefetch + 2,
+        must_pin=residency == "ram",
+        processes=processes,
+        has_pixels=levels is None,
+    )
+    if levels is not None:
+        levels.begin(chosen)
+    resident: Resident | ResidentImages | None = None
+    if chosen.name == "gpu" and not chosen.in_windows:
+        resident = resident_on(part, device, functools.partial(batches_on, device, chosen.host))
+    producer = Producer(schedule, gathering, device, prefetch=prefetch, resident=resident, in_windows=chosen.in_windows)
+    return Reading(chosen.name, chosen.in_windows, gathering, resident, producer, levels)

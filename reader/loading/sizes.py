@@ -1,0 +1,169 @@
+"""The sizes of crops over the epochs, and the rows of a batch that go with them: fixed, set between epochs, or functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reader.loading.validation import integer
+
+Size = int | tuple[int, int] | Callable[[int], Any]
+# Rows a batch and rank: a number, or a function of the height and width of crops.
+BatchSize = int | Callable[[int, int], int]
+
+# In a state, the size of the epoch behind its own.
+_FOLLOWING = ("next_height", "next_width")
+
+
+@dataclass(frozen=True)
+class SizeRamp:
+    """A size that grows over the epochs in a straight line, as FFCV's: a function of epoch for MemmapLoader(size=).
+
+    Args:
+        first, last: pixels, before and behind the ramp.
+        begin, end: the epochs between which it grows.
+        multiple: sizes are multiples of this, the nearest.
+
+    Raises:
+        ValueError: they are not in order, or no multiples.
+
+    Example:
+        >>> ramp = SizeRamp(160, 192, begin=2, end=6)
+        >>> [ramp(epoch) for epoch in (0, 2, 4, 5, 6, 9)]
+        [160, 160, 192, 192, 192, 192]
+    """
+
+    first: int
+    last: int
+    begin: int
+    end: int
+    multiple: int = 32
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin < self.end or min(self.first, self.last, self.multiple) < 1:
+            raise ValueError(f"{self} is no ramp: expected sizes of 1 or more, and 0 <= begin < end.")
+        if self.first % self.multiple or self.last % self.multiple:
+            raise ValueError(f"{self.first} and {self.last} are no multiples of {self.multiple}: give multiple=.")
+
+    def __call__(self, epoch: int) -> int:
+        """Return the size of an epoch."""
+        done = min(max(epoch - self.begin, 0), self.end - self.begin)
+        size = self.first + (self.last - self.first) * done / (self.end - self.begin)
+        return int(size / self.multiple + 0.5) * self.multiple
+
+
+@dataclass(frozen=True)
+class ConstantPixels:
+    """Rows a batch so that its pixels stay the same while the size changes: a function for MemmapLoader(batch_size=).
+
+    Args:
+        rows: of a batch of crops of size x size pixels.
+        size: pixels.
+        multiple: rows are a multiple of this, the nearest below, and one multiple at least.
+
+    Raises:
+        ValueError: one is below 1, or rows are no multiple.
+
+    Example:
+        >>> rows = ConstantPixels(256, size=224, multiple=8)
+        >>> [rows(side, side) for side in (128, 160, 224)]
+        [784, 496, 256]
+    """
+
+    rows: int
+    size: int
+    multiple: int = 8
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.size, self.multiple) < 1 or self.rows % self.multiple:
+            raise ValueError(f"{self}: expected numbers of 1 or more, and rows that multiple= divides.")
+
+    def __call__(self, height: int, width: int) -> int:
+        """Return the rows of a batch of crops of this size."""
+        rows = self.rows * self.size**2 // (height * width)
+        return max(1, rows // self.multiple) * self.multiple
+
+
+class Sizes:
+    """The size of a loader's crops: fixed, set from one epoch to the next, or a function of epoch; and rows a batch by it.
+
+    Raises:
+        ValueError: it is none of these, or the transform has no crop.
+    """
+
+    def __init__(self, size: Size | None, transform: Any, batch_size: BatchSize) -> None:
+        self._size, self._batch_size = size, batch_size
+        # of the epoch that was begun last: what is set while it runs is for the next one
+        self._begun: tuple[int, tuple[int, int]] | None = None
+        if size is not None:
+            self.of(transform, 0)
+        elif callable(batch_size):
+            raise ValueError("batch_size is a function of the size of crops: give the loader size= too, or a number.")
+
+    @property
+    def are_given(self) -> bool:
+        """Whether there is a size at all."""
+        return self._size is not None
+
+    def of(self, transform: Any, epoch: int, position: int = 0) -> Any:
+        """Return the transform with the size of an epoch, which begins, or is resumed at a position."""
+        if self._size is None:
+            return transform
+        if not hasattr(transform, "with_size"):
+            raise ValueError(
+                f"size= is that of RandomResizedCrop and CenterCrop, and the transform is {transform!r}. Give one of them, or a"
+                " Compose with one."
+            )
+        sides = self._running(epoch, position) or self.at(epoch)
+        self._begun = epoch, sides
+        return transform.with_size(sides)
+
+    def rows(self, epoch: int, position: int = 0) -> int:
+        """Return the rows of a batch and rank in an epoch, which begins, or is resumed at a position."""
+        if not callable(self._batch_size):
+            return integer("batch_size", self._batch_size)
+        height, width = self._running(epoch, position) or self.at(epoch)
+        return integer(f"batch_size of crops of {height} x {width}", self._batch_size(height, width))
+
+    def at(self, epoch: int) -> tuple[int, int]:
+        """Return (height, width) of an epoch."""
+        size = self._size(epoch) if callable(self._size) else self._size
+        sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+        if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+            raise ValueError(f"size is {size!r} in epoch {epoch}, expected pixels: one number, or height and width.")
+        return sides[0], sides[1]
+
+    def set(self, size: int | tuple[int, int]) -> None:
+        """Take another size from the next epoch on; raises ValueError where the loader was made without one."""
+        if self._size is None:
+            raise ValueError("the loader was made without size=: give it a size, which set_size then changes.")
+        before, self._size = self._size, size
+        try:
+            self.at(0)
+        except ValueError:
+            self._size = before
+            raise
+
+    def state(self, epoch: int, position: int) -> dict[str, int]:
+        """Return what a state says of the size of its epoch, and of the next one where another was set; {} of a function."""
+        # a function may have no size for the epoch behind the last one
+        if self._size is None or callable(self._size):
+            return {}
+        following = self.at(epoch)
+        sides = self._running(epoch, position) or following
+        state = dict(zip(("height", "width"), sides, strict=True))
+        return state if sides == following else state | dict(zip(_FOLLOWING, following, strict=True))
+
+    def load(self, state: Mapping[str, int]) -> None:
+        """Take the size that a state says; a function of epoch says it itself."""
+        self._begun = None
+        if self._size is not None and not callable(self._size) and "height" in state:
+            sides = int(state["height"]), int(state["width"])
+            following = [int(state[name]) for name in _FOLLOWING if name in state] or sides
+            self.set((following[0], following[-1]))
+            self._begun = int(state["epoch"]), sides
+
+    def _running(self, epoch: int, position: int) -> tuple[int, int] | None:
+        """Return the size of an epoch that was begun and is in its middle; None: it is yet to begin."""
+        return self._begun[1] if position and self._begun is not None and self._begun[0] == epoch else None
