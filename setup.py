@@ -1,10 +1,11 @@
 """The compiled part of packer: built where there are a C compiler and libjpeg's headers, left out elsewhere."""
 
+import os
 import sys
 
 from setuptools import Extension, setup
 
-_PARTS = ("jpeg_file", "jpeg_row", "photographs", "resample", "sums", "unfilter")
+_PARTS = ("huffman", "jpeg_file", "jpeg_row", "photographs", "resample", "sums", "unfilter")
 
 setup(
     ext_modules=[
@@ -12,6 +13,7 @@ setup(
             "packer.pixels.native._native",
             [f"packer/pixels/native/{name}.c" for name in ("native", *_PARTS)],
             depends=[f"packer/pixels/native/{name}.h" for name in _PARTS],
+            define_macros=[("PIXPACK_FAST_HUFFMAN", None)] if os.environ.get("PIXPACK_FAST_HUFFMAN") == "1" else [],
             libraries=["jpeg"] if sys.platform == "win32" else ["jpeg", "m"],
             extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-ffp-contract=off", "-fvisibility=hidden"],
             optional=True,

@@ -105,7 +105,7 @@ def _decoders() -> str:
     return (
         f"decoder: {decoder}\n"
         f"resizing: {pillow['distribution']} {pillow['version']}, SIMD: {pillow['simd'] or 'none'}\n"
-        f"compiled part: {'used' if live.row else live.reason}"
+        f"compiled part: {f'used, Huffman codes by {live.huffman}' if live.row else live.reason}"
     )
 
 

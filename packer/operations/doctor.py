@@ -170,7 +170,7 @@ def _compiled_part() -> Finding:
         )
     live = native()
     if live.row is not None:
-        return Finding(name, what)
+        return Finding(name, f"{what}, Huffman codes by {live.huffman}")
     fix = "install libturbojpeg and libjpeg-turbo of one version"
     if live.is_missing:
         packages = "apt-get install gcc libc6-dev libjpeg-dev, then " if shutil.which("apt-get") else ""

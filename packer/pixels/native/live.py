@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from packer.pixels.formats import jpeg
 
 # as native.c has it; both change with the functions
-INTERFACE = 5
+INTERFACE = 6
 
 Pair = tuple[int, int]
 # uint8 without gaps, arrays of numpy included
@@ -97,6 +97,8 @@ class Native:
     unfilter: UnfilterOf | None = None
     # only where files are as on Unix
     photographs: PhotographsOf | None = None
+    # who decodes Huffman codes, and why that is libjpeg-turbo where this was built to do it
+    huffman: str = "libjpeg-turbo"
     reason: str = ""
     is_missing: bool = False
 
@@ -116,4 +118,16 @@ def native() -> Native:
     if own is None or own != other:
         found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"
         return replace(known, reason=f"not used to decode: {found}")
-    return replace(known, row=_native.row, photographs=getattr(_native, "photographs", None))
+    return replace(
+        known, row=_native.row, photographs=getattr(_native, "photographs", None), huffman=_huffman(_native, own)
+    )
+
+
+def _huffman(built: Any, own: str) -> str:
+    """Decode Huffman codes in the compiled part where it was built so, for the libjpeg-turbo that it runs with."""
+    if not built.use_huffman(True):
+        return "libjpeg-turbo"
+    if own == built.HEADERS:
+        return "pixpack"
+    built.use_huffman(False)
+    return f"libjpeg-turbo, as this was built for {built.HEADERS} and runs with {own}"

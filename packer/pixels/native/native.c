@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "huffman.h"
 #include "jpeg_row.h"
 #include "photographs.h"
 #include "resample.h"
@@ -13,7 +14,7 @@
 #include "unfilter.h"
 
 /* Of the functions and what they do, as live.py expects it: a file that was built from other sources is not used. */
-#define INTERFACE 5
+#define INTERFACE 6
 
 /* What rows took to be resized, of all that row() took; changed under the GIL. */
 static double resize_seconds_so_far;
@@ -209,6 +210,15 @@ static PyObject *crc32(PyObject *module, PyObject *args) {
     return PyLong_FromUnsignedLong(value);
 }
 
+PyDoc_STRVAR(use_huffman_doc,
+    "use_huffman(is_wanted) -> bool\n\nDecode Huffman codes here from now on, or leave them to libjpeg; return which.\n"
+    "False where this was built without it.");
+
+static PyObject *use_huffman(PyObject *module, PyObject *is_wanted) {
+    int is_true = PyObject_IsTrue(is_wanted);
+    return is_true < 0 ? NULL : PyBool_FromLong(huffman_use(is_true));
+}
+
 PyDoc_STRVAR(library_doc, "library() -> str | None\n\nReturn the path of the file that libjpeg's functions are in.");
 
 static PyObject *library(PyObject *module, PyObject *unused) {
@@ -228,6 +238,7 @@ static PyMethodDef methods[] = {
     {"sums", sums, METH_VARARGS, sums_doc},
     {"resize", resize, METH_VARARGS, resize_doc},
     {"resize_seconds", resize_seconds, METH_NOARGS, resize_seconds_doc},
+    {"use_huffman", use_huffman, METH_O, use_huffman_doc},
     {"unfilter", unfilter_lines, METH_VARARGS, unfilter_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -237,7 +248,8 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 
 PyMODINIT_FUNC PyInit__native(void) {
     crc32_begin();
     PyObject *module = PyModule_Create(&definition);
-    if (module && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE)) {
+    if (module && (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) ||
+                   PyModule_AddStringConstant(module, "HEADERS", HUFFMAN_HEADERS))) {
         Py_DECREF(module);
         return NULL;
     }
