@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
 # for what hangs alone: a busy machine takes a minute
 TIMEOUT_SECONDS = 300
+PROGRAM_SECONDS = 540
+_STREAMS = ("stdout", "stderr")
+
+# of the server, which begins with the first process: of these, or of a DataLoader's workers
+multiprocessing.set_forkserver_preload(["packer.cli.app", "reader.loading.loader"])
 
 
 class Child:
@@ -24,7 +36,6 @@ class Child:
 
     def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["packer.cli.app", "reader.loading.loader"])
         self._pipe, other = context.Pipe(duplex=False)
         self.process = context.Process(target=_begin, args=(target, other, {**os.environ}, *arguments), daemon=True)
         self.process.start()
@@ -44,9 +55,43 @@ class Child:
         self.ended()
 
     def ended(self) -> int | None:
-        """Wait for its end; returns its exit code, negative for a signal."""
+        """Wait for its end; returns its exit code, negative for a signal, or None where it hangs."""
         self.process.join(TIMEOUT_SECONDS)
         return self.process.exitcode
+
+
+def program(name: str | Path, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a module, as `python -m` does, or the file of a script, from the root of the repository.
+
+    Returns:
+        how it has ended, and what it has printed.
+    """
+    with tempfile.TemporaryDirectory(prefix="pixpack-program-") as folder:
+        process = Child(_run, name, [*map(str, words)], variables, folder).process
+        process.join(PROGRAM_SECONDS)
+        if process.exitcode is None:
+            os.killpg(process.pid or 0, signal.SIGKILL)
+            process.join()
+            raise AssertionError(f"{name} hangs")
+        printed = [Path(folder, stream).read_text(encoding="utf-8") for stream in _STREAMS]
+    return subprocess.CompletedProcess([name, *words], process.exitcode, *printed)
+
+
+def _run(_: Connection, name: str | Path, words: list[str], variables: dict[str, str], folder: str) -> None:
+    os.setsid()
+    os.chdir(ROOT)
+    os.environ.update(variables)
+    for number, stream in enumerate(_STREAMS, 1):
+        descriptor = os.open(os.path.join(folder, stream), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+        setattr(sys, stream, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 (as long as the process)
+    sys.argv = [str(name), *words]
+    sys.path.insert(0, str(name.parent if isinstance(name, Path) else ROOT))
+    if isinstance(name, Path):
+        runpy.run_path(str(name), run_name="__main__")
+    else:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 def _begin(target: Callable[..., None], pipe: Connection, variables: dict[str, str], *arguments: Any) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import gc
+import io
 import json
 import os
 import signal
@@ -16,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import children  # noqa: F401 (it names what the server of forked processes imports)
 import numpy as np
 import pytest
 from hypothesis import HealthCheck
@@ -59,8 +63,16 @@ def make_tree(root: Path, *, classes: int = 3, each: int = 8, size: tuple[int, i
         folder.mkdir(parents=True)
         for n in range(each):
             width, height = (size[0] + 7 * n, size[1]) if n % 2 else (size[1], size[0] + 5 * n)
-            photo(width, height, 100 * c + n).save(folder / f"{n:03}.jpg", quality=90)
+            (folder / f"{n:03}.jpg").write_bytes(_jpeg(width, height, 100 * c + n))
     return root
+
+
+@functools.cache
+def _jpeg(width: int, height: int, seed: int) -> bytes:
+    """Encode a picture once: many tests begin with the same ones, and to draw 24 takes as long as to pack them."""
+    stream = io.BytesIO()
+    photo(width, height, seed).save(stream, "JPEG", quality=90)
+    return stream.getvalue()
 
 
 def store_bytes(out: Path) -> dict[str, bytes]:
@@ -196,6 +208,22 @@ def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def real_syncs() -> None:
+    """Have what a test writes synced to the disk, as where it drops pages or fills a disk."""
+
+
+@pytest.fixture(autouse=True)
+def _no_syncs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sync nothing: a pack waits 80 ms for the disk, and what a power loss leaves is shown by power_test, whose packs sync."""
+    if "real_syncs" in request.fixturenames:
+        return
+    for name in ("fsync", "fdatasync"):
+        if hasattr(os, name):
+            # still an error where the file is closed
+            monkeypatch.setattr(os, name, lambda descriptor: os.fstat(descriptor) and None)
+
+
+@pytest.fixture
 def images(tmp_path: Path) -> Path:
     """24 small JPEGs of 24 sizes in 3 class folders."""
     return make_tree(tmp_path / "images")
@@ -265,6 +293,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the modules that have long trials: short ones then let the processes that share them end together."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is collected by now out of garbage collections: one takes a second, and forked workers copy what it touches."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

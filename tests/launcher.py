@@ -1,4 +1,4 @@
-"""Start the ranks of a script as torchrun does, forked from one process that has imported the reader and what else they need.
+"""Start the ranks of a script as torchrun does, forked from a process that has imported the reader and what else they need.
 
 torchrun starts an interpreter for itself and for each rank, and each imports torch and tensordict, 4 seconds of CPU time.
 tests/loading/test_distributed.py also runs torchrun itself.
@@ -11,13 +11,12 @@ import json
 import os
 import runpy
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
+from children import program
+
 ROOT = Path(__file__).resolve().parents[1]
-# for what hangs alone: a busy machine takes a minute
-TIMEOUT_SECONDS = 400
 
 
 def launch(script: Path, *runs: tuple[int, list[object]], modules: tuple[str, ...] = ()) -> str:
@@ -35,19 +34,10 @@ def launch(script: Path, *runs: tuple[int, list[object]], modules: tuple[str, ..
     # the server of the rendezvous is here, as it is in the agent of torchrun: no port is chosen before it is bound
     stores = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in runs]
     plan = [[count, store.port, [*map(str, words)]] for (count, words), store in zip(runs, stores, strict=True)]
-    command = [sys.executable, __file__, json.dumps([str(script), ["reader.loading.loader", *modules], plan])]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True
-    )
-    try:
-        printed, errors = process.communicate(timeout=TIMEOUT_SECONDS)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
-    assert process.returncode == 0, errors
-    return printed
+    words = json.dumps([str(script), modules, plan])
+    done = program(Path(__file__), words, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def main() -> int:

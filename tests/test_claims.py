@@ -9,7 +9,6 @@ import importlib.util
 import json
 import re
 import struct
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from children import program
 
 CLAIMS = Path(__file__).resolve().parents[1] / "scripts" / "studies" / "claims"
 RESULTS = CLAIMS / "results"
@@ -51,8 +51,7 @@ def kept(name: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_every_claim_runs_on_tiny_data_and_is_drawn(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = [sys.executable, "-m", "scripts.studies.claims", "--quick", "--out", out, "--work", tmp_path / "work"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=CLAIMS.parents[2])
+    done = program("scripts.studies.claims", "--quick", "--out", out, "--work", tmp_path / "work")
     assert done.returncode == 0, done.stderr
     assert sorted(path.stem for path in out.glob("*.json")) == NAMES
     for name in NAMES:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from children import program
 from conftest import library_or_skip, make_tree, onnxruntime_or_skip, torchvision_or_skip
 from PIL import Image, ImageDraw
 
@@ -33,7 +34,7 @@ def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def train(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, ROOT / "examples" / "train.py", *arguments)
+    return program(ROOT / "examples" / "train.py", *arguments)
 
 
 Example = Callable[..., int]

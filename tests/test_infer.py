@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from children import program
 from conftest import devices, make_tree
 from late_streams import CUDA, Event, OnDevice, SimulatedCuda, Stream, World
 
@@ -31,8 +30,7 @@ def infer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize("device", devices())
 def test_each_row_has_its_embedding(store: Path, tmp_path: Path, device: str, infer: ModuleType) -> None:
     out = tmp_path / "embeddings.npy"
-    words = [sys.executable, EXAMPLES / "infer.py", store, out, "--batch-size", "8", "--device", device]
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    done = program(EXAMPLES / "infer.py", store, out, "--batch-size", "8", "--device", device)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{out}: 90 embeddings")
     data = MemmapDataset(store, as_tuple=False)
@@ -47,8 +45,7 @@ def test_each_row_has_its_embedding(store: Path, tmp_path: Path, device: str, in
 
 
 def test_a_wrong_store_is_one_sentence(tmp_path: Path) -> None:
-    words = [sys.executable, EXAMPLES / "infer.py", tmp_path, tmp_path / "out.npy"]
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    done = program(EXAMPLES / "infer.py", tmp_path, tmp_path / "out.npy")
     assert done.returncode == 1
     assert done.stderr.startswith("infer.py: ")
     assert done.stderr.count("\n") == 1
@@ -57,8 +54,7 @@ def test_a_wrong_store_is_one_sentence(tmp_path: Path) -> None:
 
 def test_rows_of_their_own_sizes_are_cropped(tmp_path: Path) -> None:
     pack(make_tree(tmp_path / "images", classes=1, each=2), tmp_path / "own", fit="none", workers=1)
-    words = [sys.executable, EXAMPLES / "infer.py", tmp_path / "own", tmp_path / "out.npy"]
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    done = program(EXAMPLES / "infer.py", tmp_path / "own", tmp_path / "out.npy")
     assert done.returncode == 0, done.stderr
     assert np.isfinite(np.load(tmp_path / "out.npy")).all()
 

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from children import program
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -166,7 +167,7 @@ def test_what_a_simulated_device_needs_is_one_sentence(tmp_path: Path, missing: 
 
 
 def test_the_device_benchmark_says_in_each_part_that_there_is_no_gpu(tmp_path: Path) -> None:
-    done = run(sys.executable, "-m", "scripts.benchmarks.bench_gpu", "--work", tmp_path, CUDA_VISIBLE_DEVICES="")
+    done = program("scripts.benchmarks.bench_gpu", "--work", tmp_path, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["parts"] == dict.fromkeys(
@@ -177,7 +178,7 @@ def test_the_device_benchmark_says_in_each_part_that_there_is_no_gpu(tmp_path: P
 @pytest.mark.slow
 def test_the_device_benchmark_runs_on_tiny_data(tmp_path: Path) -> None:
     words = ["--device", "cpu", "--quick", "--only", "loading", "training", "waiting", "resident", "pinned"]
-    done = run(sys.executable, "-m", "scripts.benchmarks.bench_gpu", *words, "--work", tmp_path, OMP_NUM_THREADS="1")
+    done = program("scripts.benchmarks.bench_gpu", *words, "--work", tmp_path)
     assert done.returncode == 0, done.stderr
     parts = json.loads(done.stdout.splitlines()[-1])["parts"]
     assert parts["pinned"] == "not measured: no GPU"

@@ -79,7 +79,7 @@ def test_a_store_on_a_read_only_mount_is_read_like_any_other(read_only_mount: Pa
     assert store_bytes(store) == before
 
 
-@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("start", ["fork", "forkserver"])
 def test_in_place_ops_in_dataloader_workers_and_on_their_batches_stay_there(store: Path, start: str) -> None:
     before = store_bytes(store)
     batches = DataLoader(

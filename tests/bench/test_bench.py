@@ -49,6 +49,9 @@ from reader.loading.host_batches import Gathering
 from reader.memory import residency
 from reader.system import MEMORY_FILE_SYSTEMS
 
+# Pages are dropped from the cache, which those that are not on the disk yet stay in.
+pytestmark = pytest.mark.usefixtures("real_syncs")
+
 WIDTH = round(WIDTH_INCHES * DPI)
 QUICK = ["--seconds", "0.2", "--batch-size", "16"]
 

@@ -147,7 +147,7 @@ def _send(queue: Any, is_taken: Any, path: Path) -> None:
 def test_copies_and_queues_take_the_rows_and_not_the_store(train: MemmapDataset) -> None:
     for name, (value, size_bytes) in forms(train).items():
         assert storages(copy.deepcopy(value)) < size_bytes + 500, name
-    context = torch.multiprocessing.get_context("spawn")
+    context = torch.multiprocessing.get_context("forkserver")
     queue, is_taken = context.Queue(), context.Queue()
     process = context.Process(target=_send, args=(queue, is_taken, train.path))
     process.start()

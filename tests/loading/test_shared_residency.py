@@ -22,6 +22,9 @@ from reader.loading import device_rows, shared_residency
 from reader.memory import residency
 from reader.memory.slots import Slots
 
+# Pages are dropped from the cache, which those that are not on the disk yet stay in.
+pytestmark = pytest.mark.usefixtures("real_syncs")
+
 GB = 10**9
 
 

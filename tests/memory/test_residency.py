@@ -22,6 +22,9 @@ from reader.memory import residency, row_file
 from reader.memory.residency import Reads
 from reader.memory.row_file import RowFile, RowMemory
 
+# Pages are dropped from the cache, which those that are not on the disk yet stay in.
+pytestmark = pytest.mark.usefixtures("real_syncs")
+
 GB = 10**9
 
 

@@ -132,7 +132,7 @@ def test_it_pickles_to_a_url_and_no_secret(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_workers_of_a_dataloader_share_one_cache(
     remote: MemmapDataset, range_server: RangeServer, many_blocks: Path, context: str
 ) -> None:
