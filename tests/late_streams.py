@@ -22,7 +22,8 @@ import pytest
 import torch
 
 from reader.device import transfer
-from reader.loading import device_rows, loader
+from reader.loading import loader
+from reader.loading.residencies import device_rows
 from reader.memory import buffers
 from reader.store import ImageBatch
 

@@ -28,7 +28,8 @@ from reader.device import windows
 from reader.device.transfer import pin
 from reader.device.windows import Window
 from reader.format.errors import StoreError
-from reader.loading import device_rows, shared_residency
+from reader.loading import shared_residency
+from reader.loading.residencies import device_rows
 from reader.memory.buffers import PinnedMemoryError
 from reader.memory.residency import Room
 from reader.order import BlockOrder

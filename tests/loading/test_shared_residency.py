@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, order, system
 from reader.format.manifest import PIXELS
-from reader.loading import device_rows, shared_residency
+from reader.loading import shared_residency
+from reader.loading.residencies import device_rows
 from reader.memory import residency
 from reader.memory.slots import Slots
 
