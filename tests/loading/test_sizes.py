@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from reader.loading import schedule
 from reader.loading.residencies import levels
 from reader.loading.residencies.levels import LevelRows
 from reader.memory.residency import Reads
+from reader.memory.row_file import RowFile
 from reader.transforms.resample import resized
 
 
@@ -427,6 +429,26 @@ def _unless_warm(asked: Any) -> Any:
         return True
 
     return are_read_ahead
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_levels_are_there_when_the_crops_of_a_batch_begin(
+    leveled: Path, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads that wait for one read: one of them would wait forever."""
+    data, read = MemmapDataset(leveled), RowFile.read
+    wanted = batches_of(data, residency="cache")
+
+    left = [0.05] * 4
+
+    def late(*arguments: Any) -> None:
+        if left:
+            time.sleep(left.pop())
+        read(*arguments)
+
+    monkeypatch.setattr(RowFile, "read", late)
+    monkeypatch.setattr(OpenedStore, "gather", _none)
+    assert_equal(batches_of(data, residency="disk", threads=threads), wanted)
 
 
 def test_what_was_not_read_ahead_is_read_when_a_crop_asks(leveled: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,8 @@ class LevelsAhead:
                 following = next(chunks, None)
                 if following is not None:
                     self._begun(following)
+                # here, by one thread: crops of one batch run on several, and copies wake one that waits
+                current.wait()
                 yield from current.steps
         finally:
             for chunk in self._chunks:
@@ -233,9 +235,17 @@ class _Chunk:
         self.parts: dict[int, _Part] = {}
 
     def held(self, rows: Rows, factor: int) -> _Held | None:
-        """Return what holds these rows of a level, once it is read; None: they are not all here."""
+        """Return what holds these rows of a level; None: they are not all here."""
         part = self.parts.get(factor)
         return part.held() if part is not None and part.has(rows) else None
+
+    def wait(self) -> None:
+        """Wait for the reads; raises what they raised."""
+        for part in self.parts.values():
+            if not part.reads.are_done:
+                with stage("wait"):
+                    part.reads.wait()
+            part.reads.wait()
 
     def cancel(self) -> None:
         """End the reads."""
@@ -259,12 +269,10 @@ class _Part:
         found = self._rows[np.searchsorted(self._rows, rows).clip(max=len(self._rows) - 1)]
         return bool((found == rows).all())
 
-    def held(self) -> _Held:
-        """Wait for the reads, and return where units are; raises what they raised."""
+    def held(self) -> _Held | None:
+        """Return where units are; None: they are not there yet."""
         if not self.reads.are_done:
-            with stage("wait"):
-                self.reads.wait()
-        self.reads.wait()
+            return None
         return self._memory.rows, lambda units: self._slots[np.searchsorted(self._units, units)]
 
 
