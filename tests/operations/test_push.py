@@ -344,7 +344,7 @@ def test_a_push_that_loses_the_last_race_says_so_and_the_same_command_ends_it(
 def far(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, int]:
     """A URL that other processes reach, and at which of the changes of a push to die: at each, or at some."""
     if request.param == "s3":
-        return f"{request.getfixturevalue('s3')}/stores/out", 6
+        return f"{request.getfixturevalue('s3')}/stores/out", 13
     return f"file://{tmp_path}/far/out", 1
 
 
