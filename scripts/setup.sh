@@ -11,6 +11,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
 log=$venv/setup.log
+pillow_log=$venv/pillow.log # of its build, which runs beside other things that log
 stamp=$venv/pixpack.stamp
 advice_file=$venv/pixpack.advice
 constraints=$root/scripts/constraints.txt
@@ -25,9 +26,12 @@ main() {
     if ! is_current; then
         make_venv
         install_system_packages
+        pip_install "pip and setuptools" -c "$constraints" pip setuptools pybind11
+        begin_pillow_wheel
         install_python_packages
-        local pillow
-        pillow=$(install_fastest_pillow)
+        local pillow is_built=yes
+        await_pillow_wheel || is_built=no
+        pillow=$(install_fastest_pillow "$is_built")
         check_imports
         write_stamp "$pillow"
         give_advice
@@ -155,7 +159,6 @@ forget_half_installed() {
 install_python_packages() {
     local rest=$venv/pixpack.requirements
     cp "$constraints" "$rest"
-    pip_install "pip and setuptools" -c "$constraints" pip setuptools
     if reuse_torch; then
         grep -v '^torch==' "$constraints" >"$rest"
     else
@@ -302,12 +305,31 @@ can_build_pillow() {
         cc -E -I"$(python_headers)" - >/dev/null 2>&1
 }
 
-# Prints simd, plain (cannot be built here) or failed (should have been).
+# Beside pip, which waits for the network much of the time, the compiler does not.
+begin_pillow_wheel() {
+    pillow_build=""
+    if can_build_pillow && ! has_pillow_simd; then
+        (log=$pillow_log && pillow_wheel >/dev/null 2>&1) &
+        pillow_build=$!
+    fi
+}
+
+# False where the build has failed.
+await_pillow_wheel() {
+    local code=0
+    [ -n "$pillow_build" ] || return 0
+    kill -0 "$pillow_build" 2>/dev/null && say "Building Pillow-SIMD $(simd_version) for $(simd_level)"
+    wait "$pillow_build" || code=$?
+    cat "$pillow_log" >>"$log"
+    return $code
+}
+
+# Prints simd, plain (cannot be built here) or failed (should have been). $1 is no where its build has failed.
 install_fastest_pillow() {
     if ! can_build_pillow; then
         use_plain_pillow
         echo plain
-    elif use_pillow_simd; then
+    elif [ "$1" = yes ] && use_pillow_simd; then
         echo simd
     else
         use_plain_pillow
@@ -315,17 +337,24 @@ install_fastest_pillow() {
     fi
 }
 
-use_pillow_simd() {
-    local info level wheel
-    info=$(site_packages)/pillow_simd-$(simd_version).dist-info
+pillow_info() { echo "$(site_packages)/pillow_simd-$(simd_version).dist-info"; }
+
+has_pillow_simd() {
+    local info level
+    info=$(pillow_info)
     level=$(cat "$info/pixpack-level" 2>/dev/null || true)
-    if [ -f "$info/RECORD" ] && [ "$(live_pillow) $level" = "$(simd_version) $(simd_level)" ]; then
+    [ -f "$info/RECORD" ] && [ "$(live_pillow) $level" = "$(simd_version) $(simd_level)" ]
+}
+
+use_pillow_simd() {
+    local wheel
+    if has_pillow_simd; then
         return
     fi
     wheel=$(pillow_wheel) || return 1
     # Over plain Pillow, whose metadata stays, so that what asks for pillow finds it.
     logged "$venv/bin/python" -m pip install --no-deps --no-index --force-reinstall "$wheel" || return 1
-    simd_level >"$info/pixpack-level"
+    simd_level >"$(pillow_info)/pixpack-level"
 }
 
 # The path of a wheel built for this CPU and tried; building takes a minute or two, so that it is kept to repair .venv with.
@@ -333,7 +362,6 @@ pillow_wheel() {
     local folder wheel
     folder=$venv/pillow-simd/$(simd_level)
     if ! compgen -G "$folder/*$(simd_version)*.whl" >/dev/null; then
-        say "Building Pillow-SIMD $(simd_version) for $(simd_level)"
         rm -rf "$folder.part"
         # pip's cache knows nothing of CC: without --no-cache-dir a wheel once built for SSE4 would come back.
         # Without debug information, which takes a fifth of the time.
