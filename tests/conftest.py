@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import gc
 import io
 import json
 import os
@@ -25,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from PIL import Image
+from quick_forks import make_forks_quick
 
 from packer.report import Progress
 
@@ -296,9 +296,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is collected by now out of garbage collections: one takes a second, and forked workers copy what it touches."""
-    gc.collect()
-    gc.freeze()
+    make_forks_quick()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
