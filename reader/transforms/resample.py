@@ -83,21 +83,17 @@ def resized_from_levels(
     need = torch.tensor([[width, height]]) if grids is None else grids[:, [3, 2]]
     assert batch.rows is not None
     factors, placed = boxes_on_levels(source, batch, boxes, need)
-    made: torch.Tensor | None = None
+    images: dict[int, torch.Tensor] = {}
     for factor, at in placed.items():
         index = (factors == factor).nonzero()[:, 0]
         if not len(index):
             continue
         level = source.read(batch.rows[index], factor)
-        of_level = (None if given is None else given[index] for given in (grids, is_cubic))
-        if isinstance(level, RaggedBatch):
-            pixels = resized_images(level, at[index], height, width, *of_level)
-        else:
-            pixels = resized(level.pixels, at[index], height, width, *of_level)
-        made = pixels.new_empty(len(batch), *pixels.shape[1:]) if made is None else made
-        made[index] = pixels
-    assert made is not None
-    return made
+        for n, row in enumerate(index.tolist()):
+            images[row] = level.image(n) if isinstance(level, RaggedBatch) else level.pixels[n]
+        boxes = torch.where((factors == factor)[:, None], at, boxes)
+    made = images[0].new_empty(len(batch), height, width, images[0].shape[-1])
+    return _resize_each((images[n] for n in range(len(batch))), boxes, grids, made, is_cubic)
 
 
 def boxes_on_levels(
@@ -288,8 +284,12 @@ def _resize_each(
         zip(images, boxes.tolist(), wholes, strict=True)
     ):
         kernel = kernels[which[n]]
+        if whole == [y1 - y0, x1 - x0]:
+            # either kernel copies then, into memory of another layout
+            made[n] = image[y0 + top : y0 + top + height, x0 + left : x0 + left + width]
+            continue
         box = image[y0:y1, x0:x1].movedim(-1, 0)[None]
-        if grids is None:
+        if whole == [height, width]:
             # interpolate(antialias=True) is this without out; the copy that saves takes half as long as the resizing
             kernel.out(box, whole, False, None, None, out=new_images[n : n + 1])
         else:

@@ -268,7 +268,13 @@ def expected(out: Path, row: int, box: torch.Tensor, side: int) -> tuple[torch.T
             y0, x0, y1, x1 = content.tolist()
             at = torch.maximum(torch.minimum(at, torch.tensor([x1, y1] * 2)), torch.tensor([x0, y0] * 2))
         if factor == 1 or (int((at[2:] - at[:2]).min())) >= side:
-            return resized(level[row].pixels[None], at[None], side, side)[0], factor
+            wanted = resized(level[row].pixels[None], at[None], side, side)[0]
+            # by floats: within 1 of antialiased resizing of what is on that level
+            x0, y0, x1, y1 = at.tolist()
+            part = level[row].pixels[y0:y1, x0:x1].movedim(-1, 0)[None].float()
+            true = torch.nn.functional.interpolate(part, (side, side), mode="bilinear", antialias=True)
+            assert (wanted.movedim(-1, 0)[None].float() - true.round()).abs().max() <= 1
+            return wanted, factor
     raise AssertionError
 
 

@@ -18,7 +18,7 @@ import torch
 
 from reader import system
 from reader.dataset.dataset import MemmapDataset
-from reader.dataset.opened_store import OpenedStore, fresh
+from reader.dataset.opened_store import OpenedStore
 from reader.epoch import stamped
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PAGE_BYTES, Manifest
@@ -28,6 +28,7 @@ from reader.loading.iteration import begins_with_crop, first_step
 from reader.loading.residencies.host_copies import HostCopy, bytes_from
 from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import host_copy, reads_of
+from reader.memory.buffers import BufferPool
 from reader.memory.gather import Copies, gather, on_threads
 from reader.memory.joined_file import open_rows
 from reader.memory.pages import gathered, pages_of
@@ -42,6 +43,8 @@ from reader.store import Batch, RaggedBatch, batch_of
 _Held = tuple[torch.Tensor, Callable[[Rows], Rows]]
 # One that is read, one that is taken from, and one whose last batch may be transformed while the next one's first is begun.
 _CHUNKS = 3
+# Idle buffers of a level: of two batches, each in parts for some threads.
+_KEPT = 8
 
 
 def may_read_levels(dataset: MemmapDataset, residency: object, device: torch.device, transform: object) -> bool:
@@ -65,6 +68,7 @@ class LevelRows:
         self.dataset, self.factors, self._processes = dataset, store.manifest.levels, processes
         self.stores = {1: store} | {factor: _opened(store, factor) for factor in self.factors}
         self._copies: dict[int, HostCopy] = {}
+        self._pools: dict[int, BufferPool] = {}
         self._is_warm, self.past_cache = True, False
 
     def reads(self) -> Reads:
@@ -83,21 +87,21 @@ class LevelRows:
         """Return rows int64[B] of the store, smaller by a factor: an ImageBatch, or a RaggedBatch."""
         copy = self._copies.get(factor)
         if copy is None:
-            return self.stores[factor].gather(rows.numpy(), fresh)
+            return self.stores[factor].gather(rows.numpy(), self._memory(factor))
         return self.read_from((copy.units, copy.slots.of), rows.numpy(), factor)
 
     def read_from(self, held: _Held, rows: Rows, factor: int) -> Batch:
         """Return rows whose units are in memory."""
-        store, (units, slots_of) = self.stores[factor], held
+        store, (units, slots_of), memory = self.stores[factor], held, self._memory(factor)
         if store.frames is not None:
-            batch, copies = store.begin_unpacking(rows, fresh, functools.partial(bytes_from, units, slots_of))
+            batch, copies = store.begin_unpacking(rows, memory, functools.partial(bytes_from, units, slots_of))
             copies.wait()
             return batch
         store.check_files()
         if isinstance(store.mapped, RaggedBatch):
-            batch = gathered(store.mapped, rows, fresh, lambda pages, into: gather(units, slots_of(pages), into))
+            batch = gathered(store.mapped, rows, memory, lambda pages, into: gather(units, slots_of(pages), into))
         else:
-            pixels = fresh(len(rows) * units.shape[1]).view(len(rows), *store.mapped.pixels.shape[1:])
+            pixels = memory(len(rows) * units.shape[1]).view(len(rows), *store.mapped.pixels.shape[1:])
             gather(units, slots_of(rows), pixels.view(len(rows), -1))
             batch = batch_of(store.mapped, rows, pixels)
         store.check_rows(rows, batch)
@@ -124,6 +128,18 @@ class LevelRows:
             return True
         data = [] if self._is_warm else [self._of_level(factor) for factor in self.stores]
         return any(reads_of(d, self._processes).are_cold(d.opened_store.opened("pixels")) for d in data)
+
+    def _memory(self, factor: int) -> Callable[[int], torch.Tensor]:
+        """Return what gives memory for rows of a level: that of rows whose crops are made is used again."""
+
+        def lease(size_bytes: int) -> torch.Tensor:
+            """Lease as much, of a pool for the most that was asked for."""
+            pool = self._pools.get(factor)
+            if pool is None or pool.size_bytes < size_bytes:
+                pool = self._pools[factor] = BufferPool(size_bytes + size_bytes // 4, keep=_KEPT)
+            return pool.lease(size_bytes)
+
+        return lease
 
     def _of_level(self, factor: int) -> MemmapDataset:
         """Return the dataset's rows of a level."""
