@@ -5,7 +5,7 @@ import sys
 
 from setuptools import Extension, setup
 
-_PARTS = ("huffman", "jpeg_file", "jpeg_row", "photographs", "resample", "sums", "unfilter")
+_PARTS = ("huffman", "jpeg_file", "jpeg_row", "photographs", "plain_png", "resample", "sums", "unfilter")
 
 setup(
     ext_modules=[

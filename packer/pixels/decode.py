@@ -48,6 +48,8 @@ class Decoder:
         self._unfilter = native().unfilter if bit_depth is None else None
         # what makes the rows of several files in one call; None where rows are to be other than such a call makes them
         self.photographs = None if icc == "convert" or channels != "rgb" else native().photographs
+        # what inflates PNGs for it; None where it is to make no rows of these
+        self.inflate = png.inflated if self._unfilter is not None else None
         self._made: PictureDecoder | None = None
 
     def row(self, data: bytes) -> Row:
@@ -90,8 +92,11 @@ class Decoder:
             return None
         return stored, resized, geometry.origin(resized), geometry.row_size(resized), geometry.filter
 
-    def done(self, width: int, height: int, profile: bytes) -> dict[str, Any]:
-        """Return what is recorded of a row that the compiled part makes of an upright JPEG of this size."""
+    def done(self, width: int, height: int, profile: bytes, *, is_png: bool = False) -> dict[str, Any]:
+        """Return what is recorded of a row that the compiled part makes of an upright JPEG of this size, or of a plain PNG."""
+        if is_png:
+            # as Pillow's: where pixels are decoded says nothing of them
+            return {"decoder": "Pillow", "format": "PNG"}
         done: dict[str, Any] = {"decoder": "libjpeg-turbo"}
         note_profile(profile, done)
         if (scale := self._rules.dct_scale(width, height, 1)) > 1:
@@ -128,8 +133,7 @@ class Decoder:
             return None
         if plain.channels < channels:
             pixels = png.gray_to_rgb(pixels)
-        # as Pillow's: where pixels are decoded says nothing of them
-        return Row(pixels, geometry.content(size), *size, {"decoder": "Pillow", "format": "PNG"})
+        return Row(pixels, geometry.content(size), *size, self.done(*size, b"", is_png=True))
 
     def _native_row(self, data: bytes, header: jpeg.JpegHeader) -> Row | None:
         """Decode, resize and crop in one pass; None: that is not to be had here, or something is wrong with the data."""

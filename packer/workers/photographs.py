@@ -23,6 +23,8 @@ from reader.format.samples import Sample
 
 # Of one call, whose inputs nobody can take back: as many as take so long, going by the call before.
 _AT_ONCE, _CALL_SECONDS = 8, 0.02
+# More PNGs than made ones may be left, as of another size than the row's: each is then read twice.
+_LEFT_PNGS = 8
 # A folder of photographs has some hundred sizes.
 _PLANS = 4096
 
@@ -41,7 +43,7 @@ class Photographs:
         self, made_by: PhotographsOf, root: str, decoder: Decoder, rows: EqualRowBuffer, marks: Any, clock: StageClock
     ) -> None:
         self._made_by, self._root, self._decoder, self._rows = made_by, root, decoder, rows
-        self._marks, self._clock, self._at_once = marks, clock, 1
+        self._marks, self._clock, self._at_once, self._spare_pngs = marks, clock, 1, _LEFT_PNGS
         self._plan = functools.lru_cache(_PLANS)(decoder.plan)
 
     @classmethod
@@ -72,6 +74,7 @@ class Photographs:
             start,
             self._plan,
             hashlib.sha256,
+            self._decoder.inflate,
             memory,
             self._rows.row_bytes,
             self._marks,
@@ -86,19 +89,25 @@ class Photographs:
         self._rows.add_made(result, len(made), crc32, sums)
         for n, known in enumerate(made, start=first):
             self._add(result, task.paths[n], task.targets[n], known)
+        if len(made) < len(paths) and paths[len(made)].lower().endswith(".png"):
+            self._spare_pngs -= 1
         return len(made)
 
     def _stop(self, task: Task, start: int) -> int:
         """Return the input behind those from start on that one call may make: names of photographs, and not too many."""
         most = min(task.stop, start + self._at_once)
-        others = (i for i in range(start, most) if i in task.refused or not is_photograph(task.paths[i - task.start]))
+        others = (i for i in range(start, most) if i in task.refused or not self._may_serve(task.paths[i - task.start]))
         return next(others, most)
+
+    def _may_serve(self, path: str) -> bool:
+        return is_photograph(path) or (self._spare_pngs > 0 and path.lower().endswith(".png"))
 
     def _add(self, result: Result, path: str, target: Any, known: Made) -> None:
         """Record one row."""
-        size_bytes, mtime_ns, sha256, width, height, head = known
+        size_bytes, mtime_ns, sha256, width, height, head, is_png = known
         header = jpeg.read_header(head) if head else None
-        done = self._decoder.done(width, height, header.icc if header else b"")
+        done = self._decoder.done(width, height, header.icc if header else b"", is_png=is_png)
+        self._spare_pngs += is_png
         y0, x0, y1, x1 = content = self._decoder.content(width, height)
         result.inputs += 1
         result.rows += 1

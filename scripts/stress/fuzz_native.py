@@ -3,11 +3,12 @@
     python -m scripts.stress.fuzz_native --seconds 600 --seed 1
 
 Builds packer/pixels/native with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
-calls row() on damaged small JPEGs, photographs() on files of them, resize() on random pixels, with random sizes, origins and
-filters, and sums(), crc32() and unfilter() on bytes of any length, in a process of its own. Rows of photographs() are compared
-with row()'s, and their header with what Python reads of it. Afterwards some of the calls are made twice more: the second time
-they may hold no more memory. With --fast-huffman it is built with PIXPACK_FAST_HUFFMAN, and each row is made with libjpeg-turbo's
-Huffman decoder too: it is the same, or left to the Python path, and nothing is served that libjpeg-turbo complains about.
+calls row() on damaged small JPEGs, photographs() on files of them and of PNGs, resize() on random pixels, with random sizes,
+origins and filters, and sums(), crc32() and unfilter() on bytes of any length, in a process of its own. Rows of photographs()
+are compared with row()'s, those of PNGs and all headers with what Python makes of them. Afterwards some of the calls are made
+twice more: the second time they may hold no more memory. With --fast-huffman it is built with PIXPACK_FAST_HUFFMAN, and each row
+is made with libjpeg-turbo's Huffman decoder too: it is the same, or left to the Python path, and nothing is served that
+libjpeg-turbo complains about.
 Needs gcc with libasan and libubsan, and libjpeg's headers. Prints one JSON object last; exits 1 at a fault, with the
 sanitizer's report.
 """
@@ -19,6 +20,7 @@ import ctypes
 import gc
 import hashlib
 import importlib.util
+import io
 import itertools
 import json
 import os
@@ -33,8 +35,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from packer.pixels.formats import jpeg
-from scripts.stress._mutated_images import make_jpeg, mutate
+from packer.pixels.formats import jpeg, png
+from scripts.stress._mutated_images import Original, draw, make_jpeg, mutate
 
 _ROOT = Path(__file__).resolve().parents[2]
 _NATIVE = _ROOT / "packer/pixels/native"
@@ -108,7 +110,17 @@ def fuzz(native: Any, folder: Path, seconds: float, least: int, seed: int) -> di
     # libjpeg-turbo decodes in another way where 512 bytes a block are left
     sides = [90, 90, 290] if native.use_huffman(True) else [90]
     originals = [make_jpeg(rng, sides[n % len(sides)], ("RGB", "RGB", "L", "CMYK")) for n in range(_ORIGINALS)]
-    counts = {"rows": 0, "row_calls": 0, "rows_left": 0, "files": 0, "file_rows": 0, "resize_calls": 0, "sums_calls": 0}
+    counts = {
+        "pngs": 0,
+        "png_rows": 0,
+        "rows": 0,
+        "row_calls": 0,
+        "rows_left": 0,
+        "files": 0,
+        "file_rows": 0,
+        "resize_calls": 0,
+        "sums_calls": 0,
+    }
     calls: list[tuple[Any, tuple[Any, ...]]] = []
     for number in itertools.count():
         if number >= max(least, _AGAIN) and time.monotonic() - begun >= seconds:
@@ -122,6 +134,9 @@ def fuzz(native: Any, folder: Path, seconds: float, least: int, seed: int) -> di
             counts["sums_calls"] += 1
             _check_sums(*arguments)
             _check_unfilter(native, rng)
+            for _ in range(9):
+                counts["pngs"] += 1
+                counts["png_rows"] += _check_png(native, folder, rng)
         elif rng.random() < 0.2:
             function, arguments = native.resize, _resize_arguments(rng)
             counts["resize_calls"] += 1
@@ -161,7 +176,7 @@ def _photographs(native: Any, folder: Path, contents: list[bytes], plan: tuple[A
         paths.append(str(folder / f"{number}.jpg"))
         Path(paths[-1]).write_bytes(content)
     rows, marks = bytearray(len(paths) * row_bytes), bytearray(32)
-    arguments = lambda *_: plan, hashlib.sha256, rows, row_bytes, marks, 0, -(10**18)
+    arguments = lambda *_: plan, hashlib.sha256, None, rows, row_bytes, marks, 0, -(10**18)
     made, crc32, _, _ = native.photographs(paths, 0, *arguments)
     assert crc32 == zlib.crc32(rows[: len(made) * row_bytes])
     for number, (known, content) in enumerate(zip(made, contents, strict=False)):
@@ -200,6 +215,38 @@ def _check_unfilter(native: Any, rng: random.Random) -> None:
     height, line_bytes = rng.randint(1, 9), channels * rng.randint(1, 20)
     lines = b"".join(bytes([rng.randrange(6)]) + rng.randbytes(line_bytes) for _ in range(height))
     assert (native.unfilter(lines, height, channels) is None) == (5 in lines[:: 1 + line_bytes])
+
+
+def _check_png(native: Any, folder: Path, rng: random.Random) -> bool:
+    """Make a row of a PNG, mostly a damaged one, and compare it with what Python makes of it; returns whether there is one."""
+    mode = rng.choice(["RGB", "L"])
+    width, height = rng.randint(1, 40), rng.randint(1, 40)
+    file = io.BytesIO()
+    draw(rng, 60).resize((width, height)).convert(mode).save(file, "PNG")
+    data = mutate(rng, Original("PNG", "png", file.getvalue())) if rng.random() < 0.7 else file.getvalue()
+    if rng.random() < 0.5:
+        data = _with_checksums(data)
+    (folder / "0.png").write_bytes(data)
+    plain, size, rows = png.read_plain(data), (width, height), bytearray(width * height * 3)
+    arguments = hashlib.sha256, png.inflated, rows, len(rows), bytearray(), 0, -(10**18)
+    made = native.photographs([str(folder / "0.png")], 0, lambda *_: (size, size, (0, 0), size, 2), *arguments)[0]
+    lines = plain.filtered() if plain is not None and (plain.width, plain.height) == size else None
+    pixels = native.unfilter(lines, height, plain.channels) if lines and plain else None
+    assert not made or pixels is not None
+    # several IDAT chunks are left to Python
+    assert len(made) == (pixels is not None) or data.count(b"IDAT") > 1
+    if made and plain and pixels is not None:
+        assert rows == (pixels if plain.channels == 3 else png.gray_to_rgb(pixels))
+    return bool(made)
+
+
+def _with_checksums(data: bytes) -> bytes:
+    """Give each chunk of a PNG the checksum of what it holds, so that what is damaged is read on."""
+    fixed, at = bytearray(data), 8
+    while at + 12 <= len(fixed) and (stop := at + 12 + int.from_bytes(fixed[at : at + 4], "big")) <= len(fixed):
+        fixed[stop - 4 : stop] = zlib.crc32(fixed[at + 4 : stop - 4]).to_bytes(4, "big")
+        at = stop
+    return bytes(fixed)
 
 
 def _sums(native: Any, pixels: bytes, channels: int) -> Any:

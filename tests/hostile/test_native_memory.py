@@ -23,13 +23,14 @@ def test_some_calls_under_sanitizers() -> None:
         pytest.skip("gcc with libasan and libubsan is not here")
     if live.native().is_missing:
         pytest.skip("the compiled part could not be built here")
-    command = [sys.executable, "-m", "scripts.stress.fuzz_native", "--seconds=0", "--calls=900", "--seed=7"]
+    command = [sys.executable, "-m", "scripts.stress.fuzz_native", "--seconds=0", "--calls=950", "--seed=7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["row_calls"] > 400
     assert result["rows"] > 20
     assert result["file_rows"] > 20
+    assert result["png_rows"] > 20
 
 
 @pytest.mark.skipif(live.native().row is None, reason="the compiled part is not used here")

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import io
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from PIL import Image, ImageCms
 from packer import pack
 from packer.options import RowOptions
 from packer.pixels.decode import Decoder
-from packer.pixels.formats import jpeg
+from packer.pixels.formats import jpeg, png
 from packer.pixels.geometry import Geometry
 from packer.pixels.native import live
 from packer.sources import local
@@ -153,6 +154,102 @@ def test_what_is_known_of_a_block_is_the_same(mixed: Path, geometry: Geometry, m
 PLAIN = ("gra", "pro", "srg", "lab", "sam", "tai", "str")
 
 
+def as_png(image: Image.Image, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG", **options)
+    return file.getvalue()
+
+
+def with_chunk(data: bytes, kind: bytes, content: bytes, at: int = 33) -> bytes:
+    """Put a chunk into a PNG, behind its header or elsewhere."""
+    checksum = zlib.crc32(kind + content).to_bytes(4, "big")
+    return data[:at] + len(content).to_bytes(4, "big") + kind + content + checksum + data[at:]
+
+
+def pngs() -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """PNGs of 32 x 32 that are plain, and others."""
+    plain = as_png(photo(32, 32, 1))
+    start, stop = plain.index(b"IDAT") - 4, plain.index(b"IEND") - 4
+    pixels = plain[start + 8 : stop - 4]
+    wrong = zlib.compress(bytes([9]) + bytes(32 * 97 - 1))
+    served = {
+        "rgb": plain,
+        "gray": as_png(photo(32, 32, 2).convert("L")),
+        "noise": as_png(Image.frombytes("RGB", (32, 32), random.Random(1).randbytes(3072))),
+        "flat": as_png(Image.new("RGB", (32, 32), "teal"), compress_level=9),
+        "dpi": as_png(photo(32, 32, 3), dpi=(72, 72)),
+        "time": with_chunk(plain, b"tIME", bytes(7), stop),
+    }
+    left = {
+        "parts": with_chunk(
+            with_chunk(plain[:start] + plain[stop:], b"IDAT", pixels[:9], start), b"IDAT", pixels[9:], start + 21
+        ),
+        "alpha": as_png(photo(32, 32, 4).convert("RGBA")),
+        "palette": as_png(photo(32, 32, 5).convert("P")),
+        "bits": as_png(photo(32, 32, 6).convert("1")),
+        "deep": as_png(photo(32, 32, 6).convert("L").convert("I;16")),
+        "text": with_chunk(plain, b"tEXt", b"Comment\0hello"),
+        "short": with_chunk(plain, b"pHYs", bytes(8)),
+        "other": as_png(photo(40, 32, 7)),
+        "sum": plain[:40] + bytes([plain[40] ^ 1]) + plain[41:],
+        "cut": plain[:-20],
+        "tail": plain + b"tail",
+        "none": plain[:start] + plain[stop:],
+        "filter": with_chunk(plain[:start] + plain[stop:], b"IDAT", wrong, start),
+        "little": with_chunk(plain[:start] + plain[stop:], b"IDAT", zlib.compress(bytes(97 * 31)), start),
+        "much": with_chunk(plain[:start] + plain[stop:], b"IDAT", zlib.compress(bytes(97 * 33)), start),
+        "behind": with_chunk(plain[:start] + plain[stop:], b"IDAT", zlib.compress(bytes(97 * 32)) + b"x", start),
+        "empty": plain[:8],
+        "long": plain[:33] + b"\xff\xff\xff\xf0IDAT" + plain[41:],
+    }
+    return served, left
+
+
+def test_plain_pngs_of_the_row_s_size_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+    monkeypatch.setattr(photographs, "_LEFT_PNGS", 99)
+    served, left = pngs()
+    for name, content in (served | left).items():
+        (tmp_path / f"{name}.png").write_bytes(content)
+    names = sorted(os.listdir(tmp_path))
+    task = Task(0, 0, names, [*range(len(names))])
+    job = PackJob(str(tmp_path), "", Geometry(32, 32), RowOptions())
+    singly, rows, _ = decoded(job, task, at_once=0)
+    assert decoded(job, task, at_once=8) == (singly, rows, len(served))
+    assert decoded(job, task, at_once=1) == (singly, rows, len(served))
+    assert singly.rows > len(served) + 5
+    assert len(singly.rejects) > 3
+    # one at a time, so that none hides behind another
+    assert NATIVE.photographs is not None
+    for name in served | left:
+        made = call(
+            [str(tmp_path / f"{name}.png")],
+            bytearray(3072),
+            plan=lambda width, height: ((32, 32), (32, 32), (0, 0), (32, 32), 2),
+            inflate=png.inflated,
+            row_bytes=3072,
+        )[0]
+        assert len(made) == (name in served), name
+
+
+def test_pngs_of_another_size_are_soon_no_longer_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+    for n in range(30):
+        (tmp_path / f"{n:02}.png").write_bytes(as_png(photo(40 if n < 9 else 32, 32, n)))
+    job, names = PackJob(str(tmp_path), "", Geometry(32, 32), RowOptions()), sorted(os.listdir(tmp_path))
+    for first, count in ((1, 0), (2, 21)):
+        assert decoded(job, Task(0, 0, names[first:], [0] * (30 - first)), at_once=1)[2] == count
+
+
+def test_rows_of_another_bit_depth_take_no_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+    (tmp_path / "0.png").write_bytes(as_png(photo(32, 32, 1)))
+    job = PackJob(str(tmp_path), "", Geometry(32, 32), RowOptions(bit_depth=16))
+    assert Decoder(Geometry(32, 32), bit_depth=16).inflate is None
+    maker = BlockWorker(job)._photographs
+    assert maker is None or maker._decoder.inflate is None
+
+
 def test_a_file_changed_lately_is_left_to_where_it_is_read_twice(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task(0, 0, ["00.jpg", "01.jpg"], [0, 1])
     job = PackJob(str(mixed), "", Geometry(32, 32), RowOptions())
@@ -242,6 +339,7 @@ def call(paths: list[str], rows: Any, **changed: Any) -> Any:
         "first": 0,
         "plan": lambda width, height: ((width, height), (16, 12), (0, 0), (16, 12), 2),
         "sha256": hashlib.sha256,
+        "inflate": None,
         "rows": rows,
         "row_bytes": 16 * 12 * 3,
         "marks": bytearray(),
@@ -354,8 +452,8 @@ def test_a_file_that_changes_while_it_is_read_is_left(mixed: Path, tmp_path: Pat
     program = (
         "import hashlib, sys; from packer.pixels.native.live import native;"
         "plan = lambda *size: (size, (16, 12), (0, 0), (16, 12), 2);"
-        "print(*(len(native().photographs([name], 0, plan, hashlib.sha256, bytearray(576), 576, bytearray(), 0, -10**18)[0])"
-        " for name in sys.argv[1:]))"
+        "print(*(len(native().photographs([name], 0, plan, hashlib.sha256, None, bytearray(576), 576, bytearray(), 0, -10**18)"
+        "[0]) for name in sys.argv[1:]))"
     )
     words = [sys.executable, "-c", program, "calm.jpg", "victim.jpg"]
     found = environment(ROOT) | {"LD_PRELOAD": str(tmp_path / "shim.so")}

@@ -29,13 +29,17 @@ class PlainPng:
 
     def filtered(self) -> bytes | None:
         """Inflate the lines, each with the number of its filter in front; None where they are not exactly the picture's."""
-        expected = self.height * (1 + self.width * self.channels)
-        inflate = zlib.decompressobj()
-        try:
-            lines = inflate.decompress(self.compressed, expected + 1)
-        except zlib.error:
-            return None
-        return lines if len(lines) == expected and inflate.eof and not inflate.unused_data else None
+        return inflated(self.compressed, self.height * (1 + self.width * self.channels))
+
+
+def inflated(compressed: bytes, size: int) -> bytes | None:
+    """Inflate size bytes; None where there are not exactly so many."""
+    inflate = zlib.decompressobj()
+    try:
+        data = inflate.decompress(compressed, size + 1)
+    except zlib.error:
+        return None
+    return data if len(data) == size and inflate.eof and not inflate.unused_data else None
 
 
 def read_plain(data: bytes) -> PlainPng | None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from packer.pixels.formats import jpeg
 
 # as native.c has it; both change with the functions
-INTERFACE = 6
+INTERFACE = 7
 
 Pair = tuple[int, int]
 # uint8 without gaps, arrays of numpy included
@@ -31,14 +31,15 @@ class RowOf(Protocol):
 
 # (width, height) of the picture that is decoded, of that resized, x, y of the row in it, (width, height) of the row; the filter
 Plan = tuple[Pair, Pair, Pair, Pair, int]
-# of a file: bytes, mtime_ns, sha256, width, height, and what stands before the first scan where a color profile does
-Made = tuple[int, int, str, int, int, bytes]
+# of a file: bytes, mtime_ns, sha256, width, height, what stands before the first scan where a profile does, whether it is a PNG
+Made = tuple[int, int, str, int, int, bytes, bool]
 
 
 class PhotographsOf(Protocol):
-    """Makes the rows of files in one call, up to the first that is anything but a sound and plain JPEG in a file at rest.
+    """Makes the rows of files in one call, up to the first that is anything but plain and sound, in a file at rest.
 
-    plan: asked for a picture's (width, height); None leaves the file to the caller.
+    Plain are JPEGs and, of the row's size, PNGs. plan: asked for a picture's (width, height); None leaves the file to the caller.
+    inflate: returns so many bytes of compressed data, or None; where it is None, no PNG is served.
     rows: uint8[len(paths), row_bytes], written to. marks: int64[4] of the image in flight, or empty; first: the number of the
     first file. One that was changed in the last settled_ns is left to the caller.
     Returns what is known of each file, the crc32 of all rows behind those of which crc32 is, three sums and three sums of
@@ -51,6 +52,7 @@ class PhotographsOf(Protocol):
         first: int,
         plan: Callable[[int, int], Plan | None],
         sha256: Callable[[memoryview], Any],
+        inflate: Callable[[bytes, int], bytes | None] | None,
         rows: memoryview,
         row_bytes: int,
         marks: Any,
