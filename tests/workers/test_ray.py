@@ -37,9 +37,12 @@ def cluster() -> Iterator[Any]:
     """A Ray cluster with a head node of one CPU; tests add others."""
     utilities = pytest.importorskip("ray.cluster_utils", reason="ray is not installed: pip install 'pixpack[ray]'")
     settings = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 << 20}
-    made = utilities.Cluster(initialize_head=True, head_node_args=settings)
-    yield made
-    made.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        # else its workers wait for all other tests on this machine
+        patch.setenv("RAY_worker_niceness", "0")
+        made = utilities.Cluster(initialize_head=True, head_node_args=settings)
+        yield made
+        made.shutdown()
 
 
 @pytest.fixture
