@@ -106,6 +106,9 @@ def read_tars(
     names = sorted({name for record in records for name in record.cells})
     columns = {name: [record.cells.get(name) for record in records] for name in names}
     inputs.texts = take_texts(str(paths[0]), columns, where, options.text_column, inputs.notes)
+    for name in columns.keys() & {suffix for record in records for suffix in record.suffixes}:
+        # of a label the line's end is no part; a text that is kept has it
+        columns[name] = [cell.strip() if isinstance(cell, str) else cell for cell in columns[name]]
     names = sorted(columns)
     table = Table.of(str(paths[0]), columns, where, options.missing, classes)
     target = options.target_column
@@ -332,7 +335,7 @@ def _tar_member(number: int, info: tarfile.TarInfo) -> Member:
 
 def _tar_labels(suffix: str, data: bytes, where: str) -> dict[str, Any]:
     """Return what a label member says, as columns: a JSON object's fields, else one under the member's suffix."""
-    text = data.decode("utf-8-sig", "surrogateescape").strip()
+    text = data.decode("utf-8-sig", "surrogateescape")
     if suffix.rpartition(".")[2] != "json":
         return {suffix: text}
     try:

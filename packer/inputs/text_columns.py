@@ -40,7 +40,8 @@ def take_texts(
         if column not in columns:
             known = ", ".join(columns) or "none beside the path"
             raise ScanError(f"{name} has no column {column!r}, which --text-column names. It has: {known}.")
-        if reason := "a batch has that name already" if column in _TAKEN else unfit(column, found):
+        others = {*found, *columns} - {column}
+        if reason := "a batch has that name already" if column in _TAKEN else unfit(column, others):
             raise ScanError(f"the column {column!r} of {name} can be no text: {reason}. Rename it.")
         cells = columns.pop(column)
         found[column] = [_text(cell, column, where, index) for index, cell in enumerate(cells)]

@@ -201,12 +201,14 @@ def test_a_tar_has_texts_beside_its_images(table: Path, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "shard.tar", "w") as tar:
         for number, path in enumerate(first):
             tar.add(path, f"{number}.jpg")
-            for suffix, data in (("txt", f"caption {number}"), ("cls", str(number))):
+            for suffix, data in (("txt", f" caption {number}\n"), ("cls", f"{number}\n")):
                 member = tarfile.TarInfo(f"{number}.{suffix}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data.encode()))
     inputs = scan(tmp_path / "shard.tar", options=PackOptions(text_column="txt"))[""]
-    assert (inputs.texts, inputs.targets.tolist()) == ({"txt": ["caption 0", "caption 1"]}, [0, 1])
+    assert (inputs.texts, inputs.targets.tolist()) == ({"txt": [" caption 0\n", " caption 1\n"]}, [0, 1])
+    # as a label the same members are numbers
+    assert scan(tmp_path / "shard.tar", options=PackOptions(target_column="cls"))[""].targets.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -214,10 +216,11 @@ def test_a_tar_has_texts_beside_its_images(table: Path, tmp_path: Path) -> None:
     [
         ("path,caption\na.jpg,x\n", "title", "has no column 'title', which --text-column names. It has: caption."),
         ("path,a b\na.jpg,x\n", "a b", "the column 'a b' of .* can be no text: its name cannot be that of a tensor"),
+        ("path,Alt,alt\na.jpg,x,3\n", "Alt", "can be no text: its name differs from another's in case alone. Rename it."),
         ("path,targets\na.jpg,x\n", "targets", "can be no text: a batch has that name already. Rename it."),
         ("path,c\na.jpg," + "é" * (MOST_TEXT_BYTES // 2 + 1), "c", "line 2 of .* has 1,048,578 bytes as c"),
     ],
-    ids=["no-column", "no-name", "taken", "too-long"],
+    ids=["no-column", "no-name", "case", "taken", "too-long"],
 )
 def test_a_column_that_can_be_no_text_is_refused(tmp_path: Path, rows: str, column: str, message: str) -> None:
     # Python's csv has cells of 128 KiB

@@ -6,6 +6,7 @@ import collections
 import itertools
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from conftest import photo
 from packer import OptionsError, PackError, pack
 from packer.cli.app import run
 from packer.operations.planning.crop_boxes import boxes_in, drawn_boxes
-from packer.operations.planning.plan import measured, plan
+from packer.operations.planning.plan import measured, plan, summary
 from packer.pixels.geometry import Geometry
 from reader.format.manifest import PIXELS, read_manifest
 
@@ -87,6 +88,26 @@ def test_a_plan_of_images_that_cannot_be_decoded_has_no_time(tmp_path: Path) -> 
     photo(100, 75, 0).save(tmp_path / "cut.jpg")
     (tmp_path / "cut.jpg").write_bytes((tmp_path / "cut.jpg").read_bytes()[:700])
     assert plan(tmp_path, crop=56, workers=1).time is None
+
+
+def test_a_plan_has_the_bytes_of_compressed_rows(mixed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
+    found = plan(mixed, crop=56, workers=1)
+    words = shlex.split(found.recommended)
+    assert run(["build", str(mixed), str(tmp_path / "out"), *words, "--compress", "--max-rejects", "1"]) == 0
+    manifest = read_manifest(tmp_path / "out")
+    ends = np.fromfile(tmp_path / "out/_tensordict/frames.memmap", "<i8")
+    assert found.time is not None
+    assert found.time.compressed_share == pytest.approx(int(ends.max()) / manifest.pixel_bytes)
+    assert f"{found.recommended} --compress takes " in summary(found)
+
+
+def test_a_plan_without_the_library_names_no_compressed_rows(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    found = plan(mixed, crop=56, workers=1)
+    assert found.time is not None
+    assert found.time.compressed_share is None
+    assert "--compress" not in summary(found)
 
 
 def test_the_command_prints_a_plan(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,6 +104,16 @@ def test_a_part_on_a_cluster_goes_with_one_of_this_machine(
 
 
 @pytest.mark.slow
+def test_compressed_rows_of_a_cluster_are_those_of_one_machine(cluster: Any, photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
+    kind: dict[str, Any] = {"fit": "none", "max_size": 32, "compress": True}
+    pack(photos, tmp_path / "whole", workers=1, **kind)
+    report = pack(photos, tmp_path / "out", engine="ray", address=cluster.address, **kind)
+    assert (report.rows, report.rejected) == (149, 1)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+@pytest.mark.slow
 def test_an_update_on_a_cluster_keeps_rows(cluster: Any, photos: Path, tmp_path: Path) -> None:
     whole = _whole(photos, tmp_path)
     report = update(photos, tmp_path / "whole", engine="ray", address=cluster.address)

@@ -9,7 +9,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -17,16 +17,19 @@ from PIL import Image
 from packer.errors import DecodeError
 from packer.inputs.samples import Inputs
 from packer.operations.planning.crop_boxes import boxes_in
-from packer.options import MAX_PIXELS
+from packer.options import CHANNELS, MAX_PIXELS
 from packer.packing.image_sizes import sources_of
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
+from packer.pixels.row import Row
+from reader import frames
 
 _SAMPLE = 64
 # Large images are decoded until so much time has passed.
 _MOST_SECONDS = 3.0
 
 Arguments = ParamSpec("Arguments")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,15 @@ class PackTime:
 
     sampled: images that were decoded. workers: the processes that the estimate is for.
     pack_seconds: to pack all images, less writing. epoch_seconds: to decode all, cut a random box and resize it to the crop with
-    Pillow, as an epoch of ImageFolder does.
+    Pillow, as an epoch of ImageFolder does. compressed_share: what the rows of these images take with --compress, of raw; None
+    where the library for that is not installed.
     """
 
     sampled: int
     workers: int
     pack_seconds: float
     epoch_seconds: float
+    compressed_share: float | None = None
 
     @property
     def epochs(self) -> float:
@@ -63,6 +68,7 @@ def pack_time(
     decoder, draw = Decoder(geometry, channels=channels), np.random.default_rng(0)
     count, until = 0, time.monotonic() + _MOST_SECONDS
     pack_seconds = epoch_seconds = 0.0
+    compression = _Compression(geometry, channels)
     for data in _sampled(splits):
         if count and time.monotonic() > until:
             break
@@ -71,15 +77,41 @@ def pack_time(
                 warnings.simplefilter("ignore")
                 with Image.open(io.BytesIO(data)) as image:
                     box = boxes_in(np.array([image.size], np.float64), scale, ratio, draw)[0]
-                seconds = _timed(_packed, decoder, data)
-                epoch = _timed(_cropped, data, box.tolist(), crop)
+                seconds, row = _timed(_packed, decoder, data)
+                epoch, _ = _timed(_cropped, data, box.tolist(), crop)
         except Exception:  # whatever is wrong with it, packing says it, with a reason
             continue
         pack_seconds, epoch_seconds, count = pack_seconds + seconds, epoch_seconds + epoch, count + 1
+        compression.add(row)
     if not count:
         return None
     share = sum(map(len, splits.values())) / count / workers
-    return PackTime(count, workers, pack_seconds * share, epoch_seconds * share)
+    return PackTime(count, workers, pack_seconds * share, epoch_seconds * share, compression.share)
+
+
+class _Compression:
+    """What rows take compressed."""
+
+    def __init__(self, geometry: Geometry, channels: str) -> None:
+        self._sides = None if geometry.fit == "none" else (geometry.height, geometry.width)
+        self._packer: frames.Packer | None
+        try:
+            self._packer = frames.Packer(CHANNELS[channels])
+        except frames.MissingLibraryError:
+            self._packer = None
+        self._packed_bytes = self._raw_bytes = 0
+
+    def add(self, row: Row) -> None:
+        """Compress a row."""
+        if self._packer is not None:
+            pixels = np.frombuffer(row.pixels, np.uint8)
+            self._packed_bytes += len(self._packer.pack(pixels, *(self._sides or row.content[2:])))
+            self._raw_bytes += len(pixels)
+
+    @property
+    def share(self) -> float | None:
+        """Bytes of frames for each byte of rows; None: they cannot be compressed here."""
+        return self._packed_bytes / self._raw_bytes if self._raw_bytes else None
 
 
 def _sampled(splits: dict[str, Inputs]) -> Iterator[bytes]:
@@ -96,10 +128,12 @@ def _sampled(splits: dict[str, Inputs]) -> Iterator[bytes]:
         first += len(inputs)
 
 
-def _packed(decoder: Decoder, data: bytes) -> None:
-    """Do for an image what a worker of a pack does, but for writing."""
+def _packed(decoder: Decoder, data: bytes) -> Row:
+    """Do for an image what a worker of a pack does, but for writing; returns its row."""
     hashlib.sha256(data)
-    zlib.crc32(decoder.row(data).pixels)
+    row = decoder.row(data)
+    zlib.crc32(row.pixels)
+    return row
 
 
 def _cropped(data: bytes, box: list[float], crop: int) -> None:
@@ -110,8 +144,10 @@ def _cropped(data: bytes, box: list[float], crop: int) -> None:
     picture.resize((crop, crop), Image.Resampling.BILINEAR, box=(x0, y0, x0 + width, y0 + height))
 
 
-def _timed(call: Callable[Arguments, None], *arguments: Arguments.args, **keywords: Arguments.kwargs) -> float:
-    """Return the processor seconds of a call."""
+def _timed(
+    call: Callable[Arguments, Made], *arguments: Arguments.args, **keywords: Arguments.kwargs
+) -> tuple[float, Made]:
+    """Return the processor seconds of a call, and what it made."""
     started = time.process_time()
-    call(*arguments, **keywords)
-    return time.process_time() - started
+    made = call(*arguments, **keywords)
+    return time.process_time() - started, made

@@ -203,6 +203,12 @@ def summary(found: SizePlan) -> str:
     lines.append(
         f"{found.recommended} --levels 2 takes {with_levels[0]}, --levels 3 {with_levels[1]}, to train at smaller sizes"
     )
+    if found.time is not None and (share := found.time.compressed_share) is not None:
+        lines.append(
+            f"{found.recommended} --compress takes {size_text(int(best.pixel_bytes * share))}, {share:.2f} of"
+            f" {size_text(best.pixel_bytes)} ({counted(found.time.sampled, 'image', 'images')} measured), read more slowly from"
+            " memory and faster from a slow disk"
+        )
     if found.lies_by_class and best.pixel_bytes > class_order.WINDOW_BYTES:
         lines.append(f"these images {class_order.ADVICE}")
     if found.time is not None:
