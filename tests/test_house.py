@@ -60,7 +60,9 @@ def may_import(module: str, other: str) -> bool:
         return True
     if above.split(".")[0] != below.split(".")[0]:
         is_open = below in ("reader.format", "reader.frames", "reader.system")
-        is_open |= below == "reader.remote" and (above == "packer.operations" or "store.remote" in module)
+        is_open |= below == "reader.remote" and (
+            above in ("packer.operations", "packer.sources") or "store.remote" in module
+        )
         return is_open or (module == "packer.cli.commands.bench" and below == "reader.bench")
     if above == "reader.transforms":
         return below in ("reader.store", "reader.format", "reader.epoch", "reader.system")

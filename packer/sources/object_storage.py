@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import os
 import re
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from packer.errors import RemoteError
+from reader.format.errors import StoreError
 from reader.format.shown import redacted
 
+if TYPE_CHECKING:
+    from reader.remote.objects import Objects
+
+# Names that every library writes into a request as they are.
+_PLAIN_FOLDER = re.compile(r"s3://[a-z0-9][a-z0-9.-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*/?")
+_KEYS = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
 _BUCKET = re.compile(r'(bucket name ")[^"]*@')
 
 
@@ -35,6 +45,37 @@ def open_url(url: str) -> tuple[Any, str]:
             f"{redacted(url)} cannot be opened: {redacted(str(e))}. Expected for example s3://bucket/folder."
         ) from None
     return files, path.rstrip("/")
+
+
+def direct_objects(url: str) -> Objects | None:
+    """Return what reads objects by obstore, with a tenth of s3fs's CPU time; None where s3fs may take other settings.
+
+    For a process that does not fork. Both take the keys and the address from the environment; what s3fs, botocore or fsspec read
+    from files, such as a profile or an endpoint, obstore does not.
+    """
+    if not _PLAIN_FOLDER.fullmatch(url) or not all(map(os.environ.get, _KEYS)) or os.environ.get("AWS_PROFILE"):
+        return None
+    # imported before this process was forked, its runtime would hang; set in a file, the endpoint is another
+    if "obstore" in sys.modules or _has_fsspec_settings() or "endpoint" in _aws_config():
+        return None
+    with contextlib.suppress(ImportError, ValueError, StoreError):
+        from reader.remote.objects import Objects
+
+        return Objects(url)
+    return None
+
+
+def _has_fsspec_settings() -> bool:
+    import fsspec
+
+    return bool(fsspec.config.conf.get("s3"))
+
+
+def _aws_config() -> str:
+    path = os.environ.get("AWS_CONFIG_FILE") or os.path.expanduser("~/.aws/config")
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+        return file.read()
+    return ""
 
 
 def reason(error: BaseException) -> str:

@@ -77,6 +77,10 @@ class Objects:
             )
         return data
 
+    def read_once(self, name: str, most_bytes: int) -> memoryview:
+        """Return all of an object, asked for once; raises whatever is wrong, as a StoreError or an error of obstore."""
+        return self._get(name, 0, None, most_bytes)
+
     def size(self, name: str) -> int:
         """Return the bytes of an object, as the server says it; raises as `read`."""
         about = self._retried(name, lambda: self._library.head(self._store, name))

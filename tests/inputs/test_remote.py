@@ -17,12 +17,13 @@ import pytest
 from conftest import interrupted, make_tree, store_bytes
 
 from packer import ScanError, pack, seal_parts
-from packer.errors import SourceError
+from packer.errors import DecodeError, SourceError
 from packer.operations.verify import verify
 from packer.sources import object_storage, roots
 from packer.sources import remote as remotes
 from packer.store import blocks
 from reader.format.manifest import read_json_lines
+from reader.remote import objects
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'pixpack[remote]'")
 
@@ -214,6 +215,81 @@ def test_a_bucket_that_is_emptied_or_refused_meanwhile_is_no_reject(
     with pytest.raises(SourceError, match=r"s3://pictures/set is gone, or empty; tried 2 times"):
         pack(url, tmp_path / "out", size=32, workers=1, max_rejects="100%", progress=empty)
     assert not (tmp_path / "out/manifest.json").exists()
+
+
+class Direct:
+    """Objects that are read without fsspec: of names with an x there are none."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def read_once(self, name: str, most_bytes: int) -> memoryview:
+        self.asked.append(name)
+        if "x" in name:
+            raise OSError("no answer")
+        return memoryview(b"direct " + name.encode())
+
+
+def test_what_is_not_read_directly_is_read_by_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct = Direct()
+    monkeypatch.setattr(remotes, "direct_objects", lambda url: direct)
+    monkeypatch.setattr(remotes, "_REQUESTS", 1)
+    monkeypatch.setattr(remotes.RemoteSource, "fetch", lambda source: b"fsspec " + source.path.encode())
+    fetcher = remotes.Fetcher("memory://any")
+    paths = ["a/b.jpg", "x1.jpg", "a b.jpg", "a//b.jpg", "../b.jpg", "a%20b.jpg", "x2.jpg", "c.jpg", "x3.jpg", "d.jpg"]
+    fetcher.expect(enumerate(paths))
+    found = [fetcher.source(n, path).read()[0].decode().split()[0] for n, path in enumerate(paths)]
+    assert found == ["direct", *["fsspec"] * 6, "direct", "fsspec", "fsspec"]
+    # three times in vain, and no more
+    assert direct.asked == ["a/b.jpg", "x1.jpg", "x2.jpg", "c.jpg", "x3.jpg"]
+
+
+def test_objects_are_read_directly_where_both_libraries_have_the_same_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    _set_aws(monkeypatch, "http://127.0.0.1:9")
+    monkeypatch.delitem(sys.modules, "obstore", raising=False)
+    monkeypatch.setattr(objects, "Objects", lambda url: url)
+    assert object_storage.direct_objects("s3://pictures/set") == "s3://pictures/set"
+    for url in (
+        "memory://set",
+        "gs://pictures/set",
+        "s3://pictures/a%20b",
+        "s3://pictures/a b",
+        "s3://user:word@pictures",
+    ):
+        assert object_storage.direct_objects(url) is None
+    config = tmp_path / "config"
+    config.write_text("[default]\nendpoint_url = https://elsewhere\n")
+    for name, value in (("AWS_PROFILE", "other"), ("AWS_SECRET_ACCESS_KEY", ""), ("AWS_CONFIG_FILE", str(config))):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            assert object_storage.direct_objects("s3://pictures/set") is None
+    with monkeypatch.context() as changed:
+        changed.setitem(fsspec.config.conf, "s3", {"endpoint_url": "https://elsewhere"})
+        assert object_storage.direct_objects("s3://pictures/set") is None
+    # of a process that forked
+    monkeypatch.setitem(sys.modules, "obstore", sys)
+    assert object_storage.direct_objects("s3://pictures/set") is None
+
+
+def test_a_pack_from_s3_reads_objects_directly(
+    images: Path, tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    url = _upload(images, f"{s3}/set")
+    monkeypatch.delitem(sys.modules, "obstore", raising=False)
+    fetched = remotes.Fetcher(url)
+    assert fetched._direct is not None
+    paths = sorted(path.relative_to(images).as_posix() for path in images.rglob("*.jpg"))[:6]
+    fetched.expect(enumerate([*paths, "gone.jpg"]))
+    for number, path in enumerate(paths):
+        assert fetched.source(number, path).read()[0] == (images / path).read_bytes()
+    with pytest.raises(DecodeError, match="there is no such file"):
+        fetched.source(len(paths), "gone.jpg").read()
+    # all but the last
+    assert fetched._direct_tries == remotes._TRIES - 1
 
 
 def test_requests_are_in_flight_while_others_wait_and_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
