@@ -31,6 +31,13 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
     """
     root = Path(out)
     manifest = read_manifest(root)
+    _check_files(root, manifest)
+    for factor in manifest.levels:
+        _check_level(root, manifest, factor)
+    return manifest
+
+
+def _check_files(root: Path, manifest: Manifest) -> None:
     _check_splits(root)
     parents = [parent for name in manifest.files for parent in Path(name).parents]
     for folder in {str(parent) for parent in parents} - {"."}:
@@ -46,29 +53,34 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
             raise StoreError(
                 f"{root / name} is not what the manifest implies. The store is damaged or mixed: copy it again."
             )
-    for factor in manifest.levels:
-        _check_level(root, manifest, factor)
     if unlisted := next(unlisted_files(root, manifest), ""):
         raise StoreError(
             f"{root}/{shown(unlisted)} is not a file of this store, and other programs may load it. Remove it."
         )
-    return manifest
 
 
 def _check_level(root: Path, manifest: Manifest, factor: int) -> None:
     """Check that a level is a store of as many rows, of the kind that its store has."""
     path = level_path(root, factor)
-    level = check_store(path)
+    level = read_manifest(path)
+    # first: levels in levels may be any number deep
+    if level.levels or (level.compression is None) != (manifest.compression is None):
+        raise StoreError(
+            f"{path} is no level of {root}: it has levels, or other rows are compressed. Copy the store again."
+        )
+    _check_files(path, level)
+    sides = manifest.height // factor, manifest.width // factor
+    if not manifest.has_own_sizes and (level.height, level.width) != sides:
+        raise StoreError(
+            f"{path} has rows of {level.height} x {level.width}, expected {sides[0]} x {sides[1]}: it is no level of {root}. Copy"
+            " the store again."
+        )
     for what in ("rows", "channels", "has_content", "has_own_sizes", "rejected"):
         found, expected = getattr(level, what), getattr(manifest, what)
         if found != expected:
             raise StoreError(
                 f"{path} has {what} {found}, {root} has {expected}: it is no level of it. Copy the store again."
             )
-    if level.levels or (level.compression is None) != (manifest.compression is None):
-        raise StoreError(
-            f"{path} is no level of {root}: it has levels, or other rows are compressed. Copy the store again."
-        )
 
 
 def unlisted_files(root: Path, manifest: Manifest) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -16,9 +17,9 @@ from packer import OptionsError, PackError, merge, pack, plan, pull, push, subse
 from packer.cli.app import run
 from packer.operations.planning.plan import summary
 from packer.packing import levels
-from reader import MemmapDataset, StoreError, concat
+from reader import CenterCrop, MemmapDataset, MemmapLoader, StoreError, concat
 from reader.format.check import check_store
-from reader.format.tensors import level_files
+from reader.format.tensors import is_of_level, level_files
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "levels"
 KINDS: list[dict[str, Any]] = [
@@ -204,6 +205,45 @@ def test_a_folder_of_this_name_that_is_none_of_a_store_is_not_removed(folder: Pa
     (tmp_path / "out" / "levels" / "mine.txt").write_text("mine")
     with pytest.raises(PackError, match="also holds levels/mine.txt, which would be deleted"):
         pack(folder, tmp_path / "out", overwrite=True, **options)
+
+
+def with_level(out: Path, level: Path) -> Path:
+    """Put another store in the place of a store's half, and list its files as that of it."""
+    shutil.rmtree(out / "levels/2")
+    shutil.copytree(level, out / "levels/2")
+    head = json.loads((out / "manifest.json").read_bytes())
+    for name, entry in head["files"].items():
+        if is_of_level(name) and (out / name).exists():
+            content = (out / name).read_bytes()
+            entry |= {"size_bytes": len(content), "digest": f"sha256:{hashlib.sha256(content).hexdigest()}"}
+    write_head(out, head)
+    return out
+
+
+def test_a_level_that_has_levels_is_refused_before_these_are_looked_at(tmp_path: Path) -> None:
+    out = with_level(shutil.copytree(GOLDEN, tmp_path / "out"), GOLDEN)
+    (out / "levels/2/levels/2/manifest.json").write_bytes(b"none")
+    with pytest.raises(StoreError, match="levels/2 is no level of .*: it has levels"):
+        check_store(out)
+
+
+def test_a_level_of_rows_of_another_size_is_refused(folder: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"max_rejects": 1, "workers": 1}
+    pack(folder, tmp_path / "out", size=32, levels=2, **options)
+    pack(folder, tmp_path / "flat", size=(8, 32), **options)
+    with pytest.raises(StoreError, match="levels/2 has rows of 8 x 32, expected 16 x 16: it is no level of"):
+        check_store(with_level(tmp_path / "out", tmp_path / "flat"))
+
+
+def test_a_row_of_a_level_that_has_another_size_is_named(tmp_path: Path) -> None:
+    for name, size in (("one", (64, 48)), ("other", (64, 50))):
+        make_tree(tmp_path / name, classes=1, each=3, size=size)
+        pack(tmp_path / name, tmp_path / f"{name}-out", fit="none", levels=2, workers=1)
+    data = MemmapDataset(with_level(tmp_path / "one-out", tmp_path / "other-out/levels/2"))
+    for residency in ("cache", "ram", "disk"):
+        loader = MemmapLoader(data, 3, transform=CenterCrop(8), size=8, residency=residency)
+        with pytest.raises(StoreError, match=r"levels/2: row 0 has 32 x 25 pixels, expected 32 x 24"):
+            list(loader)
 
 
 def test_a_level_of_another_store_is_refused_or_named(tmp_path: Path) -> None:

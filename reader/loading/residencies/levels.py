@@ -87,12 +87,14 @@ class LevelRows:
         """Return rows int64[B] of the store, smaller by a factor: an ImageBatch, or a RaggedBatch."""
         copy = self._copies.get(factor)
         if copy is None:
+            self._check_shapes(rows, factor)
             return self.stores[factor].gather(rows.numpy(), self._memory(factor))
         return self.read_from((copy.units, copy.slots.of), rows.numpy(), factor)
 
     def read_from(self, held: _Held, rows: Rows, factor: int) -> Batch:
         """Return rows whose units are in memory."""
         store, (units, slots_of), memory = self.stores[factor], held, self._memory(factor)
+        self._check_shapes(torch.from_numpy(rows), factor)
         if store.frames is not None:
             batch, copies = store.begin_unpacking(rows, memory, functools.partial(bytes_from, units, slots_of))
             copies.wait()
@@ -128,6 +130,21 @@ class LevelRows:
             return True
         data = [] if self._is_warm else [self._of_level(factor) for factor in self.stores]
         return any(reads_of(d, self._processes).are_cold(d.opened_store.opened("pixels")) for d in data)
+
+    def _check_shapes(self, rows: torch.Tensor, factor: int) -> None:
+        """Raise StoreError where a row with a size of its own is of another size on a level than its box is placed on."""
+        own, level = self.stores[1].mapped, self.stores[factor].mapped
+        if not (isinstance(own, RaggedBatch) and isinstance(level, RaggedBatch)):
+            return
+        expected = (own.shapes.index_select(0, rows)[:, :2] // factor).clamp(min=1)
+        found = level.shapes.index_select(0, rows)[:, :2]
+        if len(wrong := (found != expected).any(dim=1).nonzero()[:, 0]):
+            first = int(wrong[0])
+            (height, width), (to_be, wide) = found[first].tolist(), expected[first].tolist()
+            raise StoreError(
+                f"{self.stores[factor].path}: row {int(rows[first])} has {height} x {width} pixels, expected {to_be} x {wide}."
+                " The store is damaged or mixed: copy it again."
+            )
 
     def _memory(self, factor: int) -> Callable[[int], torch.Tensor]:
         """Return what gives memory for rows of a level: that of rows whose crops are made is used again."""
