@@ -274,7 +274,7 @@ def test_objects_are_read_directly_where_both_libraries_have_the_same_settings(
     assert object_storage.direct_objects("s3://pictures/set") is None
 
 
-def test_a_pack_from_s3_reads_objects_directly(
+def test_objects_in_s3_are_read_directly(
     images: Path, tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
