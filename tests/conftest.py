@@ -33,6 +33,9 @@ Feed = Callable[[bytes], None]
 hypothesis_settings.register_profile("pixpack", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("pixpack")
 
+# Before torch is imported: its threads, for which others wait here, sleep between two operations instead of spinning.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 PACK = [sys.executable, "-m", "packer"]
 
