@@ -1,13 +1,17 @@
-"""What the random numbers of a batch hang on, written on it: epoch, position, seed; and the epoch that is running."""
+"""What the random numbers of a batch hang on, written on it: epoch, position, seed; the epoch that is running; modes of draws."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch._C import _pop_torch_dispatch_stack, _push_on_torch_dispatch_stack
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_Mode = TypeVar("_Mode", bound="ThreadMode")
 
 # Of a batch that no MemmapLoader made: its epoch, and the position of its first row; those of the others are below it.
 UNKNOWN = -1
@@ -69,3 +73,24 @@ def reading(source: Any) -> Iterator[None]:
 def wrapped(value: int) -> int:
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
+
+
+class ThreadMode(TorchDispatchMode):
+    """Sees torch's operators of the thread that enters it, as those that draw random numbers, also inside torch.compile's code.
+
+    Unlike other modes it may be entered and left while another thread enters and leaves modes, as torch.compile does: those also
+    set flags of the process back to what they were, and two threads that take turns leave them set; torch.compile then compiles
+    again what it has compiled.
+    """
+
+    def __enter__(self: _Mode) -> _Mode:
+        _push_on_torch_dispatch_stack(self)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        _pop_torch_dispatch_stack(None)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile compile under it, which would run uncompiled from then on."""
+        return True

@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 
 # Of a block, which has one row more than that at most; see `check_cache_size`.
 _USUAL_BLOCK_BYTES = 8 << 20
+# How long a fetcher that nobody asks any more is waited for.
+_END_SECONDS = 5.0
 
 
 class RemoteStore:
@@ -266,5 +268,9 @@ def _end(process: subprocess.Popen[str]) -> None:
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
-    with contextlib.suppress(Exception):
-        process.wait(timeout=5)
+    try:
+        process.wait(timeout=_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        # it waits for the network; what it has not marked as whole is fetched again
+        process.kill()
+        process.wait()

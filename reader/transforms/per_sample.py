@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import TensorDict
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from reader.epoch import loop_runs
+from reader.epoch import ThreadMode, loop_runs
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.system import available_cpus
 from reader.transforms.random import PER_SAMPLE, check_batch, draw
@@ -136,7 +135,7 @@ class PerSample:
         return own
 
 
-class _Seeded(TorchDispatchMode):
+class _Seeded(ThreadMode):
     """Lets what this thread draws from torch's generator of the process come from one of its own."""
 
     def __init__(self, seed: int) -> None:

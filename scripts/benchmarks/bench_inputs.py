@@ -36,7 +36,7 @@ from reader.format.manifest import PIXELS, read_manifest
 from scripts.benchmarks._bench import BenchError, machine, publish, ratios, spread, table
 from scripts.benchmarks._pack_ways import Job, Task, in_processes, make_rows
 from scripts.benchmarks.arguments import bench_parser
-from scripts.benchmarks.bench_pack import SCALED_LEVELS, watched_pack
+from scripts.benchmarks.bench_pack import SCALED_LEVELS, seen, watched_pack
 from scripts.benchmarks.timing import in_turns, seconds
 from scripts.samples.scenes import SCENES, draw, with_noise
 
@@ -143,14 +143,14 @@ def many(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     report["path_characters"] = round(sum(map(len, inputs.paths[:1000])) / len(inputs.paths[:1000]), 1)
     report["progress_calls"] = len(reported) - 1
     del inputs
-    lines = [["", "images", "seconds", "images/s", "worker MiB", "parent MiB"]]
+    lines = [["", "images", "seconds", "images/s", "worker", "parent"]]
     for name, images, number in (("few", few, min(1000, count)), ("all", all_of_them, count)):
         begun = time.perf_counter()
         peaks = watched_pack(Job(images, work, [], [], [], [], TINY[0], workers), work / f"store-{name}")
         seconds = time.perf_counter() - begun
         report[name] = {"images": number, "seconds": round(seconds, 2), "own_mib": peaks}
         rate = f"{number / seconds:,.0f}"
-        lines.append([name, f"{number:,}", f"{seconds:.1f}", rate, str(peaks["worker"]), str(peaks["parent"])])
+        lines.append([name, f"{number:,}", f"{seconds:.1f}", rate, seen(peaks["worker"]), seen(peaks["parent"])])
     print(table(lines))
     print(
         f"listed in {report['list_seconds']} s, {report['list_bytes_per_image']} bytes an image of"

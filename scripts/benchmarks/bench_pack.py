@@ -193,7 +193,7 @@ def text(report: dict[str, Any]) -> str:
     counts = f"{report['count']} files, {report['size']} x {report['size']}, {report['workers']} workers"
     return (
         f"{counts}, {report['runs']} runs: medians; ratios are medians of the ratios of each run\n{table(lines)}\n"
-        f"own memory: {memory['worker']} MiB the largest worker, {memory['parent']} MiB the parent\n"
+        f"own memory: {seen(memory['worker'])} the largest worker, {seen(memory['parent'])} the parent\n"
         f"checked: {checks['rows']} rows, {checks['equal_rows']} equal to the tutorial's to the byte,"
         f" {checks['scaled_rows']} DCT-scaled and {checks['scaled_levels']} levels off on average,"
         f" {checks['turned_rows']} turned by EXIF and not compared"
@@ -203,11 +203,13 @@ def text(report: dict[str, Any]) -> str:
 # -- memory
 
 
-def watched_pack(job: Job, out: Path) -> dict[str, float]:
+def watched_pack(job: Job, out: Path) -> dict[str, float | None]:
     """Pack by the command, looking at memory meanwhile; returns the peaks in MiB: the largest worker's, the parent's.
 
+    A pack of a few tiny images may end between two looks: what was not seen is None.
+
     Raises:
-        BenchError: the command failed, or no worker was seen.
+        BenchError: the command failed.
     """
     peaks = {"worker": 0, "parent": 0}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
@@ -219,9 +221,12 @@ def watched_pack(job: Job, out: Path) -> dict[str, float]:
             time.sleep(SAMPLE_SECONDS)
         if process.returncode:
             raise BenchError(f"pack ended with exit code {process.returncode}: {process.stderr.read().strip()}")
-    if not peaks["worker"]:
-        raise BenchError("no worker of pack was seen in /proc, so their memory is not known.")
-    return {name: round(value / 2**20, 1) for name, value in peaks.items()}
+    return {name: round(value / 2**20, 1) if value else None for name, value in peaks.items()}
+
+
+def seen(mib: float | None) -> str:
+    """Write a peak of watched_pack."""
+    return "not seen" if mib is None else f"{mib} MiB"
 
 
 def children(pid: int) -> list[int]:

@@ -279,7 +279,7 @@ def _as_program(words: list[str], own: Path, environment: Mapping[str, str]) -> 
     os.chdir(own)
     os.environ.clear()
     os.environ.update(environment)
-    tempfile.tempdir = None
+    tempfile.tempdir, sys.dont_write_bytecode = None, True
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         descriptor = os.open(own / "tmp" / name, os.O_RDWR | os.O_CREAT)
         os.dup2(descriptor, number)

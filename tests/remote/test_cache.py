@@ -102,6 +102,16 @@ def test_a_fetcher_that_dies_while_it_is_asked_is_one_sentence(range_server: Ran
     remote.ensure([3])
 
 
+def test_a_fetcher_that_does_not_end_is_killed(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader.remote.presence._END_SECONDS", 0.1)
+    fetcher = RemoteStore(range_server.url, tmp_path)._started()
+    os.kill(fetcher._process.pid, signal.SIGSTOP)
+    fetcher.close()
+    assert fetcher._process.returncode == -signal.SIGKILL
+
+
 def _fetch(pipe: Connection, url: str, cache: Path) -> None:
     store = RemoteStore(url, cache)
     pipe.send(store._started()._process.pid)
