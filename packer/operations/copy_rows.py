@@ -27,12 +27,12 @@ from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.files import remove_tree, sync_folder
 from packer.store.lock import Lock
-from packer.store.out_folder import ANNOUNCED, check_destination, check_out, resolved_out
+from packer.store.out_folder import ANNOUNCED, check_destination, check_out, check_takes_splits, resolved_out
 from packer.store.parts import check_no_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.swap import finish_swap
 from reader.format.check import check_store
-from reader.format.manifest import MANIFEST, FileEntry, Manifest
+from reader.format.manifest import FileEntry, Manifest
 from reader.format.tensors import level_path
 from reader.format.unfinished import PARTS, PULLED
 
@@ -48,10 +48,8 @@ def copy_plans(
         OptionsError: OUT is inside one of the stores.
         PackError: OUT is in the way, a store is damaged or was replaced meanwhile; DiskFullError, LockedError.
     """
-    if "" not in plans and (out / MANIFEST).exists():
-        raise PackError(
-            f"{out} holds a store; the splits {', '.join(plans)} cannot be put into it. Choose another OUT."
-        )
+    if "" not in plans:
+        check_takes_splits(out, f"the splits {', '.join(plans)} cannot be put into it")
     guard_standard_streams()
     options, destinations = (
         OutputOptions(overwrite=overwrite),

@@ -33,12 +33,19 @@ from packer.sources.roots import is_missing
 from packer.store.build_folder import finish, replaces_store
 from packer.store.disk_space import guard_standard_streams
 from packer.store.lock import Lock
-from packer.store.out_folder import announce, check_destination, check_out, is_finished, is_replaced, resolved_out
+from packer.store.out_folder import (
+    announce,
+    check_destination,
+    check_out,
+    check_takes_splits,
+    is_finished,
+    is_replaced,
+    resolved_out,
+)
 from packer.store.parts import Part, begun_from, check_no_parts, check_part
 from packer.store.reports import summed_report
 from packer.store.swap import finish_swap
 from packer.workers.block_worker import PackJob
-from reader.format.manifest import MANIFEST
 from reader.format.shown import redacted
 
 if TYPE_CHECKING:
@@ -258,10 +265,8 @@ def pack_sources(
         parts = _listed(sources, options)
     except (ScanError, SourceError) as e:
         raise _away(e, sources, target) from None
-    if "" not in parts and (target / MANIFEST).exists():
-        raise PackError(
-            f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
-        )
+    if "" not in parts:
+        check_takes_splits(target, f"the splits of {sources[0]} cannot be packed into it")
     _check_no_stale_split(parts, target, sources[0])
     if check is not None:
         check(parts)

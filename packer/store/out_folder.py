@@ -18,10 +18,11 @@ from packer.store.lock import Lock
 from packer.system import FULL
 from packer.text import system_reason
 from reader.format.filesystem import error_path, refresh_names
+from reader.format.journal import JOURNAL
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
 from reader.format.tensors import FACTORS, LEVELS_FOLDER, TEXTS_FILE
-from reader.format.unfinished import command_to_resume, read_unfinished
+from reader.format.unfinished import PARTS, PULLED, command_to_resume, read_unfinished, unfinished_message
 
 # Marks a folder whose pack, begun or not, replaces the store beside it.
 ANNOUNCED = f"{journals.FOLDER}/announced"
@@ -55,6 +56,18 @@ def check_destination(sources: list[str], out: Path) -> None:
     for images in sources:
         if os.path.isdir(images):
             _check_folder(images, out)
+
+
+def check_takes_splits(out: Path, what: str) -> None:
+    """Refuse a folder for the stores of splits that is a store, or an unfinished one; raises PackError.
+
+    Args:
+        what: is to be done with the splits: "the splits of images cannot be packed into it".
+    """
+    if (out / MANIFEST).exists():
+        raise PackError(f"{out} holds a store; {what}. Choose another OUT.")
+    if any((out / name).exists() for name in (JOURNAL, PARTS, PULLED)):
+        raise PackError(f"{unfinished_message(out)}. Until then {what}: choose another OUT.")
 
 
 def check_out(out: Path, options: OutputOptions, *, is_held: bool = False) -> None:

@@ -216,7 +216,8 @@ class Trial:
 
     def _makes_a_store(self) -> bool:
         """Tell whether the command was to write a store, rather than a part of one or its own help."""
-        return not {"-h", "--help", "--version"} & set(self.words) and "--part" not in self.words
+        names = {word.partition("=")[0] for word in self.words}
+        return not {"-h", "--help", "--version", "--part"} & names
 
     def _pack(self, words: list[str]) -> tuple[int, str]:
         environment = os.environ | {

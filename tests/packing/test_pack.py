@@ -24,6 +24,8 @@ from conftest import PACK, harm_at, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
+from packer.operations.merge import merge
+from packer.operations.transfer.splits import pull
 from packer.operations.verify import verify
 from packer.packing import build
 from packer.report import Progress
@@ -794,6 +796,16 @@ def test_splits_are_not_packed_into_a_store_nor_from_nothing(images: Path, tmp_p
     make_tree(tmp_path / "splits/train", classes=2, each=2)
     with pytest.raises(PackError, match="holds a store; the splits of .* cannot be packed into it"):
         pack(tmp_path / "splits", tmp_path / "out", size=32)
+    pack(tmp_path / "splits", tmp_path / "stores", size=32)
+    pack(images, tmp_path / "parts", size=32, part="1/2")
+    for put in (
+        lambda: pack(tmp_path / "splits", tmp_path / "parts", size=32),
+        lambda: pull(f"file://{tmp_path}/stores", tmp_path / "parts"),
+        lambda: merge([tmp_path / "stores", tmp_path / "stores"], tmp_path / "parts"),
+    ):
+        with pytest.raises(PackError, match="parts is incomplete: its parts are not sealed.* choose another OUT"):
+            put()
+    assert os.listdir(tmp_path / "parts") == [".packing"]
     (tmp_path / "splits/val").mkdir()
     with pytest.raises(ScanError, match="val holds no image. Fill it or remove it"):
         pack(tmp_path / "splits", tmp_path / "new", size=32)

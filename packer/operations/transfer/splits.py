@@ -14,6 +14,7 @@ from packer.inputs.splits import split_folders, stores_of
 from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer
 from packer.operations.transfer.pull import pull_store
 from packer.operations.transfer.push import announce, check_push, push_store
+from packer.store.out_folder import check_takes_splits
 from packer.store.remote.objects import open_objects
 from reader.format.check import check_store
 from reader.format.manifest import MANIFEST
@@ -65,15 +66,12 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
 
     Raises:
         OptionsError: out holds something else, or url holds no store.
-        PackError: the storage fails, bytes are not those of the manifest; or DiskFullError.
+        PackError: the storage fails, bytes are not those of the manifest; out is a store; or DiskFullError.
     """
     splits = _splits_at(url)
     if not splits:
         return pull_store(url, out, progress=progress)
-    if (Path(out) / MANIFEST).exists():
-        raise OptionsError(
-            f"{out} holds a store; the splits of {redacted(url)} cannot be pulled into it. Choose another OUT."
-        )
+    check_takes_splits(Path(out), f"the splits of {redacted(url)} cannot be pulled into it")
     reports: list[CopyReport] = []
     for split in splits:
         report_sum = _after(reports, 0, progress)
