@@ -1,4 +1,4 @@
-"""The compiled part of packer: built where there are a C compiler and libjpeg's headers, left out elsewhere."""
+"""The compiled part of packer and reader: built where there are a C compiler and libjpeg's headers, left out elsewhere."""
 
 import os
 import sys
@@ -10,9 +10,9 @@ _PARTS = ("huffman", "jpeg_file", "jpeg_row", "photographs", "plain_png", "resam
 setup(
     ext_modules=[
         Extension(
-            "packer.pixels.native._native",
-            [f"packer/pixels/native/{name}.c" for name in ("native", *_PARTS)],
-            depends=[f"packer/pixels/native/{name}.h" for name in _PARTS],
+            "pixpack_native._native",
+            [f"pixpack_native/{name}.c" for name in ("native", *_PARTS)],
+            depends=[f"pixpack_native/{name}.h" for name in _PARTS],
             define_macros=[("PIXPACK_FAST_HUFFMAN", None)] if os.environ.get("PIXPACK_FAST_HUFFMAN") == "1" else [],
             libraries=["jpeg"] if sys.platform == "win32" else ["jpeg", "m"],
             extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-ffp-contract=off", "-fvisibility=hidden"],

@@ -25,23 +25,25 @@ from pathlib import Path
 from scripts import ROOT
 from scripts.benchmarks._fresh import Failed, Fresh
 
-# In the wheel nothing but the three packages; in the sdist what its tests need.
+# In the wheel nothing but the four packages; in the sdist what its tests need.
 WHEEL_HAS = (
     "packer/cli/app.py",
     "packer/py.typed",
     "pixpack/__init__.py",
     "pixpack/py.typed",
+    "pixpack_native/__init__.py",
+    "pixpack_native/py.typed",
     "reader/loading/loader.py",
     "reader/FORMAT.md",
     "reader/py.typed",
 )
 # Where a compiler and libjpeg-turbo's headers are; elsewhere the wheel goes without.
-COMPILED = "packer/pixels/native/_native."
+COMPILED = "pixpack_native/_native."
 SDIST_HAS = (
     "README.md",
-    "packer/pixels/native/native.c",
-    "packer/pixels/native/photographs.c",
-    "packer/pixels/native/resample.h",
+    "pixpack_native/native.c",
+    "pixpack_native/photographs.c",
+    "pixpack_native/resample.h",
     "LICENSE",
     "CHANGELOG.md",
     "tests/golden/v1.0/manifest.json",
@@ -112,10 +114,10 @@ def build(folder: Path, dist: Path) -> list[Path]:
         lacks("sdist", {name.partition("/")[2] for name in archive.getnames()}, SDIST_HAS)
     names = set(zipfile.ZipFile(wheel).namelist())
     lacks("wheel", names, WHEEL_HAS)
-    own = {"packer", "pixpack", "reader", f"pixpack-{version}.dist-info"}
+    own = {"packer", "pixpack", "pixpack_native", "reader", f"pixpack-{version}.dist-info"}
     foreign = {name for name in names if name.split("/")[0] not in own}
     if foreign:
-        raise Failed(f"the wheel holds {sorted(foreign)[:5]}, expected packer, pixpack and reader alone.")
+        raise Failed(f"the wheel holds {sorted(foreign)[:5]}, expected packer, pixpack, pixpack_native and reader alone.")
     print(
         f"built {sdist.name} and {wheel.name} in {fresh.seconds['build']:.0f} s: {len(names)} files in the wheel,"
         f" {'with' if any(name.startswith(COMPILED) for name in names) else 'without'} the compiled part"

@@ -14,7 +14,7 @@ import packer
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for package in ("packer", "reader")
+    for package in ("packer", "pixpack_native", "reader")
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 # Arrows go down these floors and may skip some; rooms of one floor do not know each other.
@@ -58,6 +58,8 @@ def may_import(module: str, other: str) -> bool:
     above, below = room(module), room(other)
     if above == below or module in DOORS:
         return True
+    if below == "pixpack_native":
+        return module == "packer.pixels.compiled"
     if above.split(".")[0] != below.split(".")[0]:
         is_open = below in ("reader.format", "reader.frames", "reader.system")
         is_open |= below == "reader.remote" and (
@@ -126,6 +128,10 @@ def test_reader_never_imports_the_packer_or_its_libraries(module: str) -> None:
 @pytest.mark.parametrize("module", [name for name in FILES if name.startswith("packer")])
 def test_packer_never_imports_torch(module: str) -> None:
     assert not IMPORTS[module] & {"torch", "tensordict"}
+
+
+def test_the_compiled_part_imports_nothing_of_ours() -> None:
+    assert IMPORTS["pixpack_native"] <= {"pixpack_native", *sys.stdlib_module_names}
 
 
 @pytest.mark.parametrize("module", [name for name in FILES if name.startswith("reader.format")])

@@ -11,7 +11,7 @@ import pytest
 from test_docs import DOCS, FORMAT, PAGES, README, ROOT, rows_of_table
 
 LANGUAGE = DOCS / "contributing" / "language.md"
-SOURCES = sorted(path for package in ("packer", "reader") for path in (ROOT / package).rglob("*.py"))
+SOURCES = sorted(path for package in ("packer", "pixpack_native", "reader") for path in (ROOT / package).rglob("*.py"))
 OTHER = [ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"]
 CODE = re.compile(r"^( *)```.*?^ *```$|`[^`\n]*`", re.M | re.S)
 

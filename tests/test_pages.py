@@ -18,7 +18,7 @@ from packer import pack
 DOCS = ROOT / "docs"
 MIGRATION, ARCHITECTURE = DOCS / "how-to" / "migrate.md", DOCS / "contributing" / "architecture.md"
 TROUBLESHOOTING = [DOCS / "how-to" / "troubleshooting" / name for name in ("packing.md", "reading.md")]
-SOURCES = sorted([*(ROOT / "packer").rglob("*.py"), *(ROOT / "reader").rglob("*.py")])
+SOURCES = sorted(path for name in ("packer", "pixpack_native", "reader") for path in (ROOT / name).rglob("*.py"))
 WAYS = ["ImageFolder, its DataLoader kept", "ImageFolder", "FFCV", "tensordict"]
 
 
@@ -129,7 +129,7 @@ def test_the_architecture_names_every_room_and_files_that_exist() -> None:
     rooms = {path.parent.name for path in SOURCES if path.name == "__init__.py"} - {"packer", "reader"}
     assert len(rooms) >= 17
     assert sorted(name for name in rooms if f"`{name}/`" not in text) == []
-    named = re.findall(r"`((?:packer|reader)/[\w./]+)`", ARCHITECTURE.read_text(encoding="utf-8"))
+    named = re.findall(r"`((?:packer|reader|pixpack_native)/[\w./]+)`", ARCHITECTURE.read_text(encoding="utf-8"))
     assert len(named) >= 15
     assert [name for name in named if not (ROOT / name).exists()] == []
 

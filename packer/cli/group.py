@@ -92,8 +92,8 @@ def _print_version(ctx: click.Context, option: click.Parameter, is_asked: bool) 
 def _decoders() -> str:
     """Name what decodes and resizes here, a line each."""
     try:
+        from packer.pixels.compiled import native
         from packer.pixels.formats.versions import decoder_versions
-        from packer.pixels.native.live import native
     except ImportError as e:
         return f"decoder: none: {e}\ncompiled part: not used: {e}"
     found, live = decoder_versions(), native()

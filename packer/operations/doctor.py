@@ -90,7 +90,7 @@ def _ourselves() -> Iterator[Finding]:
     home = Path(__file__).resolve().parents[2]
     yield Finding("pixpack", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
     owners = importlib.metadata.packages_distributions()
-    for name in ("reader", "packer"):
+    for name in ("reader", "packer", "pixpack_native"):
         strangers = sorted(set(owners.get(name, [])) - {"pixpack"})
         spec = importlib.util.find_spec(name)
         origin = Path(spec.origin).resolve() if spec and spec.origin else None
@@ -141,8 +141,8 @@ def _os_release() -> str:
 
 def _pillow() -> Iterator[Finding]:
     try:
+        from packer.pixels.compiled import native
         from packer.pixels.formats.versions import decoder_versions, missing_features
-        from packer.pixels.native.live import native
     except ImportError as e:
         yield Finding("Pillow", f"cannot be imported: {e}", MISSING, "pip install --force-reinstall pillow")
         return
@@ -163,7 +163,7 @@ def _pillow() -> Iterator[Finding]:
 def _compiled_part() -> Finding:
     name, what = "compiled part", "decodes and resizes JPEGs in one pass"
     try:
-        from packer.pixels.native.live import native
+        from packer.pixels.compiled import native
     except ImportError as e:
         return Finding(
             name, f"not used: Pillow cannot be imported ({e})", ADVICE, "pip install --force-reinstall pillow"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from packer.clock import StageClock
 from packer.options import MAX_PIXELS
+from packer.pixels.compiled import Plan, native
 from packer.pixels.formats import jpeg, png
 from packer.pixels.geometry import Geometry
-from packer.pixels.native.live import Plan, native
 from packer.pixels.row import Row
 from packer.pixels.row_rules import RowRules, note_profile
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from packer.pixels.compiled import ResizeOf, native
 from packer.pixels.formats.versions import pillow_distribution
-from packer.pixels.native.live import ResizeOf, native
 
 if TYPE_CHECKING:
     from PIL import Image

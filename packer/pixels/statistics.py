@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packer.pixels.native.live import Pixels, native
+from packer.pixels.compiled import Pixels, native
 
 # Lines that channels are summed over at once: so few that 255 times as many fit in uint16, so small that they stay in the
 # CPU's cache: 0.08 ms a row of 224 x 224 x 3 right after it was decoded, 0.13 all lines at once (2026-11-21).

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from packer.clock import StageClock
+from packer.pixels.compiled import native
 from packer.pixels.layout import RowLayout
-from packer.pixels.native.live import native
 from packer.pixels.row import Row
 from packer.pixels.statistics import ChannelSums
 from packer.store.blocks import Result

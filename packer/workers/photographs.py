@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from packer.clock import StageClock
+from packer.pixels.compiled import Made, PhotographsOf
 from packer.pixels.decode import Decoder, is_photograph
 from packer.pixels.formats import jpeg
-from packer.pixels.native.live import Made, PhotographsOf
 from packer.sources import local
 from packer.store.blocks import Result, Task
 from packer.workers.row_buffers import EqualRowBuffer

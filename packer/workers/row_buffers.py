@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from packer.clock import StageClock
+from packer.pixels.compiled import native
 from packer.pixels.layout import RowLayout
-from packer.pixels.native.live import native
 from packer.pixels.row import Row
 from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.blocks import Result

@@ -2,7 +2,7 @@
 
     python -m scripts.stress.fuzz_native --seconds 600 --seed 1
 
-Builds packer/pixels/native with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
+Builds pixpack_native/ with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
 calls row() on damaged small JPEGs, photographs() on files of them and of PNGs, resize() on random pixels, with random sizes,
 origins and filters, and sums(), crc32() and unfilter() on bytes of any length, in a process of its own. Rows of photographs()
 are compared with row()'s, those of PNGs and all headers with what Python makes of them. Afterwards some of the calls are made
@@ -39,7 +39,7 @@ from packer.pixels.formats import jpeg, png
 from scripts.stress._mutated_images import Original, draw, make_jpeg, mutate
 
 _ROOT = Path(__file__).resolve().parents[2]
-_NATIVE = _ROOT / "packer/pixels/native"
+_NATIVE = _ROOT / "pixpack_native"
 _FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 _LIBRARIES = ("libasan.so", "libubsan.so")
 _ORIGINALS = 80

@@ -24,7 +24,7 @@ from PIL import Image
 
 from packer import pack
 from packer.pixels import decode
-from packer.pixels.native.live import Native
+from packer.pixels.compiled import Native
 from packer.sources.local import LocalSource
 
 

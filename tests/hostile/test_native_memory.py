@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from packer.pixels.native import live
+from packer.pixels import compiled
 from scripts.stress import fuzz_native
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_some_calls_under_sanitizers() -> None:
     if shutil.which("gcc") is None or fuzz_native.missing():
         pytest.skip("gcc with libasan and libubsan is not here")
-    if live.native().is_missing:
+    if compiled.native().is_missing:
         pytest.skip("the compiled part could not be built here")
     command = [sys.executable, "-m", "scripts.stress.fuzz_native", "--seconds=0", "--calls=950", "--seed=7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
@@ -33,9 +33,9 @@ def test_some_calls_under_sanitizers() -> None:
     assert result["png_rows"] > 20
 
 
-@pytest.mark.skipif(live.native().row is None, reason="the compiled part is not used here")
+@pytest.mark.skipif(compiled.native().row is None, reason="the compiled part is not used here")
 def test_places_and_sizes_at_the_ends_of_an_int_give_none() -> None:
-    native = live.native()
+    native = compiled.native()
     assert native.row is not None
     assert native.resize is not None
     most = (1 << 31) - 1

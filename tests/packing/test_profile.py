@@ -18,9 +18,9 @@ from packer.cli.app import run
 from packer.cli.messages import profile_table
 from packer.clock import STAGES, StageClock, added
 from packer.pixels import decode, statistics
+from packer.pixels.compiled import Native
 from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.geometry import Geometry
-from packer.pixels.native.live import Native
 from packer.sources.local import LocalSource
 from packer.store.journal import Journal
 from packer.workers import block_worker as workers

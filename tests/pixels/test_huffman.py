@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from packer.pixels import compiled
 from packer.pixels.formats import jpeg
-from packer.pixels.native import live
 from scripts.stress._mutated_images import Original, mutate
 
-NATIVE = Path(__file__).resolve().parents[2] / "packer" / "pixels" / "native"
+NATIVE = Path(__file__).resolve().parents[2] / "pixpack_native"
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The compiled part, built with the option."""
-    if shutil.which("cc") is None or live.native().is_missing:
+    if shutil.which("cc") is None or compiled.native().is_missing:
         pytest.skip("the compiled part cannot be built here")
     library = tmp_path_factory.mktemp("built") / "_native.so"
     command = ["cc", "-O1", "-shared", "-fPIC", "-DPIXPACK_FAST_HUFFMAN", f"-I{sysconfig.get_path('include')}"]
@@ -142,8 +142,8 @@ def test_damaged_files_become_the_same_row_or_none(built: Any, seed: int) -> Non
 def test_another_libjpeg_than_it_was_built_for_decodes_itself() -> None:
     used = []
     part = SimpleNamespace(HEADERS="3.1.2", use_huffman=lambda is_wanted: used.append(is_wanted) or is_wanted)
-    assert live._huffman(part, "3.1.2") == "pixpack"
+    assert compiled._huffman(part, "3.1.2") == "pixpack"
     assert used == [True]
-    assert live._huffman(part, "3.1.1") == "libjpeg-turbo, as this was built for 3.1.2 and runs with 3.1.1"
+    assert compiled._huffman(part, "3.1.1") == "libjpeg-turbo, as this was built for 3.1.2 and runs with 3.1.1"
     assert used == [True, True, False]
-    assert live._huffman(SimpleNamespace(use_huffman=lambda is_wanted: False), "3.1.1") == "libjpeg-turbo"
+    assert compiled._huffman(SimpleNamespace(use_huffman=lambda is_wanted: False), "3.1.1") == "libjpeg-turbo"

@@ -19,18 +19,18 @@ import pytest
 from PIL import Image
 
 import packer
+import pixpack_native
 from packer.errors import DecodeError
-from packer.pixels import resize, statistics
+from packer.pixels import compiled, resize, statistics
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import jpeg, versions
 from packer.pixels.geometry import Geometry
-from packer.pixels.native import live
 from packer.pixels.row import Row
 from reader.format.manifest import read_manifest
 from scripts import environment
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = live.native()
+NATIVE = compiled.native()
 
 
 @pytest.fixture(autouse=True)
@@ -266,7 +266,7 @@ def test_the_code_for_other_processors_makes_the_same_bytes(tmp_path: Path) -> N
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    folder = ROOT / "packer" / "pixels" / "native"
+    folder = ROOT / "pixpack_native"
     include = sysconfig.get_paths()["include"]
     command = [
         compiler,
@@ -376,7 +376,7 @@ def test_statistics_are_the_same_without_the_compiled_part(channels: int, monkey
     found = []
     for is_compiled in (True, False):
         if not is_compiled:
-            monkeypatch.setattr(statistics, "native", live.Native)
+            monkeypatch.setattr(statistics, "native", compiled.Native)
         equal, ragged = statistics.ChannelSums(channels), statistics.RaggedBlock(channels)
         equal.add(rows[:3], 33 * channels)
         equal.add(rows[3:], 33 * channels)
@@ -404,16 +404,16 @@ def test_sums_of_incomplete_pixels_are_refused() -> None:
 
 
 def test_a_file_built_from_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "INTERFACE", live.INTERFACE + 1)
-    assert live.native.__wrapped__() == live.Native(
+    monkeypatch.setattr(pixpack_native, "INTERFACE", pixpack_native.INTERFACE + 1)
+    assert compiled.native.__wrapped__() == compiled.Native(
         reason="built from other sources than these: build it again", is_missing=True
     )
 
 
 def test_it_says_why_it_does_not_decode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.jpeg, "library_version", lambda: "2.0")
-    monkeypatch.setattr(live.jpeg, "version_in", lambda path: "1.0" if "jpeg" in path else None)
-    found = live.native.__wrapped__()
+    monkeypatch.setattr(compiled.jpeg, "library_version", lambda: "2.0")
+    monkeypatch.setattr(compiled.jpeg, "version_in", lambda path: "1.0" if "jpeg" in path else None)
+    found = compiled.native.__wrapped__()
     assert found.row is None
     assert found.resize is not None
     assert found.reason == "not used to decode: it runs with libjpeg-turbo 1.0, and libturbojpeg is 2.0"
@@ -429,7 +429,7 @@ def test_photographs_need_neither_numpy_nor_pillow(suffix: str, imported: set[st
         words, cwd=tmp_path, env=environment(ROOT), capture_output=True, text=True, check=True, timeout=60
     )
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "packer.pixels.native._native" in modules
+    assert "pixpack_native._native" in modules
     assert {"numpy", "PIL.Image"} & modules == imported
 
 

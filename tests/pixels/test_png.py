@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 from packer.errors import DecodeError
+from packer.pixels.compiled import native
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import png
 from packer.pixels.geometry import Geometry
-from packer.pixels.native.live import native
 from packer.pixels.row import Row
 
 unfilter = native().unfilter

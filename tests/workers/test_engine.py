@@ -390,7 +390,7 @@ else:
     from packer.sources.local import LocalSource
     original = LocalSource.read
     from packer.pixels import decode
-    from packer.pixels.native.live import Native
+    from packer.pixels.compiled import Native
     decode.native = Native  # the compiled part reads files without LocalSource
     LocalSource.read = lambda self, **more: seen(self.path) or original(self, **more)
     pack(images, out, size=32, workers=2, timeout=1.0)
@@ -493,7 +493,7 @@ def test_no_worker_outlives_a_killed_pack_also_not_in_an_image_that_never_ends(t
     script = (
         "import os, sys, time\nfrom packer import pack\nfrom packer.pixels.decode import Decoder\n"
         "def row(self, data):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n"
-        "from packer.pixels import decode\nfrom packer.pixels.native.live import Native\n"
+        "from packer.pixels import decode\nfrom packer.pixels.compiled import Native\n"
         "decode.native, Decoder.row = Native, row\npack(sys.argv[1], sys.argv[2], size=32, workers=1)\n"
     )
     command = [sys.executable, "-c", script, str(images), str(tmp_path / "out")]

@@ -22,10 +22,10 @@ from PIL import Image, ImageCms
 
 from packer import pack
 from packer.options import RowOptions
+from packer.pixels import compiled
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import jpeg, png
 from packer.pixels.geometry import Geometry
-from packer.pixels.native import live
 from packer.sources import local
 from packer.store.blocks import Result, Task
 from packer.workers import photographs
@@ -34,7 +34,7 @@ from reader.format.samples import read_rejects
 from scripts import environment
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = live.native()
+NATIVE = compiled.native()
 pytestmark = pytest.mark.skipif(NATIVE.photographs is None, reason="the compiled part is not used here")
 # the time of a file that has long been there, which no test has
 LONG_AGO = -(10**18)
@@ -450,7 +450,7 @@ def test_a_file_that_changes_while_it_is_read_is_left(mixed: Path, tmp_path: Pat
     for name in ("calm.jpg", "victim.jpg"):
         shutil.copy(mixed / "00.jpg", tmp_path / name)
     program = (
-        "import hashlib, sys; from packer.pixels.native.live import native;"
+        "import hashlib, sys; from packer.pixels.compiled import native;"
         "plan = lambda *size: (size, (16, 12), (0, 0), (16, 12), 2);"
         "print(*(len(native().photographs([name], 0, plan, hashlib.sha256, None, bytearray(576), 576, bytearray(), 0, -10**18)"
         "[0]) for name in sys.argv[1:]))"

@@ -13,7 +13,7 @@
 #include "sums.h"
 #include "unfilter.h"
 
-/* Of the functions and what they do, as live.py expects it: a file that was built from other sources is not used. */
+/* Of the functions and what they do, as __init__.py expects it: a file that was built from other sources is not used. */
 #define INTERFACE 7
 
 /* What rows took to be resized, of all that row() took; changed under the GIL. */

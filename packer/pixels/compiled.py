@@ -1,4 +1,8 @@
-"""Whether the compiled part can be used here, and why not; the one module that imports it."""
+"""Whether the compiled part can be used here, and why not; packer's one module that imports it.
+
+It makes the bytes that `decode.py` makes with libjpeg-turbo and Pillow-SIMD, and leaves all that it does not serve to that.
+It never decides what is rejected, and words no reason.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from packer.pixels.formats import jpeg
-
-# as native.c has it; both change with the functions
-INTERFACE = 7
 
 Pair = tuple[int, int]
 # uint8 without gaps, arrays of numpy included
@@ -109,20 +110,17 @@ class Native:
 def native() -> Native:
     """Look whether the compiled part is built, and decodes as the libjpeg-turbo that decodes without it."""
     try:
-        from packer.pixels.native import _native  # type: ignore[attr-defined]
+        from pixpack_native import functions
+
+        built = functions()
     except ImportError as e:
-        needs = f"not built, as a C compiler and libjpeg-turbo's headers are needed for ({e})"
-        return Native(reason=needs, is_missing=True)
-    if getattr(_native, "INTERFACE", None) != INTERFACE:
-        return Native(reason="built from other sources than these: build it again", is_missing=True)
-    known = Native(None, _native.resize, _native.sums, _native.crc32, _native.resize_seconds, _native.unfilter)
-    own, other = jpeg.version_in(_native.library()), jpeg.library_version()
+        return Native(reason=str(e), is_missing=True)
+    known = Native(None, built.resize, built.sums, built.crc32, built.resize_seconds, built.unfilter)
+    own, other = jpeg.version_in(built.library()), jpeg.library_version()
     if own is None or own != other:
         found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"
         return replace(known, reason=f"not used to decode: {found}")
-    return replace(
-        known, row=_native.row, photographs=getattr(_native, "photographs", None), huffman=_huffman(_native, own)
-    )
+    return replace(known, row=built.row, photographs=getattr(built, "photographs", None), huffman=_huffman(built, own))
 
 
 def _huffman(built: Any, own: str) -> str:

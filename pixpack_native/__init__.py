@@ -1,0 +1,24 @@
+"""The compiled part of packer and reader, in C, which may be missing. It imports neither of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# as native.c has it; both change with the functions
+INTERFACE = 7
+
+
+def functions() -> Any:
+    """Import the module of the compiled functions.
+
+    Raises:
+        ImportError: it is not built, or was built from other sources; the text says which.
+    """
+    try:
+        from pixpack_native import _native  # type: ignore[attr-defined]
+    except ImportError as e:
+        needs = f"not built, as a C compiler and libjpeg-turbo's headers are needed for ({e})"
+        raise ImportError(needs) from e
+    if getattr(_native, "INTERFACE", None) != INTERFACE:
+        raise ImportError("built from other sources than these: build it again")
+    return _native
