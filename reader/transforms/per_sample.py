@@ -75,7 +75,7 @@ class PerSample:
     def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
         """Return an ImageBatch where the transform gives uint8, else the tuple of its images stacked and the targets.
 
-        With boxes or masks the second of the tuple is a dict by name, as a loader's is.
+        With extras, boxes and masks among them, or texts, the second of the tuple is a dict by name.
 
         Raises:
             ValueError: the rows have boxes or masks that the transform cannot move, or the results have several sizes.
@@ -96,11 +96,9 @@ class PerSample:
         stacked = torch.stack([sample["image"].movedim(0, -1) for sample in made])
         extras = _joined_labels(batch.extras, made) if has_labels else batch.extras
         if stacked.dtype != torch.uint8 or stacked.ndim != 4:
-            if not has_labels or extras is None:
-                return stacked.movedim(-1, 1), batch.targets
-            named: dict[str, Any] = dict(extras.items())
+            named: dict[str, Any] = {} if extras is None else dict(extras.items())
             named |= batch.texts  # type: ignore[misc]
-            return stacked.movedim(-1, 1), named | {"targets": batch.targets}
+            return stacked.movedim(-1, 1), named | {"targets": batch.targets} if named else batch.targets
         return replaced(batch, pixels=stacked, content=None, extras=extras)
 
     def _called(self, images: Sequence[Sample], seeds: list[int]) -> list[Sample]:

@@ -165,6 +165,19 @@ def test_numbers_with_a_point_come_with_their_targets() -> None:
     assert torch.equal(targets, batch.targets)
 
 
+def test_numbers_with_a_point_come_with_extras_and_texts_by_name() -> None:
+    batch = pictures(3)
+    batch.extras = TensorDict({"color": torch.arange(3)}, batch_size=[3])
+    _, named = PerSample(lambda image: image.float())(batch)
+    assert {name: values.tolist() for name, values in named.items()} == {
+        "color": [0, 1, 2],
+        "targets": batch.targets.tolist(),
+    }
+    batch.text_file = Texts()
+    _, named = PerSample(lambda image: image.float())(batch)
+    assert (sorted(named), named["caption"]) == (["caption", "color", "targets"], ["a cat"] * 3)
+
+
 def test_in_a_loader_and_after_our_own(shared_store: Path) -> None:
     chain = Compose([PerSample(shifted, threads=2), PerSample(shifted, threads=2)])
     found = []
