@@ -340,6 +340,11 @@ def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
     assert all(len(t["ratio"]["values"]) == 2 and t["per_sample_images_per_second"] for t in found["drawn"])
 
 
+def test_seconds_are_those_of_the_clock_that_is_given() -> None:
+    ticks = iter([1.0, 3.5])
+    assert load("benchmarks.timing").seconds(lambda: None, clock=lambda: next(ticks)) == 2.5
+
+
 def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = load("benchmarks.bench_transforms")
     wrong = bench.Case("wrong", bench.copied, lambda image, n: image.flip(-1), 1)

@@ -69,7 +69,7 @@ def may_import(module: str, other: str) -> bool:
     if above == "reader.transforms":
         return below in ("reader.store", "reader.format", "reader.epoch", "reader.system")
     if below == "reader.transforms":
-        return above == "reader.bench"
+        return above in ("reader.bench", "reader.loading")
     return above in FLOORS and below in FLOORS and FLOORS[above] < FLOORS[below]
 
 

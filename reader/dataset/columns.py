@@ -12,11 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.indexing import Index, is_row
 from reader.order import permuted
+from reader.store import Batch
 
 Columns = dict[str, list[Any]]
 
@@ -66,6 +67,14 @@ class ColumnDataset(Dataset[Any]):
         """Return the rows of a batch, each a dict; torch's DataLoader calls this, and the transform is called once."""
         columns = self[list(indices)]
         return [_row(columns, n) for n in range(len(indices))]
+
+    def as_sample(self, row: Batch) -> dict[str, Any]:
+        """Return a row of the store, an ImageBatch without a batch dimension, as indexing gives it."""
+        return _row(self._columns([self.dataset.as_sample(row)]), 0)
+
+    def joined(self, samples: list[dict[str, Any]]) -> Any:
+        """Join rows as torch's DataLoader does."""
+        return default_collate(samples)
 
     @property
     def column_names(self) -> list[str]:

@@ -45,7 +45,7 @@ class MemmapDataset(Dataset[Any]):
         split: which of the stores in that folder, such as "train"; their classes must be the same.
         classes: what the store's classes must be, in this order: `classes=train.classes` for a store packed on its own.
         transform: called with one image uint8[C, H, W], as ImageFolder does: per sample; with as_tuple=False with a one-row
-            ImageBatch. Whole batches on the device are `MemmapLoader(transform=...)`'s, and many times faster.
+            ImageBatch. A MemmapLoader calls it on threads. Whole batches are its own transform's, and many times faster.
         target_transform: called with one target, only with as_tuple.
         transforms: called with (image, target), only with as_tuple and in place of the two.
         as_tuple: indexing gives plain tuples: (image, target) of a row, (images, targets) of rows. With boxes, masks or several
@@ -172,7 +172,7 @@ class MemmapDataset(Dataset[Any]):
         else:
             positions = self.positions(index)
         if self.changes_samples:
-            return self._samples_at(positions)
+            return self.joined([self._sample(int(position)) for position in positions])
         batch = self._slice(index) if isinstance(index, slice) else self._gather(positions)
         return plain(batch, by_name=self.names_targets) if self.as_tuple else batch
 
@@ -371,24 +371,24 @@ class MemmapDataset(Dataset[Any]):
         """Say whether rows are transformed, or made PIL images, one by one."""
         return self.as_pil or any(t is not None for t in (self.transform, self.target_transform, self._joint))
 
-    def _sample(self, index: int) -> Any:
-        batch = self.opened_store.row(row := self._store_row(index))
+    def as_sample(self, row: Batch) -> Any:
+        """Return a row, an ImageBatch without a batch dimension, as indexing gives it: transformed."""
         if not self.as_tuple:
-            with rows_named(self.path, row):
-                return self.transform(batch) if self.transform else batch
-        image, target = sample_of(batch, by_name=self.names_targets)
-        if not self.changes_samples:
-            return image, target
-        with rows_named(self.path, row):
-            given, both = pil_image(image) if self.as_pil else image, self.transforms
-            return (given, target) if both is None else both(given, target)
+            return self.transform(row) if self.transform else row
+        image, target = sample_of(row, by_name=self.names_targets)
+        given, both = pil_image(image) if self.as_pil else image, self.transforms
+        return (given, target) if both is None else both(given, target)
 
-    def _samples_at(self, positions: Rows) -> Any:
-        """Return rows that were transformed one by one, joined where they can be: PIL images are a list."""
-        samples = [self._sample(int(position)) for position in positions]
+    def joined(self, samples: list[Any]) -> Any:
+        """Join transformed samples where they can be: PIL images are a list."""
         if not self.as_pil or self._joint is not None or self.transform is not None:
             return default_collate(samples)
         return [image for image, _ in samples], default_collate([target for _, target in samples])
+
+    def _sample(self, index: int) -> Any:
+        batch = self.opened_store.row(row := self._store_row(index))
+        with rows_named(self.path, row):
+            return self.as_sample(batch)
 
     def _slice(self, index: slice) -> Batch:
         rows = self.store_rows(positions := np.arange(*index.indices(len(self))))

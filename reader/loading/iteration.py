@@ -19,6 +19,7 @@ from reader.epoch import beside_loop, in_epoch, reading, stamped
 from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, without_thread
 from reader.loading.producer import Group, Unfinished
+from reader.loading.sample_transform import SampleTransform
 from reader.loading.schedule import Schedule
 from reader.loading.state import PassState
 from reader.loading.torch_modes import Draws, Modes, WouldDraw
@@ -184,7 +185,8 @@ class Finish:
         if transform is not None or not self._as_tuple:
             stamped(batch, epoch=self._epoch, position=start, seed=self._seed)
         if transform is not None:
-            named = rows_named(self._dataset.path, batch.rows)
+            # which of them it was, the transform of samples says itself
+            named = rows_named(self._dataset.path, None if isinstance(transform, SampleTransform) else batch.rows)
             with named, stage("transform"), in_epoch(self._epoch), reading(self._source), self._modes.entered():
                 made = self._transformed(transform, batch)
         if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
@@ -286,7 +288,7 @@ def _is_by_row(transform: object) -> bool:
 
 
 def _is_of_reader(transform: object) -> bool:
-    return type(transform).__module__.startswith("reader.transforms.")
+    return type(transform).__module__.startswith(("reader.transforms.", "reader.loading."))
 
 
 def _in_turn(made: Any, transform: Transform) -> Any:

@@ -26,6 +26,7 @@ from reader.loading.producer import Group
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
 from reader.loading.residencies.levels import may_read_levels
 from reader.loading.residencies.reading import reading_of
+from reader.loading.sample_transform import Collate
 from reader.loading.samplers import StepSampler, sampler_of
 from reader.loading.schedule import Schedule
 from reader.loading.sizes import BatchSize, Size, Sizes
@@ -34,6 +35,7 @@ from reader.loading.validation import (
     Item,
     Weights,
     check_others,
+    checked_collate,
     checked_device,
     checked_sampler,
     checked_threads,
@@ -50,7 +52,7 @@ class MemmapLoader:
     """Iterate over a MemmapDataset in batches.
 
     Args:
-        dataset: a MemmapDataset, a subset of one or what `concat` joined; also torch's Subset (random_split) or ConcatDataset.
+        dataset: a MemmapDataset, a subset of one or what `concat` joined; also torch's Subset, ConcatDataset, or a ColumnDataset.
         batch_size: rows a batch and rank; with size= also a function of its height and width, such as `ConstantPixels`.
         shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a
             window), True ("full" where the store fits in the memory of the machine or its cgroup, else, and of a store
@@ -68,7 +70,8 @@ class MemmapLoader:
         canonical_nodes: with shuffle="block", parts of the rows, each read by one node in all epochs: nodes fetch a store at a
             URL once together. The number of nodes divides it and does not change the order; it divides batch_size * world_size.
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
-        transform: without one the dataset's, where that is one of `reader.transforms`.
+        transform: without one the dataset's: one of `reader.transforms` is called with batches; any other, target_transform,
+            transforms and as_pil for each row, on threads of the CPU, seeded for it; samples are joined as a DataLoader's.
             Called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
             the tuple, anything else is what the loop gets. On the CPU it runs in the background thread, unless its first call
             in an epoch draws from torch's, numpy's or Python's own generator; then, and on CUDA, in the caller's, on its
@@ -92,6 +95,7 @@ class MemmapLoader:
         as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
             boxes, masks or several target columns (images, dict by name). False: an ImageBatch. The dataset's own as_tuple is
             that of indexing, and says nothing here.
+        collate_fn: makes a batch of a list of samples, where the dataset has a transform of samples, or columns.
         as_dict: names of images and targets, such as ("pixel_values", "labels"): the loop gets a dict of both.
         others: arguments of a DataLoader that change nothing here are ignored (num_workers, pin_memory, prefetch_factor, ...);
             those that would are refused with what to write instead.
@@ -149,26 +153,28 @@ class MemmapLoader:
         residency: str | Residency = "auto",
         as_tuple: bool = True,
         as_dict: tuple[str, str] | None = None,
+        collate_fn: Collate | None = None,
         **others: object,
     ) -> None:
         check_others(others)
-        dataset = packed_rows(dataset)
-        transform = transform_of_batches(dataset, transform)
+        rows, samples = packed_rows(dataset)
         if (prefetch := integer("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
         if transform is not None and not callable(transform):
             raise ValueError(f"transform is {transform!r}, expected a function of a batch.")
-        self.dataset, self.transform, self.prefetch = dataset, transform, prefetch
+        self.dataset, self.prefetch, self.device = rows, prefetch, checked_device(device)
         self.as_tuple, self.as_dict = truth("as_tuple", as_tuple), two_names(as_dict, as_tuple)
-        self._sizes = Sizes(size, transform, batch_size)
-        self.device = checked_device(device)
         self._given = given_ranks(rank, world_size)
         ranks = ranks_expected(self._given)
         self.threads = checked_threads(threads, ranks_here(ranks))
+        collate = checked_collate(collate_fn)
+        self._of_batches = functools.partial(transform_of_batches, samples, collate, self.threads, self.device)
+        self.transform = self._of_batches(transform)
+        self._sizes = Sizes(size, self.transform, batch_size)
         is_sampled, has_nodes = sampler is not None, canonical_nodes is not None
-        order = chosen_order(shuffle, dataset, weights=weights, is_sampled=is_sampled, has_nodes=has_nodes)
+        order = chosen_order(shuffle, rows, weights=weights, is_sampled=is_sampled, has_nodes=has_nodes)
         self.schedule = Schedule(
-            dataset,
+            rows,
             self._sizes.rows(0),
             order=order,
             seed=integer("seed", seed),
@@ -279,7 +285,8 @@ class MemmapLoader:
 
     def upcoming(self) -> tuple[int, int]:
         """Return epoch and position of the next pass, for the ranks that there are now."""
-        self.transform = transform_of_batches(self.dataset, self.transform)  # it may have been given one since
+        # the dataset may have been given one since
+        self.transform = self._of_batches(self.transform)
         checked_device(self.device)  # this may be a process that was forked since
         self._resolve_ranks()
         epoch, position = self.state.upcoming()

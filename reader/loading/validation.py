@@ -12,10 +12,12 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, default_collate
 
 from reader.dataset.collate import collate_whole
+from reader.dataset.columns import ColumnDataset
 from reader.dataset.concat import concat
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.indexing import own_method
 from reader.dataset.samples import Transform
+from reader.loading.sample_transform import Collate, Samples, SampleTransform
 from reader.system import available_cpus
 
 # What a sampler gives at a time: a row, or rows of a batch.
@@ -34,11 +36,12 @@ _HARMLESS = (
 # What it takes, this loader does not, and what to write instead.
 _INSTEAD = {
     "batch_sampler": "give it as sampler=, which takes samplers of rows and of batches",
-    "collate_fn": "batches are whole already: give what changes them as transform=, which is called with an ImageBatch",
     "generator": "the order depends on the seed: give seed=, such as generator.initial_seed()",
     "pin_memory_device": "give device=, which pins by itself",
     "worker_init_fn": "it starts no workers: call it yourself, once, or leave it out",
 }
+# Why a plain dataset has nothing to collate, and what to write instead.
+_NO_SAMPLES = "batches are whole already: give what changes them as transform=, which is called with an ImageBatch"
 
 
 def check_others(given: Mapping[str, object]) -> None:
@@ -47,15 +50,40 @@ def check_others(given: Mapping[str, object]) -> None:
     Those of a DataLoader that change nothing here are ignored, and defaults of the others.
     """
     for name, value in given.items():
-        is_default = value in (None, "") or (name == "collate_fn" and value in (default_collate, collate_whole))
-        if name in _HARMLESS or (name in _INSTEAD and is_default):
+        if name in _HARMLESS or (name in _INSTEAD and value in (None, "")):
             continue
         advice = _INSTEAD.get(name, "help(MemmapLoader) lists what it takes")
         raise TypeError(f"MemmapLoader takes no {name}=: {advice}.")
 
 
-def packed_rows(dataset: object) -> MemmapDataset:
-    """Return what a loader reads; of torch's Subset, which random_split gives, and ConcatDataset our own of the same rows.
+def checked_collate(collate_fn: object) -> Collate | None:
+    """Return what joins samples; None: as torch does by default.
+
+    Raises:
+        TypeError: it cannot be called.
+    """
+    if collate_fn is None or collate_fn in (default_collate, collate_whole):
+        return None
+    if not callable(collate_fn):
+        raise TypeError(f"collate_fn is {collate_fn!r}, expected a function of a list of samples.")
+    return collate_fn
+
+
+def packed_rows(dataset: object) -> tuple[MemmapDataset, Samples]:
+    """Return what a loader reads, and what makes samples of its rows, which is another one where that is a ColumnDataset.
+
+    Raises:
+        ValueError: it is no MemmapDataset, or of a class that indexes in a way of its own.
+    """
+    if isinstance(dataset, ColumnDataset):
+        _check_indexing(dataset)
+        return _packed_rows(dataset.dataset), dataset
+    rows = _packed_rows(dataset)
+    return rows, rows
+
+
+def _packed_rows(dataset: object) -> MemmapDataset:
+    """Return of torch's Subset, which random_split gives, and ConcatDataset our own of the same rows.
 
     Raises:
         ValueError: it is no MemmapDataset, or of a class that indexes in a way of its own.
@@ -64,15 +92,18 @@ def packed_rows(dataset: object) -> MemmapDataset:
     if isinstance(dataset, MemmapDataset):
         return dataset
     if isinstance(dataset, Subset) and isinstance(dataset.dataset, MemmapDataset | Subset | ConcatDataset):
-        return packed_rows(dataset.dataset).subset(dataset.indices)
+        return _packed_rows(dataset.dataset).subset(dataset.indices)
     if isinstance(dataset, ConcatDataset):
-        return concat([packed_rows(part) for part in dataset.datasets])
+        return concat([_packed_rows(part) for part in dataset.datasets])
     raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
 
 
 def _check_indexing(dataset: object) -> None:
     """Raise ValueError for a class that changes what indexing gives: batches are gathered without it."""
-    kind = next((kind for kind in (MemmapDataset, Subset, ConcatDataset) if isinstance(dataset, kind)), type(dataset))
+    kind = next(
+        (kind for kind in (MemmapDataset, ColumnDataset, Subset, ConcatDataset) if isinstance(dataset, kind)),
+        type(dataset),
+    )
     if (own := own_method(dataset, kind)) is not None:
         raise ValueError(
             f"{type(dataset).__name__} has its own {own}, which this loader does not call: give what it does as transform=,"
@@ -80,28 +111,54 @@ def _check_indexing(dataset: object) -> None:
         )
 
 
-def check_no_transform(dataset: MemmapDataset) -> None:
-    """Raise ValueError for a dataset that changes samples, which a loader does not call: its transform would be left out."""
-    if not dataset.changes_samples:
-        return
-    what = "as_pil=True" if dataset.as_pil else "a transform of samples"
-    raise ValueError(f"the dataset has {what}, which this loader does not call: give it transform= instead.")
+def transform_of_batches(
+    dataset: Samples, collate: Collate | None, threads: int, device: torch.device, transform: Transform | None
+) -> Transform | None:
+    """Return what a loader calls with batches: its own transform, or what the dataset does.
 
-
-def transform_of_batches(dataset: MemmapDataset, transform: Transform | None) -> Transform | None:
-    """Return what a loader calls with batches: its own transform, or the dataset's where that is one of `reader.transforms`.
+    That is the dataset's transform where it is one of `reader.transforms`, which take batches; what a dataset does to single
+    samples is done for each row, on so many threads.
 
     Raises:
-        ValueError: both have one, or the dataset changes samples otherwise.
+        ValueError: both have one, or samples are to be changed on a device.
+        TypeError: collate is given, and there are no samples.
     """
-    of_dataset = dataset.transform
-    is_ours = type(of_dataset).__module__.startswith("reader.transforms.")
-    if not is_ours or dataset.as_pil or dataset.target_transform is not None:
-        check_no_transform(dataset)
-        return transform
-    if transform is not None and transform is not of_dataset:
-        raise ValueError("the dataset and the loader both have a transform of batches. Give one of them, as a Compose.")
-    return of_dataset
+    given = None if isinstance(transform, SampleTransform) else transform
+    of_dataset, change = getattr(dataset, "transform", None), _change_of(dataset)
+    if change and given is not None and given is not of_dataset:
+        raise ValueError(
+            f"the dataset has {change}, and the loader a transform of batches. Give one of them: all to the dataset, or all to"
+            " the loader, as a Compose."
+        )
+    if not change or _takes_batches(dataset):
+        if collate is not None:
+            raise TypeError(f"MemmapLoader takes no collate_fn=: {_NO_SAMPLES}.")
+        return of_dataset if change else given
+    if device.type != "cpu":
+        raise ValueError(
+            f"the dataset has {change}, which takes one image at a time on the CPU, and device is '{device}'. Leave device= out,"
+            " and move each batch: reader.to_device(batch, device). Or give the loader a transform of batches."
+        )
+    # the one that it had knows which thread it must run on
+    is_same = isinstance(transform, SampleTransform) and transform.dataset is dataset
+    return transform if is_same else SampleTransform(dataset, threads, collate)
+
+
+def _change_of(dataset: Samples) -> str:
+    """Name what a dataset does to single samples, "" where it does nothing."""
+    if isinstance(dataset, ColumnDataset):
+        return "columns"
+    if not dataset.changes_samples:
+        return ""
+    names = [name for name in ("transform", "target_transform", "transforms") if getattr(dataset, name) is not None]
+    return f"a {names[0]}" if names else "as_pil=True"
+
+
+def _takes_batches(dataset: Samples) -> bool:
+    """Say whether all that a dataset does to its samples is one of our own transforms."""
+    if isinstance(dataset, ColumnDataset) or dataset.as_pil or dataset.target_transform is not None:
+        return False
+    return type(dataset.transform).__module__.startswith("reader.transforms.")
 
 
 def truth(name: str, value: object) -> bool:

@@ -11,7 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from reader.transforms.random import PER_SAMPLE, check_batch, draw
 
 # One row: image uint8[C, H, W]; where it has them, boxes float32[K, 4] (x0, y0, x1, y1), labels int64[K] and mask uint8[H, W].
 Sample = dict[str, torch.Tensor]
+_Row = TypeVar("_Row")
+_Made = TypeVar("_Made")
 
 # Held while the generators of Python's random and of numpy, which belong to the process, are seeded for one image.
 _OF_THE_PROCESS = threading.Lock()
@@ -68,9 +70,7 @@ class PerSample:
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise ValueError(f"threads is {threads!r}, expected 1 or more, or None.")
         self.transform, self.seed = transform, seed
-        self.threads = threads or available_cpus()
-        # seeds generators of the process, which a loop may draw from
-        self.needs_one_thread = False
+        self._rows = SeededRows(threads or available_cpus())
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
         """Return an ImageBatch where the transform gives uint8, else the tuple of its images stacked and the targets.
@@ -85,8 +85,7 @@ class PerSample:
         has_labels = bool(samples) and len(samples[0]) > 1
         if has_labels:
             _check_moves_labels(self.transform, samples[0])
-        seeds = (draw(batch, self.seed, PER_SAMPLE)[0] * 2**53).long().tolist()
-        made = self._called(samples, seeds)
+        made = self._called(samples, row_seeds(batch, self.seed))
         shapes = {tuple(sample["image"].shape) for sample in made}
         if len(shapes) > 1:
             raise ValueError(
@@ -101,39 +100,81 @@ class PerSample:
             return stacked.movedim(-1, 1), named | {"targets": batch.targets} if named else batch.targets
         return replaced(batch, pixels=stacked, content=None, extras=extras)
 
-    def _called(self, images: Sequence[Sample], seeds: list[int]) -> list[Sample]:
+    @property
+    def threads(self) -> int:
+        """How many images are transformed at once."""
+        return self._rows.threads
+
+    @property
+    def needs_one_thread(self) -> bool:
+        """Whether generators of the process are seeded for each image, which a loop may draw from."""
+        return self._rows.needs_one_thread
+
+    def _called(self, samples: Sequence[Sample], seeds: Sequence[int]) -> list[Sample]:
         """Call the transform for each row, in order."""
-        if self.threads > 1 and len(images) > 1 and not self.needs_one_thread:
-            before, copies = _states(), threading.local()
-            with ThreadPoolExecutor(self.threads) as pool:
-                made = list(pool.map(lambda image, seed: _one(self._of_thread(copies), image, seed), images, seeds))
+        own = threading.local()
+        # of this thread; the others take copies
+        own.transform = self.transform
+        return self._rows(lambda sample, seed: _one(self._of_thread(own), sample, seed), samples, seeds)
+
+    def _of_thread(self, own: threading.local) -> Callable[..., Any]:
+        """Give each thread a copy of a transform that keeps its generators and parameters in itself, as albumentations' do."""
+        if not _is_albumentations(self.transform):
+            return self.transform
+        if not hasattr(own, "transform"):
+            own.transform = copy.deepcopy(self.transform)
+        found: Callable[..., Any] = own.transform
+        return found
+
+
+class SeededRows:
+    """Calls a function for each row of a batch, in order, on several threads.
+
+    The function seeds torch's generator by `Seeded`. Where it draws from Python's or numpy's, which belong to the process, it is
+    called on one thread, and these are seeded for each row and restored: `needs_one_thread` then says so.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads, self.needs_one_thread = threads, False
+
+    def __call__(self, call: Callable[[_Row, int], _Made], rows: Sequence[_Row], seeds: Sequence[int]) -> list[_Made]:
+        """Return call(row, seed) of each."""
+        if not self.needs_one_thread:
+            before = _states()
+            made = self._on_threads(call, rows, seeds)
             # while a loop runs beside this, it may be what has drawn
             if loop_runs.get() or before == _states():
                 return made
-            # what was drawn belongs to no image: again, one after the other
+            # what was drawn belongs to no row: again, one after the other
             self.needs_one_thread = True
             _restore(before)
         with _OF_THE_PROCESS:
             before = _states()
             try:
-                return [
-                    _one(self.transform, image, seed, of_process=True)
-                    for image, seed in zip(images, seeds, strict=True)
-                ]
+                return [_process_seeded(call, row, seed) for row, seed in zip(rows, seeds, strict=True)]
             finally:
                 _restore(before)
 
-    def _of_thread(self, copies: threading.local) -> Callable[..., Any]:
-        """Give each thread a copy of a transform that keeps its generators and parameters in itself, as albumentations' do."""
-        if not _is_albumentations(self.transform):
-            return self.transform
-        if not hasattr(copies, "transform"):
-            copies.transform = copy.deepcopy(self.transform)
-        own: Callable[..., Any] = copies.transform
-        return own
+    def _on_threads(
+        self, call: Callable[[_Row, int], _Made], rows: Sequence[_Row], seeds: Sequence[int]
+    ) -> list[_Made]:
+        if self.threads == 1 or len(rows) < 2:
+            return [call(row, seed) for row, seed in zip(rows, seeds, strict=True)]
+        with ThreadPoolExecutor(self.threads) as pool:
+            return list(pool.map(call, rows, seeds))
 
 
-class _Seeded(ThreadMode):
+def row_seeds(batch: ImageBatch | RaggedBatch, seed: int = 0) -> list[int]:
+    """Return a seed for each row of a batch, a function of the loader's seed, the epoch, the position and `seed`.
+
+    Raises:
+        ValueError: the batch does not know its rows.
+    """
+    seeds: list[int] = (draw(batch, seed, PER_SAMPLE)[0] * 2**53).long().tolist()
+    return seeds
+
+
+class Seeded(ThreadMode):
     """Lets what this thread draws from torch's generator of the process come from one of its own."""
 
     def __init__(self, seed: int) -> None:
@@ -162,24 +203,25 @@ def _with_generator(func: Any) -> Any:
         other = getattr(func.overloadpacket, name)
         if {argument.name for argument in other._schema.arguments} == names | {"generator"}:
             return other
-    raise TypeError(f"PerSample cannot seed {func}, which takes no generator: leave it out of the transform.")
+    raise TypeError(f"{func} takes no generator, and cannot be seeded for a row: leave it out of the transform.")
 
 
-def _one(transform: Callable[..., Any], sample: Sample, seed: int, *, of_process: bool = False) -> Sample:
-    """Call a transform for a row with this seed; returns image [C, H, W] and labels, or what else it gave, as tensors.
+def _process_seeded(call: Callable[[_Row, int], _Made], row: _Row, seed: int) -> _Made:
+    """Call a function with generators of Python and numpy that are seeded for its row."""
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+    return call(row, seed)
 
-    of_process: seed the generators of Python and numpy too.
-    """
-    if of_process:
-        random.seed(seed)
-        np.random.seed(seed % (1 << 32))
+
+def _one(transform: Callable[..., Any], sample: Sample, seed: int) -> Sample:
+    """Call a transform for a row with this seed; returns image [C, H, W] and labels, or what else it gave, as tensors."""
     # one that changes its image in place changes a copy: the batch is the caller's, and may be gone through again
     sample = {name: tensor.clone() for name, tensor in sample.items()}
     if _is_albumentations(transform):
         transform.set_random_seed(seed % (1 << 32))  # type: ignore[attr-defined]
-        with _Seeded(seed):
+        with Seeded(seed):
             return _by_albumentations(transform, sample)
-    with _Seeded(seed):
+    with Seeded(seed):
         if len(sample) > 1:
             return _by_torchvision(transform, sample)
         return {"image": _tensor(transform(sample["image"]))}

@@ -10,7 +10,8 @@ anything is timed: ours and the loop gave the same pixels, up to 2 levels for Co
 8 boxes and a mask of each sample move too; with own sizes the rows are of many sizes. The second table has all other transforms
 beside torchvision's of the same arguments, called for each image on as many threads, and in PerSample: both draw for themselves
 there; that they give the same pixels for the same numbers is tested. Each round times all ways in turn; ratios are taken round
-by round.
+by round. With --cpu-time all rates are images a CPU second of the process, of all threads together: they hold on a machine that
+other programs use too. Give --threads 1 with it, since threads that wait for others may spin.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -71,18 +73,20 @@ def main() -> int:
     parser = bench_parser(__doc__, about=about, batch_size=128, size=224, rounds=9, threads=threads)
     parser.add_argument("--row", type=int, default=256, help="side of the stored rows")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds of the process in place of seconds")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     batch = smooth_batch(options.batch_size, options.row).to(options.device)
-    results = [measure(case, batch, options.rounds) for case in cases(batch, options.size)]
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    results = [measure(case, batch, options.rounds, clock) for case in cases(batch, options.size)]
     for labelled in (with_labels(batch), own_sizes(batch)):
-        results.append(measure(labelled_case(labelled, options.size), labelled, options.rounds))
+        results.append(measure(labelled_case(labelled, options.size), labelled, options.rounds, clock))
     print(table([_TITLES, *map(line_of, results)]))
-    v2, given = torchvision_v2(), (batch, options.rounds, options.threads)
+    v2, given = torchvision_v2(), (batch, options.rounds, options.threads, clock)
     drawn = [measure_pair(pair, *given) for pair in pairs(v2, options.size)]
     print(table([TITLES, *map(line_of_pair, drawn)]))
-    shape = {name: getattr(options, name) for name in ("batch_size", "row", "size", "rounds", "threads", "device")}
+    shape = {name: getattr(options, name) for name in ("batch_size", "row", "size", "rounds", "threads", "device", "cpu_time")}
     about = machine(Path(tempfile.gettempdir()))
     publish(
         {"benchmark": "bench_transforms", **shape, "machine": about, "transforms": results, "drawn": drawn},
@@ -201,7 +205,7 @@ def copied(batch: ImageBatch) -> ImageBatch:
     return batch.clone()
 
 
-def measure(case: Case, batch: Any, rounds: int) -> dict[str, Any]:
+def measure(case: Case, batch: Any, rounds: int, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
     """Compare the results of ours and the loop, then time all ways in turns."""
 
     def theirs() -> torch.Tensor:
@@ -215,7 +219,7 @@ def measure(case: Case, batch: Any, rounds: int) -> dict[str, Any]:
     if (whole := case.whole) is not None:
         ways.append(lambda: case.sample(batch.images, whole))
         ways[-1]()
-    found = in_turns({n: partial(seconds, way, batch.pixels.device) for n, way in enumerate(ways)}, rounds)
+    found = in_turns({n: partial(seconds, way, batch.pixels.device, clock) for n, way in enumerate(ways)}, rounds)
     rates = [[len(batch) / took for took in values] for values in found.values()]
     return {
         "transform": case.name,

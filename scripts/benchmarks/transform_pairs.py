@@ -54,7 +54,9 @@ def pairs(v2: Any, size: int) -> list[tuple[str, Any, Any]]:
     return [*found, ("torchvision_train, ra, erasing", ours, v2.Compose(whole))]
 
 
-def measure_pair(pair: tuple[str, Any, Any], batch: ImageBatch, rounds: int, threads: int) -> dict[str, Any]:
+def measure_pair(
+    pair: tuple[str, Any, Any], batch: ImageBatch, rounds: int, threads: int, clock: Callable[[], float]
+) -> dict[str, Any]:
     """Time ours for parts of the batch, torchvision's for each image on as many threads, stacked, and the same in PerSample."""
     name, ours, theirs = pair
     is_on_cpu = batch.pixels.device.type == "cpu"
@@ -72,7 +74,7 @@ def measure_pair(pair: tuple[str, Any, Any], batch: ImageBatch, rounds: int, thr
         ]
         if len({*shapes}) > 1:
             raise SystemExit(f"bench_transforms: {name} gives images of the shapes {shapes}.")
-        found = in_turns({n: partial(seconds, way, batch.pixels.device) for n, way in ways.items()}, rounds)
+        found = in_turns({n: partial(seconds, way, batch.pixels.device, clock) for n, way in ways.items()}, rounds)
     rates = {way: [len(batch) / took for took in values] for way, values in found.items()}
     return {
         "transform": name,

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from reader import ColumnDataset, MemmapDataset, MemmapLoader
+from reader import ColumnDataset, MemmapDataset
 
 
 @pytest.fixture
@@ -69,5 +69,3 @@ def test_what_makes_no_sense_is_refused(train: MemmapDataset, columns: ColumnDat
         ColumnDataset(train, image="label")
     with pytest.raises(IndexError, match="row 900 is out of range"):
         columns[900]
-    with pytest.raises(ValueError, match="dataset is a ColumnDataset, expected a MemmapDataset"):
-        MemmapLoader(columns, 8)

@@ -760,11 +760,6 @@ def test_a_state_outside_the_epoch_is_refused(train: MemmapDataset, change: dict
         loader.load_state_dict(loader.state_dict() | change)
 
 
-def test_a_transform_of_the_dataset_is_refused(shared_store: Path) -> None:
-    with pytest.raises(ValueError, match="the dataset has a transform of samples"):
-        MemmapLoader(MemmapDataset(shared_store, transform=lambda batch: batch, as_tuple=False), 4, as_tuple=False)
-
-
 # -- interrupts
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ORIGINAL, WAYS = "original.py", ("dataset", "loader")
+ORIGINAL, WAYS = "original.py", ("dataset", "loader", "batches")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Program:
         return HERE / self.name / ORIGINAL
 
     def ways(self) -> dict[str, Path]:
-        """Return the same program on a store, by what it reads with: dataset, loader."""
+        """Return the same program on a store, by what it reads with: dataset, loader, batches."""
         return {way: path for way in WAYS if (path := HERE / self.name / f"{way}.py").exists()}
 
     def lacking(self) -> list[str]:
@@ -46,7 +46,6 @@ class Program:
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
 
-_OF_LOADER = "with MemmapLoader, transforms are the loader's and take batches: the lines that name them change"
 _TORCHVISION = "torchvision==0.28.0"
 PROGRAMS = {
     program.name: program
@@ -57,15 +56,16 @@ PROGRAMS = {
             "timm train.py",
             ("torchvision", "timm"),
             (_TORCHVISION, "timm==1.0.31"),
-            note="create_loader makes transform and DataLoader at once: with MemmapLoader a recipe stands for that of training",
+            note="with MemmapLoader, create_loader, which makes transform and DataLoader in one call of nine lines, gives way to"
+            " a recipe of batches: timm's own transform draws from Python's random, and would run on one thread",
         ),
         Program(
             "hf_trainer",
             "transformers run_image_classification.py",
             ("torchvision", "transformers", "datasets", "accelerate"),
             (_TORCHVISION, "transformers==5.23.0", "datasets==5.2.0", "accelerate==1.15.0"),
-            note="with MemmapLoader the functions that set_transform takes go, since they are given columns of HF datasets, and"
-            " so does the collate_fn",
+            note="transforms of batches have more lines: the functions that set_transform takes go, as they are given columns of"
+            " HF datasets, and so does the collate_fn",
         ),
         Program(
             "lightning_ddp",
@@ -78,23 +78,24 @@ PROGRAMS = {
             "ultralytics classify",
             ("torchvision", "ultralytics", "cv2", "polars"),
             (_TORCHVISION, "ultralytics==8.4.190"),
-            note="a MemmapLoader goes in where its trainer calls build_dataloader: the function that makes it is ten lines",
         ),
-        Program("simclr", "SimCLR (sthalles)", size=96, note=_OF_LOADER),
+        Program("simclr", "SimCLR (sthalles)", size=96),
         Program(
             "accelerate_cv",
             "accelerate complete_cv_example.py",
             ("torchvision", "accelerate"),
             (_TORCHVISION, "accelerate==1.15.0"),
-            note="with MemmapLoader the dataset class goes, and the lists of files that it read",
+            note="MemmapLoader reads no dataset class of a program: PetsDataset goes, and with it the function and the lists of"
+            " files and labels that it was made of",
         ),
-        Program("dino", "DINO main_dino.py, multi-crop", size=112, note=_OF_LOADER),
+        Program("dino", "DINO main_dino.py, multi-crop", size=112),
         Program(
             "airbench",
             "cifar10-airbench",
             size=32,
             data="small",
-            note="with MemmapLoader its CifarLoader goes, a class of 45 lines",
+            note="CifarLoader is a loader of its own, which augments on the device: MemmapLoader takes the place of the class and"
+            " of its two functions",
         ),
         Program(
             "ultralytics_detect",
@@ -102,6 +103,7 @@ PROGRAMS = {
             ("torchvision", "ultralytics", "cv2", "polars"),
             (_TORCHVISION, "ultralytics==8.4.190"),
             data="boxes",
+            note="no MemmapLoader: mosaic takes several images of the dataset for each sample",
         ),
         Program(
             "torchvision_detection",

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/how-to/frameworks: how a program of each framework moves, by the diffs of the study's programs.
+"""Writes what docs say of the study's programs: the diffs on the pages of docs/how-to/frameworks, and how many lines they have.
 
     python -m scripts.studies.programs.pages
 
@@ -11,7 +11,8 @@ import re
 from pathlib import Path
 
 from scripts import ROOT
-from scripts.studies.programs._programs import PROGRAMS, changed_lines, diff
+from scripts.studies.programs._edits import Edits
+from scripts.studies.programs._programs import PROGRAMS, Program, changed_lines, diff
 
 # Page of docs/how-to/frameworks -> the programs whose diffs it shows.
 PAGES = {
@@ -24,7 +25,7 @@ PAGES = {
     "two-views.md": ("simclr", "dino"),
 }
 BEGIN, END = "<!-- diffs: written by python -m scripts.studies.programs.pages -->", "<!-- end of diffs -->"
-_NAMES = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader"}
+_NAMES = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader", "batches": "MemmapLoader, transforms of batches"}
 
 
 def main() -> None:
@@ -35,15 +36,38 @@ def main() -> None:
 
 def pages() -> dict[Path, str]:
     """Return the text that each page must have."""
-    found = {}
+    docs = ROOT / "docs"
+    found = {docs / "benchmarks" / "programs.md": lines_tables()}
     for name, programs in PAGES.items():
-        path = ROOT / "docs" / "how-to" / "frameworks" / name
-        shown = "\n\n".join(section(program) for program in programs)
-        marked = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.S)
-        found[path] = marked.sub(
-            lambda _, shown=shown: f"{BEGIN}\n\n{shown}\n\n{END}", path.read_text(encoding="utf-8")
-        )
-    return found
+        found[docs / "how-to" / "frameworks" / name] = "\n\n".join(section(program) for program in programs)
+    marked = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.S)
+    return {
+        path: marked.sub(lambda _, shown=shown: f"{BEGIN}\n\n{shown}\n\n{END}", path.read_text(encoding="utf-8"))
+        for path, shown in found.items()
+    }
+
+
+def lines_tables() -> str:
+    """Return how many lines of each program change, by way, and those of programs that live in repositories."""
+    head = ["program", *_NAMES.values(), "why more than nine, or what is missing"]
+    rows = [[program.title, *(counted(program, way) for way in _NAMES), program.note] for program in PROGRAMS.values()]
+    edits = [
+        [edits.repository, ", ".join(edits.files), f"-{edits.counts()[0]} +{edits.counts()[1]}", edits.without]
+        for edits in Edits.all().values()
+    ]
+    return "\n\n".join([_table(head, rows), _table(["repository", "files", "lines", "what was tried"], edits)])
+
+
+def counted(program: Program, way: str) -> str:
+    """Count the lines that one way changes: 9 (-4 +5); nothing where it is not there."""
+    if way not in program.ways():
+        return ""
+    removed, added = changed_lines(*(path.read_text("utf-8") for path in (program.original, program.ways()[way])))
+    return f"{removed + added} (-{removed} +{added})"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in [head, ["---"] * len(head), *rows])
 
 
 def section(name: str) -> str:

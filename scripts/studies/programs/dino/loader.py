@@ -1,9 +1,9 @@
 """Structure of DINO's main_dino.py: two global views by recipes of their own and local views, student, teacher, centre."""
 
 import torch
+from torchvision.transforms import v2
 
 from reader import MemmapDataset, MemmapLoader
-from reader import transforms as v2
 from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 
 
@@ -40,9 +40,10 @@ class DataAugmentationDINO:
             ]
         )
 
-    def __call__(self, batch):
-        crops = [self.global_transfo1, self.global_transfo2, *[self.local_transfo] * self.local_crops_number]
-        return [crop(batch).images for crop in v2.Compose(crops).transforms], batch.targets
+    def __call__(self, image):
+        crops = [self.global_transfo1(image), self.global_transfo2(image)]
+        crops += [self.local_transfo(image) for _ in range(self.local_crops_number)]
+        return crops
 
 
 def dino_loss(student, teacher, center):
@@ -55,10 +56,8 @@ def dino_loss(student, teacher, center):
 def main():
     options = parsed()
     transform = DataAugmentationDINO(options.size, options.size * 3 // 7, local_crops_number=6)
-    train = MemmapDataset(options.data / "train")
-    loader = MemmapLoader(
-        train, options.batch_size, shuffle=True, seed=options.seed, transform=transform, drop_last=True
-    )
+    train = MemmapDataset(options.data / "train", transform=transform)
+    loader = MemmapLoader(train, options.batch_size, shuffle=True, seed=options.seed, drop_last=True)
     student, teacher, center = network(32), network(32), torch.zeros(32)
     teacher.load_state_dict(student.state_dict())
     optimizer = torch.optim.AdamW(student.parameters(), lr=0.002)

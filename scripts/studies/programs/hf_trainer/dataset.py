@@ -56,8 +56,7 @@ def main():
         examples["pixel_values"] = [look(image.convert("RGB")) for image in examples.pop("image")]
         return examples
 
-    store = {split: MemmapDataset(options.data, split=split, as_pil=True) for split in ("train", "val")}
-    dataset = {split: ColumnDataset(rows) for split, rows in store.items()}
+    dataset = {part: ColumnDataset(MemmapDataset(options.data, split=part, as_pil=True)) for part in ("train", "val")}
     classes = dataset["train"].features["label"].names
     dataset["train"].set_transform(train_transforms)
     dataset["val"].set_transform(val_transforms)

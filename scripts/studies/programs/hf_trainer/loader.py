@@ -4,10 +4,10 @@ import tempfile
 
 import torch
 from torch import nn
+from torchvision.transforms import v2
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from reader import MemmapDataset, MemmapLoader
-from reader import transforms as v2
+from reader import ColumnDataset, MemmapDataset, MemmapLoader
 from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 
 
@@ -36,18 +36,30 @@ class Lines(TrainerCallback):
         self.lines.end(lambda: self.trainer.evaluate()["eval_loss"])
 
 
+def collate_fn(examples):
+    pixel_values = torch.stack([example["pixel_values"] for example in examples])
+    labels = torch.tensor([example["label"] for example in examples])
+    return {"pixel_values": pixel_values, "labels": labels}
+
+
 def main():
     options = parsed()
     floats = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     learn = v2.Compose([v2.RandomResizedCrop(options.size), v2.RandomHorizontalFlip(), *floats])
     look = v2.Compose([v2.Resize(options.size), v2.CenterCrop(options.size), *floats])
-    store = {split: MemmapDataset(options.data, split=split) for split in ("train", "val")}
-    classes = store["train"].classes
 
-    def loader(split, transform, **order):
-        order["as_dict"] = ("pixel_values", "labels")
-        return MemmapLoader(store[split], options.batch_size, transform=transform, **order)
+    def train_transforms(examples):
+        examples["pixel_values"] = [learn(image.convert("RGB")) for image in examples.pop("image")]
+        return examples
 
+    def val_transforms(examples):
+        examples["pixel_values"] = [look(image.convert("RGB")) for image in examples.pop("image")]
+        return examples
+
+    dataset = {part: ColumnDataset(MemmapDataset(options.data, split=part, as_pil=True)) for part in ("train", "val")}
+    classes = dataset["train"].features["label"].names
+    dataset["train"].set_transform(train_transforms)
+    dataset["val"].set_transform(val_transforms)
     lines = Lines()
     lines.trainer = trainer = Trainer(
         model=Classifier(len(classes)),
@@ -66,12 +78,14 @@ def main():
             report_to="none",
             disable_tqdm=True,
         ),
-        train_dataset=store["train"],
-        eval_dataset=store["val"],
+        train_dataset=dataset["train"],
+        eval_dataset=dataset["val"],
+        data_collator=collate_fn,
         callbacks=[lines],
     )
-    trainer.get_train_dataloader = lambda: loader("train", learn, shuffle=True, seed=options.seed)
-    trainer.get_eval_dataloader = lambda _=None: loader("val", look)
+    how = {"batch_size": options.batch_size, "seed": options.seed, "collate_fn": collate_fn}
+    trainer.get_train_dataloader = lambda: MemmapLoader(dataset["train"], shuffle=True, **how)
+    trainer.get_eval_dataloader = lambda _=None: MemmapLoader(dataset["val"], **how)
     trainer.train()
 
 

@@ -1,9 +1,9 @@
 """Structure of SimCLR (sthalles): a view generator around one recipe, a DataLoader of lists of views, the InfoNCE loss."""
 
 import torch
+from torchvision.transforms import v2
 
 from reader import MemmapDataset, MemmapLoader
-from reader import transforms as v2
 from scripts.studies.programs.common import Log, network, parsed
 
 
@@ -11,9 +11,8 @@ class ContrastiveLearningViewGenerator:
     def __init__(self, base_transform, n_views=2):
         self.base_transform, self.n_views = base_transform, n_views
 
-    def __call__(self, batch):
-        views = v2.Compose([self.base_transform] * self.n_views).transforms  # each with draws of its own
-        return [view(batch).images for view in views], batch.targets
+    def __call__(self, image):
+        return [self.base_transform(image) for _ in range(self.n_views)]
 
 
 def simclr_pipeline(size, s=1):
@@ -45,12 +44,16 @@ def info_nce_loss(features, n_views=2, temperature=0.07):
 
 def main():
     options = parsed()
+    train = MemmapDataset(
+        options.data / "train", transform=ContrastiveLearningViewGenerator(simclr_pipeline(options.size))
+    )
     loader = MemmapLoader(
-        MemmapDataset(options.data / "train"),
+        train,
         batch_size=options.batch_size,
         shuffle=True,
+        num_workers=options.workers,
+        pin_memory=True,
         seed=options.seed,
-        transform=ContrastiveLearningViewGenerator(simclr_pipeline(options.size)),
         drop_last=True,
     )
     model = network(32)

@@ -1,22 +1,18 @@
 """A classification training of ultralytics: YOLO(...).train(data=folder), its trainer, its dataset, its augmentation."""
 
-from torchvision.transforms.functional import to_pil_image
 from ultralytics import YOLO
 from ultralytics.models.yolo.classify import train
 
-from reader import MemmapDataset, MemmapLoader, transforms
+from reader import MemmapDataset, MemmapLoader
 from scripts.studies.programs.common import Log, parsed
 
 
 def main():
     options = parsed()
-
     def build_dataloader(dataset, batch, *_, **__):
-        store = MemmapDataset(options.data, split=dataset.root.name)
-        store.torch_transforms = dataset.torch_transforms
-        items = transforms.PerSample(lambda image: dataset.torch_transforms(to_pil_image(image)))
-        return MemmapLoader(store, batch, shuffle=True, transform=items, seed=options.seed, as_dict=("img", "cls"))
-
+        rows = MemmapDataset(options.data, split=dataset.root.name, transform=dataset.torch_transforms, as_pil=True)
+        rows.torch_transforms = rows.transform
+        return MemmapLoader(rows, batch, shuffle=True, seed=options.seed, as_dict=("img", "cls"))
     train.build_dataloader = build_dataloader
     log = Log()
     model = YOLO("yolo11n-cls.yaml", task="classify")

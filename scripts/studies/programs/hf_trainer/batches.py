@@ -1,0 +1,79 @@
+"""Structure of transformers' run_image_classification.py: an image folder of HF datasets, set_transform, collate_fn, Trainer."""
+
+import tempfile
+
+import torch
+from torch import nn
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from reader import MemmapDataset, MemmapLoader
+from reader import transforms as v2
+from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
+
+
+class Classifier(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.model = network(classes)
+
+    def forward(self, pixel_values, labels):
+        logits = self.model(pixel_values)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Lines(TrainerCallback):
+    def __init__(self):
+        self.lines, self.trainer = Log(), None
+
+    def on_epoch_begin(self, *_, **__):
+        self.lines.begin()
+
+    def on_log(self, args, state, control, logs=None, **_):
+        if "loss" in logs:
+            self.lines.step(torch.tensor(float(logs["loss"])))
+
+    def on_epoch_end(self, *_, **__):
+        self.lines.end(lambda: self.trainer.evaluate()["eval_loss"])
+
+
+def main():
+    options = parsed()
+    floats = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    learn = v2.Compose([v2.RandomResizedCrop(options.size), v2.RandomHorizontalFlip(), *floats])
+    look = v2.Compose([v2.Resize(options.size), v2.CenterCrop(options.size), *floats])
+    store = {split: MemmapDataset(options.data, split=split) for split in ("train", "val")}
+    classes = store["train"].classes
+
+    def loader(split, transform, **order):
+        order["as_dict"] = ("pixel_values", "labels")
+        return MemmapLoader(store[split], options.batch_size, transform=transform, **order)
+
+    lines = Lines()
+    lines.trainer = trainer = Trainer(
+        model=Classifier(len(classes)),
+        args=TrainingArguments(
+            output_dir=tempfile.mkdtemp(dir=options.data.parent),
+            num_train_epochs=options.epochs,
+            per_device_train_batch_size=options.batch_size,
+            per_device_eval_batch_size=options.batch_size,
+            dataloader_num_workers=options.workers,
+            learning_rate=0.01,
+            seed=options.seed,
+            logging_steps=1,
+            save_strategy="no",
+            remove_unused_columns=False,
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+        ),
+        train_dataset=store["train"],
+        eval_dataset=store["val"],
+        callbacks=[lines],
+    )
+    trainer.get_train_dataloader = lambda: loader("train", learn, shuffle=True, seed=options.seed)
+    trainer.get_eval_dataloader = lambda _=None: loader("val", look)
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main()
