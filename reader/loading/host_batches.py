@@ -68,6 +68,19 @@ def without_pixels(dataset: MemmapDataset, rows: Rows) -> Batch:
     return batch
 
 
+def _leases() -> Callable[[int], torch.Tensor]:
+    """Make what leases memory of so many bytes, much of which is read into at a time: uint8[bytes]."""
+    pool = BufferPool(0, keep=0)
+
+    def lease(size_bytes: int) -> torch.Tensor:
+        nonlocal pool
+        if pool.size_bytes < size_bytes:
+            pool = BufferPool(size_bytes, keep=2 * AHEAD_BYTES // size_bytes)
+        return pool.lease(size_bytes)
+
+    return lease
+
+
 class Gathering:
     """Gathers batches of a dataset's store.
 
@@ -152,6 +165,7 @@ class Gathering:
             window_end=window_end,
             past_cache=self._past_cache,
             units=units,
+            lease=_leases() if self._device.type == "cpu" and not isinstance(store, RaggedBatch) else None,
         )
 
     def begin(self, groups: list[Rows], ahead: Ahead | None) -> HostBatches:
@@ -223,6 +237,8 @@ class Gathering:
             assert self.copy is not None
             run = self.copy.units[int(slots[0]) : int(slots[-1]) + 1]
             return run.view(len(rows), *self._row_shape), None
+        if isinstance(ahead, ReadAhead) and (read := ahead.next_rows()) is not None:
+            return read.view(len(rows), *self._row_shape), None
         need = len(rows) * self._row_shape.numel()
         pixels = self.buffers(need).lease(need).view(len(rows), *self._row_shape)
         if ahead is not None:

@@ -18,7 +18,8 @@ import torch
 from reader.format.filesystem import size_text
 
 # A row is copied by one memcpy, which is a third faster into memory that begins at a cache line; numpy's begins 16 bytes off.
-_ALIGNMENT_BYTES = 64
+# What is read past the page cache goes to memory that begins at a block of the disk.
+_ALIGNMENT_BYTES = 4096
 
 
 class PinnedMemoryError(RuntimeError):

@@ -1,27 +1,29 @@
 """Rows of one raw file, read ahead of their use: large reads in file order, several at once, nothing left to page faults.
 
-Rows that will be asked for one after the other are read together as a chunk into staging memory, while those of the
-chunk before are handed out. Knows files and rows; who asks for which row is the caller's plan.
+Rows that will be asked for one after the other are read together as a chunk, while those of the chunk before are handed out:
+straight into the memory of the steps that they belong to, where file and row size allow, otherwise into staging memory. Knows
+files and rows; who asks for which row is the caller's plan.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from reader.memory.gather import Copies, gather, on_threads
 from reader.memory.joined_file import RowSource, open_rows
-from reader.memory.row_file import READERS, Read, RowMemory, RowReader, plan_reads, tasks
+from reader.memory.row_file import READERS, Read, RowFile, RowMemory, RowReader, plan_reads, tasks
 from reader.profiling import stage
 from reader.rows import Rows, Steps
 
 
 class ReadAhead:
-    """Reads the rows of a plan in its order; iterating it gives the plan's steps, `take` their rows.
+    """Reads the rows of a plan in its order; iterating it gives the plan's steps, `next_rows` or `take` their rows.
 
     Args:
         source: a raw file of rows, or several.
@@ -31,6 +33,7 @@ class ReadAhead:
         window_end: global position at which a chunk that holds this position must end, since the rows after it are elsewhere.
         past_cache: leave nothing in the page cache, see `RowFile`.
         units: what to read of the file for rows of the plan, where its "rows" are pages, see `pages.py`.
+        lease: gives memory of so many bytes for a step's rows, uint8[bytes] that begins at a page, see `next_rows`.
 
     For one thread. `close` ends the reads.
     """
@@ -45,6 +48,7 @@ class ReadAhead:
         window_end: Callable[[int], int],
         past_cache: bool,
         units: Callable[[Rows], Rows] = lambda rows: rows,
+        lease: Callable[[int], torch.Tensor] | None = None,
     ) -> None:
         self._row_bytes, self._steps, self._units = row_bytes, steps, units
         self._chunk_rows, self._window_end = max(1, chunk_rows), window_end
@@ -55,6 +59,11 @@ class ReadAhead:
         self._spare: list[RowMemory] = []
         self._rows = self._cut_rows()
         self._file: RowReader = open_rows(source, row_bytes, past_cache=past_cache)
+        self._lease = lease if isinstance(self._file, RowFile) and self._file.can_scatter else None
+        # of the steps whose reads have begun
+        self._leased: deque[torch.Tensor] = deque()
+        # rows that nobody wants, between wanted ones
+        self._unwanted = RowMemory(1, row_bytes).bytes[:row_bytes]
 
     def __iter__(self) -> Iterator[Steps]:
         while True:
@@ -62,6 +71,18 @@ class ReadAhead:
             if not self._waiting:
                 return
             yield self._waiting.popleft()
+
+    def next_rows(self) -> torch.Tensor | None:
+        """Return the rows of the plan's next step in the memory they were read into: uint8[B, row_bytes], the caller's.
+
+        None: they are in staging memory, from where `take` copies them. Raises as `take`.
+        """
+        if self._lease is None:
+            return None
+        rows = self._leased.popleft()
+        for _ in self._taken(len(rows)):
+            pass
+        return rows
 
     def take(self, out: torch.Tensor) -> None:
         """Copy the plan's next rows into out, uint8[B, ...], contiguous.
@@ -72,59 +93,96 @@ class ReadAhead:
         """
         flat = out.view(len(out), self._row_bytes)
         done = 0
-        while done < len(flat):
-            chunk = self._chunks[0]
-            chunk.wait()
-            count = min(len(flat) - done, len(chunk.slots) - chunk.taken)
-            slots = chunk.slots[chunk.taken : chunk.taken + count]
-            gather(chunk.memory.rows, slots, flat[done : done + count])
-            chunk.taken, done = chunk.taken + count, done + count
-            if chunk.taken == len(chunk.slots):
-                self._spare.append(self._chunks.popleft().memory)
-                self._start()
+        for memory, slots in self._taken(len(flat)):
+            assert memory is not None
+            gather(memory.rows, slots, flat[done : done + len(slots)])
+            done += len(slots)
 
     def close(self) -> None:
         """End the reads; what they read is lost."""
         for chunk in reversed(self._chunks):
             chunk.reads.cancel()
+            chunk.let_go()
         self._file.close()
+
+    def _taken(self, count: int) -> Iterator[tuple[RowMemory | None, Rows]]:
+        """Wait for the plan's next rows; yields the staging memory and the slots that they are in, in pieces."""
+        while count:
+            chunk = self._chunks[0]
+            chunk.wait()
+            slots = chunk.slots[chunk.taken : chunk.taken + count]
+            yield chunk.memory, slots
+            chunk.taken, count = chunk.taken + len(slots), count - len(slots)
+            if chunk.taken == len(chunk.slots):
+                self._chunks.popleft()
+                if chunk.memory is not None:
+                    self._spare.append(chunk.memory)
+                self._start()
 
     def _start(self) -> None:
         """Have one chunk to hand out and one in progress."""
-        while len(self._chunks) < 2 and (rows := next(self._rows, None)) is not None:
-            self._chunks.append(self._begin(rows))
+        while len(self._chunks) < 2 and (parts := next(self._rows, None)) is not None:
+            rows = np.concatenate([part.rows for part in parts])
+            self._chunks.append(self._begin(rows) if self._lease is None else self._scatter(rows, parts))
 
-    def _cut_rows(self) -> Iterator[Rows]:
+    def _cut_rows(self) -> Iterator[list[_Part]]:
         """Cut the plan's rows into chunks: small ones first, so that the first batches need not wait for a whole one."""
-        held: list[Rows] = []
-        most, window = 0, 0
-        for rows, end in self._parts():
-            most = most or max(len(rows), self._first_rows)
-            if held and (end != window or sum(map(len, held)) + len(rows) > most):
-                yield np.concatenate(held)
+        held: list[_Part] = []
+        most = 0
+        for part in self._parts():
+            most = most or max(len(part.rows), self._first_rows)
+            if held and (part.end != held[-1].end or sum(len(p.rows) for p in held) + len(part.rows) > most):
+                yield held
                 most, held = min(2 * most, self._chunk_rows), []
-            held.append(rows)
-            window = end
+            held.append(part)
         if held:
-            yield np.concatenate(held)
+            yield held
 
-    def _parts(self) -> Iterator[tuple[Rows, int]]:
-        """Yield the plan's rows, and the end of the window that they are in."""
+    def _parts(self) -> Iterator[_Part]:
+        """Cut the rows of the plan's steps where a window ends."""
         for steps in self._steps:
-            self._first_rows = self._first_rows or sum(map(len, steps.batches))
+            count = sum(map(len, steps.batches))
+            self._first_rows = self._first_rows or count
             self._waiting.append(steps)
+            into: torch.Tensor | None = None
+            if self._lease is not None:
+                into = self._lease(count * self._row_bytes).view(count, self._row_bytes)
+                self._leased.append(into)
+            done = 0
             for rows, start in zip(steps.batches, steps.starts, strict=True):
                 while len(rows):
                     end = self._window_end(start)
-                    yield self._units(rows[: end - start]), end
+                    units = self._units(rows[: end - start])
+                    yield _Part(units, end, None if into is None else into[done : done + len(units)])
+                    done += len(units)
                     rows, start = rows[end - start :], end
 
     def _begin(self, rows: Rows) -> _Chunk:
-        """Start the reads of a chunk."""
+        """Start the reads of a chunk into staging memory."""
         reads, slots, count = plan_reads(rows, self._row_bytes, self._file.align)
         memory = self._memory(count)
         each = [(memory.bytes, group) for group in tasks(reads, self._row_bytes)]
         return _Chunk(memory, slots, on_threads("read", READERS, self._read, each))
+
+    def _scatter(self, rows: Rows, parts: Sequence[_Part]) -> _Chunk:
+        """Start the reads of a chunk into the memory of its steps; what comes twice is copied once it is read."""
+        assert isinstance(self._file, RowFile)
+        reads, slots, count = plan_reads(rows, self._row_bytes)
+        places, copies = [self._unwanted] * count, []
+        wanted = itertools.chain.from_iterable(part.places() for part in parts)
+        for slot, place in zip(slots.tolist(), wanted, strict=True):
+            if places[slot] is self._unwanted:
+                places[slot] = place
+            else:
+                copies.append((places[slot], place))
+        scatter = self._file.scatter
+
+        def read(group: Sequence[Read]) -> None:
+            with stage("read"):
+                scatter(places, group)
+
+        each = [(group,) for group in tasks(reads, self._row_bytes)]
+        return _Chunk(None, slots, on_threads("read", READERS, read, each), places, copies)
 
     def _read(self, memory: memoryview, group: Sequence[Read]) -> None:
         with stage("read"):
@@ -139,12 +197,32 @@ class ReadAhead:
 
 
 @dataclass
-class _Chunk:
-    """Rows read together: the i-th in the plan's order is in memory.rows[slots[i]] once all reads are done."""
+class _Part:
+    """Rows of one step, or pages, within one window, which ends at a position; into: the memory they are read into."""
 
-    memory: RowMemory
+    rows: Rows
+    end: int
+    into: torch.Tensor | None = None
+
+    def places(self) -> Iterator[memoryview]:
+        """Cut the memory into rows."""
+        assert self.into is not None
+        flat, size_bytes = self.into.view(-1).numpy().data, self.into.shape[1]
+        return (flat[first : first + size_bytes] for first in range(0, len(flat), size_bytes))
+
+
+@dataclass
+class _Chunk:
+    """Rows read together: once all reads are done, the i-th is in memory.rows[slots[i]], or where its step's rows are.
+
+    places: of the slots, in the memory of steps. copies: from where to where what comes twice is copied.
+    """
+
+    memory: RowMemory | None
     slots: Rows
     reads: Copies
+    places: list[memoryview] = field(default_factory=list)
+    copies: list[tuple[memoryview, memoryview]] = field(default_factory=list)
     taken: int = 0
 
     def wait(self) -> None:
@@ -153,3 +231,11 @@ class _Chunk:
             with stage("wait"):
                 self.reads.wait()
         self.reads.wait()
+        for read, place in self.copies:
+            place[:] = read
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Leave the memory to those who have it: a thread that reads nothing more still names the places."""
+        self.places.clear()
+        self.copies.clear()

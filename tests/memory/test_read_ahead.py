@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from reader.format.errors import StoreError
 from reader.memory import row_file
+from reader.memory.buffers import BufferPool
 from reader.memory.read_ahead import ReadAhead
 from reader.memory.row_file import RowFile, plan_reads, read_all
 from reader.order import BlockOrder
@@ -69,6 +70,92 @@ def test_any_plan_gives_the_rows_it_names(
         got.append(out.numpy())
     reader.close()
     assert np.array_equal(np.concatenate(got), contents()[order])
+
+
+LARGE_ROW_BYTES = 16 << 10
+LARGE_ROWS = 40
+
+
+@pytest.fixture(scope="module")
+def large_rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """A file whose rows are read past the page cache each to a place of its own, and its rows."""
+    path = tmp_path_factory.mktemp("large") / "rows"
+    rows = np.random.default_rng(0).integers(0, 256, (LARGE_ROWS, LARGE_ROW_BYTES), dtype=np.uint8)
+    path.write_bytes(rows.tobytes())
+    file = RowFile(path, LARGE_ROW_BYTES, past_cache=True)
+    file.close()
+    if not file.is_direct:
+        pytest.skip("no O_DIRECT on the file system of the temporary folder")
+    return path, rows
+
+
+def read_in_steps(
+    path: Path, order: np.ndarray, *, batch: int = 8, chunk: int = 30, window: int = 1 << 30
+) -> list[np.ndarray]:
+    """Return the rows of all steps, each in the memory it was read into."""
+    pool = BufferPool(batch * LARGE_ROW_BYTES, keep=3)
+    reader = ReadAhead(
+        path,
+        LARGE_ROW_BYTES,
+        iter(steps_of([order[i : i + batch] for i in range(0, len(order), batch)])),
+        chunk_rows=chunk,
+        window_end=lambda position: (position // window + 1) * window,
+        past_cache=True,
+        lease=pool.lease,
+    )
+    got = []
+    try:
+        for _ in reader:
+            rows = reader.next_rows()
+            assert rows is not None
+            got.append(rows.numpy())
+    finally:
+        reader.close()
+    return got
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.lists(st.integers(0, LARGE_ROWS - 1), min_size=1, max_size=120),
+    batch=st.integers(1, 30),
+    chunk=st.integers(1, 60),
+    window=st.integers(1, 50),
+)
+def test_rows_are_read_straight_into_the_memory_of_their_step(
+    large_rows: tuple[Path, np.ndarray], rows: list[int], batch: int, chunk: int, window: int
+) -> None:
+    path, contents = large_rows
+    got = read_in_steps(path, np.array(rows), batch=batch, chunk=chunk, window=window)
+    assert np.array_equal(np.concatenate(got), contents[rows])
+
+
+def test_a_read_that_brings_less_is_continued_where_it_ended(
+    large_rows: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, contents = large_rows
+    read = os.preadv
+    # half a row, one row, and one and a half
+    halves = itertools.cycle((1, 2, 3))
+
+    def less(descriptor: int, places: list[memoryview], offset: int) -> int:
+        most, given = next(halves) * LARGE_ROW_BYTES // 2, []
+        for place in places:
+            given += [place[:most]] if most else []
+            most -= len(place[:most])
+        return read(descriptor, given, offset)
+
+    monkeypatch.setattr(os, "preadv", less)
+    order = np.random.default_rng(1).permutation(LARGE_ROWS)
+    assert np.array_equal(np.concatenate(read_in_steps(path, order)), contents[order])
+
+
+def test_a_file_cut_short_while_its_rows_are_read_to_their_places_is_named(
+    large_rows: tuple[Path, np.ndarray], tmp_path: Path
+) -> None:
+    short = tmp_path / "short"
+    short.write_bytes(large_rows[1][:10].tobytes()[:-5])
+    with pytest.raises(StoreError, match=r"short ends at byte 163835: it was cut short while it was read"):
+        read_in_steps(short, np.arange(20))
 
 
 @settings(max_examples=200)
