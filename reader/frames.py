@@ -7,7 +7,9 @@ Python 3.14 has no call that fills a buffer).
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -147,6 +149,34 @@ def unpacked(frame: memoryview, height: int, width: int, channels: int, mask_byt
     return row
 
 
+def unpack_rows(
+    packed: Sequence[memoryview], shapes: npt.NDArray[np.int64], channels: int, out: Pixels, *, has_masks: bool = False
+) -> tuple[int, str] | None:
+    """Unpack frames into rows, one behind the other, which are then restored together where they are alike.
+
+    Args:
+        packed: a frame for each row.
+        shapes: int64[n, 2], height and width of each.
+        out: uint8[m], exactly the bytes of all rows.
+        has_masks: behind the pixels of each row is its mask.
+
+    Returns: the number of the first frame that is damaged, and what is wrong with it; None where none is.
+    """
+    own, start = unpacker(), 0
+    for number, (frame, (height, width)) in enumerate(zip(packed, shapes.tolist(), strict=True)):
+        stop = start + height * width * (channels + has_masks)
+        if what := own.unpack(frame, out[start:stop]):
+            return number, what
+        start = stop
+    start = 0
+    for count, height, width in _alike(shapes, together=not has_masks):
+        size_bytes = count * height * width * channels
+        lines = out[start : start + size_bytes].reshape(count, height, width * channels)
+        restore(lines, channels, own.spare(size_bytes))
+        start += size_bytes + has_masks * height * width
+    return None
+
+
 def unpacker() -> Unpacker:
     """Return this thread's own."""
     if not hasattr(_mine, "unpacker"):
@@ -176,6 +206,13 @@ def _frame_bytes(frame: memoryview, header_bytes: int) -> int:
         is_last = bool(word & 1)
         place += _BLOCK_HEADER_BYTES + (1 if word >> 1 & 3 == _REPEATED else word >> 3)
     return place + _CHECKSUM_BYTES
+
+
+def _alike(shapes: npt.NDArray[np.int64], *, together: bool) -> list[tuple[int, int, int]]:
+    """Count rows of one shape that follow each other: [[2, 3], [2, 3], [4, 1]] -> [(2, 2, 3), (1, 4, 1)]."""
+    differ = (shapes[1:] != shapes[:-1]).any(axis=1) if together else np.ones(max(0, len(shapes) - 1), bool)
+    bounds = [0, *(np.flatnonzero(differ) + 1).tolist(), len(shapes)]
+    return [(b - a, *shapes[a].tolist()) for a, b in itertools.pairwise(bounds)]
 
 
 @lru_cache(maxsize=16)

@@ -28,6 +28,12 @@ def check_alike(stores: Sequence[tuple[str, Manifest]]) -> None:
     """
     path, first = stores[0]
     for other_path, other in stores[1:]:
+        if (other.compression is None) != (first.compression is None):
+            kinds = ["raw" if manifest.compression is None else "compressed" for manifest in (other, first)]
+            raise StoreError(
+                f"{other_path} has {kinds[0]} rows, {path} has {kinds[1]} ones, and concat takes one kind. Make them alike: pack"
+                " subset OUT NEW --compress, or --no-compress."
+            )
         for what, of_first, of_other in _compared(first, other):
             if of_first != of_other:
                 raise StoreError(
@@ -94,6 +100,8 @@ def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> 
         rejected=sum(m.rejected for m in manifests),
         # those of its stores are read by their own names
         levels=(),
+        compression=first.compression
+        and dataclasses.replace(first.compression, pixel_bytes=sum(m.pixel_bytes for m in manifests)),
         reader_features=tuple(name for name in first.reader_features if name != LEVELS),
         files={
             **{name: entry for name, entry in holder.files.items() if not is_of_level(name)},

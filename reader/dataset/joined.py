@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +25,8 @@ from reader.dataset.sources import JoinedSources
 from reader.format.errors import StoreError
 from reader.format.manifest import PAGE_BYTES
 from reader.format.row_values import has_boxes
-from reader.format.tensors import NEEDS_RAW, TEXTS_FILE
+from reader.format.tensors import TEXTS_FILE
+from reader.memory.frame_file import FrameFile
 from reader.memory.joined_file import Piece, RowFiles, RowSource, first_units, map_pieces
 from reader.memory.text_file import JoinedTexts
 from reader.rows import Rows
@@ -55,31 +57,29 @@ class JoinedStores(OpenedStore):
             raise StoreError(
                 f"the targets have columns of their own, {list(manifests[0].classes)}: leave classes= out."
             )
-        if packed := next((store for store in stores if store.frames is not None), None):
-            raise StoreError(f"{packed.path}: {NEEDS_RAW}. Rows of several stores are joined raw.")
         if os.name == "nt":
             raise StoreError("several stores are mapped side by side, which Windows cannot do: use Linux or macOS.")
         self.path, self.remote = Path(" + ".join(str(store.path) for store in stores)), None
         self._stores, self._firsts = stores, first_units([manifest.rows for manifest in manifests])
         self._pages = first_units([manifest.count("pixels") // PAGE_BYTES for manifest in manifests])
+        # where the pixels of each store begin among those of all
+        self._begins = [page * PAGE_BYTES for page in self._pages]
+        if manifests[0].compression:
+            self._begins = [0, *itertools.accumulate(manifest.pixel_bytes for manifest in manifests)][:-1]
         names, self._tables = joined_classes([(str(store.path), store.manifest.classes) for store in stores], classes)
         self.manifest = joined_manifest(manifests, names)
         self.begin()
         texts = [store.text_file for store in stores if store.text_file is not None]
         self.text_file = JoinedTexts(texts) if texts else None
         self.made = self._made()
-        self.files = {
-            name: RowFiles(
-                [
-                    (store.files[name], p.first, p.count)  # type: ignore[misc]
-                    for store, p in zip(stores, self._pieces(name), strict=True)
-                ]
-            )
-            for name in self._specs
-            if name not in self.made
-        }
+        self.files = {name: self._opened_files(name) for name in self._specs if name not in self.made}
         tensors = {name: self._mapped_tensor(name) for name in self.files} | self.made
         self.mapped: Batch = store_of(self.manifest, {name: tensors[name] for name in self._specs})
+        if self.manifest.compression:
+            size_bytes = self._pages[-1] * PAGE_BYTES + manifests[-1].count("pixels")
+            self.frames = FrameFile(
+                self._place, self.manifest, self._frame_table(), size_bytes, self.files["pixels"].read
+            )
         self.mapped.rows = torch.from_numpy(self._numbered())
         named = zip(stores, distinct_names([store.path for store in stores]), self._firsts, strict=True)
         self.sources = JoinedSources([(store.sources, name, first) for store, name, first in named])  # type: ignore[misc]
@@ -144,13 +144,30 @@ class JoinedStores(OpenedStore):
                 store.check_rows(rows[(rows >= first) & (rows < first + store.manifest.rows)] - first)
             raise
 
+    def _place(self, row: int) -> tuple[str, int]:
+        store, first = next(part for part in reversed(self.parts) if part[1] <= row)
+        return str(store.path), row - first
+
+    def _opened_files(self, name: str) -> RowFiles:
+        """Open a tensor's files as one; frames are read by bytes, wherever they begin."""
+        scale = PAGE_BYTES if name == "pixels" and self.manifest.compression else 1
+        pieces = zip(self._stores, self._pieces(name), strict=True)
+        return RowFiles(
+            [(store.files[name], p.first * scale, p.count * scale) for store, p in pieces]  # type: ignore[misc]
+        )
+
     def _pieces(self, name: str) -> list[Piece]:
-        is_flat = name == "pixels" and self.manifest.has_own_sizes
+        is_flat = name == "pixels" and self.manifest.is_flat
         firsts = self._pages if is_flat else self._firsts
         counts = [store.manifest.count(name) // (PAGE_BYTES if is_flat else 1) for store in self._stores]
         return [Piece(store.path, *at) for store, *at in zip(self._stores, firsts, counts, strict=True)]
 
     def _mapped_tensor(self, name: str) -> torch.Tensor:
+        if name == "pixels" and self.manifest.compression:
+            last = self._stores[-1].manifest
+            equal = (self._firsts[-1] + last.rows, *self.manifest.sides)
+            shape = (self._begins[-1] + last.pixel_bytes,) if self.manifest.has_own_sizes else equal
+            return torch.empty(shape, dtype=torch.uint8, device="meta")
         source, spec = self.opened(name), self._specs[name]
         assert not isinstance(source, Path)
         flat = map_pieces(source, self._unit_bytes(name))
@@ -228,10 +245,21 @@ class JoinedStores(OpenedStore):
     def _offsets(self, name: str) -> torch.Tensor:
         count = self._firsts[-1] + self._stores[-1].manifest.rows
         made = torch.zeros(count, dtype=torch.int64, device="cpu")
-        for (store, first), page in zip(self.parts, self._pages, strict=True):
-            size_bytes, own = store.manifest.count("pixels"), self._own(store, name)
+        for (store, first), begin in zip(self.parts, self._begins, strict=True):
+            own = self._own(store, name)
             # one that is outside of its own store must be outside of all, not in its neighbor
-            is_inside = (own >= 0) & (own < size_bytes)
+            is_inside = (own >= 0) & (own < store.manifest.pixel_bytes)
+            made[first : first + len(own)] = torch.where(is_inside, own + begin, -1)
+        return made
+
+    def _frame_table(self) -> torch.Tensor:
+        """Make int64[N, 2], where frames are among the files of all stores; -1 of those outside of their own."""
+        count = self._firsts[-1] + self._stores[-1].manifest.rows
+        made = torch.full((count, 2), -1, dtype=torch.int64, device="cpu")
+        for (store, first), page in zip(self.parts, self._pages, strict=True):
+            assert store.frames is not None
+            own = store.frames.table
+            is_inside = (own >= 0) & (own <= store.frames.size_bytes)
             made[first : first + len(own)] = torch.where(is_inside, own + page * PAGE_BYTES, -1)
         return made
 

@@ -97,7 +97,7 @@ class OpenedStore:
                 self._read_pixels if system.can_read_ahead() else mapped_bytes(files["pixels"].opened, sizes["pixels"])
             )
             table = map_tensor(files["frames"].opened, torch.int64, (self.manifest.rows, 2))
-            self.frames = FrameFile(str(path), self.manifest, table, read)
+            self.frames = FrameFile(lambda row: (str(path), row), self.manifest, table, sizes["pixels"], read)
         self.sources = Sources(path, self.manifest, remote)
         self.begin()
 

@@ -170,7 +170,7 @@ class MemmapLoader:
         collate = checked_collate(collate_fn)
         self._of_batches = functools.partial(transform_of_batches, samples, collate, self.threads, self.device)
         self.transform = self._of_batches(transform)
-        self._sizes = Sizes(size, self.transform, batch_size)
+        self._sizes = Sizes(size, self.transform, batch_size, rows)
         is_sampled, has_nodes = sampler is not None, canonical_nodes is not None
         order = chosen_order(shuffle, rows, weights=weights, is_sampled=is_sampled, has_nodes=has_nodes)
         self.schedule = Schedule(

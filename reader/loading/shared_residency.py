@@ -155,7 +155,8 @@ def _units(dataset: MemmapDataset, rows: Rows | None) -> Rows | None:
 
 def _file_bytes(dataset: MemmapDataset) -> int:
     """Return the bytes of the file of rows; of several stores with those between their files."""
-    return dataset.manifest.files[PIXELS].size_bytes if dataset.manifest.compression else dataset.mapped.pixels.nbytes
+    frames = dataset.opened_store.frames
+    return dataset.mapped.pixels.nbytes if frames is None else frames.size_bytes
 
 
 def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, ...]:

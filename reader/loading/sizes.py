@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reader.dataset.dataset import MemmapDataset
+from reader.loading.iteration import begins_with_crop
 from reader.loading.validation import integer
+
+_log = logging.getLogger("reader")
 
 Size = int | tuple[int, int] | Callable[[int], Any]
 # Rows a batch and rank: a number, or a function of the height and width of crops.
@@ -92,8 +97,9 @@ class Sizes:
         ValueError: it is none of these, or the transform has no crop.
     """
 
-    def __init__(self, size: Size | None, transform: Any, batch_size: BatchSize) -> None:
-        self._size, self._batch_size = size, batch_size
+    def __init__(self, size: Size | None, transform: Any, batch_size: BatchSize, dataset: MemmapDataset) -> None:
+        self._size, self._batch_size, self._dataset = size, batch_size, dataset
+        self._has_warned = False
         # of the epoch that was begun last: what is set while it runs is for the next one
         self._begun: tuple[int, tuple[int, int]] | None = None
         if size is not None:
@@ -117,6 +123,7 @@ class Sizes:
             )
         sides = self._running(epoch, position) or self.at(epoch)
         self._begun = epoch, sides
+        self._warn_of_small_rows(transform, sides)
         return transform.with_size(sides)
 
     def rows(self, epoch: int, position: int = 0) -> int:
@@ -163,6 +170,19 @@ class Sizes:
             following = [int(state[name]) for name in _FOLLOWING if name in state] or sides
             self.set((following[0], following[-1]))
             self._begun = int(state["epoch"]), sides
+
+    def _warn_of_small_rows(self, transform: Any, sides: tuple[int, int]) -> None:
+        """Log once that crops are larger than the rows, or than the largest of them."""
+        height, width, _ = self._dataset.manifest.sides
+        if self._has_warned or not begins_with_crop(transform) or (sides[0] <= height and sides[1] <= width):
+            return
+        self._has_warned = True
+        at_most = " at most" if self._dataset.manifest.has_own_sizes else ""
+        _log.warning(
+            "%s: crops of %d x %d are larger than the rows, %d x %d%s: they are enlarged, or padded. Give a smaller size=, or"
+            " pack larger rows.",
+            *(self._dataset.path, *sides, height, width, at_most),
+        )
 
     def _running(self, epoch: int, position: int) -> tuple[int, int] | None:
         """Return the size of an epoch that was begun and is in its middle; None: it is yet to begin."""

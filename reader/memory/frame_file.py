@@ -16,7 +16,7 @@ import torch
 
 from reader import frames
 from reader.format.errors import StoreError
-from reader.format.manifest import PIXELS, Manifest
+from reader.format.manifest import Manifest
 from reader.format.tensors import wrong_frames
 from reader.memory.gather import Copies, on_threads
 from reader.memory.pages import extents
@@ -30,23 +30,26 @@ _PIECE_BYTES = 2 << 20
 
 # Brings bytes of the file into memory: (first byte, how many, first byte of memory) each, as a `RowFile` of bytes.
 ReadBytes = Callable[[memoryview, Sequence[Read]], None]
+# Names a row: the path of its store, and its number there.
+Place = Callable[[int], tuple[str, int]]
 
 
 class FrameFile:
     """The frames of a store.
 
     Args:
-        where: the path of the store, for errors.
+        place: of a row, the path of its store and its number there, for errors.
         table: int64[N, 2], where each row's frame begins and ends in the file.
+        size_bytes: of the file.
         read: reads the file.
     """
 
-    def __init__(self, where: str, manifest: Manifest, table: torch.Tensor, read: ReadBytes) -> None:
+    def __init__(self, place: Place, manifest: Manifest, table: torch.Tensor, size_bytes: int, read: ReadBytes) -> None:
         frames.library()
-        self._where, self._channels, self._has_masks = where, manifest.channels, manifest.has_own_masks
+        self._place, self._channels, self._has_masks = place, manifest.channels, manifest.has_own_masks
         self._read = read
         self._sides = np.array([manifest.height, manifest.width])
-        self._table, self._size_bytes = table.numpy(), manifest.files[PIXELS].size_bytes
+        self.table, self.size_bytes = table, size_bytes
 
     def extents(self, rows: Rows, sizes: Rows) -> tuple[Rows, Rows]:
         """Return where in the file the frames of rows begin, and how many bytes they have: int64[B] each.
@@ -56,8 +59,8 @@ class FrameFile:
         Raises:
             StoreError: one is not in the file, or is no frame of such a row; names it.
         """
-        spans = self._table[rows]
-        wrong = wrong_frames(spans, sizes, self._size_bytes)
+        spans = self.table.numpy()[rows]
+        wrong = wrong_frames(spans, sizes, self.size_bytes)
         if wrong.any():
             raise self._error(int(rows[wrong.argmax()]), "its frame is not within the pixels")
         return spans[:, 0], spans[:, 1] - spans[:, 0]
@@ -125,27 +128,18 @@ class FrameFile:
         out: npt.NDArray[np.uint8],
     ) -> None:
         """Read, unpack and restore some rows: out has exactly their bytes."""
-        own, channels = frames.unpacker(), self._channels
         packed = np.empty(int(lengths.sum()), np.uint8)
         places = np.cumsum(lengths) - lengths
         read(packed.data, _joined(begins, lengths, places))
-        start = 0
-        for row, (height, width), place, length in zip(
-            rows.tolist(), shapes.tolist(), places.tolist(), lengths.tolist(), strict=True
-        ):
-            stop = start + height * width * (channels + self._has_masks)
-            if what := own.unpack(packed[place : place + length].data, out[start:stop]):
-                raise self._error(row, what)
-            start = stop
-        start = 0
-        for count, height, width in _alike(shapes, together=not self._has_masks):
-            size_bytes = count * height * width * channels
-            lines = out[start : start + size_bytes].reshape(count, height, width * channels)
-            frames.restore(lines, channels, own.spare(size_bytes))
-            start += size_bytes + self._has_masks * height * width
+        each = [
+            packed[place : place + length].data for place, length in zip(places.tolist(), lengths.tolist(), strict=True)
+        ]
+        if damage := frames.unpack_rows(each, shapes, self._channels, out, has_masks=self._has_masks):
+            raise self._error(int(rows[damage[0]]), damage[1])
 
     def _error(self, row: int, what: str) -> StoreError:
-        return StoreError(f"{self._where}: row {row}: {what}. The store is damaged: run pack verify {self._where}")
+        where, number = self._place(row)
+        return StoreError(f"{where}: row {number}: {what}. The store is damaged: run pack verify {where}")
 
 
 def mapped_bytes(path: Path, size_bytes: int) -> ReadBytes:
@@ -177,10 +171,3 @@ def _joined(begins: Rows, lengths: Rows, places: Rows) -> list[Read]:
     stops = np.append(places, places[-1] + lengths[-1])
     counts = stops[np.append(firsts[1:], len(begins))] - places[firsts]
     return list(zip(begins[firsts].tolist(), counts.tolist(), places[firsts].tolist(), strict=True))
-
-
-def _alike(shapes: npt.NDArray[np.int64], *, together: bool) -> list[tuple[int, int, int]]:
-    """Count rows of one shape that follow each other: [[2, 3], [2, 3], [4, 1]] -> [(2, 2, 3), (1, 4, 1)]."""
-    differ = (shapes[1:] != shapes[:-1]).any(axis=1) if together else np.ones(max(0, len(shapes) - 1), bool)
-    bounds = [0, *(np.flatnonzero(differ) + 1).tolist(), len(shapes)]
-    return [(b - a, *shapes[a].tolist()) for a, b in itertools.pairwise(bounds)]

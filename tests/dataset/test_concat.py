@@ -15,7 +15,7 @@ from conftest import make_tree
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from packer import pack, pack_dataset
+from packer import pack, pack_dataset, subset
 from reader import MemmapDataset, MemmapLoader, StoreError, concat
 from reader.loading.residencies.device_rows import batches_on
 from reader.loading.shared_residency import resident_on
@@ -135,6 +135,65 @@ def test_rows_with_sizes_of_their_own_are_ragged_batches(ragged: list[Path], res
     assert torch.equal(joined[11:14].image(1), parts[1][2].pixels)
 
 
+@pytest.fixture(scope="module")
+def compressed(stores: list[Path], ragged: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
+    """Each store, and the same with its rows compressed."""
+    pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
+    root, made_of = tmp_path_factory.mktemp("compressed"), {}
+    for n, path in enumerate([*stores, *ragged]):
+        made_of[path] = root / str(n) / path.name
+        made_of[path].parent.mkdir()
+        subset(path, made_of[path], compress=True)
+    return made_of
+
+
+@pytest.mark.parametrize("kind", ["stores", "ragged"])
+@pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
+def test_compressed_stores_are_joined_as_raw_ones_are(
+    compressed: dict[Path, Path], residency: str, kind: str, request: pytest.FixtureRequest
+) -> None:
+    paths = request.getfixturevalue(kind)
+    raw, packed = (
+        concat([MemmapDataset(path, as_tuple=False) for path in some])
+        for some in (paths, [compressed[path] for path in paths])
+    )
+    assert (packed.classes, packed.targets) == (raw.classes, raw.targets)
+    part = range(3, len(raw), 2)
+    for one, other in ((raw, packed), (raw.subset(part), packed.subset(part))):
+        with (
+            MemmapLoader(one, 5, shuffle="full", as_tuple=False) as expected,
+            MemmapLoader(other, 5, shuffle="full", residency=residency, as_tuple=False) as found,
+        ):
+            for a, b in zip(expected, found, strict=True):
+                assert a.rows.tolist() == b.rows.tolist()
+                assert all(torch.equal(x, y) for x, y in zip(a.images, b.images, strict=True))
+    assert torch.equal(raw[len(raw) - 1].pixels, packed[len(raw) - 1].pixels)
+    across = slice(len(raw) // 2 - 4, len(raw) // 2 + 5)
+    assert all(torch.equal(x, y) for x, y in zip(raw[across].images, packed[across].images, strict=True))
+
+
+def test_a_damaged_frame_names_the_store_and_its_row(
+    stores: list[Path], compressed: dict[Path, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(compressed[stores[1]], tmp_path / "b")
+    file = tmp_path / "b/_tensordict/frames.memmap"
+    table = np.fromfile(file, "<i8").reshape(-1, 2)
+    # within the file of another store, were it not checked
+    table[4] += 1 << 20
+    table[5, 1] = table[5, 0] + 9
+    table.tofile(file)
+    joined = concat([MemmapDataset(compressed[stores[0]]), MemmapDataset(tmp_path / "b")])
+    for row in (4, 5):
+        with pytest.raises(StoreError, match=rf"/b: row {row}: its frame .* run pack verify .*/b$"):
+            joined[[1, 30 + row]]
+    assert len(joined[:34][0]) == 34
+
+
+def test_raw_and_compressed_rows_are_not_joined(stores: list[Path], compressed: dict[Path, Path]) -> None:
+    with pytest.raises(StoreError, match=r"a has raw rows, .*a has compressed ones.*pack subset OUT NEW --compress"):
+        concat([MemmapDataset(compressed[stores[0]]), MemmapDataset(stores[0])])
+
+
 def test_rows_on_a_device_are_numbered_as_those_of_a_batch(stores: list[Path]) -> None:
     joined, device = concat([MemmapDataset(path, as_tuple=False) for path in stores]), torch.device("cpu")
     resident = resident_on(joined, device, functools.partial(batches_on, device, "cache"))
@@ -229,6 +288,14 @@ def test_what_concat_cannot_join_is_refused_in_one_sentence(stores: list[Path]) 
         concat([one, MemmapDataset(stores[1], as_tuple=False)])
     with pytest.raises(ValueError, match="are no one array"):
         _ = concat([one, MemmapDataset(stores[1])]).store
+
+
+def test_a_store_at_a_url_is_refused_with_the_way_out(stores: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
+    remote = MemmapDataset(stores[0].as_uri(), cache=tmp_path)
+    with pytest.raises(ValueError, match=r"file://.*/a is at a URL, .* fetch it first with pack pull"):
+        concat([MemmapDataset(stores[1]), remote])
 
 
 def test_a_damaged_target_names_the_store_and_its_row(stores: list[Path], tmp_path: Path) -> None:

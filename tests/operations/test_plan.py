@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -16,8 +17,10 @@ from conftest import photo
 
 from packer import OptionsError, PackError, pack
 from packer.cli.app import run
+from packer.operations.planning import read_rates
 from packer.operations.planning.crop_boxes import boxes_in, drawn_boxes
 from packer.operations.planning.plan import measured, plan, summary
+from packer.operations.planning.read_rates import ReadRates
 from packer.pixels.geometry import Geometry
 from reader.format.manifest import PIXELS, read_manifest
 
@@ -82,6 +85,23 @@ def test_a_plan_estimates_how_long_packing_takes(mixed: Path, monkeypatch: pytes
     assert found is not None
     assert (found.sampled, found.workers, found.epochs) == (30, 3, 1)
     assert found.pack_seconds == pytest.approx(31 / 3)
+    if found.rates is not None:
+        # five copies a second
+        assert (found.rates.raw, found.rates.compressed) == (150, 30)
+
+
+@pytest.mark.parametrize(
+    ("free", "message"),
+    [
+        (10_000, r"raw, whose rows fit into memory \(10.0 kB of memory are free\)"),
+        (9_999, "--compress, whose rows fit into memory, and raw ones do not"),
+        (5_999, "--compress from a disk or link of less than 4.0 MB/s, else raw: neither fits into memory"),
+    ],
+)
+def test_a_plan_names_the_better_form_by_memory(free: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_rates, "available_bytes", lambda: free)
+    # two cores of 200 rows a second, of 10 kB each
+    assert re.match(message, ReadRates(raw=5000, compressed=200, share=0.6, row_bytes=10_000, cpus=2).better(10_000))
 
 
 def test_a_plan_of_images_that_cannot_be_decoded_has_no_time(tmp_path: Path) -> None:
@@ -100,6 +120,7 @@ def test_a_plan_has_the_bytes_of_compressed_rows(mixed: Path, tmp_path: Path) ->
     assert found.time is not None
     assert found.time.compressed_share == pytest.approx(int(ends.max()) / manifest.pixel_bytes)
     assert f"{found.recommended} --compress takes " in summary(found)
+    assert "better here: raw, whose rows fit into memory" in summary(found)
 
 
 def test_a_plan_without_the_library_names_no_compressed_rows(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +129,7 @@ def test_a_plan_without_the_library_names_no_compressed_rows(mixed: Path, monkey
     assert found.time is not None
     assert found.time.compressed_share is None
     assert "--compress" not in summary(found)
+    assert "pip install 'pixpack[zstd]'" in summary(found)
 
 
 def test_the_command_prints_a_plan(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,6 +107,19 @@ def test_a_dataloader_of_torch_reads_them(equal: tuple[Path, Path], workers: int
         assert torch.equal(a, b)
 
 
+def test_a_compressed_store_at_a_url_is_read_as_the_local_one(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
+    raw = MemmapDataset(pair[0])
+    remote = MemmapDataset(pair[1].as_uri(), cache=tmp_path)
+    assert same(remote[23][0], raw[23][0])
+    with MemmapLoader(raw, 5, shuffle="block") as expected, MemmapLoader(remote, 5, shuffle="block") as found:
+        for (a, targets), (b, others) in zip(expected, found, strict=True):
+            assert same(a, b)
+            assert torch.equal(targets, others)
+    assert same(remote[5:9][0], raw[5:9][0])
+
+
 def test_own_masks_are_in_the_frames(tree: Path, tmp_path: Path) -> None:
     from PIL import Image
 

@@ -17,12 +17,12 @@ from PIL import Image
 from packer.errors import DecodeError
 from packer.inputs.samples import Inputs
 from packer.operations.planning.crop_boxes import boxes_in
-from packer.options import CHANNELS, MAX_PIXELS
+from packer.operations.planning.read_rates import ReadRates, RowForms
+from packer.options import MAX_PIXELS
 from packer.packing.image_sizes import sources_of
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
-from reader import frames
 
 _SAMPLE = 64
 # Large images are decoded until so much time has passed.
@@ -38,8 +38,8 @@ class PackTime:
 
     sampled: images that were decoded. workers: the processes that the estimate is for.
     pack_seconds: to pack all images, less writing. epoch_seconds: to decode all, cut a random box and resize it to the crop with
-    Pillow, as an epoch of ImageFolder does. compressed_share: what the rows of these images take with --compress, of raw; None
-    where the library for that is not installed.
+    Pillow, as an epoch of ImageFolder does. compressed_share: what the rows of these images take with --compress, of raw.
+    rates: what a core reads of both; both None where the library for that is not installed.
     """
 
     sampled: int
@@ -47,6 +47,7 @@ class PackTime:
     pack_seconds: float
     epoch_seconds: float
     compressed_share: float | None = None
+    rates: ReadRates | None = None
 
     @property
     def epochs(self) -> float:
@@ -68,7 +69,7 @@ def pack_time(
     decoder, draw = Decoder(geometry, channels=channels), np.random.default_rng(0)
     count, until = 0, time.monotonic() + _MOST_SECONDS
     pack_seconds = epoch_seconds = 0.0
-    compression = _Compression(geometry, channels)
+    forms = RowForms(geometry, channels)
     for data in _sampled(splits):
         if count and time.monotonic() > until:
             break
@@ -82,36 +83,13 @@ def pack_time(
         except Exception:  # whatever is wrong with it, packing says it, with a reason
             continue
         pack_seconds, epoch_seconds, count = pack_seconds + seconds, epoch_seconds + epoch, count + 1
-        compression.add(row)
+        forms.add(row)
     if not count:
         return None
     share = sum(map(len, splits.values())) / count / workers
-    return PackTime(count, workers, pack_seconds * share, epoch_seconds * share, compression.share)
-
-
-class _Compression:
-    """What rows take compressed."""
-
-    def __init__(self, geometry: Geometry, channels: str) -> None:
-        self._sides = None if geometry.fit == "none" else (geometry.height, geometry.width)
-        self._packer: frames.Packer | None
-        try:
-            self._packer = frames.Packer(CHANNELS[channels])
-        except frames.MissingLibraryError:
-            self._packer = None
-        self._packed_bytes = self._raw_bytes = 0
-
-    def add(self, row: Row) -> None:
-        """Compress a row."""
-        if self._packer is not None:
-            pixels = np.frombuffer(row.pixels, np.uint8)
-            self._packed_bytes += len(self._packer.pack(pixels, *(self._sides or row.content[2:])))
-            self._raw_bytes += len(pixels)
-
-    @property
-    def share(self) -> float | None:
-        """Bytes of frames for each byte of rows; None: they cannot be compressed here."""
-        return self._packed_bytes / self._raw_bytes if self._raw_bytes else None
+    rates = forms.rates()
+    compressed = None if rates is None else rates.share
+    return PackTime(count, workers, pack_seconds * share, epoch_seconds * share, compressed, rates)
 
 
 def _sampled(splits: dict[str, Inputs]) -> Iterator[bytes]:

@@ -20,6 +20,7 @@ from packer.operations import class_order
 from packer.operations.class_order import lie_by_class
 from packer.operations.planning.crop_boxes import Numbers, drawn_boxes
 from packer.operations.planning.pack_time import PackTime, pack_time
+from packer.operations.planning.read_rates import ReadRates
 from packer.options import PackOptions
 from packer.packing.image_sizes import count_sizes, pixel_bytes
 from packer.pixels.geometry import Geometry
@@ -203,17 +204,25 @@ def summary(found: SizePlan) -> str:
     lines.append(
         f"{found.recommended} --levels 2 takes {with_levels[0]}, --levels 3 {with_levels[1]}, to train at smaller sizes"
     )
-    if found.time is not None and (share := found.time.compressed_share) is not None:
-        lines.append(
-            f"{found.recommended} --compress takes {size_text(int(best.pixel_bytes * share))}, {share:.2f} of"
-            f" {size_text(best.pixel_bytes)} ({counted(found.time.sampled, 'image', 'images')} measured), read more slowly from"
-            " memory and faster from a slow disk"
-        )
+    if found.time is not None and found.time.rates is not None:
+        lines += _shown_rates(found.time.rates, best, found.time.sampled)
+    elif found.time is not None:
+        lines.append("to compare rows that are compressed, without loss: pip install 'pixpack[zstd]'")
     if found.lies_by_class and best.pixel_bytes > class_order.WINDOW_BYTES:
         lines.append(f"these images {class_order.ADVICE}")
     if found.time is not None:
         lines.append(_shown_time(found.time))
     return "\n".join(lines)
+
+
+def _shown_rates(rates: ReadRates, best: Choice, sampled: int) -> list[str]:
+    """Write what compressed rows take, how fast both kinds are read, and which is the better one here."""
+    return [
+        f"{best.options} --compress takes {size_text(int(best.pixel_bytes * rates.share))}, {rates.share:.2f} of"
+        f" {size_text(best.pixel_bytes)}: from memory a core reads {rates.compressed:,.0f} images/s of it, raw"
+        f" {rates.raw:,.0f} ({counted(sampled, 'image', 'images')} measured)",
+        f"better here: {rates.better(best.pixel_bytes)}",
+    ]
 
 
 def _shown_time(time: PackTime) -> str:

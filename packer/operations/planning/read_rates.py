@@ -1,0 +1,140 @@
+"""What rows of some images take compressed, and how fast a core reads them from memory: raw, and compressed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.options import CHANNELS
+from packer.pixels.geometry import Geometry
+from packer.pixels.row import Row
+from reader import frames
+from reader.format.filesystem import size_text
+from reader.system import available_bytes, available_cpus
+
+# Rows are timed together, as a thread of MemmapLoader unpacks them.
+_TOGETHER_BYTES = 2 << 20
+# More rows tell no more of the rates, and take memory.
+_MOST_BYTES = 64 << 20
+# Pixels of a row, its frame, its height and width.
+_Held = tuple[npt.NDArray[np.uint8], memoryview, tuple[int, int]]
+# Times that the rows are copied, which takes a few milliseconds.
+_COPIES = 5
+
+
+@dataclass(frozen=True)
+class ReadRates:
+    """What one core reads from memory, images/s, by its processor time: rows as they are stored, without a transform.
+
+    raw: rows copied. compressed: rows unpacked. share: bytes of compressed rows for each byte of raw ones. row_bytes: of a raw
+    row, on average. cpus: that this process may use.
+    """
+
+    raw: float
+    compressed: float
+    share: float
+    row_bytes: float
+    cpus: int
+
+    @property
+    def even_bytes_per_second(self) -> float:
+        """The rate of a disk or link below which compressed rows are read faster: all CPUs unpack so many bytes of pixels.
+
+        Raw rows come at rate / row_bytes; compressed ones at rate / (share * row_bytes), at most at cpus * compressed.
+        """
+        return self.compressed * self.cpus * self.row_bytes
+
+    def better(self, pixel_bytes: int) -> str:
+        """Say which form of a store of so many bytes of pixels is read faster on this machine: which of them fits into memory."""
+        free = available_bytes()
+        there = f"{size_text(free)} of memory are free"
+        if pixel_bytes <= free:
+            return f"raw, whose rows fit into memory ({there})"
+        if pixel_bytes * self.share <= free:
+            return f"--compress, whose rows fit into memory, and raw ones do not ({there})"
+        return (
+            f"--compress from a disk or link of less than {size_text(int(self.even_bytes_per_second))}/s, else raw: neither fits"
+            f" into memory ({there})"
+        )
+
+
+class RowForms:
+    """Rows, compressed as they are added."""
+
+    def __init__(self, geometry: Geometry, channels: str) -> None:
+        self._sides = None if geometry.fit == "none" else (geometry.height, geometry.width)
+        self._channels = CHANNELS[channels]
+        self._packer: frames.Packer | None
+        try:
+            self._packer = frames.Packer(self._channels)
+        except frames.MissingLibraryError:
+            self._packer = None
+        self._packed_bytes = self._raw_bytes = self._count = 0
+        # the first of them
+        self._held: list[_Held] = []
+        self._held_bytes = 0
+
+    def add(self, row: Row) -> None:
+        """Compress a row."""
+        if self._packer is None:
+            return
+        pixels = np.frombuffer(row.pixels, np.uint8)
+        height, width = self._sides or (int(row.content[2]), int(row.content[3]))
+        frame = self._packer.pack(pixels, height, width)
+        self._packed_bytes, self._raw_bytes = self._packed_bytes + len(frame), self._raw_bytes + len(pixels)
+        self._count += 1
+        if self._held_bytes + len(pixels) <= _MOST_BYTES or not self._held:
+            self._held.append((pixels, memoryview(frame), (height, width)))
+            self._held_bytes += len(pixels)
+
+    def rates(self) -> ReadRates | None:
+        """Read the rows both ways; None: they cannot be compressed here."""
+        if not self._held:
+            return None
+        some = max(1, _TOGETHER_BYTES * len(self._held) // self._held_bytes)
+        pieces = [self._held[n : n + some] for n in range(0, len(self._held), some)]
+        out = np.empty(max(sum(len(pixels) for pixels, _, _ in piece) for piece in pieces), np.uint8)
+
+        def copy() -> None:
+            """Copy all of them several times."""
+            for piece in _COPIES * pieces:
+                _copy(piece, out)
+
+        def unpack() -> None:
+            """Unpack all of them."""
+            for piece in pieces:
+                self._unpack(piece, out)
+
+        copied, unpacked = _timed(copy) / _COPIES, _timed(unpack)
+        count = len(self._held)
+        return ReadRates(
+            count / copied,
+            count / unpacked,
+            self._packed_bytes / self._raw_bytes,
+            self._raw_bytes / self._count,
+            available_cpus(),
+        )
+
+    def _unpack(self, piece: list[_Held], out: npt.NDArray[np.uint8]) -> None:
+        shapes = np.array([sides for _, _, sides in piece], np.int64)
+        size_bytes = sum(len(pixels) for pixels, _, _ in piece)
+        frames.unpack_rows([frame for _, frame, _ in piece], shapes, self._channels, out[:size_bytes])
+
+
+def _copy(piece: list[_Held], out: npt.NDArray[np.uint8]) -> None:
+    place = 0
+    for pixels, _, _ in piece:
+        out[place : place + len(pixels)] = pixels
+        place += len(pixels)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    """Return the processor seconds of a call's second run: the first one brings memory."""
+    call()
+    started = time.process_time()
+    call()
+    return max(time.process_time() - started, 1e-9)
