@@ -446,3 +446,31 @@ def test_a_disk_s_curve_has_a_rate_for_each_size_and_depth(tmp_path: Path, monke
     assert _disk_curve.best(curves, 1000) == max(rate for curve in curves.values() for rate in curve[1000].values())
     lines = _disk_curve.table_lines(curves)
     assert [len(line) for line in lines] == [3] * 5
+
+
+def test_bench_forms_compares_bytes_and_time_of_each_form_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'pixpack[bench]'")
+    make_tree(tmp_path / "images", classes=2, each=8, size=(150, 110))
+    words = ["--size", 64, "--rounds", 1, "--cpus", 2, "--picture", tmp_path / "forms.svg"]
+    assert main("benchmarks.bench_forms", monkeypatch, "--images", tmp_path / "images", *words) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    raw, compressed, best, small, source = found["forms"]
+    assert (found["images"], raw["bytes"], raw["of_raw"]) == (16, 64 * 64 * 3, 1)
+    assert small["bytes"] < best["bytes"] < compressed["bytes"] < raw["bytes"]
+    # what the loss costs, of those that have one
+    assert 25 < small["psnr_db"] < best["psnr_db"] < 60
+    assert compressed["psnr_db"] is source["psnr_db"] is None
+    even = found["even_megabytes_per_second"]
+    assert [*even] == [
+        "raw rows / compressed rows",
+        "compressed rows / JPEG rows, quality 95, 4:4:4",
+        "JPEG rows, quality 95, 4:4:4 / the images, as ImageFolder",
+    ]
+    rate = load("benchmarks.bench_forms").rate_of
+    # where two forms are even, both are: the larger one by the link, the smaller one by its CPUs
+    link = 2 * compressed["images_per_second_and_core"] * raw["bytes"]
+    assert rate(compressed, link, 2) == pytest.approx(rate(raw, link, 1000))
+    assert "compressed rows" in (tmp_path / "forms.svg").read_text(encoding="utf-8")

@@ -1,0 +1,205 @@
+"""Raw, compressed or JPEG rows, or the images themselves: which form gives more images/s at which rate of the disk or link?
+
+    python -m scripts.benchmarks.bench_forms --images photos/ --picture docs/benchmarks/forms-of-rows.svg
+
+Makes rows of some images in memory, in each form, and takes the processor time that one core needs for an image of it, in turns:
+raw rows are copied, compressed ones unpacked, JPEGs of the rows decoded by Pillow, and the images decoded, resized and cropped by
+Pillow as ImageFolder does. What a disk or link gives, and what the CPUs then do, follows from bytes and seconds; the lesser of
+the two is drawn. JPEG rows are no form of a store: pixpack has none. Prints one JSON object last.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from packer.cli.charts import DARK, GRAY, OTHER, OURS, svg_bytes
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from reader import frames
+from reader.system import available_cpus
+from scripts.benchmarks._bench import machine, photographs
+from scripts.benchmarks._pictures import central_crop
+from scripts.benchmarks.arguments import bench_parser
+
+# Rows that a thread of MemmapLoader unpacks together.
+_TOGETHER = 13
+_RATES = np.geomspace(10e6, 10e9, 200)
+# quality, and subsampling as Pillow counts it: 4:4:4, 4:2:0
+_JPEGS = {"JPEG rows, quality 95, 4:4:4": (95, 0), "JPEG rows, quality 90, 4:2:0": (90, 2)}
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of the images. make_all: does once for all of them what a loader does; psnr: of each row, dB."""
+
+    name: str
+    size_bytes: int
+    make_all: Callable[[], object]
+    psnr: Sequence[float] = ()
+
+
+def main() -> int:
+    parser = bench_parser(__doc__, images=None, count=200, size=224, rounds=5, json=None)
+    parser.add_argument("--cpus", type=int, default=available_cpus(), help="of the curve; default: those of this process")
+    parser.add_argument("--picture", type=Path, metavar="SVG", help="draw the curve there")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = photographs(options.images, Path(folder), options.size, most=options.count)[: options.count]
+        forms = forms_of([photograph.path.read_bytes() for photograph in found], options.size)
+        about = machine(Path(folder))
+    report = report_of(forms, measured(forms, options.rounds), options.cpus) | {"size": options.size, "machine": about}
+    if options.picture:
+        options.picture.write_bytes(drawn(report))
+    line = json.dumps(report)
+    if options.json:
+        options.json.write_text(line + "\n", encoding="utf-8")
+    print(line)
+    return 0
+
+
+def forms_of(sources: Sequence[bytes], size: int) -> list[Form]:
+    """Make the rows of images in each form."""
+    decoder = Decoder(Geometry(size, size, crop_fraction=0.875))
+    rows = np.stack([np.frombuffer(decoder.row(data).pixels, np.uint8) for data in sources])
+    packer = frames.Packer(3)
+    packed = [memoryview(packer.pack(row, size, size)) for row in rows]
+    assert (_unpacked(packed, size)[-1] == rows[-1]).all()
+    forms = [
+        Form("raw rows", rows.nbytes, lambda: _copied(rows)),
+        Form("compressed rows", sum(map(len, packed)), lambda: _unpacked(packed, size)),
+    ]
+    for name, (quality, subsampling) in _JPEGS.items():
+        jpegs = [_jpeg(row.reshape(size, size, 3), quality, subsampling) for row in rows]
+        worth = [_psnr(_decoded(data).reshape(-1), row) for data, row in zip(jpegs, rows, strict=True)]
+        forms.append(Form(name, sum(map(len, jpegs)), lambda jpegs=jpegs: [_decoded(data) for data in jpegs], worth))
+    crops = round(size / 0.875), size
+    forms.append(
+        Form("the images, as ImageFolder", sum(map(len, sources)), lambda: [_cropped(data, *crops) for data in sources])
+    )
+    return forms
+
+
+def measured(forms: Sequence[Form], rounds: int) -> dict[str, float]:
+    """Return the processor seconds of all images in each form: the median of turns."""
+    taken: dict[str, list[float]] = {form.name: [] for form in forms}
+    for _, form in itertools.product(range(rounds + 1), forms):
+        begun = time.process_time()
+        form.make_all()
+        taken[form.name].append(time.process_time() - begun)
+    # the first round brings memory
+    return {name: statistics.median(values[1:]) for name, values in taken.items()}
+
+
+def report_of(forms: Sequence[Form], seconds: dict[str, float], cpus: int) -> dict[str, Any]:
+    """Return bytes and images/s of each form, and the rates at which two that are neighbors give as many images/s."""
+    count = _count(forms)
+    ways = [
+        {
+            "name": form.name,
+            "bytes": round(form.size_bytes / count),
+            "of_raw": round(form.size_bytes / forms[0].size_bytes, 3),
+            "images_per_second_and_core": round(count / seconds[form.name], 1),
+            "psnr_db": round(statistics.median(form.psnr), 1) if form.psnr else None,
+        }
+        for form in forms
+    ]
+    even = {
+        f"{one['name']} / {other['name']}": round(_even(one, other, cpus) / 1e6)
+        for one, other in itertools.pairwise(way for way in ways if "4:2:0" not in str(way["name"]))
+    }
+    return {"images": count, "cpus": cpus, "forms": ways, "even_megabytes_per_second": even}
+
+
+def rate_of(way: dict[str, Any], bytes_per_second: float, cpus: int) -> float:
+    """Return images/s of a form from a disk or link of this rate."""
+    return min(bytes_per_second / way["bytes"], cpus * way["images_per_second_and_core"])
+
+
+def _even(larger: dict[str, Any], smaller: dict[str, Any], cpus: int) -> float:
+    """Return the rate, bytes/s, up to which the smaller form gives more images/s: then its CPUs decide."""
+    return float(cpus * smaller["images_per_second_and_core"] * larger["bytes"])
+
+
+def drawn(report: dict[str, Any]) -> bytes:
+    """Draw images/s over the rate of a disk or link, one line a form."""
+    from matplotlib.figure import Figure
+
+    ways, cpus = [way for way in report["forms"] if "4:2:0" not in way["name"]], report["cpus"]
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    for way, color in zip(ways, (OURS, DARK, OTHER, GRAY), strict=True):
+        rates = [rate_of(way, rate, cpus) for rate in _RATES]
+        axes.plot(_RATES / 1e6, rates, color=color, linewidth=2)
+        axes.text(_RATES[-1] / 1e6 * 1.1, rates[-1], way["name"].partition(",")[0], color=color, size=9, va="center")
+    axes.set(xscale="log", yscale="log", xlabel="MB/s of the disk or link", ylabel=f"images/s, {cpus} cores")
+    even = next(iter(report["even_megabytes_per_second"].values()))
+    axes.set_title(f"Below {even:,} MB/s compressed rows come faster than raw ones", loc="left", size=11, weight="bold")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.grid(color="#e7ebee")
+    return svg_bytes(figure)
+
+
+def _pieces(count: int) -> list[slice]:
+    return [slice(first, min(first + _TOGETHER, count)) for first in range(0, count, _TOGETHER)]
+
+
+def _copied(rows: np.ndarray) -> np.ndarray:
+    """Copy all rows, some at a time; returns the last ones."""
+    out = np.empty_like(rows[:_TOGETHER])
+    for piece in _pieces(len(rows)):
+        out[: piece.stop - piece.start] = rows[piece]
+    return out
+
+
+def _unpacked(packed: Sequence[memoryview], size: int) -> np.ndarray:
+    """Unpack all rows, some at a time; returns the last ones, uint8[n, size * size * 3]."""
+    out = np.empty((_TOGETHER, size * size * 3), np.uint8)
+    for piece in _pieces(len(packed)):
+        some = packed[piece]
+        assert frames.unpack_rows(some, np.full((len(some), 2), size), 3, out[: len(some)].reshape(-1)) is None
+    return out[: len(some)]
+
+
+def _count(forms: Sequence[Form]) -> int:
+    return len(forms[2].psnr)
+
+
+def _jpeg(row: np.ndarray, quality: int, subsampling: int) -> bytes:
+    written = io.BytesIO()
+    Image.fromarray(row).save(written, "JPEG", quality=quality, subsampling=subsampling)
+    return written.getvalue()
+
+
+def _decoded(data: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image)
+
+
+def _cropped(data: bytes, resized: int, size: int) -> np.ndarray:
+    with Image.open(io.BytesIO(data)) as image:
+        whole = central_crop(image.convert("RGB"), resized)
+    first = (resized - size) // 2
+    return np.asarray(whole.crop((first, first, first + size, first + size)))
+
+
+def _psnr(found: np.ndarray, expected: np.ndarray) -> float:
+    error = float(np.mean((found.astype(np.float64) - expected) ** 2))
+    return float(10 * np.log10(255**2 / error)) if error else float("inf")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
