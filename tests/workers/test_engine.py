@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -534,3 +535,18 @@ def test_random_deaths_cost_nothing_but_time(tmp_path: Path, monkeypatch: pytest
     assert len(list(died.iterdir())) > 5
     assert report.rejected == 0
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("is_owing", "started"), [(False, 1), (True, 0)])
+def test_a_worker_is_started_where_all_hold_rows_behind_a_piece_that_waits(
+    monkeypatch: pytest.MonkeyPatch, is_owing: bool, started: int
+) -> None:
+    # as many as there may be stand alone after images that ended workers; none of them is given the piece of the queue
+    alone = types.SimpleNamespace(is_alone=True, is_owing=lambda: is_owing)
+    engine = object.__new__(engines.LocalEngine)
+    vars(engine).update(_workers=[alone] * 4, _count=2, _most=4, _queue=[object()])
+    starts: list[None] = []
+    monkeypatch.setattr(engines.LocalEngine, "_start", lambda _: starts.append(None))
+    monkeypatch.setattr(engines.LocalEngine, "_feed", lambda *_: None)
+    engine._refill()
+    assert len(starts) == started
