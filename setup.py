@@ -5,7 +5,18 @@ import sys
 
 from setuptools import Extension, setup
 
-_PARTS = ("huffman", "jpeg_file", "jpeg_row", "photographs", "plain_png", "resample", "sums", "unfilter")
+_PARTS = (
+    "crops",
+    "huffman",
+    "jpeg_file",
+    "jpeg_row",
+    "photographs",
+    "picture",
+    "plain_png",
+    "resample",
+    "sums",
+    "unfilter",
+)
 
 setup(
     ext_modules=[

@@ -1,4 +1,5 @@
-/* What Python calls. It decides nothing about pictures: a JPEG to a row is jpeg_row.c's, files become rows in photographs.c. */
+/* What Python calls. It decides nothing about pictures: a JPEG to a row is jpeg_row.c's, files become rows in photographs.c,
+ * rows become crops in crops.c. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -6,15 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "crops.h"
 #include "huffman.h"
 #include "jpeg_row.h"
 #include "photographs.h"
-#include "resample.h"
+#include "picture.h"
 #include "sums.h"
 #include "unfilter.h"
 
 /* Of the functions and what they do, as __init__.py expects it: a file that was built from other sources is not used. */
-#define INTERFACE 7
+#define INTERFACE 8
 
 /* What rows took to be resized, of all that row() took; changed under the GIL. */
 static double resize_seconds_so_far;
@@ -58,52 +60,6 @@ static PyObject *resize_seconds(PyObject *module, PyObject *unused) {
     return PyFloat_FromDouble(resize_seconds_so_far);
 }
 
-/* Gray lines become four bytes a pixel, a few at a time. */
-static int resize_gray(const uint8_t *pixels, Wanted *wanted, uint8_t *out) {
-    Resampler resampler;
-    size_t width = (size_t)wanted->source_width, line_bytes = width * 4 + LINE_PADDING;
-    uint8_t *wide = calloc(LINES, line_bytes), *rows[LINES];
-    int is_ready = resampler_init(&resampler, wanted, out, (long)wanted->width) && wide;
-    for (int line = resampler.first_line; is_ready && line < resampler.last_line;) {
-        int count = resampler.last_line - line < LINES ? resampler.last_line - line : LINES;
-        for (int n = 0; n < LINES; n++)
-            rows[n] = wide + n * line_bytes;
-        for (int n = 0; n < count; n++)
-            for (size_t i = 0; i < width; i++)
-                memset(rows[n] + 4 * i, pixels[(size_t)(line + n) * width + i], 4);
-        resampler_push(&resampler, rows, count);
-        line += count;
-    }
-    is_ready = is_ready && resampler.output == resampler.down.outputs;
-    resampler_free(&resampler);
-    free(wide);
-    return is_ready;
-}
-
-/* Lines come from memory: the last few through a copy, as more than a line is read of each. */
-static int resize_picture(const uint8_t *pixels, Wanted *wanted, uint8_t *out) {
-    Resampler resampler;
-    size_t line_bytes = (size_t)wanted->source_width * 4;
-    uint8_t *last = calloc(1, line_bytes + LINE_PADDING), *rows[LINES] = {0};
-    int is_ready = resampler_init(&resampler, wanted, out, (long)wanted->width * 4) && last;
-    for (int line = resampler.first_line; is_ready && line < resampler.last_line;) {
-        int count = resampler.last_line - line < LINES ? resampler.last_line - line : LINES;
-        int is_last = line + count == wanted->source_height;
-        if (is_last && count > 1)
-            count--;
-        for (int n = 0; n < count; n++)
-            rows[n] = (uint8_t *)pixels + (size_t)(line + n) * line_bytes;
-        if (is_last && count == 1 && line + 1 == wanted->source_height)
-            rows[0] = memcpy(last, rows[0], line_bytes);
-        resampler_push(&resampler, rows, count);
-        line += count;
-    }
-    is_ready = is_ready && resampler.output == resampler.down.outputs;
-    resampler_free(&resampler);
-    free(last);
-    return is_ready;
-}
-
 PyDoc_STRVAR(resize_doc,
     "resize(pixels, source, size, resample) -> bytes | None\n\n"
     "Resize a picture of source = (width, height), of one or four bytes a pixel, to size. None: it is too long for this.");
@@ -131,9 +87,10 @@ static PyObject *resize(PyObject *module, PyObject *args) {
     if (!resized)
         return NULL;
     uint8_t *out = (uint8_t *)PyBytes_AsString(resized);
+    Picture picture = {(const uint8_t *)pixels, (const uint8_t *)pixels + size, (size_t)line_bytes, wanted.channels};
     int is_resized;
     Py_BEGIN_ALLOW_THREADS;
-    is_resized = (wanted.channels == 1 ? resize_gray : resize_picture)((const uint8_t *)pixels, &wanted, out);
+    is_resized = picture_resize(&picture, &wanted, out, (long)wanted.width * wanted.channels);
     Py_END_ALLOW_THREADS;
     if (is_resized)
         return resized;
@@ -229,6 +186,7 @@ const char *path = jpeg_library();
 }
 
 static PyMethodDef methods[] = {
+    {"crops", crops, METH_VARARGS, crops_doc},
     {"crc32", crc32, METH_VARARGS, crc32_doc},
     {"library", library, METH_NOARGS, library_doc},
 #ifdef HAS_PHOTOGRAPHS

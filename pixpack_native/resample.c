@@ -12,9 +12,6 @@
 #include <immintrin.h>
 #endif
 
-/* PIL.Image.Resampling */
-enum { LANCZOS = 1, BILINEAR = 2, BICUBIC = 3, BOX = 4 };
-
 /* The lines that one output row is made of: more are those of strips, which the caller cuts first. */
 #define MOST_RING_BYTES (256 << 20)
 /* 32 bits, less 8 of a pixel, less a sign and the overshoot of weights below 0 */
@@ -71,7 +68,7 @@ static int axis_init(Axis *axis, int source, int outputs, int filter, int from, 
     int most = (int)ceil(support_of(filter) * spread) * 2 + 1, kept = to - from;
     axis->outputs = kept;
     axis->taps = (most + 1) & ~1; /* pairs: the odd last one gets a weight of 0 */
-    axis->precision = 0;
+    axis->precision = axis->most = 0;
     axis->starts = calloc((size_t)kept, sizeof(int));
     axis->counts = calloc((size_t)kept, sizeof(int));
     axis->weights = calloc((size_t)kept * axis->taps, sizeof(int16_t));
@@ -85,6 +82,7 @@ static int axis_init(Axis *axis, int source, int outputs, int filter, int from, 
         if (i >= from && i < to) {
             axis->starts[i - from] = start;
             axis->counts[i - from] = count;
+            axis->most = count > axis->most ? count : axis->most;
         }
         for (int n = 0; n < count; n++)
             largest = exact[(size_t)i * most + n] > largest ? exact[(size_t)i * most + n] : largest;
@@ -98,6 +96,23 @@ static int axis_init(Axis *axis, int source, int outputs, int filter, int from, 
         }
     free(exact);
     return 1;
+}
+
+/* Puts the outputs in the opposite order. */
+static void axis_reverse(Axis *axis) {
+    for (int i = 0, j = axis->outputs - 1; i < j; i++, j--) {
+        int start = axis->starts[i], count = axis->counts[i];
+        axis->starts[i] = axis->starts[j];
+        axis->counts[i] = axis->counts[j];
+        axis->starts[j] = start;
+        axis->counts[j] = count;
+        int16_t *first = axis->weights + (size_t)i * axis->taps, *last = axis->weights + (size_t)j * axis->taps;
+        for (int n = 0; n < axis->taps; n++) {
+            int16_t weight = first[n];
+            first[n] = last[n];
+            last[n] = weight;
+        }
+    }
 }
 
 int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out_stride) {
@@ -118,13 +133,16 @@ int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out
     self->first_line = self->line = down->starts[0];
     self->last_line = down->starts[down->outputs - 1] + down->counts[down->outputs - 1];
     self->ring_lines = (down->taps < wanted->source_height ? down->taps : wanted->source_height) + LINES;
-    self->ring_bytes = across->outputs * 4 + LINE_PADDING;
+    self->pixel_bytes = wanted->has_three_bytes ? 3 : 4;
+    self->ring_bytes = across->outputs * self->pixel_bytes + LINE_PADDING;
     if ((size_t)self->ring_lines * (size_t)self->ring_bytes > MOST_RING_BYTES)
         return 0;
     self->ring = calloc((size_t)self->ring_lines, (size_t)self->ring_bytes);
     self->packed = calloc((size_t)self->ring_bytes, 1);
     self->sources = calloc((size_t)down->taps, sizeof(*self->sources));
     self->channels = wanted->channels;
+    if (wanted->is_mirrored)
+        axis_reverse(across);
     self->out = out;
     self->out_stride = out_stride;
     return self->ring && self->packed && self->sources;
@@ -152,17 +170,18 @@ static uint8_t byte_of(int sum, int precision) {
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-static void across_plain(const Axis *axis, uint8_t *const in[LINES], uint8_t *const out[LINES], int count) {
+static void across_plain(
+    const Axis *axis, int pixel_bytes, uint8_t *const in[LINES], uint8_t *const out[LINES], int count) {
     for (int line = 0; line < count; line++)
         for (int i = 0; i < axis->outputs; i++) {
             const int16_t *weights = axis->weights + (size_t)i * axis->taps;
-            const uint8_t *pixel = in[line] + 4 * axis->starts[i];
+            const uint8_t *pixel = in[line] + (size_t)pixel_bytes * (size_t)axis->starts[i];
             int half = 1 << (axis->precision - 1), sums[4] = {half, half, half, half};
-            for (int n = 0; n < axis->counts[i]; n++, pixel += 4)
-                for (int c = 0; c < 4; c++)
+            for (int n = 0; n < axis->counts[i]; n++, pixel += pixel_bytes)
+                for (int c = 0; c < pixel_bytes; c++)
                     sums[c] += pixel[c] * weights[n];
-            for (int c = 0; c < 4; c++)
-                out[line][4 * i + c] = byte_of(sums[c], axis->precision);
+            for (int c = 0; c < pixel_bytes; c++)
+                out[line][pixel_bytes * i + c] = byte_of(sums[c], axis->precision);
         }
 }
 
@@ -184,51 +203,88 @@ AVX2 static inline __m256i two_weights(const int16_t *weights) {
     return _mm256_set1_epi32(pair);
 }
 
-/* Four lines at once, two to a register; per step two or four neighbouring pixels of each: r0 r1 g0 g1 b0 b1 x0 x1 as words. */
-AVX2 static void across_avx2(const Axis *axis, uint8_t *const in[LINES], uint8_t *const out[LINES]) {
-    const __m256i low = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
-    const __m256i high = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1));
+#define INLINED static inline __attribute__((always_inline, target("avx2")))
+
+/* Neighbouring pixels of two lines as words, r0 r1 g0 g1 b0 b1 x0 x1 of each, times their weights. */
+INLINED __m256i two_taps(__m128i above, __m128i below, __m256i order, const int16_t *weights) {
+    __m256i pixels = _mm256_inserti128_si256(_mm256_castsi128_si256(above), below, 1);
+    return _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, order), two_weights(weights));
+}
+
+INLINED __m256i in_both(__m128i half) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(half), half, 1);
+}
+
+INLINED __m128i load_8(const uint8_t *at) {
+    return _mm_loadl_epi64((const __m128i *)at);
+}
+
+INLINED __m128i load_16(const uint8_t *at) {
+    return _mm_loadu_si128((const __m128i *)at);
+}
+
+/* Four lines at once, two to a register, and two outputs: what is written behind the second is written over by the next, or is
+ * padding. Of pixels of three bytes x is 0. most: weights of every output, 2 or 4; 0: axis->counts. With constants for both
+ * numbers this is several times as fast. */
+INLINED void across_of(const Axis *axis, int pixel_bytes, int most, uint8_t *const in[LINES], uint8_t *const out[LINES]) {
+    const int is_wide = pixel_bytes == 4, outputs = axis->outputs, taps = axis->taps;
+    const int *starts = axis->starts, *counts = axis->counts;
+    const __m256i near = in_both(is_wide ? _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1)
+                                         : _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
+    const __m256i far = in_both(is_wide ? _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1)
+                                        : _mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
+    /* of each line the first output, the second one */
+    const __m256i beside = in_both(is_wide ? _mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15)
+                                           : _mm_setr_epi8(0, 1, 2, 8, 9, 10, -1, -1, 4, 5, 6, 12, 13, 14, -1, -1));
     const __m256i half = _mm256_set1_epi32(1 << (axis->precision - 1));
     const __m128i shift = _mm_cvtsi32_si128(axis->precision);
-    for (int i = 0; i < axis->outputs; i++) {
-        const int16_t *weights = axis->weights + (size_t)i * axis->taps;
-        long at = 4L * axis->starts[i];
-        int left = axis->counts[i];
-        __m256i first = half, second = half;
-        for (; left > 2; left -= 4, weights += 4, at += 16) {
-            __m256i near = two_weights(weights), far = two_weights(weights + 2);
-            __m256i pixels = _mm256_inserti128_si256(
-                _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(in[0] + at))),
-                _mm_loadu_si128((const __m128i *)(in[1] + at)), 1);
-            first = _mm256_add_epi32(first, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), near));
-            first = _mm256_add_epi32(first, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, high), far));
-            pixels = _mm256_inserti128_si256(
-                _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(in[2] + at))),
-                _mm_loadu_si128((const __m128i *)(in[3] + at)), 1);
-            second = _mm256_add_epi32(second, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), near));
-            second = _mm256_add_epi32(second, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, high), far));
+    const uint8_t *in0 = in[0], *in1 = in[1], *in2 = in[2], *in3 = in[3];
+    uint8_t *out0 = out[0], *out1 = out[1], *out2 = out[2], *out3 = out[3];
+    for (int i = 0; i < outputs; i += 2) {
+        __m256i words[2];
+        for (int n = 0; n < 2; n++) {
+            const int output = i + n < outputs ? i + n : i;
+            const int16_t *weights = axis->weights + (long)output * taps;
+            long at = (long)starts[output] * pixel_bytes;
+            __m256i first = half, second = half;
+            int left = most ? most : counts[output];
+            for (; left > 2; left -= 4, weights += 4, at += 4 * pixel_bytes) {
+                __m128i lines[LINES] = {load_16(in0 + at), load_16(in1 + at), load_16(in2 + at), load_16(in3 + at)};
+                first = _mm256_add_epi32(first, two_taps(lines[0], lines[1], near, weights));
+                second = _mm256_add_epi32(second, two_taps(lines[2], lines[3], near, weights));
+                first = _mm256_add_epi32(first, two_taps(lines[0], lines[1], far, weights + 2));
+                second = _mm256_add_epi32(second, two_taps(lines[2], lines[3], far, weights + 2));
+            }
+            if (left > 0) {
+                first = _mm256_add_epi32(first, two_taps(load_8(in0 + at), load_8(in1 + at), near, weights));
+                second = _mm256_add_epi32(second, two_taps(load_8(in2 + at), load_8(in3 + at), near, weights));
+            }
+            words[n] = _mm256_packs_epi32(_mm256_sra_epi32(first, shift), _mm256_sra_epi32(second, shift));
         }
-        if (left > 0) {
-            __m256i near = two_weights(weights);
-            __m256i pixels = _mm256_inserti128_si256(
-                _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)(in[0] + at))),
-                _mm_loadl_epi64((const __m128i *)(in[1] + at)), 1);
-            first = _mm256_add_epi32(first, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), near));
-            pixels = _mm256_inserti128_si256(
-                _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)(in[2] + at))),
-                _mm_loadl_epi64((const __m128i *)(in[3] + at)), 1);
-            second = _mm256_add_epi32(second, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), near));
-        }
-        __m256i words = _mm256_packs_epi32(_mm256_sra_epi32(first, shift), _mm256_sra_epi32(second, shift));
-        __m256i bytes = _mm256_packus_epi16(words, words); /* lines 0, 2, 0, 2, 1, 3, 1, 3 */
-        long long even = _mm_cvtsi128_si64(_mm256_castsi256_si128(bytes));
-        long long odd = _mm_cvtsi128_si64(_mm256_extracti128_si256(bytes, 1));
-        int pixel[LINES] = {(int)even, (int)odd, (int)(even >> 32), (int)(odd >> 32)};
-        for (int line = 0; line < LINES; line++)
-            memcpy(out[line] + 4 * i, pixel + line, 4);
+        /* lines 0, 2, 0, 2 in the lower half, 1, 3, 1, 3 in the upper one */
+        __m256i bytes = _mm256_shuffle_epi8(_mm256_packus_epi16(words[0], words[1]), beside);
+        __m128i even = _mm256_castsi256_si128(bytes), odd = _mm256_extracti128_si256(bytes, 1);
+        long to = (long)i * pixel_bytes;
+        _mm_storel_epi64((__m128i *)(out0 + to), even);
+        _mm_storel_epi64((__m128i *)(out1 + to), odd);
+        _mm_storeh_pi((__m64 *)(out2 + to), _mm_castsi128_ps(even));
+        _mm_storeh_pi((__m64 *)(out3 + to), _mm_castsi128_ps(odd));
     }
+}
+
+AVX2 static void across_avx2(const Axis *axis, int pixel_bytes, uint8_t *const in[LINES], uint8_t *const out[LINES]) {
+    if (pixel_bytes == 3 && axis->most <= 2)
+        across_of(axis, 3, 2, in, out);
+    else if (pixel_bytes == 3 && axis->most <= 4)
+        across_of(axis, 3, 4, in, out);
+    else if (pixel_bytes == 3)
+        across_of(axis, 3, 0, in, out);
+    else if (axis->most <= 2)
+        across_of(axis, 4, 2, in, out);
+    else if (axis->most <= 4)
+        across_of(axis, 4, 4, in, out);
+    else
+        across_of(axis, 4, 0, in, out);
 }
 
 /* Lines are padded, so that whole registers may be written. */
@@ -277,14 +333,14 @@ AVX2 static int pack_rgb_avx2(const uint8_t *from, uint8_t *to, int pixels) {
 }
 #endif
 
-static void pack(const uint8_t *from, uint8_t *to, int pixels, int channels) {
+static void pack(const uint8_t *from, uint8_t *to, int pixels, int pixel_bytes, int channels) {
     int done = 0;
 #ifdef HAS_AVX2
-    if (channels == 3 && has_avx2())
+    if (channels == 3 && pixel_bytes == 4 && has_avx2())
         done = pack_rgb_avx2(from, to, pixels);
 #endif
-    if (channels == 4)
-        memcpy(to, from, (size_t)pixels * 4);
+    if (channels == pixel_bytes)
+        memcpy(to, from, (size_t)pixels * (size_t)pixel_bytes);
     else if (channels == 3)
         for (int i = done; i < pixels; i++)
             memcpy(to + 3 * i, from + 4 * i, 3);
@@ -305,12 +361,15 @@ void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count) {
     }
 #ifdef HAS_AVX2
     if (has_avx2())
-        across_avx2(&self->across, from, into);
+        across_avx2(&self->across, self->pixel_bytes, from, into);
     else
 #endif
-        across_plain(&self->across, from, into, count);
+        across_plain(&self->across, self->pixel_bytes, from, into, count);
     self->line += count;
     const Axis *down = &self->down;
+    int kept_bytes = self->across.outputs * self->pixel_bytes;
+    /* whole registers are written: straight to the row where they end with it */
+    int is_straight = self->channels == self->pixel_bytes && kept_bytes % 32 == 0;
     for (; self->output < down->outputs; self->output++) {
         int start = down->starts[self->output], taps = down->counts[self->output];
         if (start + taps > self->line)
@@ -318,12 +377,14 @@ void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count) {
         for (int n = 0; n < taps; n++)
             self->sources[n] = ring_line(self, start + n);
         const int16_t *weights = down->weights + (size_t)self->output * down->taps;
+        uint8_t *to = self->out + (size_t)self->output * (size_t)self->out_stride, *made = is_straight ? to : self->packed;
 #ifdef HAS_AVX2
         if (has_avx2())
-            down_avx2(weights, self->sources, taps, down->precision, self->packed, self->across.outputs * 4);
+            down_avx2(weights, self->sources, taps, down->precision, made, kept_bytes);
         else
 #endif
-            down_plain(weights, self->sources, taps, down->precision, self->packed, self->across.outputs * 4);
-        pack(self->packed, self->out + (size_t)self->output * self->out_stride, self->across.outputs, self->channels);
+            down_plain(weights, self->sources, taps, down->precision, made, kept_bytes);
+        if (!is_straight)
+            pack(made, to, self->across.outputs, self->pixel_bytes, self->channels);
     }
 }

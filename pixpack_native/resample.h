@@ -1,4 +1,4 @@
-/* Resize and crop a picture line by line. Knows pixels of four bytes, and no file format. */
+/* Resize and crop a picture line by line. Knows pixels of three or four bytes, and no file format. */
 
 #ifndef PIXPACK_RESAMPLE_H
 #define PIXPACK_RESAMPLE_H
@@ -12,23 +12,28 @@
 /* What may be read behind the last pixel of a line; its value does not matter. */
 #define LINE_PADDING 64
 
-/* The coefficients of one direction: output i is the sum of weights[i * taps + n] * pixel[starts[i] + n], n < counts[i]. */
+/* The coefficients of one direction: output i is the sum of weights[i * taps + n] * pixel[starts[i] + n], n < counts[i] <= most; further
+ * weights, up to taps, are 0. */
 typedef struct {
-    int outputs, taps, precision;
+    int outputs, taps, most, precision;
     int *starts, *counts;
     int16_t *weights;
 } Axis;
 
-/* What of a picture is wanted: it is resized to width x height, of which [x0, x1) x [y0, y1) is kept, of so many channels. */
+/* PIL.Image.Resampling */
+enum { LANCZOS = 1, BILINEAR = 2, BICUBIC = 3, BOX = 4 };
+
+/* What of a picture is wanted: it is resized to width x height, of which [x0, x1) x [y0, y1) is kept, of so many channels, mirrored left
+ * to right or not. Lines have 4 bytes a pixel, or, where that is said, 3; then all 3 channels are wanted. */
 typedef struct {
-    int source_width, source_height, width, height, x0, x1, y0, y1, filter, channels;
+    int source_width, source_height, width, height, x0, x1, y0, y1, filter, channels, has_three_bytes, is_mirrored;
 } Wanted;
 
 typedef struct {
     Axis across, down;
     /* the source lines and columns that the kept pixels are made of */
     int first_line, last_line, first_column, last_column;
-    int line, output, channels, ring_lines, ring_bytes;
+    int line, output, channels, pixel_bytes, ring_lines, ring_bytes;
     uint8_t *ring, *packed, *out, **sources;
     long out_stride;
 } Resampler;
@@ -39,7 +44,7 @@ int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out
 /* Lets lines begin at this column of the source. Once, before the first line. */
 void resampler_begin_at(Resampler *self, int column);
 
-/* Takes the next `count` <= LINES lines of four channels, from first_line on, and writes the rows that are complete. */
+/* Takes the next `count` <= LINES lines, from first_line on, and writes the rows that are complete. */
 void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count);
 
 void resampler_free(Resampler *self);

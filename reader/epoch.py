@@ -23,6 +23,9 @@ row_source: contextvars.ContextVar[Any] = contextvars.ContextVar("row_source", d
 # Whether the training loop runs beside what runs inside, and may draw from generators of the process meanwhile.
 loop_runs: contextvars.ContextVar[bool] = contextvars.ContextVar("loop_runs", default=False)
 
+# How many threads transforms that run inside may use; None: as many as torch does.
+transform_threads: contextvars.ContextVar[int | None] = contextvars.ContextVar("transform_threads", default=None)
+
 current_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)
 
 
@@ -68,6 +71,16 @@ def reading(source: Any) -> Iterator[None]:
         yield
     finally:
         row_source.reset(token)
+
+
+@contextlib.contextmanager
+def on_threads_of(threads: int) -> Iterator[None]:
+    """Let transforms that run inside use so many threads."""
+    token = transform_threads.set(threads)
+    try:
+        yield
+    finally:
+        transform_threads.reset(token)
 
 
 def wrapped(value: int) -> int:

@@ -20,7 +20,7 @@ FILES = {
 # Arrows go down these floors and may skip some; rooms of one floor do not know each other.
 PACKER = ("cli", "operations", "packing", "workers", "store", "inputs", "pixels sources", "options", "report values")
 PACKER_BASE = "errors clock text system checksums version"
-READER = ("bench", "loading", "dataset device", "memory", "store order remote", "frames")
+READER = ("bench", "loading", "dataset device", "memory", "store order remote", "frames compiled")
 READER_BASE = "format system rows profiling epoch"
 FLOORS = {
     f"{package}.{room}": number
@@ -59,7 +59,7 @@ def may_import(module: str, other: str) -> bool:
     if above == below or module in DOORS:
         return True
     if below == "pixpack_native":
-        return module == "packer.pixels.compiled"
+        return module in ("packer.pixels.compiled", "reader.compiled")
     if above.split(".")[0] != below.split(".")[0]:
         is_open = below in ("reader.format", "reader.frames", "reader.system")
         is_open |= below == "reader.remote" and (
@@ -67,7 +67,7 @@ def may_import(module: str, other: str) -> bool:
         )
         return is_open or (module == "packer.cli.commands.bench" and below == "reader.bench")
     if above == "reader.transforms":
-        return below in ("reader.store", "reader.format", "reader.epoch", "reader.system")
+        return below in ("reader.store", "reader.format", "reader.epoch", "reader.system", "reader.compiled")
     if below == "reader.transforms":
         return above in ("reader.bench", "reader.loading")
     return above in FLOORS and below in FLOORS and FLOORS[above] < FLOORS[below]

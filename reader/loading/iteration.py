@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
-from reader.epoch import beside_loop, in_epoch, reading, stamped
+from reader.epoch import beside_loop, in_epoch, on_threads_of, reading, stamped
 from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, without_thread
 from reader.loading.producer import Group, Unfinished
@@ -187,7 +187,14 @@ class Finish:
         if transform is not None:
             # which of them it was, the transform of samples says itself
             named = rows_named(self._dataset.path, None if isinstance(transform, SampleTransform) else batch.rows)
-            with named, stage("transform"), in_epoch(self._epoch), reading(self._source), self._modes.entered():
+            with (
+                named,
+                stage("transform"),
+                in_epoch(self._epoch),
+                reading(self._source),
+                on_threads_of(self._threads),
+                self._modes.entered(),
+            ):
                 made = self._transformed(transform, batch)
         if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
             made = plain(made, by_name=self._dataset.names_targets)
@@ -206,9 +213,11 @@ class Finish:
                 return functools.reduce(_in_turn, chain, part)
 
         made: Any = batch
-        for is_by_row, run in itertools.groupby(_chain(transform), _is_by_row):
+        # what the compiled part makes of a whole batch; it neither reads rows nor moves masks
+        is_whole = self._source is None and not _has_masks(batch)
+        for is_in_parts, run in itertools.groupby(_chain(transform), functools.partial(_is_in_parts, is_whole)):
             call = functools.partial(in_modes, list(run))
-            is_cut = is_by_row and isinstance(made, ImageBatch | RaggedBatch)
+            is_cut = is_in_parts and isinstance(made, ImageBatch | RaggedBatch)
             made = _called(functools.partial(in_parts, call, threads=self._threads) if is_cut else call, made)
         return made
 
@@ -285,6 +294,16 @@ def _is_by_row(transform: object) -> bool:
     """Say whether a transform, and all that it calls, is of this package and makes of a row the same in any batch."""
     is_whole = getattr(transform, "of_whole_batch", False) or getattr(transform, "has_own_threads", False)
     return _is_of_reader(transform) and not is_whole and all(map(_is_by_row, getattr(transform, "transforms", [])))
+
+
+def _is_in_parts(is_whole: bool, transform: object) -> bool:
+    """Say whether a transform is called with some rows at a time; is_whole: not where the compiled part takes a batch."""
+    return _is_by_row(transform) and not (is_whole and getattr(transform, "is_compiled", False))
+
+
+def _has_masks(batch: Batch) -> bool:
+    is_beside = isinstance(batch, RaggedBatch) and batch.mask_offsets is not None
+    return is_beside or (batch.extras is not None and batch.extras.get("masks", None) is not None)
 
 
 def _is_of_reader(transform: object) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
+from reader.epoch import transform_threads
 from reader.memory.gather import on_threads
 from reader.store import Batch, ImageBatch, RaggedBatch
 
@@ -43,6 +44,7 @@ def in_parts(call: Callable[[Any], Any], batch: Batch, threads: int) -> Any:
     def part(n: int, context: contextvars.Context) -> None:
         """Make one part of the result."""
         one_thread()
+        context.run(transform_threads.set, 1)
         made[n] = joined.placed(context.run(call, _rows(batch, *spans[n])), spans[n][0])
 
     # such as the epoch that is running

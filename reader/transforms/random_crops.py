@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
+from reader.compiled import is_built
 from reader.epoch import row_source
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
@@ -32,6 +33,7 @@ from reader.transforms.random import (
 from reader.transforms.resample import (
     boxes_on_levels,
     cut,
+    mirrored,
     nearest,
     nearest_of_images,
     resized,
@@ -60,6 +62,9 @@ class RandomHorizontalFlip:
         True
     """
 
+    # a call makes a whole batch on several threads
+    is_compiled = property(lambda self: is_built())
+
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         self.p, self.seed = checked_p(p), seed
 
@@ -87,6 +92,9 @@ class AlternatingFlip:
         >>> torch.equal(first, second.flip(-1))
         True
     """
+
+    # a call makes a whole batch on several threads
+    is_compiled = property(lambda self: is_built())
 
     def __init__(self, *, seed: int = 0) -> None:
         self.seed = seed
@@ -121,6 +129,9 @@ class RandomCrop:
         >>> RandomCrop(32, padding=4)(batch).images.shape
         torch.Size([2, 3, 32, 32])
     """
+
+    # a call makes a whole batch on several threads
+    is_compiled = property(lambda self: is_built())
 
     def __init__(
         self,
@@ -215,6 +226,9 @@ class RandomResizedCrop:
 
     # rows that nothing but its box is needed of
     reads_levels = True
+
+    # a call makes a whole batch on several threads
+    is_compiled = property(lambda self: is_built())
 
     def __init__(
         self,
@@ -347,24 +361,14 @@ def cropped_extras(
 
 def _flipped(batch: ImageBatch, flip: torch.Tensor) -> ImageBatch:
     """Mirror what bool[B] says."""
-    pixels, content, extras = _chosen(flip, batch.pixels.flip(-2), batch.pixels), batch.content, batch.extras
+    pixels, content, extras = mirrored(batch.pixels, flip), batch.content, batch.extras
     if content is not None or extras is not None:
         height, width = pixels.shape[1:3]
         sign = 1 - 2 * flip[:, None].int()
         motion = Motion(width * flip[:, None].int(), 0, sign, 1, width, height)
         content = None if content is None else moved_content(content, motion)
-        extras = moved_extras(extras, motion, lambda masks: _chosen(flip, masks.flip(-1), masks))
+        extras = moved_extras(extras, motion, lambda masks: mirrored(masks[..., None], flip)[..., 0])
     return replaced(batch, pixels=pixels, content=content, extras=extras)
-
-
-def _chosen(is_first: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Take each sample from the first or the second tensor."""
-    shape, is_first = first.shape, is_first[:, None]
-    first, second = first.reshape(len(first), -1), second.reshape(len(second), -1)
-    if first.shape[1] % 8 == 0 and not torch.compiler.is_compiling():
-        # eight bytes at a time: on a CPU twice as fast for the whole flip
-        first, second = first.view(torch.int64), second.view(torch.int64)
-    return torch.where(is_first, first, second).view(torch.uint8).view(shape)
 
 
 def _start(drawn: torch.Tensor, low: torch.Tensor, high: torch.Tensor, size: int, row_size: int) -> torch.Tensor:

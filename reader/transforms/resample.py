@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 import torch
 
+from reader.compiled import are_served, crops
 from reader.store import ImageBatch, RaggedBatch
 
 # Images of different sizes are cut into one tensor of the largest box, so many bytes at a time; as float32 four times as many.
@@ -25,6 +26,10 @@ _Where = int | torch.Tensor
 
 def cut(pixels: torch.Tensor, top: torch.Tensor, left: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Copy uint8[B, height, width, C] from int64[B] corners of uint8[B, H, W, C]."""
+    if are_served(pixels, pixels.shape[-1]):
+        made = _crops_of_rows(pixels, torch.stack([left, top, left + width, top + height], -1), height, width)
+        if made is not None:
+            return made
     count, row_height, row_width, channels = pixels.shape
     # each line of a crop is consecutive bytes: one index_select of overlapping lines, 30 times as fast as indexing pixels
     lines = pixels.reshape(-1).unfold(0, width * channels, channels)
@@ -32,6 +37,22 @@ def cut(pixels: torch.Tensor, top: torch.Tensor, left: torch.Tensor, height: int
     y = top[:, None] + torch.arange(height, device=pixels.device)
     first = (sample * row_height + y) * row_width + left[:, None]
     return lines.index_select(0, first.view(-1)).view(count, height, width, channels)
+
+
+def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
+    """Copy uint8[B, H, W, C], those of bool[B] mirrored left to right."""
+    if are_served(pixels, pixels.shape[-1]):
+        height, width = pixels.shape[1:3]
+        boxes = torch.tensor([[0, 0, width, height]]).expand(len(pixels), 4)
+        made = _crops_of_rows(pixels, boxes, height, width, is_mirrored=is_chosen)
+        if made is not None:
+            return made
+    shape, is_chosen = pixels.shape, is_chosen[:, None]
+    first, second = pixels.flip(-2).reshape(len(pixels), -1), pixels.reshape(len(pixels), -1)
+    if first.shape[1] % 8 == 0 and not torch.compiler.is_compiling():
+        # eight bytes at a time: on a CPU twice as fast for the whole flip
+        first, second = first.view(torch.int64), second.view(torch.int64)
+    return torch.where(is_chosen, first, second).view(torch.uint8).view(shape)
 
 
 def resized(
@@ -64,9 +85,14 @@ def resized_images(
 ) -> torch.Tensor:
     """Do as `resized` with images of different sizes."""
     if batch.pixels.device.type == "cpu":
+        channels = int(batch.shapes[:1, 2].sum())
+        if are_served(batch.pixels, channels):
+            table = torch.cat([batch.offsets[:, None], batch.shapes[:, :2].long()], 1)
+            made = crops(batch.pixels, table, channels, boxes, height, width, grids, is_cubic)
+            if made is not None:
+                return made
         images = (batch.image(index) for index in range(len(batch)))
-        made = batch.pixels.new_empty(len(batch), height, width, int(batch.shapes[:1, 2].sum()))
-        return _resize_each(images, boxes, grids, made, is_cubic)
+        return _resize_each(images, boxes, grids, batch.pixels.new_empty(len(batch), height, width, channels), is_cubic)
     return resized_by_padding(batch, boxes, height, width, grids, is_cubic)
 
 
@@ -83,17 +109,24 @@ def resized_from_levels(
     need = torch.tensor([[width, height]]) if grids is None else grids[:, [3, 2]]
     assert batch.rows is not None
     factors, placed = boxes_on_levels(source, batch, boxes, need)
-    images: dict[int, torch.Tensor] = {}
+    made: torch.Tensor | None = None
     for factor, at in placed.items():
         index = (factors == factor).nonzero()[:, 0]
         if not len(index):
             continue
         level = source.read(batch.rows[index], factor)
-        for n, row in enumerate(index.tolist()):
-            images[row] = level.image(n) if isinstance(level, RaggedBatch) else level.pixels[n]
-        boxes = torch.where((factors == factor)[:, None], at, boxes)
-    made = images[0].new_empty(len(batch), height, width, images[0].shape[-1])
-    return _resize_each((images[n] for n in range(len(batch))), boxes, grids, made, is_cubic)
+        of_level = (None if given is None else given[index] for given in (grids, is_cubic))
+        if isinstance(level, RaggedBatch):
+            part = resized_images(level, at[index], height, width, *of_level)
+        else:
+            part = resized(level.pixels, at[index], height, width, *of_level)
+        if len(index) == len(batch):
+            return part
+        if made is None:
+            made = part.new_empty(len(batch), *part.shape[1:])
+        made[index] = part
+    assert made is not None
+    return made
 
 
 def boxes_on_levels(
@@ -251,7 +284,11 @@ def _resized_by_loop(
     grids: Optional[torch.Tensor],  # noqa: UP045 (the schema is inferred from it)
     is_cubic: Optional[torch.Tensor],  # noqa: UP045
 ) -> torch.Tensor:
-    """Call torch's uint8 kernel for each sample."""
+    """Call the compiled part, or torch's uint8 kernel for each sample."""
+    if are_served(pixels, pixels.shape[-1]):
+        made = _crops_of_rows(pixels, boxes, height, width, grids, is_cubic)
+        if made is not None:
+            return made
     return _resize_each(pixels, boxes, grids, pixels.new_empty(len(pixels), height, width, pixels.shape[-1]), is_cubic)
 
 
@@ -265,6 +302,22 @@ def _(
     is_cubic: Optional[torch.Tensor],  # noqa: UP045
 ) -> torch.Tensor:
     return pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
+
+
+def _crops_of_rows(
+    pixels: torch.Tensor,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None = None,
+    is_cubic: torch.Tensor | None = None,
+    is_mirrored: torch.Tensor | None = None,
+) -> torch.Tensor | None:
+    """Call `crops` with uint8[B, H, W, C]."""
+    count, row_height, row_width, channels = pixels.shape
+    images = torch.tensor([[row_height * row_width * channels, row_height, row_width]]).repeat(count, 1)
+    images[:, 0] *= torch.arange(count)
+    return crops(pixels, images, channels, boxes, height, width, grids, is_cubic, is_mirrored)
 
 
 def _resize_each(

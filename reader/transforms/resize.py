@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from reader.compiled import is_built
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of
 from reader.transforms.pixel_ops import in_parts
@@ -39,6 +40,9 @@ class CenterCrop:
 
     # rows that nothing but its box is needed of
     reads_levels = True
+
+    # a call makes a whole batch on several threads
+    is_compiled = property(lambda self: is_built())
 
     def __init__(self, size: int | tuple[int, int], fraction: float = 1.0) -> None:
         self.height, self.width = checked_size(size)

@@ -4,11 +4,12 @@
 
 Builds pixpack_native/ with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
 calls row() on damaged small JPEGs, photographs() on files of them and of PNGs, resize() on random pixels, with random sizes,
-origins and filters, and sums(), crc32() and unfilter() on bytes of any length, in a process of its own. Rows of photographs()
-are compared with row()'s, those of PNGs and all headers with what Python makes of them. Afterwards some of the calls are made
-twice more: the second time they may hold no more memory. With --fast-huffman it is built with PIXPACK_FAST_HUFFMAN, and each row
-is made with libjpeg-turbo's Huffman decoder too: it is the same, or left to the Python path, and nothing is served that
-libjpeg-turbo complains about.
+origins and filters, crops() on images of random sizes, boxes and grids, some of them outside of what they are of, and sums(),
+crc32() and unfilter() on bytes of any length, in a process of its own. Rows of photographs() are compared with row()'s, those of
+PNGs and all headers with what Python makes of them, crops with what resize() and slices make. Afterwards some of the calls are
+made twice more: the second time they may hold no more memory. With --fast-huffman it is built with PIXPACK_FAST_HUFFMAN, and
+each row is made with libjpeg-turbo's Huffman decoder too: it is the same, or left to the Python path, and nothing is served
+that libjpeg-turbo complains about.
 Needs gcc with libasan and libubsan, and libjpeg's headers. Prints one JSON object last; exits 1 at a fault, with the
 sanitizer's report.
 """
@@ -32,6 +33,8 @@ import sysconfig
 import tempfile
 import time
 import zlib
+from array import array
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +122,8 @@ def fuzz(native: Any, folder: Path, seconds: float, least: int, seed: int) -> di
         "files": 0,
         "file_rows": 0,
         "resize_calls": 0,
+        "crops_calls": 0,
+        "crops_refused": 0,
         "sums_calls": 0,
     }
     calls: list[tuple[Any, tuple[Any, ...]]] = []
@@ -137,6 +142,10 @@ def fuzz(native: Any, folder: Path, seconds: float, least: int, seed: int) -> di
             for _ in range(9):
                 counts["pngs"] += 1
                 counts["png_rows"] += _check_png(native, folder, rng)
+                crop = native, *_crops_arguments(rng)
+                counts["crops_calls"] += 1
+                counts["crops_refused"] += not _crops(*crop)
+            calls += [(_crops, crop)] * (len(calls) < _AGAIN)
         elif rng.random() < 0.2:
             function, arguments = native.resize, _resize_arguments(rng)
             counts["resize_calls"] += 1
@@ -281,6 +290,79 @@ def _resize_arguments(rng: random.Random) -> tuple[Any, ...]:
     if rng.random() < 0.02:
         size = (1 << 31) - 1, rng.choice([1, (1 << 31) - 1])
     return rng.randbytes(width * height * rng.choice([1, 4])), (width, height), size, rng.randint(1, 4)
+
+
+@dataclass(frozen=True)
+class _Crop:
+    """A row of crops(): the image, and the other numbers of its row of the table, which may be any."""
+
+    image: bytes
+    sides: tuple[int, int]
+    box: tuple[int, int, int, int]
+    grid: tuple[int, int, int, int]
+    flags: int
+
+
+def _crops_arguments(rng: random.Random) -> tuple[list[_Crop], tuple[int, int], int, int, bool]:
+    """Choose images, boxes and grids, their height and width, channels and threads, and whether a number is any."""
+    height, width, channels = rng.choice([1, rng.randint(1, 50)]), rng.choice([1, rng.randint(1, 50)]), rng.choice([1, 3, 4])
+    rows = []
+    for _ in range(rng.randint(1, 4)):
+        sides = rng.choice([1, 2, rng.randint(1, 90)]), rng.choice([1, 2, rng.randint(1, 90)])
+        (y0, y1), (x0, x1) = (sorted(rng.sample(range(side + 1), 2)) for side in sides)
+        grid = height + rng.choice([0, rng.randint(0, 40)]), width + rng.choice([0, rng.randint(0, 40)])
+        if rng.random() < 0.3:
+            grid = max(height, y1 - y0), max(width, x1 - x0)
+        at = rng.randint(0, grid[0] - height), rng.randint(0, grid[1] - width)
+        image = rng.randbytes(sides[0] * sides[1] * channels)
+        rows.append(_Crop(image, sides, (x0, y0, x1, y1), (*at, *grid), rng.randrange(4)))
+    return rows, (height, width), channels, rng.randint(-1, 4), rng.random() < 0.3
+
+
+def _crops(
+    native: Any, rows: list[_Crop], size: tuple[int, int], channels: int, threads: int, is_any: bool
+) -> bool:
+    """Call crops(), and compare each crop with what resize() and slices make; returns whether it took the table.
+
+    is_any: one number of it is another, the same one in each call.
+    """
+    pixels, table = b"".join(row.image for row in rows), []
+    for n, row in enumerate(rows):
+        offset = sum(len(before.image) for before in rows[:n])
+        table += [offset, *row.sides, *row.box, *row.grid, row.flags]
+    if is_any:
+        rng = random.Random(repr((size, table)))
+        at = rng.randrange(len(table))
+        near = table[at] - 1, table[at] + 1, rng.randint(-9, 99)
+        table[at] = rng.choice([*_EXTREMES, -(1 << 63), (1 << 63) - 1, _MOST_SIDE, *near])
+    made = bytearray(len(rows) * size[0] * size[1] * channels)
+    try:
+        is_made = native.crops(pixels, array("q", table), made, size, channels, threads)
+    except ValueError:
+        assert is_any
+        return False
+    if not is_any:
+        assert is_made
+        assert made == b"".join(_crop_by_resize(native, row, size, channels) for row in rows)
+    return True
+
+
+def _crop_by_resize(native: Any, row: _Crop, size: tuple[int, int], channels: int) -> bytes:
+    """Make a crop by resize(), of 4 bytes a pixel where it has 3 channels, and by slices."""
+    (x0, y0, x1, y1), (top, left, grid_height, grid_width) = row.box, row.grid
+    step = row.sides[1] * channels
+    box = b"".join(row.image[y * step + x0 * channels : y * step + x1 * channels] for y in range(y0, y1))
+    wide = channels
+    if channels == 3:
+        box, wide = b"".join(box[at : at + 3] + b"x" for at in range(0, len(box), 3)), 4
+    resized = native.resize(box, (x1 - x0, y1 - y0), (grid_width, grid_height), 3 if row.flags & 1 else 2)
+    made = b""
+    for y in range(top, top + size[0]):
+        places = range(left, left + size[1])
+        for x in reversed(places) if row.flags & 2 else places:
+            at = (y * grid_width + x) * wide
+            made += resized[at : at + channels]
+    return made
 
 
 def _allocated_after(calls: list[tuple[Any, tuple[Any, ...]]]) -> int:

@@ -31,6 +31,8 @@ def test_some_calls_under_sanitizers() -> None:
     assert result["rows"] > 20
     assert result["file_rows"] > 20
     assert result["png_rows"] > 20
+    assert result["crops_calls"] > 200
+    assert result["crops_refused"] > 30
 
 
 @pytest.mark.skipif(compiled.native().row is None, reason="the compiled part is not used here")

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from reader import Compose, ImageBatch, MemmapDataset, MemmapLoader, RandomHorizontalFlip, RandomResizedCrop, system
+from reader import (
+    Compose,
+    ImageBatch,
+    MemmapDataset,
+    MemmapLoader,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    compiled,
+    system,
+)
 from reader.memory import parts
 from reader.transforms import CutMix, MixUp, MultiCrop, PerSample, RandomApply, RandomErasing, torchvision_train
 
@@ -21,7 +30,11 @@ def train(shared_store: Path) -> MemmapDataset:
 
 @pytest.fixture(autouse=True)
 def lengths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """Cut batches into parts of a few rows; gives the length of each crop's batch, and whether it ran on a thread of parts."""
+    """Cut batches into parts of a few rows; gives the length of each crop's batch, and whether it ran on a thread of parts.
+
+    Without the compiled part, which takes whole batches.
+    """
+    monkeypatch.setattr(compiled, "_function", lambda: None)
     monkeypatch.setattr(parts, "_MOST_BYTES", 20_000)
     monkeypatch.setattr(parts, "_LEAST_BYTES", 1)
     found, original = [], RandomResizedCrop.boxes

@@ -285,13 +285,22 @@ def test_the_code_for_other_processors_makes_the_same_bytes(tmp_path: Path) -> N
         for data in sources
         if (header := jpeg.read_header(data))
     ]
+    # resized and mirrored, and copied and mirrored
+    table = [0, 80, 96, 5, 6, 90, 77, 2, 1, 12, 40, 2], [0, 80, 96, 7, 8, 38, 17, 0, 0, 9, 31, 2]
+    crops = picture(96, 80, seed=5).tobytes(), np.array(table, np.int64).tobytes()
     program = "import sys, pickle; sys.path.insert(0, sys.argv[1]); import _native\n"
-    program += "sys.stdout.buffer.write(pickle.dumps([_native.row(*case) for case in pickle.load(sys.stdin.buffer)]))"
+    program += "cases, crops = pickle.load(sys.stdin.buffer)\n"
+    program += "made = bytearray(2 * 9 * 31 * 3); _native.crops(*crops, made, (9, 31), 3, 2)\n"
+    program += "sys.stdout.buffer.write(pickle.dumps(([_native.row(*case) for case in cases], made)))"
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], input=pickle.dumps(cases), capture_output=True, check=True
+        [sys.executable, "-c", program, str(tmp_path)], input=pickle.dumps((cases, crops)), capture_output=True, check=True
     )
     assert NATIVE.row is not None
-    assert pickle.loads(done.stdout) == [NATIVE.row(*case) for case in cases]
+    rows, made = pickle.loads(done.stdout)
+    assert rows == [NATIVE.row(*case) for case in cases]
+    expected = bytearray(len(made))
+    pixpack_native.functions().crops(*crops, expected, (9, 31), 3, 2)
+    assert made == expected
     assert len(cases) == len(SIZES)
 
 

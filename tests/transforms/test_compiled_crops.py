@@ -1,0 +1,261 @@
+"""Crops by the compiled part: torch's bytes, on any number of threads, and nothing outside of the pixels that are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from augmenting import pictures
+
+from reader import (
+    CenterCrop,
+    ImageBatch,
+    MemmapDataset,
+    MemmapLoader,
+    RaggedBatch,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    compiled,
+)
+from reader.epoch import on_threads_of
+from reader.transforms import AlternatingFlip, Compose
+from reader.transforms.resample import cut, mirrored, resized, resized_images
+
+pytestmark = pytest.mark.skipif(not compiled.is_built(), reason="the compiled part is not built here")
+
+SIZE = (44, 57)
+
+
+@contextmanager
+def without_compiled_part() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "_function", lambda: None)
+        yield
+
+
+def by_torch(call: Any, *arguments: Any, **named: Any) -> torch.Tensor:
+    with without_compiled_part():
+        return call(*arguments, **named)
+
+
+def images_of(count: int, channels: int) -> torch.Tensor:
+    """Pictures, one of them of noise, with any number of channels."""
+    pixels = pictures(count, size=SIZE).pixels
+    return torch.cat([pixels, pixels.flip(0)], -1)[..., :channels].contiguous()
+
+
+def boxes_of(count: int) -> torch.Tensor:
+    """The whole image, a single pixel in its last corner, whole lines and columns, and boxes at random."""
+    boxes = RandomResizedCrop(1).boxes(pictures(count, size=SIZE))
+    height, width = SIZE
+    boxes[0] = torch.tensor([0, 0, width, height])
+    boxes[1] = torch.tensor([width - 1, height - 1, width, height])
+    boxes[2] = torch.tensor([0, height - 1, width, height])
+    boxes[3] = torch.tensor([width - 2, 0, width, height])
+    return boxes
+
+
+def grids_of(boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Places in boxes that are resized to larger ones, and for some that keep a side of theirs, or both."""
+    draw = torch.randint(0, 30, (4, len(boxes)), generator=torch.Generator().manual_seed(0))
+    x0, y0, x1, y1 = boxes.unbind(-1)
+    new_height, new_width = height + draw[0], width + draw[1]
+    new_height[:12] = torch.maximum(new_height, y1 - y0)[:12]
+    new_width[6:18] = torch.maximum(new_width, x1 - x0)[6:18]
+    return torch.stack(
+        [draw[2] % (new_height - height + 1), draw[3] % (new_width - width + 1), new_height, new_width], -1
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("size", [(24, 24), (7, 64), (100, 90), (44, 57), (1, 1), (3, 200)])
+def test_crops_are_torchs_bytes(channels: int, size: tuple[int, int]) -> None:
+    pixels, boxes = images_of(30, channels), boxes_of(30)
+    is_cubic = torch.arange(30) % 3 == 1
+    for grids in (None, grids_of(boxes, *size)):
+        found = resized(pixels, boxes, *size, grids, is_cubic)
+        assert torch.equal(found, by_torch(resized, pixels, boxes, *size, grids, is_cubic))
+
+
+def test_sizes_that_halve_or_double_are_torchs_bytes() -> None:
+    """Many of their weights are halfway between two integers."""
+    pixels = torch.randint(0, 256, (2, 96, 96, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    for side in (96, 64, 48, 31):
+        boxes = torch.tensor([[0, 0, side, side], [96 - side, 1, 96, side]])
+        for new in (12, 16, 24, 32, 48, 96, 192, 224):
+            for is_cubic in (None, torch.tensor([True, True])):
+                found = resized(pixels, boxes, new, new, None, is_cubic)
+                assert torch.equal(found, by_torch(resized, pixels, boxes, new, new, None, is_cubic))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_images_of_their_own_sizes_are_torchs_bytes(channels: int) -> None:
+    sizes = [(5 + 7 * n % 50, 3 + 11 * n % 60) for n in range(20)]
+    wide = images_of(20, channels).repeat(1, 2, 2, 1)
+    images = [row[:height, :width] for row, (height, width) in zip(wide, sizes, strict=True)]
+    shapes = torch.tensor([image.shape for image in images], dtype=torch.int32)
+    counts = shapes.long().prod(1)
+    # the order in memory is another than that of the rows
+    flat = torch.cat([image.reshape(-1) for image in reversed(images)])
+    offsets = counts.flip(0).cumsum(0).flip(0) - counts
+    batch = RaggedBatch(flat, torch.arange(20), offsets, shapes, rows=torch.arange(20), batch_size=[])
+    boxes = RandomResizedCrop(1).boxes(batch)
+    found = resized_images(batch, boxes, 20, 31)
+    assert torch.equal(found, by_torch(resized_images, batch, boxes, 20, 31))
+    assert torch.equal(CenterCrop(20)(batch).pixels, by_torch(lambda: CenterCrop(20)(batch).pixels))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("width", [1, 5, 6, 7, 16, 33, 57])
+def test_cut_and_mirrored_pixels_are_those_of_the_image(channels: int, width: int) -> None:
+    pixels = images_of(8, channels)
+    top, left = torch.arange(8) * 5, torch.arange(8) * (57 - width) // 7
+    crops = cut(pixels, top, left, 9, width)
+    is_chosen = torch.arange(8) % 3 != 0
+    flipped = mirrored(crops, is_chosen)
+    for n in range(8):
+        expected = pixels[n, top[n] : top[n] + 9, left[n] : left[n] + width]
+        assert torch.equal(crops[n], expected)
+        assert torch.equal(flipped[n], expected.flip(1) if is_chosen[n] else expected)
+
+
+def test_a_mirrored_crop_is_the_crop_mirrored() -> None:
+    pixels, boxes = images_of(12, 3), boxes_of(12)
+    images = torch.tensor([[n * pixels[0].numel(), *SIZE] for n in range(12)])
+    is_mirrored = torch.arange(12) % 2 == 0
+    for grids in (None, grids_of(boxes, 30, 20)):
+        crop = compiled.crops(pixels, images, 3, boxes, 30, 20, grids, is_mirrored=is_mirrored)
+        assert crop is not None
+        assert torch.equal(crop, mirrored(resized(pixels, boxes, 30, 20, grids), is_mirrored))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5, 200])
+def test_any_number_of_threads_makes_the_same(threads: int) -> None:
+    # enough bytes for several
+    pixels, boxes = images_of(40, 3), boxes_of(40)
+    expected = by_torch(resized, pixels, boxes, 150, 150)
+    with on_threads_of(threads):
+        assert torch.equal(resized(pixels, boxes, 150, 150), expected)
+
+
+@pytest.mark.parametrize(
+    "transform", [RandomResizedCrop(31), RandomHorizontalFlip(), RandomCrop(20, padding=3), CenterCrop(32)]
+)
+def test_transforms_call_it_and_give_the_same_without_it(transform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, calls = pictures(10, size=SIZE), []
+    expected = by_torch(lambda: transform(batch).pixels)
+    function = compiled._function()
+    assert function is not None
+
+    def counted(*arguments: Any) -> bool:
+        calls.append(arguments)
+        return function(*arguments)
+
+    monkeypatch.setattr(compiled, "_function", lambda: counted)
+    assert torch.equal(transform(batch).pixels, expected)
+    assert len(calls) == 1
+
+
+def test_what_it_does_not_take_is_left_to_torch() -> None:
+    pixels, boxes = images_of(6, 4), boxes_of(6)
+    for left in (pixels[..., :3], pixels.movedim(1, 2).contiguous().movedim(1, 2), images_of(6, 2), pixels[:0]):
+        assert not compiled.are_served(left, left.shape[-1])
+        found = resized(left, boxes[: len(left)], 20, 20)
+        assert torch.equal(found, by_torch(resized, left.contiguous(), boxes[: len(left)], 20, 20))
+    if torch.cuda.is_available():
+        assert not compiled.are_served(pixels.cuda(), 4)
+
+
+IMAGE, BOX, GRID = [0, 44, 57], [3, 4, 30, 40], [1, 2, 50, 60]
+
+
+@pytest.mark.parametrize(
+    ("image", "box", "grid", "message"),
+    [
+        (IMAGE, [-1, 4, 30, 40], GRID, "the box is empty or outside of the image"),
+        (IMAGE, [3, 4, 58, 40], GRID, "the box is empty or outside of the image"),
+        (IMAGE, [3, 4, 30, 45], GRID, "the box is empty or outside of the image"),
+        (IMAGE, [3, 4, 3, 40], GRID, "the box is empty or outside of the image"),
+        (IMAGE, [3, 40, 30, 4], GRID, "the box is empty or outside of the image"),
+        ([1, 44, 57], BOX, GRID, "the image is not all in the pixels that are given"),
+        ([-1, 44, 57], BOX, GRID, "the image is not all in the pixels that are given"),
+        ([0, 45, 57], BOX, GRID, "the image is not all in the pixels that are given"),
+        ([0, 1 << 40, 1 << 40], BOX, GRID, "the image has a side outside of 1 to 1,048,576 pixels"),
+        ([0, 0, 57], BOX, GRID, "the image has a side outside of 1 to 1,048,576 pixels"),
+        ([(1 << 63) - 1, 44, 57], BOX, GRID, "the image is not all in the pixels that are given"),
+        (IMAGE, [3, 4, (1 << 63) - 1, 40], GRID, "the box is empty or outside of the image"),
+        (IMAGE, BOX, [1, 2, 20, 60], "the crop is outside of the resized box"),
+        (IMAGE, BOX, [-1, 2, 50, 60], "the crop is outside of the resized box"),
+        (IMAGE, BOX, [1, (1 << 63) - 1, 50, 60], "the crop is outside of the resized box"),
+        (IMAGE, BOX, [1, 2, 50, 1 << 32], "the box is resized to a side outside of 1 to 1,048,576 pixels"),
+    ],
+)
+def test_numbers_that_lead_out_of_the_pixels_are_refused(
+    image: list[int], box: list[int], grid: list[int], message: str
+) -> None:
+    pixels = images_of(1, 3)
+    tables = [torch.tensor([right, value]) for right, value in ((IMAGE, image), (BOX, box), (GRID, grid))]
+    with pytest.raises(ValueError, match=f"^row 1: {message}$"):
+        compiled.crops(pixels, tables[0], 3, tables[1], 24, 24, tables[2])
+
+
+def test_a_table_or_a_buffer_of_another_size_is_refused() -> None:
+    function: Any = compiled._function()
+    pixels, out, row = bytes(300), bytearray(27), torch.tensor([[0, 10, 10, 0, 0, 5, 5, 0, 0, 3, 3, 0]]).numpy()
+    assert function(pixels, row, out, (3, 3), 3, 1)
+    for table, into, size, channels in (
+        (row.tobytes()[:-1], out, (3, 3), 3),
+        (row, out[:-1], (3, 3), 3),
+        (row, bytearray(54), (3, 3), 3),
+        (row, out, (0, 3), 3),
+        (row, out, (3, -3), 3),
+        (row, out, (3, 3), 2),
+        (row, out, (1 << 30, 1 << 30), 4),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            function(pixels, table, into, size, channels, 1)
+    with pytest.raises(TypeError):
+        function(pixels, row, bytes(27), (3, 3), 3, 1)
+
+
+def test_a_compiled_transform_is_one_graph_and_makes_the_same() -> None:
+    batch = pictures(6, size=SIZE)
+    transform = Compose([RandomResizedCrop(16), RandomHorizontalFlip()])
+
+    def call(pixels: torch.Tensor) -> torch.Tensor:
+        made = ImageBatch(pixels=pixels, targets=batch.targets, rows=batch.rows, batch_size=[6])
+        return transform(made).pixels
+
+    found = torch.compile(call, fullgraph=True, backend="aot_eager")(batch.pixels)
+    assert torch.equal(found, call(batch.pixels))
+
+
+def test_a_loader_gives_whole_batches_to_it_and_the_same_pixels(
+    shared_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, counts = MemmapDataset(shared_store), []
+    transform = Compose([RandomResizedCrop(24), AlternatingFlip()])
+    boxes = RandomResizedCrop.boxes
+
+    def counted(crop: RandomResizedCrop, batch: ImageBatch) -> torch.Tensor:
+        counts.append(len(batch))
+        return boxes(crop, batch)
+
+    monkeypatch.setattr(RandomResizedCrop, "boxes", counted)
+    monkeypatch.setattr("reader.memory.parts._MOST_BYTES", 20_000)
+    monkeypatch.setattr("reader.memory.parts._LEAST_BYTES", 1)
+
+    def epoch(threads: int) -> torch.Tensor:
+        with MemmapLoader(dataset, 30, shuffle="full", transform=transform, threads=threads) as loader:
+            return torch.cat([images for images, _ in loader])
+
+    found = epoch(2)
+    assert {*counts} == {30}
+    assert torch.equal(found, epoch(1))
+    assert torch.equal(found, by_torch(epoch, 2))
+    assert {*counts} > {30}
