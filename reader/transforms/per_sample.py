@@ -6,6 +6,7 @@ Knows how such transforms are called, with boxes and masks too, and what they dr
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import random
 import threading
@@ -184,14 +185,22 @@ class Seeded(ThreadMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call an operator of torch, with a generator where it draws and has none."""
+        if not _draws(func):
+            return func(*args, **kwargs) if kwargs else func(*args)
         given = dict(kwargs or {})
-        if torch.Tag.nondeterministic_seeded in func.tags and given.get("generator") is None:
+        if given.get("generator") is None:
             tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
             device = torch.device(given.get("device") or "cpu") if tensor is None else tensor.device
             if device not in self._generators:
                 self._generators[device] = torch.Generator(device).manual_seed(self._seed)
             func, given["generator"] = _with_generator(func), self._generators[device]
         return func(*args, **given)
+
+
+# asked of each operator that a transform calls
+@functools.cache
+def _draws(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
 
 
 def _with_generator(func: Any) -> Any:
