@@ -34,7 +34,7 @@ class _DefaultToBuild(click.Group):
             args = self._help_of(ctx, args[1:])
         elif args and args[0] not in (*self.commands, "-h", "--help", "--version"):
             if not ctx.resilient_parsing:
-                self._check_slip(ctx, args[0])
+                self._check_slip(ctx, args)
             args = ["build", *args]
         return super().parse_args(ctx, args)
 
@@ -48,11 +48,14 @@ class _DefaultToBuild(click.Group):
         hint = f"Did you mean {near[0]}?" if near else f"Expected one of {', '.join(self.commands)}."
         raise click.UsageError(f"there is no command {names[0]!r}. {hint} A folder named help is ./help.", ctx)
 
-    def _check_slip(self, ctx: click.Context, word: str) -> None:
-        """Raise a usage error where the first word is nothing that could be packed, and nearly a command's name."""
+    def _check_slip(self, ctx: click.Context, args: list[str]) -> None:
+        """Raise a usage error where the first word is nothing that could be packed, and nearly a command's name or alone."""
+        word = args[0]
         near = difflib.get_close_matches(word, self.commands, 1, _LIKENESS)
-        if near and not os.path.lexists(word):
-            raise click.UsageError(f"{word!r} is no command, and no such folder exists. Did you mean {near[0]}?", ctx)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        is_name = "://" not in word and not word.startswith("-")
+        if (near or (len(args) == 1 and is_name)) and not os.path.lexists(word):
+            raise click.UsageError(f"{word!r} is no command, and no such folder exists.{hint}", ctx)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show both ways to call: with IMAGES, and with a command's name."""

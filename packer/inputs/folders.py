@@ -16,6 +16,7 @@ from packer.inputs.samples import Inputs
 from packer.inputs.splits import is_junk, is_junk_file, split_folders
 from packer.inputs.tree import IMAGE_SUFFIXES, FileCounter, Tree, inputs_of
 from packer.sources.roots import NOWHERE, check_listed
+from reader.format.manifest import MANIFEST
 
 # Which folder it is, whatever its name: device and inode.
 _Identity = tuple[int, int]
@@ -35,6 +36,10 @@ def scan_folder(
         ScanError: images does not exist, cannot be read, or holds no image.
     """
     folders, files = _children(images)
+    if MANIFEST in files and "_tensordict" in folders:
+        raise ScanError(
+            f"{images} is a store, packed already. Expected a folder of images; pack subset {images} OUT copies rows of a store."
+        )
     splits = split_folders(folders, lambda name: _holds_image(images / name))
     try:
         above = _identity(images)

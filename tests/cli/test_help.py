@@ -81,6 +81,8 @@ def test_a_slip_in_a_commands_name_is_no_folder(
     assert f"Did you mean {meant}?" in capsys.readouterr().err
     assert run(["images", "out/"]) == 2
     assert "images does not exist" in capsys.readouterr().err
+    assert run(["frobnicate"]) == 2
+    assert "'frobnicate' is no command, and no such folder exists. See: pack --help" in capsys.readouterr().err
     (tmp_path / word).mkdir()
     assert run([word, "out/"]) == 2
     assert f"{word} holds no image" in capsys.readouterr().err

@@ -166,6 +166,11 @@ def test_what_cannot_be_scanned_is_named(tmp_path: Path, make: Any, text: str) -
         scan(make(tmp_path))
 
 
+def test_a_store_is_no_folder_of_images(shared_store: Path) -> None:
+    with pytest.raises(ScanError, match=r"is a store, packed already. Expected a folder of images; pack subset .* OUT"):
+        scan(shared_store)
+
+
 def test_a_class_list_can_be_imposed(tmp_path: Path, shared_store: Path) -> None:
     images = make_tree(tmp_path / "images", classes=2, each=1)
     assert load_classes(str(shared_store)) == ("class0", "class1", "class2")
