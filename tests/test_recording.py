@@ -30,3 +30,12 @@ def test_the_recording_has_each_command_and_its_lines() -> None:
     text = "".join(ElementTree.fromstring(svg).itertext()).replace("\xa0", " ")
     for line in ("$ pack info out/", "rows  90", "$ pack verify out/", "out/ is intact"):
         assert line in text
+
+
+def test_the_picture_in_the_documentation_is_such_a_recording() -> None:
+    svg = (record_terminal.ROOT / "docs" / "terminal.svg").read_text(encoding="utf-8")
+    text = "".join(ElementTree.fromstring(svg).itertext()).replace("\xa0", " ")
+    for command in record_terminal.COMMANDS:
+        assert f"$ {command}" in text
+    assert "url(http" not in svg
+    assert not [name for name in ("/home/", "/root/", "/tmp/", "/work/") if name in text]

@@ -8,8 +8,10 @@ The commands run in a folder of their own, one after the other, and what they pr
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -31,6 +33,8 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="the SVG")
     parser.add_argument("--images", type=Path, help="a folder of class folders; default: the sample, drawn for this")
     options = parser.parse_args()
+    # not after minutes of work
+    importlib.import_module("rich")
     with tempfile.TemporaryDirectory() as folder:
         images = options.images.resolve() if options.images else Path(folder, "drawn")
         if not options.images:
@@ -65,7 +69,9 @@ def drawn(texts: list[tuple[str, str]]) -> str:
         console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
         console.print(Text.from_ansi(printed), soft_wrap=False)
         console.print()
-    return console.export_svg(title="pixpack", unique_id="pixpack")
+    svg = console.export_svg(title="pixpack", unique_id="pixpack")
+    # rich names a font on a network; and a renderer may drop the spaces that a line begins with
+    return re.sub(r" *@font-face \{.*?\n    \}\n", "", svg, flags=re.S).replace("<svg ", '<svg xml:space="preserve" ', 1)
 
 
 if __name__ == "__main__":
