@@ -27,6 +27,7 @@ from reader.format.filesystem import size_text
 from reader.format.tensors import NEEDS_RAW
 from reader.loading.loader import MemmapLoader
 from reader.remote.blocks import REQUEST_BYTES, THREADS
+from reader.remote.leftovers import Scratch
 from reader.remote.opening import Source
 
 SAME_RANGES = "the same ranges by obstore alone"
@@ -45,6 +46,11 @@ class _Turn:
 
     seconds: float
     first_batch: float
+
+
+def scratch_folder(parent: str | os.PathLike[str] | None) -> Scratch:
+    """Make a folder for `measure_remote`; parent: where, None: in TMPDIR. Use it as a context: it is gone behind that."""
+    return Scratch("bench", parent)
 
 
 @unlogged()

@@ -12,7 +12,7 @@ from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.loading import schedule as schedules
 from reader.loading.ranks import Ranks, is_distributed
-from reader.loading.remote_ahead import check_order
+from reader.loading.remote_ahead import check_nodes, check_order
 from reader.loading.schedule import Schedule
 from reader.loading.validation import Weights
 from reader.memory.residency import Residency
@@ -70,11 +70,15 @@ def log_choices(schedule: Schedule, ranks: Ranks, chosen: Residency) -> None:
 
     Raises:
         ValueError: a small cache cannot hold what the order needs at once.
+        OrderError: canonical nodes do not share a step of all ranks evenly.
     """
     path = schedule.dataset.path
     _log.info("%s: order %s, %s, residency %s: %s", path, schedule.order_text, ranks, chosen.name, chosen.reason)
     warn_of_few_classes(schedule)
     check_order(schedule)
+    if ranks.is_known:
+        schedule.check_step()
+        check_nodes(schedule)
 
 
 def log_ranks(

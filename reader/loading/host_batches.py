@@ -134,11 +134,13 @@ class Gathering:
         window_end: Callable[[int], int],
         place: Place = lambda position: 0,
         windows: int = 1,
+        *,
+        is_shown: bool = False,
     ) -> Ahead | None:
         """Read the steps' rows ahead from the disk or a network, or return None: they are gathered from memory.
 
         place: see `tell_plan`.
-        windows: see `RemoteAhead`.
+        windows, is_shown: see `RemoteAhead`.
         window_end: of a position, where reading ahead should pause; see `ReadAhead`.
         """
         if not self._has_pixels:
@@ -148,7 +150,9 @@ class Gathering:
             (lambda rows: pages_of(*extents(store, rows))[0]) if isinstance(store, RaggedBatch) else lambda rows: rows
         )
         if remote is not None and not remote.is_complete and self.copy is None:
-            return RemoteAhead(self._dataset, remote, steps, units=units, place=place, windows=windows)
+            return RemoteAhead(
+                self._dataset, remote, steps, units=units, place=place, windows=windows, is_shown=is_shown
+            )
         if self._is_warm or self._is_packed:
             return None
         source = self._dataset.opened_store.opened("pixels")

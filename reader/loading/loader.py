@@ -24,6 +24,7 @@ from reader.loading.iteration import Finish, Iteration, Pass
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
+from reader.loading.remote_ahead import check_nodes
 from reader.loading.residencies.levels import may_read_levels
 from reader.loading.residencies.reading import reading_of
 from reader.loading.sample_transform import Collate
@@ -192,9 +193,9 @@ class MemmapLoader:
         reads_levels = self._sizes.are_given and may_read_levels(
             self.schedule.part, residency, self.device, self.transform
         )
-        reading = reading_of(
-            self.schedule, self.device, residency, ranks_here(ranks), prefetch=prefetch, has_levels=reads_levels
-        )
+        reading = reading_of(self.schedule, self.device, residency, ranks, prefetch=prefetch, has_levels=reads_levels)
+        # the ranks that the order was compared with; None: nothing says yet which they are
+        self._checked = ranks if ranks.is_known else None
         self.residency, self.in_windows, self.gathering, self.resident, self.producer, self._levels = reading
         self.state = LoopState(self.schedule)
         self._feeds: set[Feed[Group]] = set()
@@ -317,9 +318,10 @@ class MemmapLoader:
         return Pass(progress, entered(self.device, source), finish, schedule)
 
     def _fit_batches(self, epoch: int, position: int) -> None:
-        """Take the rows of a batch that an epoch has; raises OrderError where they are none."""
+        """Take the rows of a batch that an epoch has; raises OrderError where they are none, or do not fit the ranks."""
         if (rows := self._sizes.rows(epoch, position)) != self.schedule.batch_size:
             self.schedule.set_batch_size(rows)
+        self.schedule.check_step()
 
     def _resolve_ranks(self) -> None:
         """Ask which rank this is, since an epoch begins; processes may have been set up after the loader was made.
@@ -335,6 +337,9 @@ class MemmapLoader:
             )
         steps = self._steps()
         self._follow(ranks)
+        if ranks != self._checked:
+            check_nodes(self.schedule)
+            self._checked = ranks
         self._announced, self._has_begun = ranks.world_size, True
         log_ranks(self.schedule, ranks, before=before, is_first=is_first, announced=(announced, steps, self._steps()))
         if ranks.world_size > 1 and (is_first or before.world_size == 1):

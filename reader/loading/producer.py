@@ -97,7 +97,8 @@ class Producer:
         has_windows = self._schedule.order == "block" and self._schedule.nodes is None
         ends = self._schedule.window_end(epoch) if has_windows else _no_window
         place, windows = tell_plan(self._schedule, epoch), len(nodes_here(self._schedule))
-        ahead = self._gathering.read_ahead(epoch, steps, ends, place, windows)
+        is_shown = self._schedule.cut.rank == 0
+        ahead = self._gathering.read_ahead(epoch, steps, ends, place, windows, is_shown=is_shown)
         try:
             for group in steps if ahead is None else ahead:
                 batches = self._gathering.begin(group.batches, ahead)
@@ -112,7 +113,7 @@ class Producer:
 
     def _sent(self, epoch: int, slices: Iterator[Steps], copier: CudaCopier | None) -> Iterator[Sent]:
         # slices are read in the windows' order already
-        ahead = self._gathering.read_ahead(epoch, slices, _no_window)
+        ahead = self._gathering.read_ahead(epoch, slices, _no_window, is_shown=True)
         try:
             for steps in slices if ahead is None else ahead:
                 for batch in self._gathering.begin(steps.batches, ahead):

@@ -36,6 +36,11 @@ class Ranks:
         return f"rank {self.rank} of {self.world_size}"
 
     @property
+    def is_known(self) -> bool:
+        """Say whether anything says so; else a process group may still be made."""
+        return bool(self.source)
+
+    @property
     def is_guessed(self) -> bool:
         """Say whether only variables of the environment say so."""
         return self.source == _VARIABLES

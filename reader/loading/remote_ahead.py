@@ -21,6 +21,7 @@ from reader.format.filesystem import size_text
 from reader.loading.ranks import Ranks, ranks_here
 from reader.loading.schedule import Schedule, block_rows, window_bytes
 from reader.profiling import stage
+from reader.remote.cache_line import CacheLine
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps
 
@@ -44,6 +45,7 @@ class RemoteAhead:
         units: what to read of the file for rows: themselves, or pages.
         place: see `tell_plan`.
         windows: of shuffle="block", that are read at once.
+        is_shown: whether a terminal shows how the cache grows.
 
     For one thread.
     """
@@ -57,7 +59,9 @@ class RemoteAhead:
         units: Callable[[Rows], Rows],
         place: Place,
         windows: int = 1,
+        is_shown: bool = False,
     ) -> None:
+        self._line = CacheLine(remote, is_shown=is_shown)
         self._dataset, self._remote, self._steps, self._units, self._place = dataset, remote, steps, units, place
         self._row_bytes = dataset.manifest.row_bytes
         # a small cache holds a window too, which is read now, and what the next epoch begins with
@@ -71,12 +75,14 @@ class RemoteAhead:
         self._asked: set[int] = set()
         self._asked_bytes = self._rows_bytes = 0
         self._taken: deque[Rows] = deque()
+        self._has_begun = False
         # since the last line of the log
         self._logged, self._reading_seconds = time.monotonic(), 0.0
         self._read_bytes = 0
 
     def __iter__(self) -> Iterator[Steps]:
         while True:
+            self._line.update()
             self._look_ahead()
             if not self._waiting:
                 return
@@ -110,6 +116,7 @@ class RemoteAhead:
 
     def close(self) -> None:
         """Ask for nothing more."""
+        self._line.close()
         self._waiting.clear()
 
     def _tell(self, now: float) -> None:
@@ -125,7 +132,7 @@ class RemoteAhead:
 
     def _look_ahead(self) -> None:
         """Ask for the blocks of further steps, until enough are on their way."""
-        new: list[int] = []
+        new, soon = list[int](), 0
         while not self._waiting or (self._asked_bytes < self._most_bytes and self._rows_bytes < self._most_rows):
             steps = next(self._steps, None)
             if steps is None:
@@ -138,8 +145,11 @@ class RemoteAhead:
             self._asked_bytes += sum(map(self._remote.folder.size, missing))
             self._rows_bytes += self._bytes_of(steps)
             new += missing
+            # of the first steps, which nothing is asked for before
+            soon = soon if self._has_begun else len(new)
+            self._has_begun = True
         if new:
-            self._remote.ahead(new)
+            self._remote.ahead(new, soon=soon)
 
     def _bytes_of(self, steps: Steps) -> int:
         return sum(map(len, steps.batches)) * self._row_bytes
@@ -188,22 +198,11 @@ def check_order(schedule: Schedule) -> None:
         ValueError: it cannot hold a window of blocks.
     """
     remote = schedule.dataset.remote
-    if remote is None:
-        return
-    _warn_of_nodes(schedule, remote)
-    if remote.limit is None or not _is_small(remote):
+    if remote is None or remote.limit is None or not _is_small(remote):
         return
     all_bytes, limit = remote.folder.starts[-1], remote.limit
-    if schedule.order == "block":
-        size, largest = remote.folder.size, dict[int, int]()
-        for window in _in_order(schedule, 0, remote):
-            largest[window.node] = max(largest.get(window.node, 0), sum(map(size, window.blocks)))
-        if limit < (need := sum(largest.values())):
-            what = "a window" if len(largest) == 1 else f"a window each of {len(largest)} canonical nodes"
-            raise ValueError(
-                f"cache_size is {size_text(limit)}, and {what} of shuffle='block' needs up to {size_text(need)}. Give"
-                " cache_size of twice that or more."
-            )
+    if schedule.nodes is None:
+        _check_windows(schedule, remote, limit)
     if schedule.order in ("full", "weighted"):
         rows = max(1, remote.folder.largest // schedule.dataset.manifest.row_bytes)
         times = max(1.0, rows * (1 - limit / all_bytes))
@@ -214,8 +213,19 @@ def check_order(schedule: Schedule) -> None:
         )
 
 
-def _warn_of_nodes(schedule: Schedule, remote: RemoteStore) -> None:
-    """Warn where each of several nodes fetches all of the store, or canonical nodes that it reads a part of."""
+def check_nodes(schedule: Schedule) -> None:
+    """Refuse a cache that is too small for the canonical nodes that this host reads, and warn where nodes fetch the same blocks.
+
+    For when the ranks are known.
+
+    Raises:
+        ValueError: the cache cannot hold a window of blocks of each of them.
+    """
+    remote = schedule.dataset.remote
+    if remote is None:
+        return
+    if schedule.nodes is not None and remote.limit is not None and _is_small(remote):
+        _check_windows(schedule, remote, remote.limit)
     ranks = Ranks(schedule.cut.rank, schedule.cut.world_size)
     real = -(-ranks.world_size // ranks_here(ranks))
     if schedule.nodes is not None and schedule.nodes.nodes % real:
@@ -229,6 +239,21 @@ def _warn_of_nodes(schedule: Schedule, remote: RemoteStore) -> None:
             "%s: %d nodes read rows from everywhere, and each fetches all of the store: %d times its %s in the first epoch. Use"
             " shuffle='block' with canonical_nodes=%d, or a multiple of that.",
             *(remote.url, real, real, size_text(remote.folder.starts[-1]), real),
+        )
+
+
+def _check_windows(schedule: Schedule, remote: RemoteStore, limit: int) -> None:
+    """Refuse a limit below what windows of blocks that are read at once take."""
+    if schedule.order != "block":
+        return
+    size, largest = remote.folder.size, dict[int, int]()
+    for window in _in_order(schedule, 0, remote):
+        largest[window.node] = max(largest.get(window.node, 0), sum(map(size, window.blocks)))
+    if limit < (need := sum(largest.values())):
+        what = "a window" if len(largest) == 1 else f"a window each of {len(largest)} canonical nodes"
+        raise ValueError(
+            f"cache_size is {size_text(limit)}, and {what} of shuffle='block' needs up to {size_text(need)}. Give"
+            " cache_size of twice that or more."
         )
 
 

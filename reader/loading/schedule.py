@@ -130,16 +130,24 @@ class Schedule:
         """Cut every epoch from now on for this rank.
 
         Raises:
-            OrderError: there is no such rank, or drop_last leaves it nothing, or canonical nodes do not share a step evenly.
+            OrderError: there is no such rank, or drop_last leaves it nothing.
         """
+        # a sampler may give more rows than there are, or fewer
+        drop_last = self.drop_last and self.sampler is None
+        self.cut = Cut(self.epoch_rows, self.batch_size, drop_last, rank, world_size, self.pad)
+
+    def check_step(self) -> None:
+        """Check a step of all ranks; for when their number is known.
+
+        Raises:
+            OrderError: canonical nodes do not share it evenly.
+        """
+        world_size = self.cut.world_size
         if self.nodes is not None and (rows := self.batch_size * world_size) % self.nodes.nodes:
             raise OrderError(
                 f"a step has {rows} rows, batch_size {self.batch_size} x world_size {world_size}, expected a multiple of"
                 f" canonical_nodes, {self.nodes.nodes}. Change batch_size."
             )
-        # a sampler may give more rows than there are, or fewer
-        drop_last = self.drop_last and self.sampler is None
-        self.cut = Cut(self.epoch_rows, self.batch_size, drop_last, rank, world_size, self.pad)
 
     def steps_left(self, position: int) -> int:
         """Return the steps from a position to the epoch's end (of a sampler: all steps).

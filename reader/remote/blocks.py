@@ -24,13 +24,14 @@ from reader.remote.folder import GUARDED_SHARE, LOCK, CacheFolder, Locks
 from reader.remote.objects import MissingObjectError
 from reader.remote.opening import Source, fetch_file, on_demand, write_beside
 
-# Requests in progress: at 80 MB/s each, which is what object storage gives one connection, they fill a link of 10 Gbit/s.
-THREADS = 16
+# Requests in progress: all blocks of a window of shuffle="block", which its first batch waits for. At 80 MB/s each, which is what
+# object storage gives one connection, they fill a link of 20 Gbit/s.
+THREADS = 32
 # Of one request, where neighbors are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
 REQUEST_BYTES = 16 << 20
 
-# What requests in progress hold: twice what they do where no block is larger than a request.
-_MOST_UNDER_WAY_BYTES = 2 * THREADS * REQUEST_BYTES
+# What requests in progress hold: as much as they do where no block is larger than a request.
+_MOST_UNDER_WAY_BYTES = THREADS * REQUEST_BYTES
 
 # Requests in progress while others are waited for: with less the link would be idle between two answers.
 _BUSY_WHILE_WAITED = 4
@@ -68,6 +69,8 @@ class BlockFetcher:
         self._requests: deque[tuple[float, float]] = deque(maxlen=_MOST_REQUESTS)
         # threads at work, and blocks that somebody waits for
         self._busy, self._waited = 0, Counter[int]()
+        # that nobody waits for yet
+        self._soon: set[int] = set()
         # when it was begun, and how it ended
         self._failed: dict[int, tuple[float, Exception]] = {}
         for _ in range(THREADS):
@@ -81,10 +84,16 @@ class BlockFetcher:
         """Note that the reader is at this place of this epoch's order."""
         self._plan.reach(place)
 
-    def ahead(self, blocks: Sequence[int]) -> None:
-        """Begin to fetch blocks that will be wanted, in this order; nothing says whether they came."""
+    def ahead(self, blocks: Sequence[int], soon: int = 0) -> None:
+        """Begin to fetch blocks that will be wanted, in this order; nothing says whether they came.
+
+        soon: how many of them are to come before any other, as if they were waited for.
+        """
         with self._changed:
-            self._later.extend(block for block in blocks if not self._table.has(block))
+            first = [block for block in blocks[:soon] if self._is_wanted(block)]
+            self._urgent.extend(first)
+            self._soon.update(first)
+            self._later.extend(block for block in blocks[soon:] if not self._table.has(block))
             self._changed.notify_all()
 
     def ensure(self, blocks: Sequence[int]) -> None:
@@ -184,6 +193,7 @@ class BlockFetcher:
                 self._requests.append((begun, time.monotonic()))
                 self._fetched_bytes += sum(map(self._folder.size, run)) if failed is None else 0
                 self._under_way.difference_update(run)
+                self._soon.difference_update(run)
                 if failed is not None:
                     self._failed.update(dict.fromkeys(run, failed))
                 self._changed.notify_all()
@@ -192,9 +202,12 @@ class BlockFetcher:
         """Take the next block that is wanted and not there, with the neighbors behind it that are wanted too."""
         for queue in (self._urgent, self._later):
             # what is waited for has the link to itself, but for what keeps it filled
-            while queue and (queue is self._urgent or not self._waited or self._busy < _BUSY_WHILE_WAITED):
+            is_waited_for = bool(self._waited or self._soon)
+            while queue and (queue is self._urgent or not is_waited_for or self._busy < _BUSY_WHILE_WAITED):
                 block = queue.popleft()
                 if not self._is_wanted(block):
+                    # another process has fetched it, or what fetches it here says when it has
+                    self._soon -= {block} - self._under_way
                     continue
                 run, size = [block], self._folder.size(block)
                 if self._under_way and size + sum(map(self._folder.size, self._under_way)) > _MOST_UNDER_WAY_BYTES:

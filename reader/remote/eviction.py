@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import hashlib
-import os
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -85,9 +84,8 @@ def chosen(folder: CacheFolder, plan: Plan, need: int, is_free: Callable[[int], 
 
 def check_punch(cache: Path) -> None:
     """Raise StoreError where nothing can be freed in a cache: it must hold all of a store then."""
-    path = cache / f".probe.{os.getpid()}"
     try:
-        with open(path, "w+b") as file:
+        with tempfile.TemporaryFile(dir=cache) as file:
             file.write(b"x" * 8192)
             file.flush()
             system.punch_hole(file.fileno(), 0, 4096)
@@ -96,6 +94,3 @@ def check_punch(cache: Path) -> None:
             f"cache {cache} cannot be made smaller than the store: its file system punches no holes ({e.strerror}). Choose"
             " another folder, or leave cache_size out where the store fits on the disk."
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink()

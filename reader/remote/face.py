@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import os
 import shutil
-import tempfile
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,8 @@ from pathlib import Path
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.folder import CacheFolder
-from reader.remote.opening import Source, on_demand
+from reader.remote.leftovers import Scratch, held_folder
+from reader.remote.opening import FACE, Source, on_demand
 from reader.remote.presence import RemoteStore
 
 # Requests ahead of what is read from a stream, each of so many bytes.
@@ -33,17 +33,13 @@ class Face:
     """
 
     def __init__(self, url: str, cache: str | os.PathLike[str] | None) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix="pixpack-") if cache is None else None
-        place = cache if self._scratch is None else self._scratch.name
-        assert place is not None
         self._fetched: set[int] = set()
-        try:
+        with contextlib.ExitStack() as made:
+            place = made.enter_context(Scratch("url")) if cache is None else cache
             self._remote = RemoteStore(url, place)
-            self._folder = _made(self._remote)
-        except BaseException:
-            if self._scratch is not None:
-                self._scratch.cleanup()
-            raise
+            made.callback(self._remote.close)
+            self._folder = self._remote.root if self._remote.is_complete else _made(self._remote, made)
+            self._kept = made.pop_all()
 
     @property
     def path(self) -> Path:
@@ -75,11 +71,7 @@ class Face:
 
     def __exit__(self, kind: object, *_: object) -> None:
         is_there = self._remote.is_complete or all(map(self._remote.folder.table.has, self._fetched))
-        self._remote.close()
-        if self._folder != self._remote.root:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._kept.close()
         if not is_there and kind is None:
             raise StoreError(
                 f"{self._remote.url}: another program has freed what was read from the cache {self._remote.cache}. Give another"
@@ -130,13 +122,13 @@ class PixelStream:
         return bool(self._held)
 
 
-def _made(remote: RemoteStore) -> Path:
+def _made(remote: RemoteStore, made: contextlib.ExitStack) -> Path:
     """Make the folder: the cache's own files under second names."""
-    if remote.is_complete:
-        return remote.root
     for name in on_demand(remote.folder.manifest):
         remote.file(name)
-    folder = Path(tempfile.mkdtemp(prefix="face.", dir=remote.folder.inside))
+    folder, descriptor = held_folder(remote.folder.inside, FACE)
+    made.callback(os.close, descriptor)
+    made.callback(shutil.rmtree, folder, ignore_errors=True)
     for name in remote.folder.manifest.files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         os.link(remote.root / name, folder / name)

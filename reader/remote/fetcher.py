@@ -82,7 +82,7 @@ class Session:
             case "ensure":
                 return self.blocks.ensure(question["blocks"])
             case "ahead":
-                return self.blocks.ahead(question["blocks"])
+                return self.blocks.ahead(question["blocks"], question.get("soon", 0))
             case "plan":
                 return self.blocks.plan(question["orders"])
             case "complete":

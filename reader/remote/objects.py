@@ -126,7 +126,10 @@ def _connected(url: str) -> tuple[Any, Any]:
         import obstore
         from obstore.store import from_url
     except ImportError:
-        raise StoreError(f"{url} needs obstore, which is not installed: pip install 'pixpack[remote]'") from None
+        raise StoreError(
+            f"{url} needs obstore, which is not installed (fsspec reads images from URLs, not stores): pip install"
+            " 'pixpack[remote]'"
+        ) from None
     # plain HTTP where the caller names it: a server on this machine, or within a cluster
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     options: dict[str, Any] = {

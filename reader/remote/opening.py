@@ -8,10 +8,12 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from reader.format.at_url import BlockObjects, read_pointer
 from reader.format.blocks import read_blocks
@@ -22,6 +24,7 @@ from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntr
 from reader.format.tensordict_meta import metadata_files
 from reader.format.tensors import is_of_level
 from reader.remote.folder import INSIDE, LOCK, SOURCE, TABLE, Locks, check_cache_place, folder_of, known_digest
+from reader.remote.leftovers import hold, remove_abandoned
 from reader.remote.objects import MissingObjectError, Objects, UnreachableError
 from reader.remote.table import Table
 
@@ -31,6 +34,10 @@ _ON_DEMAND = (SAMPLES, REJECTED)
 _REQUESTS = 8
 # Of a file, at once: enough that the time to the first byte does not count.
 _PIECE_BYTES = 16 << 20
+# What `write_beside` writes, before it has its name.
+_BESIDE = re.compile(r"\..+\.[0-9]+\.[0-9]+")
+# Begins the name of a folder of `face.py`, inside of a cache.
+FACE = "face."
 
 
 class Source:
@@ -142,14 +149,15 @@ def write_beside(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     # several threads may write it at once, with the same bytes
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        with error_path(beside), open(beside, "wb") as file:
+        with error_path(beside), _held_file(beside) as file:
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
+            # while it is held: what nobody holds may be removed
+            os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    os.replace(beside, path)
     with contextlib.suppress(OSError):
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -158,8 +166,17 @@ def write_beside(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
             os.close(folder)
 
 
+def _held_file(path: Path) -> BinaryIO:
+    """Make a file that nobody removes while it is open."""
+    while not hold((file := open(path, "wb")).fileno(), path):  # noqa: SIM115 (closed by who asks for it)
+        file.close()
+    return file
+
+
 def _prepare(root: Path, source: Source) -> None:
     inside = root / INSIDE
+    remove_abandoned(inside.glob(f"{FACE}*"))
+    remove_abandoned(path for path in root.rglob(".*") if _BESIDE.fullmatch(path.name))
     if not (inside / MANIFEST).exists():
         inside.mkdir(parents=True, exist_ok=True)
         locks = Locks(inside / LOCK)

@@ -146,11 +146,11 @@ class RemoteStore:
             done = {n for n, blocks in ready if all(self.folder.table.number(b) == before[b] for b in blocks)}
             left = [(n, blocks) for n, blocks in left if n not in done]
 
-    def ahead(self, blocks: Sequence[int]) -> None:
-        """Begin to fetch blocks that will be wanted, in this order."""
+    def ahead(self, blocks: Sequence[int], *, soon: int = 0) -> None:
+        """Begin to fetch blocks that will be wanted, in this order; the first `soon` of them before any other."""
         table = self.folder.table
-        if missing := [block for block in blocks if not table.has(block)]:
-            self._started().ask("ahead", blocks=missing, reached=self.reached)
+        if any(not table.has(block) for block in blocks):
+            self._started().ask("ahead", blocks=list(blocks), soon=soon, reached=self.reached)
 
     def plan(self, orders: Sequence[Sequence[int]]) -> None:
         """Say in which order blocks are used in this epoch and in the next one; what is used last leaves a full cache first."""

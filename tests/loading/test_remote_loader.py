@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import logging
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from range_server import RangeServer
+from range_server import RangeServer, serving
 
 from reader import MemmapDataset, MemmapLoader, StoreError
-from reader.format.manifest import PIXELS
+from reader.format.manifest import MANIFEST, PIXELS
 from reader.loading import remote_ahead, schedule
+from reader.remote import cache_line
 
 ROW = 16 * 16 * 3
 BLOCK = 8 * ROW
@@ -54,14 +59,63 @@ def test_the_order_of_a_store_at_a_url_is_block(range_server: RangeServer, tmp_p
     assert "order block" in repr(loader)
 
 
+def _asked(server: RangeServer) -> set[int]:
+    """The blocks that were asked for."""
+    spans = [(start, stop) for name, start, stop in server.asked if name == PIXELS]
+    return {block for start, stop in spans for block in range(start // BLOCK, stop // BLOCK)}
+
+
+def _first_blocks(loader: MemmapLoader, batches: int = 1) -> set[int]:
+    """The blocks of the first batches."""
+    steps = itertools.islice(loader.schedule.batches(0, 0, iter(())), batches)
+    return {int(row) * ROW // BLOCK for step in steps for row in step.positions}
+
+
 @pytest.mark.usefixtures("small_blocks")
-def test_blocks_are_asked_for_ahead_together(range_server: RangeServer, tmp_path: Path) -> None:
-    range_server.delay_seconds = 0.05
+def test_blocks_are_asked_for_ahead_together(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "120")
     remote = MemmapDataset(range_server.url, cache=tmp_path)
-    range_server.most_under_way = 0
     with MemmapLoader(remote, 8, shuffle="block") as loader:
-        next(iter(loader))
-    assert range_server.most_under_way >= 8
+        first = _first_blocks(loader, batches=4)
+        # what comes behind the first window is sent once 8 such blocks are asked for
+        range_server.is_ready = lambda name, start, stop: (
+            start // BLOCK in first or len(_asked(range_server) - first) >= 8
+        )
+        assert len([*loader]) == 50
+    assert not range_server.was_late
+
+
+@pytest.mark.usefixtures("many_blocks")
+def test_the_first_batch_takes_three_round_trips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest, what else opening needs, then at once all blocks of a window, and nothing beside them."""
+    from packer import pack_dataset
+
+    monkeypatch.setattr(schedule, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(schedule, "GROUP_BYTES", 256 * ROW)
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "120")
+    # 128 blocks of 8 rows
+    images = torch.randint(0, 256, (1024, 16, 16, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pack_dataset([(image, 0) for image in images.numpy()], tmp_path / "out", size=16)
+    with serving(tmp_path / "out") as server:
+        data = MemmapDataset(server.url, cache=tmp_path / "cache")
+        assert sorted(name for name, _, _ in server.asked) == ["_tensordict/targets.memmap", MANIFEST]
+        with MemmapLoader(data, 256, shuffle="block", as_tuple=False) as loader:
+            first, asked = _first_blocks(loader), set[int]()
+
+            def is_ready(name: str, start: int, stop: int) -> bool:
+                if not first <= _asked(server):
+                    return False
+                asked.update(asked or _asked(server))
+                return True
+
+            server.is_ready = is_ready
+            batch = next(iter(loader))
+        assert torch.equal(batch.pixels, images[batch.rows])
+        assert not server.was_late
+        assert len(first) == schedule.WINDOW_BLOCKS
+        assert asked == first
 
 
 @pytest.mark.parametrize("share", [0.5, 0.8])
@@ -176,3 +230,74 @@ def test_the_log_says_what_came_over_the_network(
     assert lines
     assert all(line.startswith(f"{range_server.url}: ") for line in lines)
     assert "secret" not in caplog.text
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
+    """Return what stands for stderr; bars that other tests left open are none of these."""
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(cache_line, "SECONDS", 0.0)
+    monkeypatch.setattr(cache_line, "_has_bars", lambda: False)
+    return terminal
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_terminal_shows_how_the_cache_grows(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = _terminal(monkeypatch)
+    with MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 50, shuffle="block") as loader:
+        assert len([*loader]) == 8
+        states = terminal.getvalue().split("\r\x1b[K")
+        # nothing before the first state, and nothing behind the last
+        assert states[0] == states[-1] == ""
+        assert states[1] == f"cache 0 % of 307.2 kB: {range_server.url}"
+        assert all(re.match(r"cache \d+ % of 307.2 kB(, .*/s, \d+:\d\d left)?: http", state) for state in states[1:-1])
+        # all is there
+        terminal.truncate(0)
+        assert len([*loader]) == 8
+        assert terminal.getvalue() == ""
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_line_that_a_loop_leaves_is_removed(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = _terminal(monkeypatch)
+    loader = MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 8, shuffle="block")
+    next(iter(loader))
+    loader.close()
+    assert terminal.getvalue().startswith("\r\x1b[Kcache 0 %")
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+@pytest.mark.parametrize("how", ["another rank", "a log", "no warnings", "a bar"])
+@pytest.mark.usefixtures("small_blocks")
+def test_no_line_is_shown_to(
+    range_server: RangeServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    how: str,
+) -> None:
+    terminal = _terminal(monkeypatch)
+    if how == "a log":
+        monkeypatch.setattr(_Terminal, "isatty", lambda self: False)
+    if how == "a bar":
+        monkeypatch.setattr(cache_line, "_has_bars", lambda: True)
+    rank, data = 1 if how == "another rank" else 0, MemmapDataset(range_server.url, cache=tmp_path)
+    caplog.set_level(logging.ERROR if how == "no warnings" else logging.WARNING, logger="reader")
+    with MemmapLoader(data, 8, shuffle="block", rank=rank, world_size=2) as loader:
+        assert len([*loader]) == 25
+    assert terminal.getvalue() == ""
+
+
+def test_a_bar_of_tqdm_is_seen() -> None:
+    tqdm = pytest.importorskip("tqdm")
+    with tqdm.tqdm(total=1, file=io.StringIO()):
+        assert cache_line._has_bars()

@@ -13,6 +13,9 @@ from pathlib import Path
 # What an answer may be instead of the bytes: a status, or "cut" or "stall" in their midst.
 Trouble = int | str | None
 
+# For what is never ready alone: less than a client waits, which asks again after 20 s.
+_LONGEST_SECONDS = 15.0
+
 
 class RangeServer(http.server.ThreadingHTTPServer):
     """Serves `root`.
@@ -20,6 +23,8 @@ class RangeServer(http.server.ThreadingHTTPServer):
     most_under_way: requests that were answered at once.
     asked: how often each byte span of a file was asked for, by (name, start, stop); all of a file is (name, 0, size).
     trouble: called with the name and the number of requests so far; says what goes wrong, None: nothing.
+    is_ready: called with a span whenever one is asked for; its answer waits until this says True.
+    was_late: one never was; nothing waits from then on.
     """
 
     daemon_threads = True
@@ -28,10 +33,12 @@ class RangeServer(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.root, self.asked = root, Counter[tuple[str, int, int]]()
         self.trouble: Callable[[str, int], Trouble] = lambda name, count: None
+        self.is_ready: Callable[[str, int, int], bool] = lambda name, start, stop: True
+        self.was_late = False
         self.delay_seconds = 0.0
         self.under_way = self.most_under_way = 0
         self.url = f"http://127.0.0.1:{self.server_port}"
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
 
     def handle_error(self, *_: object) -> None:
         """Say nothing of clients that were killed."""
@@ -74,6 +81,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with self.server.lock:
             trouble = self.server.trouble(name, self.server.asked.total())
             self.server.asked[name, start, stop] += 1
+            self.server.lock.notify_all()
+            if not self.server.lock.wait_for(
+                lambda: self.server.was_late or self.server.is_ready(name, start, stop), _LONGEST_SECONDS
+            ):
+                self.server.was_late = True
         status = trouble if isinstance(trouble, int) else 404 if data is None else 206 if wanted else 200
         if status < 300 and wanted and start >= stop:
             status = 416

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -161,8 +160,10 @@ def _scratch(out: str, cache: str | None) -> Iterator[str | None]:
         return
     if cache is not None:
         os.makedirs(cache, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="pixpack-bench-", dir=cache, ignore_cleanup_errors=True) as folder:
-        yield folder
+    from reader.bench.network import scratch_folder
+
+    with scratch_folder(cache) as folder:
+        yield str(folder)
 
 
 def _largest(out: str) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +27,7 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.shown import redacted, shown
 from reader.format.unfinished import command_to_resume
+from reader.remote.leftovers import Scratch
 
 _FOLDER = "out"
 _PROBE_BYTES = 8192
@@ -51,9 +50,9 @@ class Uploads:
         self._splits: list[str] = []
         _check_options(self._url, options)
         _check_outside(self._given, sources)
-        self._scratch = tempfile.TemporaryDirectory(prefix="pixpack-")
+        self._scratch = Scratch("upload")
         # stands for the URL
-        self.folder = Path(os.path.realpath(self._scratch.name)) / _FOLDER
+        self.folder = Path(os.path.realpath(self._scratch.path)) / _FOLDER
         try:
             _check_punch(self.folder.parent)
             with self._naming():
@@ -126,8 +125,7 @@ class Uploads:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         for upload in self._uploads.values():
             upload.close()
-        shutil.rmtree(self._scratch.name, ignore_errors=True)
-        self._scratch.cleanup()
+        self._scratch.close()
         # a full disk is the local one
         if isinstance(error, PackError | OptionsError | ScanError) and not isinstance(error, DiskFullError):
             text = self._named(str(error))

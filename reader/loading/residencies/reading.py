@@ -11,7 +11,7 @@ from reader.device.resident import Resident, ResidentImages
 from reader.loading.advice import log_choices
 from reader.loading.host_batches import Gathering
 from reader.loading.producer import Producer
-from reader.loading.ranks import Ranks
+from reader.loading.ranks import Ranks, ranks_here
 from reader.loading.residencies.device_rows import batches_on, room_on
 from reader.loading.residencies.levels import LevelRows
 from reader.loading.schedule import Schedule
@@ -38,7 +38,7 @@ def reading_of(
     schedule: Schedule,
     device: torch.device,
     residency: str | Residency,
-    processes: int,
+    ranks: Ranks,
     *,
     prefetch: int,
     has_levels: bool,
@@ -46,18 +46,18 @@ def reading_of(
     """Choose where rows are read from, and bring them there.
 
     Args:
-        processes: ranks of this host.
+        ranks: that are expected.
         has_levels: crops read the levels of the store.
 
     Raises:
-        ValueError: they do not fit where they are asked for.
+        ValueError: they do not fit where they are asked for, or the order does not go with a cache or the ranks.
         StoreError: the store is damaged, or another one by now.
     """
-    part = schedule.part
+    part, processes = schedule.part, ranks_here(ranks)
     levels = LevelRows(part, processes) if has_levels else None
     room = room_on(schedule, device, processes) if residency == "gpu" else None
     chosen = choose(residency, reads_of(part, processes) if levels is None else levels.reads(), room)
-    log_choices(schedule, Ranks(schedule.cut.rank, schedule.cut.world_size), chosen)
+    log_choices(schedule, ranks, chosen)
     gathering = Gathering(
         part,
         device,
