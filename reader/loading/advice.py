@@ -81,6 +81,19 @@ def log_choices(schedule: Schedule, ranks: Ranks, chosen: Residency) -> None:
         check_nodes(schedule)
 
 
+def check_ranks(schedule: Schedule, ranks: Ranks, checked: Ranks | None) -> Ranks:
+    """Check what canonical nodes and caches need of the ranks, where an epoch begins; returns these.
+
+    checked: those that it was checked for; None: nothing said which they are.
+
+    Raises:
+        ValueError: a small cache cannot hold what the nodes need at once.
+    """
+    if ranks != checked:
+        check_nodes(schedule)
+    return ranks
+
+
 def log_ranks(
     schedule: Schedule,
     ranks: Ranks,
@@ -109,6 +122,8 @@ def log_ranks(
             " world_size= if that is not meant.",
             *(path, ranks),
         )
+    if ranks.world_size > 1 and (is_first or before.world_size == 1):
+        _warn_of_whole_sampler(schedule, ranks)
 
 
 def warn_of_few_classes(schedule: Schedule) -> None:
@@ -122,7 +137,7 @@ def warn_of_few_classes(schedule: Schedule) -> None:
         )
 
 
-def warn_of_whole_sampler(schedule: Schedule, ranks: Ranks) -> None:
+def _warn_of_whole_sampler(schedule: Schedule, ranks: Ranks) -> None:
     """Warn where each of several ranks reads all that its sampler gives."""
     if schedule.sampler is not None and not is_distributed(schedule.sampler):
         _log.warning(

@@ -18,13 +18,12 @@ from reader.dataset.collate import collate_whole
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
 from reader.loading import schedule as schedules
-from reader.loading.advice import chosen_order, log_ranks, warn_of_whole_sampler
+from reader.loading.advice import check_ranks, chosen_order, log_ranks
 from reader.loading.frameworks import check_asker
 from reader.loading.iteration import Finish, Iteration, Pass
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
-from reader.loading.remote_ahead import check_nodes
 from reader.loading.residencies.levels import may_read_levels
 from reader.loading.residencies.reading import reading_of
 from reader.loading.sample_transform import Collate
@@ -194,7 +193,6 @@ class MemmapLoader:
             self.schedule.part, residency, self.device, self.transform
         )
         reading = reading_of(self.schedule, self.device, residency, ranks, prefetch=prefetch, has_levels=reads_levels)
-        # the ranks that the order was compared with; None: nothing says yet which they are
         self._checked = ranks if ranks.is_known else None
         self.residency, self.in_windows, self.gathering, self.resident, self.producer, self._levels = reading
         self.state = LoopState(self.schedule)
@@ -337,13 +335,9 @@ class MemmapLoader:
             )
         steps = self._steps()
         self._follow(ranks)
-        if ranks != self._checked:
-            check_nodes(self.schedule)
-            self._checked = ranks
+        self._checked = check_ranks(self.schedule, ranks, self._checked)
         self._announced, self._has_begun = ranks.world_size, True
         log_ranks(self.schedule, ranks, before=before, is_first=is_first, announced=(announced, steps, self._steps()))
-        if ranks.world_size > 1 and (is_first or before.world_size == 1):
-            warn_of_whole_sampler(self.schedule, ranks)
 
     def _steps(self) -> int | str:
         """Return the steps of an epoch; "some": the sampler has no length."""
