@@ -104,6 +104,11 @@ def test_boxes_and_masks_come_by_name(sources: Path, tmp_path: Path) -> None:
     (images, found), batch = (next(iter(MemmapLoader(train, 4, transform=crop, as_tuple=t))) for t in (True, False))
     assert torch.equal(images, batch.images)
     assert all(torch.equal(found[name], batch.extras[name]) for name in names - {"targets"})
+    both = MemmapDataset(tmp_path / "out", transforms=lambda image, named: (image.flip(-1), named))
+    (images, found), expected = next(iter(MemmapLoader(both, 4))), next(iter(DataLoader(both, 4)))
+    assert torch.equal(images, expected[0])
+    assert set(found) == names
+    assert all(torch.equal(found[name], expected[1][name]) for name in names)
 
 
 def test_several_targets_come_by_name_and_other_columns_make_no_dict(sources: Path, tmp_path: Path) -> None:
@@ -123,8 +128,9 @@ def test_target_transform_takes_what_stands_second(sources: Path, tmp_path: Path
     pack(sources / "images" / "list.csv", tmp_path / "out", size=32, target_column="kind,color", workers=1)
     train = MemmapDataset(tmp_path / "out", target_transform=lambda named: int(named["color"]) + 10 * named["targets"])
     assert [train[n][1] for n in range(COUNT)] == [1, 11, 1, 10, 0, 10]
-    _, targets = next(iter(DataLoader(train, COUNT)))
-    assert targets.tolist() == [1, 11, 1, 10, 0, 10]
+    for loader in (DataLoader(train, COUNT), MemmapLoader(train, COUNT)):
+        _, targets = next(iter(loader))
+        assert targets.tolist() == [1, 11, 1, 10, 0, 10]
 
 
 def test_rows_with_sizes_of_their_own_come_as_a_list_until_a_transform_makes_one_size(own_sizes: Path) -> None:
@@ -152,6 +158,10 @@ def test_masks_of_rows_with_sizes_of_their_own_are_a_list(sources: Path, tmp_pat
     assert torch.equal(own[2][1]["masks"], named["masks"][2])
     images, named = next(iter(MemmapLoader(own, COUNT, transform=RandomResizedCrop(16))))
     assert named["masks"].shape == (COUNT, 16, 16)
+    both = MemmapDataset(tmp_path / "out", transforms=lambda image, named: (image[:, :20, :20], named["masks"].max()))
+    images, most = next(iter(MemmapLoader(both, COUNT)))
+    assert torch.equal(images[4], own[4][0][:, :20, :20])
+    assert most.tolist() == list(range(COUNT))
 
 
 def test_what_else_a_transform_returns_goes_to_the_loop_as_it_is(shared_store: Path) -> None:

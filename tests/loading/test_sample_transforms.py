@@ -84,13 +84,14 @@ def test_one_that_draws_from_pythons_random_runs_in_the_thread_of_the_loop(share
     expected = [random.random() for _ in range(3)]
     random.seed(5)
     loader = MemmapLoader(train, 16, threads=threads)
-    drawn, made = [], []
+    drawn, made, of_batches = [], [], []
     for images, _ in loader:
         drawn.append(random.random())
         made.append(images)
+        of_batches.append({*seen})
         seen.clear()
     assert drawn[:3] == expected
-    assert seen == [] or {*seen} == {threading.get_ident()}
+    assert of_batches[1:] == [{threading.get_ident()}] * (len(loader) - 1)
     assert torch.equal(torch.cat(made), epoch_of(MemmapLoader(train, 8, prefetch=0)))
 
 
@@ -119,6 +120,18 @@ def test_a_transform_of_one_image_batch_gives_batches(shared_store: Path) -> Non
     batch, expected = next(iter(loader)), MemmapDataset(shared_store, as_tuple=False)[:8]
     assert torch.equal(batch.pixels, expected.pixels // 2)
     assert torch.equal(batch.rows, expected.rows)
+
+
+def test_texts_come_by_name() -> None:
+    texts = MemmapDataset(
+        Path(__file__).parents[1] / "golden" / "texts",
+        transforms=lambda image, named: (image[:, :2, :2].float(), named),
+    )
+    images, named = next(iter(MemmapLoader(texts, 3)))
+    assert (len(images), images.dtype) == (3, torch.float32)
+    expected = {name: column[:3] for name, column in texts.texts.items()}
+    assert expected
+    assert {name: named[name] for name in expected} == expected
 
 
 def test_samples_are_joined_by_the_programs_own_function(shared_store: Path) -> None:
