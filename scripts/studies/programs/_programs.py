@@ -111,7 +111,7 @@ PROGRAMS = {
             ("torchvision", "pycocotools"),
             (_TORCHVISION, "pycocotools==2.0.11"),
             data="boxes",
-            note="MemmapLoader: not tried, since the program's images keep sizes of their own and its collate_fn takes rows",
+            note="with MemmapLoader boxes come from the store, and a function makes of them what torchvision's wrapper gives",
         ),
     )
 }
