@@ -161,7 +161,7 @@ def _pillow() -> Iterator[Finding]:
 
 
 def _compiled_part() -> Finding:
-    name, what = "compiled part", "decodes and resizes JPEGs in one pass"
+    name, what = "compiled part", "decodes and resizes JPEGs in one pass, and crops batches"
     try:
         from packer.pixels.compiled import native
     except ImportError as e:

@@ -259,3 +259,16 @@ def test_a_loader_gives_whole_batches_to_it_and_the_same_pixels(
     assert torch.equal(found, epoch(1))
     assert torch.equal(found, by_torch(epoch, 2))
     assert {*counts} > {30}
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_nothing_beside_the_crops_is_written(channels: int) -> None:
+    function: Any = compiled._function()
+    pixels = images_of(1, channels)
+    for width in range(1, 50):
+        for grid in ([0, 0, 3, width], [0, 0, 5, 57]):
+            # as many pixels as the box has, copied, or resized
+            table = torch.tensor([[0, *SIZE, 57 - width, 41, 57, 44, *grid, 2]]).numpy()
+            around = bytearray(b"x" * (3 * width * channels + 64))
+            assert function(pixels.numpy(), table, memoryview(around)[32:-32], (3, width), channels, 1)
+            assert around[:32] == around[-32:] == b"x" * 32
