@@ -79,6 +79,8 @@ def test_an_interrupt_while_the_thread_is_started_leaves_nothing_that_cannot_be_
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
+    # a thread that was started begins in any case, however late; one that was not never does
+    monkeypatch.setattr(prefetch, "_START_SECONDS", 60.0 if begins else 0.01)
     before = set(prefetch._live)
     with monkeypatch.context() as patch:
         # start() waits for the thread's first word, by an event; or the interrupt comes before all that
