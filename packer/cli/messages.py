@@ -31,7 +31,7 @@ def summary(report: PackReport) -> str:
         done = f"all images were packed before; sealed in {report.seconds:.1f} s"
         done = done if report.seconds else "already finished; nothing was done"
         return "\n".join([*lines, done, *(reject_lines(report) if report.seconds else []), *_part_lines(report)])
-    already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
+    already = f" ({report.resumed_from:,} of them before)" if report.resumed_from else ""
     lines.append(
         f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"
         f" {report.images_per_second:,.0f} images/s, from {size(report.source_bytes)}"
@@ -151,7 +151,7 @@ def source_differences(out: str, images: str | None, report: SourcesReport) -> l
 
 def requantized(report: RequantizeReport) -> str:
     """Say what a requantization has done."""
-    already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
+    already = f" ({report.resumed_from:,} of them before)" if report.resumed_from else ""
     share = report.bytes_after / report.bytes_before if report.bytes_before else 1
     lines = [
         f"{report.out}: {report.requantized:,} of {report.inputs:,} images requantized{already} in {report.seconds:.1f} s",
