@@ -253,7 +253,7 @@ def torchvision_v2() -> Any:
         from torchvision.transforms import v2
     except (ImportError, RuntimeError) as e:
         raise SystemExit(
-            f"torchvision cannot be imported ({e}). Install it, pip install torchvision, or name its folder in PIXPACK_TORCHVISION."
+            f"torchvision cannot be imported ({e}). Install it, or name its folder in PIXPACK_TORCHVISION."
         ) from e
     return v2
 
