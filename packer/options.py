@@ -12,6 +12,7 @@ from packer import values
 from packer.errors import OptionsError
 from packer.report import Progress
 from reader.format.tensors import ZSTD
+from reader.format.urls import is_url
 
 _Group = TypeVar("_Group", bound="_Options")
 
@@ -33,7 +34,6 @@ MAX_PIXELS = 128_000_000
 
 # Recorded, but not compared by a resume, update or merge: they shape no pixel of an image that was accepted.
 _LIMITS = ("max_pixels",)
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
 
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
 _MAX_SIDE = 16384
@@ -380,11 +380,6 @@ def without_limits(recorded: Mapping[str, Any]) -> dict[str, Any]:
 def lasting_path(path: str) -> str:
     """Return a path that means the same from any folder; a URL and standard input do already."""
     return path if is_url(path) or path in ("-", "-0") else os.path.abspath(path)
-
-
-def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether what is given as IMAGES, OUT or a store names object storage rather than a path; decided nowhere else."""
-    return _URL.match(os.fspath(path)) is not None
 
 
 _PARSED: dict[str, Callable[[Any], Any]] = {

@@ -1,4 +1,7 @@
-"""The command `pack`: the only package that imports click, prints reports or knows an exit code."""
+"""The command `pack`: the only package that imports click, prints reports or knows an exit code.
+
+Never decodes an image or writes a store itself.
+"""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Protocol
 
 from packer.errors import OptionsError
-from packer.options import is_url
 from reader.format.manifest import PIXELS, Manifest, read_manifest
+from reader.format.urls import is_url
 
 
 class Pixels(Protocol):

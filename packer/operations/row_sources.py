@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from packer.errors import PackError
 from packer.operations.row_checks import wrong_rows
-from packer.options import is_url
 from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
 from packer.store.ragged_rows import FrameRows
@@ -31,6 +30,7 @@ from reader.format.row_values import RowValues
 from reader.format.samples import Sample
 from reader.format.shown import redacted
 from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, TensorSpec
+from reader.format.urls import is_url
 
 # Runs of rows that a thread takes at once have as many bytes, or are one.
 _TASK_BYTES = 4 << 20

@@ -76,7 +76,7 @@ class CopyPlan:
 
 
 @dataclass(frozen=True)
-class _Pixels:
+class _Copied:
     """What is known of pixels that were written: sums is [2, C], of values and of their squares.
 
     frames: the rows packed, where they are still to be written; crc32 is that of the pixels in any case.
@@ -225,24 +225,24 @@ class StoreCopy:
 
     # -- pixels
 
-    def _blocks(self, pixels: Path, writer: FrameWriter | None) -> Iterator[tuple[int, int, _Pixels]]:
+    def _blocks(self, pixels: Path, writer: FrameWriter | None) -> Iterator[tuple[int, int, _Copied]]:
         """Write all pixels; yields each block's rows [start, stop) and what is known of them, in order."""
         cut = block_inputs(self._rows, max(1, self._pixel_bytes // self._rows))
-        none = _Pixels(0, np.zeros((2, self._like.channels), object))
+        none = _Copied(0, np.zeros((2, self._like.channels), object))
         start, stop, found = 0, 0, none
         for piece in self._pieces(pixels, cut):
             size_bytes = self._span_bytes(stop, stop + piece.rows)
             if writer is not None:
                 writer.add(piece.frames)
-            found = _Pixels(crc32_combine(found.crc32, piece.crc32, size_bytes), found.sums + piece.sums)
+            found = _Copied(crc32_combine(found.crc32, piece.crc32, size_bytes), found.sums + piece.sums)
             stop += piece.rows
             if stop % cut == 0 or stop == self._rows:
                 yield start, stop, found
                 start, found = stop, none
 
-    def _pieces(self, pixels: Path, cut: int) -> Iterator[_Pixels]:
+    def _pieces(self, pixels: Path, cut: int) -> Iterator[_Copied]:
         """Write runs of rows, several at once; yields what is known of each piece of a block, in order."""
-        waiting: collections.deque[concurrent.futures.Future[list[_Pixels]]] = collections.deque()
+        waiting: collections.deque[concurrent.futures.Future[list[_Copied]]] = collections.deque()
         # without pwrite, the position in the file is shared by all threads
         threads = min(_MOST_THREADS, available_cpus()) if hasattr(os, "pwrite") else 1
         with error_path(pixels):
@@ -262,14 +262,14 @@ class StoreCopy:
 
     def _write(
         self, descriptor: int, source: CopySource, base_row: int, first: int, runs: list[int], cut: int
-    ) -> list[_Pixels]:
+    ) -> list[_Copied]:
         """Copy the pixels of a source's runs, the first of which begins at its first-th row; its rows begin at row `base_row`.
 
         Returns what is known of them, cut at blocks.
         """
         if not hasattr(self._mine, "scratch"):
             self._mine.scratch = Scratch(), Scratch()
-        pieces: list[_Pixels] = []
+        pieces: list[_Copied] = []
         for last in runs:
             data, number = source.read(source.rows[first:last], *self._mine.scratch)
             crc32, done = 0, 0
@@ -293,7 +293,7 @@ class StoreCopy:
         data: npt.NDArray[np.uint8],
         crc32: int,
         start: int,
-    ) -> _Pixels:
+    ) -> _Copied:
         """Write rows of a source whose bytes there are data; or pack them, where they will be written one behind the other."""
         packed: tuple[bytes, ...] = ()
         pixels = data
@@ -306,7 +306,7 @@ class StoreCopy:
                 write_at(descriptor, pixels.data, self._offset(start))
         elif not source.unpacks:
             packed = self._packed(source, rows, pixels)
-        return _Pixels(crc32, np.array(source.sums(rows, pixels), object), len(rows), packed)
+        return _Copied(crc32, np.array(source.sums(rows, pixels), object), len(rows), packed)
 
     def _packed(self, source: CopySource, rows: Ints, pixels: npt.NDArray[np.uint8]) -> tuple[bytes, ...]:
         """Pack raw rows."""
@@ -386,7 +386,7 @@ class StoreCopy:
         return np.diff(self._ends[start:stop], prepend=self._offset(start))
 
 
-def _results(waiting: collections.deque[concurrent.futures.Future[list[_Pixels]]], most: int) -> Iterator[_Pixels]:
+def _results(waiting: collections.deque[concurrent.futures.Future[list[_Copied]]], most: int) -> Iterator[_Copied]:
     """Yield what the first of those that wait have found, until no more than so many wait."""
     while len(waiting) > most:
         yield from waiting.popleft().result()

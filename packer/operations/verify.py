@@ -21,7 +21,6 @@ from packer.errors import OptionsError
 from packer.inputs.splits import stores_of
 from packer.operations.remote_stores import Pixels, open_pixels
 from packer.operations.row_checks import wrong_rows
-from packer.options import is_url
 from packer.pixels.geometry import Geometry
 from packer.store.ragged_rows import FrameRows, stored_rows
 from reader.format.blocks import read_blocks
@@ -30,6 +29,7 @@ from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, read_manifest
 from reader.format.samples import Sample, read_samples
 from reader.format.tensors import is_of_level, level_name, level_path
+from reader.format.urls import is_url
 
 if TYPE_CHECKING:
     from packer.packing.source_check import SourcesReport

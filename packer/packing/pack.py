@@ -20,7 +20,7 @@ from packer.inputs.labels import as_multi_hot
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.inputs.splits import stores_of
-from packer.options import PackOptions, is_url, lasting_path
+from packer.options import PackOptions, lasting_path
 from packer.packing.build import Build, release
 from packer.packing.finished import finished_report, has_same_contents, is_as_asked
 from packer.packing.image_sizes import common_size
@@ -47,6 +47,7 @@ from packer.store.reports import summed_report
 from packer.store.swap import finish_swap
 from packer.workers.block_worker import PackJob
 from reader.format.shown import redacted
+from reader.format.urls import is_url
 
 if TYPE_CHECKING:
     from packer.store.remote.uploads import Uploads
@@ -102,31 +103,50 @@ def pack_parts(
     if options.part is not None:
         return _pack_one_part(parts, stores, target, options, clock)
     finished = _finished(parts, stores, target, options)
-    unfinished = [split for split in parts if split not in finished]
+    unfinished = {split: stores[split] for split in parts if split not in finished}
     # an unfinished split says more than a finished one
-    for store in sorted((stores[split] for split in unfinished), key=is_finished):
+    for store in sorted(unfinished.values(), key=is_finished):
         check_out(store, options)
         check_no_parts(store, options)
         _check_splits(parts, stores, target, options)
-    if set(finished) == set(parts) or options.has_own_sizes:
+    if not unfinished or options.has_own_sizes:
         shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
     else:
         shape = options.sides or common_size(parts, options, target)
     if uploads is not None:
         uploads.check_splits(parts)
-        uploads.announce([stores[split] for split in unfinished])
+        uploads.announce([*unfinished.values()])
+    made = _build(parts, unfinished, shape, options, clock, make_job, uploads)
+    reports = {split: (finished | made)[split] for split in parts}
+    if uploads is not None:
+        uploads.reveal()
+    return reports[""] if "" in reports else _splits_report(target, stores, reports)
+
+
+def _build(
+    parts: dict[str, Inputs],
+    unfinished: dict[str, Path],
+    shape: tuple[int, int],
+    options: PackOptions,
+    clock: StageClock,
+    make_job: Callable[..., PackJob],
+    uploads: Uploads | None,
+) -> dict[str, PackReport]:
+    """Build the unfinished stores one after the other, and return the report of each."""
     # where one store is replaced, all that is packed is made beside the old: train and val change together
-    replaces = any(replaces_store(stores[split], options) for split in unfinished)
-    for split in unfinished if replaces else ():
-        announce(stores[split])
-    reports = dict(finished)
+    replaces = any(replaces_store(store, options) for store in unfinished.values())
+    for store in unfinished.values() if replaces else ():
+        announce(store)
+    reports: dict[str, PackReport] = {}
+    builds: list[Build] = []
     held: list[Lock] = []
     try:
-        builds = []
-        for split in unfinished:
+        for split, store in unfinished.items():
+            levels = None if options.levels == 1 else Levels(parts[split], shape, options, split, make_job, held).make
+            upload = None if uploads is None else uploads.of(store)
             build = Build(
                 parts[split],
-                stores[split],
+                store,
                 shape,
                 options,
                 split,
@@ -134,23 +154,18 @@ def pack_parts(
                 make_job,
                 replaces=replaces,
                 held=held,
-                upload=None if uploads is None else uploads.of(stores[split]),
-                levels=None
-                if options.levels == 1
-                else Levels(parts[split], shape, options, split, make_job, held).make,
+                upload=upload,
+                levels=levels,
             )
             reports[split] = build.run()
             builds.append(build)
             clock = StageClock("begin")
-        if replaces and any(reports[split].too_many_rejects for split in unfinished):
-            reports |= {split: dataclasses.replace(reports[split], is_in_place=False) for split in unfinished}
-        else:
-            _swap_in(builds, held)
+        if replaces and any(report.too_many_rejects for report in reports.values()):
+            return {split: dataclasses.replace(report, is_in_place=False) for split, report in reports.items()}
+        _swap_in(builds, held)
     finally:
         release(held, tuple(held))
-    if uploads is not None:
-        uploads.reveal()
-    return reports[""] if "" in reports else _splits_report(target, stores, {split: reports[split] for split in parts})
+    return reports
 
 
 def _swap_in(builds: Sequence[Build], held: list[Lock]) -> None:

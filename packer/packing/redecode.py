@@ -15,7 +15,7 @@ from typing import Any
 
 from packer.errors import DecodeError
 from packer.inputs.archives import list_members
-from packer.options import RowOptions, is_url
+from packer.options import RowOptions
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions, row_decoder
 from packer.sources import roots
@@ -29,6 +29,7 @@ from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.samples import read_samples
 from reader.format.tensors import pixel_decoders
+from reader.format.urls import is_url
 
 NO_MEMBER = "has no such member"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from packer.options import is_url
 from packer.sources.base import Readable
 from packer.sources.local import LocalSource
 from packer.sources.members import Archive, Member
 from packer.sources.roots import NOWHERE, Roots
+from reader.format.urls import is_url
 
 
 def locate(

@@ -90,7 +90,7 @@ class RemoteSource:
             raise SourceError(f"{redacted(self.root)} cannot be read: {reason(e)}") from e
 
 
-class Fetcher:
+class ObjectPrefetch:
     """Asks for the objects of coming blocks, a few at a time, while this worker decodes. Safe from two threads."""
 
     def __init__(self, root: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packer.errors import DiskFullError, OptionsError, PackError
-from packer.options import OutputOptions, is_url
+from packer.options import OutputOptions
 from packer.store import journal as journals
 from packer.store.files import sync_folder, write_synced
 from packer.store.lock import Lock
@@ -23,6 +23,7 @@ from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
 from reader.format.tensors import FACTORS, LEVELS_FOLDER, TEXTS_FILE
 from reader.format.unfinished import PARTS, PULLED, command_to_resume, read_unfinished, unfinished_message
+from reader.format.urls import is_url
 
 # Marks a folder whose pack, begun or not, replaces the store beside it.
 ANNOUNCED = f"{journals.FOLDER}/announced"

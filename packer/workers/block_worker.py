@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from packer.clock import StageClock
 from packer.errors import DecodeError, SourceError
-from packer.options import RowOptions, is_url
+from packer.options import RowOptions
 from packer.pixels.decode import Decoder, serves
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
@@ -34,9 +34,10 @@ from packer.workers.processes import InFlight
 from packer.workers.row_buffers import DecodedRows, EqualRowBuffer, RowBuffer, row_buffer
 from reader.format.filesystem import error_path
 from reader.format.samples import Sample
+from reader.format.urls import is_url
 
 if TYPE_CHECKING:
-    from packer.sources.remote import Fetcher
+    from packer.sources.remote import ObjectPrefetch
     from packer.store.reuse import ReusedRows
 
 
@@ -317,13 +318,13 @@ class ImageRows:
             raise DecodeError(f"its mask {path}: {e}") from e
 
 
-def _fetcher(root: str) -> Fetcher | None:
+def _fetcher(root: str) -> ObjectPrefetch | None:
     """Make what fetches inputs ahead, where they are objects below a URL."""
     if not is_url(root):
         return None
-    from packer.sources.remote import Fetcher
+    from packer.sources.remote import ObjectPrefetch
 
-    return Fetcher(root)
+    return ObjectPrefetch(root)
 
 
 def _reused_rows(out: str, digest: str) -> ReusedRows | None:

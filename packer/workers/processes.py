@@ -169,7 +169,7 @@ def silence_pillow() -> None:
 def serve(job: Job, pipe: Pipe, in_flight: Marks | None, clock: StageClock) -> None:
     """Be a worker at the end of a pipe or connection: decode and write what it says; the process ends with it."""
     silence_pillow()
-    end = _End(pipe)
+    end = _PipeEnd(pipe)
     try:
         worker = job.worker(in_flight, clock)
         orders = _Orders()
@@ -194,7 +194,7 @@ def serve(job: Job, pipe: Pipe, in_flight: Marks | None, clock: StageClock) -> N
             end.send(("failed", e))
 
 
-class _End:
+class _PipeEnd:
     """A worker's end of its pipe, for several threads."""
 
     def __init__(self, pipe: Pipe) -> None:
@@ -293,7 +293,7 @@ def _work(job: Job, pipe: Pipe, in_flight: Marks | None, others: list[Closable],
     serve(job, pipe, in_flight, clock)
 
 
-def _drain(end: _End, orders: _Orders, worker: Worker) -> None:
+def _drain(end: _PipeEnd, orders: _Orders, worker: Worker) -> None:
     """Take messages off the pipe at once: a parent that waits to send and a worker that waits to answer would wait forever."""
     try:
         while True:

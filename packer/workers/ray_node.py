@@ -56,7 +56,7 @@ def work(job: PackJob, connection: Connection) -> None:
         end.send(("failed", SourceError(f"on node {node}, {e}")))
         return
     threading.Thread(target=_send_alive, args=(end,), name="pixpack-alive", daemon=True).start()
-    serve(job, end, _Marks(end), StageClock("start"))
+    serve(job, end, _SentMarks(end), StageClock("start"))
 
 
 class _SyncingEnd:
@@ -116,7 +116,7 @@ def _send_alive(end: _SyncingEnd) -> None:
             end.send(("alive",))
 
 
-class _Marks:
+class _SentMarks:
     """The image in flight, reported to the engine as shared memory would be: [number, how many so far, reading, retrying]."""
 
     def __init__(self, connection: _SyncingEnd) -> None:

@@ -18,7 +18,7 @@ from reader.store import Batch, ImageBatch, Images, RaggedBatch, Targets
 _Row = TypeVar("_Row")
 
 
-class Row(tuple[Any, ...]):
+class CollatedRow(tuple[Any, ...]):
     """(image, target) of one row of a batch that was made at once."""
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -88,7 +88,7 @@ def seeded(batch: Batch) -> Batch:
     return batch
 
 
-def tuple_rows(images: Images, targets: Targets) -> Rows[Row]:
+def tuple_rows(images: Images, targets: Targets) -> Rows[CollatedRow]:
     """Return (images, targets) of a batch as rows, each as the dataset gives it alone: (image, target)."""
     return Rows((images, targets), len(images), functools.partial(_tuple_row, images, targets))
 
@@ -103,8 +103,8 @@ def collate_whole(rows: Any) -> Any:
     return rows.batch if isinstance(rows, Rows) else default_collate(rows)
 
 
-def _tuple_row(images: Images, targets: Targets, n: int) -> Row:
-    return Row((images[n], _target(targets, n)))
+def _tuple_row(images: Images, targets: Targets, n: int) -> CollatedRow:
+    return CollatedRow((images[n], _target(targets, n)))
 
 
 def _target(values: Targets, n: int) -> Any:
@@ -138,7 +138,7 @@ def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> 
     return default_collate([tuple(b) for b in batch])
 
 
-for _kind in (ImageBatch, RaggedBatch, Row):
+for _kind in (ImageBatch, RaggedBatch, CollatedRow):
     default_collate_fn_map[_kind] = _collate
 # else a row is a leaf, which transforms of torchvision leave as it is without a word
-pytree.register_pytree_node(Row, lambda row: (list(row), None), lambda parts, _: tuple(parts))
+pytree.register_pytree_node(CollatedRow, lambda row: (list(row), None), lambda parts, _: tuple(parts))

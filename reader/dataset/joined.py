@@ -27,7 +27,7 @@ from reader.format.manifest import PAGE_BYTES
 from reader.format.row_values import has_boxes
 from reader.format.tensors import TEXTS_FILE
 from reader.memory.frame_file import FrameFile
-from reader.memory.joined_file import Piece, RowFiles, RowSource, first_units, map_pieces
+from reader.memory.joined_file import FileSpan, JoinedFiles, RowSource, first_units, map_pieces
 from reader.memory.text_file import JoinedTexts
 from reader.rows import Rows
 from reader.store import Batch, store_of
@@ -148,19 +148,19 @@ class JoinedStores(OpenedStore):
         store, first = next(part for part in reversed(self.parts) if part[1] <= row)
         return str(store.path), row - first
 
-    def _opened_files(self, name: str) -> RowFiles:
+    def _opened_files(self, name: str) -> JoinedFiles:
         """Open a tensor's files as one; frames are read by bytes, wherever they begin."""
         scale = PAGE_BYTES if name == "pixels" and self.manifest.compression else 1
         pieces = zip(self._stores, self._pieces(name), strict=True)
-        return RowFiles(
+        return JoinedFiles(
             [(store.files[name], p.first * scale, p.count * scale) for store, p in pieces]  # type: ignore[misc]
         )
 
-    def _pieces(self, name: str) -> list[Piece]:
+    def _pieces(self, name: str) -> list[FileSpan]:
         is_flat = name == "pixels" and self.manifest.is_flat
         firsts = self._pages if is_flat else self._firsts
         counts = [store.manifest.count(name) // (PAGE_BYTES if is_flat else 1) for store in self._stores]
-        return [Piece(store.path, *at) for store, *at in zip(self._stores, firsts, counts, strict=True)]
+        return [FileSpan(store.path, *at) for store, *at in zip(self._stores, firsts, counts, strict=True)]
 
     def _mapped_tensor(self, name: str) -> torch.Tensor:
         if name == "pixels" and self.manifest.compression:

@@ -11,8 +11,8 @@ from torch.utils.data import ConcatDataset
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, read_manifest
 from reader.format.shown import redacted, shown
+from reader.format.urls import is_url
 from reader.remote.presence import RemoteStore
-from reader.remote.urls import is_url
 
 
 def store_path(path: str | os.PathLike[str], split: str | None) -> Path:

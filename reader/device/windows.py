@@ -24,7 +24,7 @@ from reader.store import Batch, RaggedBatch
 Sent = Batch | DeviceBatch
 
 
-class Window:
+class DeviceWindow:
     """Slices of a store, sent to a device one by one and there laid side by side.
 
     images: the store on the host, where its rows have sizes of their own: it says where they will be.
@@ -95,7 +95,7 @@ def in_windows(
     The next window's slices travel meanwhile.
 
     order: the block order that the plan follows from a position on. send: reads slices, given as steps, and sends them.
-    images: as of `Window`.
+    images: as of `DeviceWindow`.
     """
     windows = deque(_windows(order, position, images))
     sent = send(_slices([window for _, window in windows]))
@@ -121,14 +121,14 @@ def in_windows(
         yield group
 
 
-def _windows(order: BlockOrder, position: int, images: RaggedBatch | None) -> Iterator[tuple[int, Window]]:
+def _windows(order: BlockOrder, position: int, images: RaggedBatch | None) -> Iterator[tuple[int, DeviceWindow]]:
     """Yield the windows from the one that holds a position on, each with the position behind it."""
     while position < order.count:
         slices, position = order.slices(position), order.window_end(position)
-        yield position, Window(slices, images)
+        yield position, DeviceWindow(slices, images)
 
 
-def _slices(windows: list[Window]) -> Iterator[Steps]:
+def _slices(windows: list[DeviceWindow]) -> Iterator[Steps]:
     for window in windows:
         for start, stop in window.slices:
             yield Steps([np.arange(start, stop)], [0], [0])

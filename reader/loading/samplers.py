@@ -114,7 +114,7 @@ class StepSampler(Sampler[list[int]]):
         epoch, _ = self._loop.upcoming()
         schedule, position = self._loop.schedule, 0
         items = list(schedule.listed(epoch))
-        made = _Pass(self._loop, epoch, items)
+        made = _DeferredPass(self._loop, epoch, items)
         for batch in schedule.batches(epoch, 0, iter(items)):
             make = functools.partial(made.batch, position, batch.after)
             yield Step(batch.positions.tolist(), self._loop.dataset, make)
@@ -182,7 +182,7 @@ class RASampler(Sampler[int]):
         self.epoch = epoch
 
 
-class _Pass:
+class _DeferredPass:
     """A pass over a loader that begins at the first step that is taken: those before it are skipped unread."""
 
     def __init__(self, loop: Loop, epoch: int, items: list[Item]) -> None:

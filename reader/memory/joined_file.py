@@ -24,7 +24,7 @@ FIRST_UNITS = max(4096, mmap.PAGESIZE)
 
 
 @dataclass(frozen=True)
-class Piece:
+class FileSpan:
     """A file and the numbers of its rows, or pages, among all: [first, first + count)."""
 
     path: Path
@@ -33,7 +33,7 @@ class Piece:
 
 
 # What holds rows: one file, or several.
-RowSource = Path | tuple[Piece, ...]
+RowSource = Path | tuple[FileSpan, ...]
 
 
 def first_units(counts: Sequence[int]) -> list[int]:
@@ -44,7 +44,7 @@ def first_units(counts: Sequence[int]) -> list[int]:
     return firsts
 
 
-class RowFiles:
+class JoinedFiles:
     """Several files of rows, read as `RowFile` reads one; what is asked for between them is left as it is."""
 
     def __init__(self, files: Sequence[tuple[RowFile, int, int]]) -> None:
@@ -74,14 +74,14 @@ class RowFiles:
             file.close()
 
 
-def open_rows(source: RowSource, row_bytes: int, *, past_cache: bool) -> RowFile | RowFiles:
+def open_rows(source: RowSource, row_bytes: int, *, past_cache: bool) -> RowFile | JoinedFiles:
     """Open one file of rows, or several."""
     if isinstance(source, Path):
         return RowFile(source, row_bytes, past_cache=past_cache)
-    return RowFiles([(RowFile(p.path, row_bytes, past_cache=past_cache), p.first, p.count) for p in source])
+    return JoinedFiles([(RowFile(p.path, row_bytes, past_cache=past_cache), p.first, p.count) for p in source])
 
 
-def map_pieces(pieces: Sequence[Piece], unit_bytes: int) -> torch.Tensor:
+def map_pieces(pieces: Sequence[FileSpan], unit_bytes: int) -> torch.Tensor:
     """Map files side by side: uint8[units * unit_bytes], private and copy-on-write, as `map_file` maps one.
 
     The memory between them reads as zeros, and takes none.

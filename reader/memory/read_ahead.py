@@ -125,9 +125,9 @@ class ReadAhead:
             rows = np.concatenate([part.rows for part in parts])
             self._chunks.append(self._begin(rows) if self._lease is None else self._scatter(rows, parts))
 
-    def _cut_rows(self) -> Iterator[list[_Part]]:
+    def _cut_rows(self) -> Iterator[list[_StepRows]]:
         """Cut the plan's rows into chunks: small ones first, so that the first batches need not wait for a whole one."""
-        held: list[_Part] = []
+        held: list[_StepRows] = []
         most = 0
         for part in self._parts():
             most = most or max(len(part.rows), self._first_rows)
@@ -138,7 +138,7 @@ class ReadAhead:
         if held:
             yield held
 
-    def _parts(self) -> Iterator[_Part]:
+    def _parts(self) -> Iterator[_StepRows]:
         """Cut the rows of the plan's steps where a window ends."""
         for steps in self._steps:
             count = sum(map(len, steps.batches))
@@ -153,7 +153,7 @@ class ReadAhead:
                 while len(rows):
                     end = self._window_end(start)
                     units = self._units(rows[: end - start])
-                    yield _Part(units, end, None if into is None else into[done : done + len(units)])
+                    yield _StepRows(units, end, None if into is None else into[done : done + len(units)])
                     done += len(units)
                     rows, start = rows[end - start :], end
 
@@ -164,7 +164,7 @@ class ReadAhead:
         each = [(memory.bytes, group) for group in tasks(reads, self._row_bytes)]
         return _Chunk(memory, slots, on_threads("read", READERS, self._read, each))
 
-    def _scatter(self, rows: Rows, parts: Sequence[_Part]) -> _Chunk:
+    def _scatter(self, rows: Rows, parts: Sequence[_StepRows]) -> _Chunk:
         """Start the reads of a chunk into the memory of its steps; what comes twice is copied once it is read."""
         assert isinstance(self._file, RowFile)
         reads, slots, count = plan_reads(rows, self._row_bytes)
@@ -197,7 +197,7 @@ class ReadAhead:
 
 
 @dataclass
-class _Part:
+class _StepRows:
     """Rows of one step, or pages, within one window, which ends at a position; into: the memory they are read into."""
 
     rows: Rows

@@ -27,7 +27,7 @@ from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS, Manifest, read_manifest
-from reader.remote.table import Table
+from reader.remote.table import BlockTable
 
 INSIDE = ".remote"
 SOURCE = "source.json"
@@ -68,7 +68,7 @@ class CacheFolder:
                 " most of a store that is read from a URL. Copy it: pack pull URL OUT"
             )
         self.objects = BlockObjects((block.size_bytes for block in blocks), self.manifest.files[PIXELS].size_bytes)
-        self.table = Table(self.inside / TABLE, len(blocks))
+        self.table = BlockTable(self.inside / TABLE, len(blocks))
 
     @property
     def count(self) -> int:

@@ -26,7 +26,7 @@ from reader.format.tensors import is_of_level
 from reader.remote.folder import INSIDE, LOCK, SOURCE, TABLE, Locks, check_cache_place, folder_of, known_digest
 from reader.remote.leftovers import hold, remove_abandoned
 from reader.remote.objects import MissingObjectError, Objects, UnreachableError
-from reader.remote.table import Table
+from reader.remote.table import BlockTable
 
 # Not needed to open: fetched when they are asked for.
 _ON_DEMAND = (SAMPLES, REJECTED)
@@ -216,7 +216,7 @@ def _fill(root: Path, source: Source) -> None:
     pixels = root / PIXELS
     with error_path(pixels), open(pixels, "wb") as file:
         file.truncate(manifest.files[PIXELS].size_bytes)
-    Table.create(inside / TABLE, blocks)
+    BlockTable.create(inside / TABLE, blocks)
     # last: it is the commit
     os.replace(beside / MANIFEST, inside / MANIFEST)
 

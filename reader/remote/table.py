@@ -17,7 +17,7 @@ _COMPLETE, _CHANGES, _FIRST = 0, 1, 2
 _NUMBER_BYTES = 8
 
 
-class Table:
+class BlockTable:
     """The numbers of a cache's blocks. Only who holds a block's lock changes its number, `forget` aside: see `folder.py`."""
 
     def __init__(self, path: Path, count: int) -> None:

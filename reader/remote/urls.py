@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from urllib.parse import urlsplit
 
@@ -10,16 +9,9 @@ from reader.format.shown import redacted
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "https", "http", "file")
 
-# A letter before the colon is a drive, not a scheme.
-_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.I)
-
-
-def is_url(path: str | os.PathLike[str]) -> bool:
-    """Say whether a path is a URL: s3://bucket/folder."""
-    return isinstance(path, str) and _URL.match(path) is not None
 
 
 def checked_url(url: str) -> str:

@@ -26,7 +26,7 @@ from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
 from reader.device import resident as residents
 from reader.device import windows
 from reader.device.transfer import pin
-from reader.device.windows import Window
+from reader.device.windows import DeviceWindow
 from reader.format.errors import StoreError
 from reader.loading import shared_residency
 from reader.loading.residencies import device_rows
@@ -319,13 +319,13 @@ def test_the_next_window_travels_a_few_slices_a_step(
     train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
-    take = Window.take
+    take = DeviceWindow.take
 
-    def counted(self: Window, sent: Any, count: int) -> None:
+    def counted(self: DeviceWindow, sent: Any, count: int) -> None:
         taken.append(count)
         take(self, sent, count)
 
-    monkeypatch.setattr(Window, "take", counted)
+    monkeypatch.setattr(DeviceWindow, "take", counted)
     for name in ("GROUP_BYTES", "SMALL_GROUP_BYTES"):
         monkeypatch.setattr(f"reader.loading.schedule.{name}", 1)
     # a window of 18 rows is 3 slices and 3 steps
@@ -356,7 +356,7 @@ def test_slots_of_a_window_are_where_its_slices_lie(count: int, block: int, wind
     order = BlockOrder(count, block, window, seed=1, epoch=2)
     position = data.draw(st.integers(0, count - 1))
     end = order.window_end(position)
-    held = Window(order.slices(position))
+    held = DeviceWindow(order.slices(position))
     lying = np.concatenate([np.arange(start, stop) for start, stop in held.slices])
     rows = order.rows(position, end)
     assert np.array_equal(lying[held.slots(rows)], rows)

@@ -235,7 +235,7 @@ def test_what_is_not_read_directly_is_read_by_fsspec(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(remotes, "direct_objects", lambda url: direct)
     monkeypatch.setattr(remotes, "_REQUESTS", 1)
     monkeypatch.setattr(remotes.RemoteSource, "fetch", lambda source: b"fsspec " + source.path.encode())
-    fetcher = remotes.Fetcher("memory://any")
+    fetcher = remotes.ObjectPrefetch("memory://any")
     paths = ["a/b.jpg", "x1.jpg", "a b.jpg", "a//b.jpg", "../b.jpg", "a%20b.jpg", "x2.jpg", "c.jpg", "x3.jpg", "d.jpg"]
     fetcher.expect(enumerate(paths))
     found = [fetcher.source(n, path).read()[0].decode().split()[0] for n, path in enumerate(paths)]
@@ -280,7 +280,7 @@ def test_objects_in_s3_are_read_directly(
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
     url = _upload(images, f"{s3}/set")
     monkeypatch.delitem(sys.modules, "obstore", raising=False)
-    fetched = remotes.Fetcher(url)
+    fetched = remotes.ObjectPrefetch(url)
     assert fetched._direct is not None
     paths = sorted(path.relative_to(images).as_posix() for path in images.rglob("*.jpg"))[:6]
     fetched.expect(enumerate([*paths, "gone.jpg"]))
@@ -305,7 +305,7 @@ def test_requests_are_in_flight_while_others_wait_and_never_too_many(monkeypatch
 
     taken = 0
     monkeypatch.setattr(remotes.RemoteSource, "fetch", fetch)
-    fetcher = remotes.Fetcher("memory://x")
+    fetcher = remotes.ObjectPrefetch("memory://x")
     count = 10 * remotes._REQUESTS
     for start in range(0, count, 8):
         fetcher.expect((n, str(n)) for n in range(start, start + 8))

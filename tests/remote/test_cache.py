@@ -24,7 +24,7 @@ from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.eviction import Plan
 from reader.remote.folder import CacheFolder
 from reader.remote.presence import RemoteStore
-from reader.remote.table import Table
+from reader.remote.table import BlockTable
 
 
 def _read(pipe: Connection, url: str, cache: Path, local: Path, seed: int, size: str) -> None:
@@ -275,8 +275,8 @@ def test_two_stores_in_one_folder_have_caches_of_their_own(
 
 
 def test_a_table_never_gives_a_number_twice(tmp_path: Path) -> None:
-    Table.create(tmp_path / "blocks", 3)
-    table, again = Table(tmp_path / "blocks", 3), Table(tmp_path / "blocks", 3)
+    BlockTable.create(tmp_path / "blocks", 3)
+    table, again = BlockTable(tmp_path / "blocks", 3), BlockTable(tmp_path / "blocks", 3)
     seen = set()
     for _ in range(5):
         table.begin(1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reader.remote.urls import checked_url, is_url, size_of
+from reader.format.urls import is_url
+from reader.remote.urls import checked_url, size_of
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from packer.cli.options import Range, StorePath
 from packer.cli.output import EXIT_FAILED, fail, say, say_json
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
-from packer.options import is_url
+from reader.format.urls import is_url
 
 
 @command(short_help="How near reading comes to the speed of this machine's memory and disk.")

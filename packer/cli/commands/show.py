@@ -13,7 +13,7 @@ from packer.cli.help import command
 from packer.cli.options import CACHE, StorePath, parse_rows
 from packer.cli.output import say
 from packer.errors import OptionsError
-from packer.options import is_url
+from reader.format.urls import is_url
 
 
 @command(short_help="A contact sheet, or single rows, as PNG.")

@@ -12,7 +12,7 @@ from packer.cli.options import REPORT, StorePath
 from packer.cli.output import EXIT_FAILED, say, say_json
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
-from packer.options import is_url
+from reader.format.urls import is_url
 
 
 @command(short_help="Read every byte of a store and compare.")

@@ -15,7 +15,6 @@ from typing import IO, Any
 
 from packer.errors import OptionsError, RemoteError
 from packer.inputs.splits import SPLITS
-from packer.options import is_url
 from packer.sources.object_storage import open_url
 from packer.store.files import sync_folder, temporary_of, write_atomically, write_synced
 from packer.store.out_folder import sync_names
@@ -23,6 +22,7 @@ from packer.system import BINARY
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, open_regular
 from reader.format.manifest import MANIFEST
+from reader.format.urls import is_url
 from reader.remote.objects import MissingObjectError, Objects
 
 _COPY_BYTES = 4 << 20

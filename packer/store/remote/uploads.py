@@ -14,7 +14,7 @@ from types import TracebackType
 
 from packer.errors import DiskFullError, OptionsError, PackError, ScanError, SourceError
 from packer.inputs.splits import split_folders
-from packer.options import PackOptions, is_url
+from packer.options import PackOptions
 from packer.report import PackReport
 from packer.sources.object_storage import reason
 from packer.store import journal as journals
@@ -27,6 +27,7 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.shown import redacted, shown
 from reader.format.unfinished import command_to_resume
+from reader.format.urls import is_url
 from reader.remote.leftovers import Scratch
 
 _FOLDER = "out"

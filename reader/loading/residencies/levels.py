@@ -179,7 +179,7 @@ class LevelsAhead:
         self._levels, self._crop, self._draw, self._window_end = levels, crop, draw, window_end
         self.factors, self.content = levels.factors, levels.content
         self._files: dict[int, RowReader] = {}
-        self._chunks: deque[_Chunk] = deque(maxlen=_CHUNKS)
+        self._chunks: deque[_StepGroup] = deque(maxlen=_CHUNKS)
         room = system.available_bytes() * AHEAD_SHARE
         self._most = max(1, int(min(AHEAD_BYTES, room)) // levels.dataset.manifest.row_bytes)
 
@@ -214,19 +214,19 @@ class LevelsAhead:
             for file in self._files.values():
                 file.close()
 
-    def _begun(self, chunk: _Chunk) -> _Chunk:
+    def _begun(self, chunk: _StepGroup) -> _StepGroup:
         """Begin the reads of a chunk, once."""
         if chunk not in self._chunks:
             self._chunks.append(chunk)
             for factor, rows in self._planned(chunk.steps).items():
                 store = self._levels.stores[factor]
                 if store.is_local:
-                    chunk.parts[factor] = _Part(store, rows, self._file(factor))
+                    chunk.parts[factor] = _LevelRows(store, rows, self._file(factor))
                 elif store.remote is not None:
                     store.remote.ahead(_blocks_of(store, store.remote, rows))
         return chunk
 
-    def _cut(self, steps: Iterator[Steps]) -> Iterator[_Chunk]:
+    def _cut(self, steps: Iterator[Steps]) -> Iterator[_StepGroup]:
         """Cut the steps into chunks: small ones first, so that the first batches need not wait for a whole one."""
         held: list[Steps] = []
         count, most, window = 0, 0, 0
@@ -234,12 +234,12 @@ class LevelsAhead:
             end = 0 if self._window_end is None else self._window_end(group.starts[0])
             added = sum(map(len, group.batches))
             if held and (end != window or count + added > most):
-                yield _Chunk(held)
+                yield _StepGroup(held)
                 held, count, most = [], 0, min(2 * most, self._most)
             held.append(group)
             count, most, window = count + added, most or added, end
         if held:
-            yield _Chunk(held)
+            yield _StepGroup(held)
 
     def _planned(self, steps: list[Steps]) -> dict[int, Rows]:
         """Return the rows that the crops of some steps will ask for, sorted and each once, by the level."""
@@ -260,12 +260,12 @@ class LevelsAhead:
         return self._files[factor]
 
 
-class _Chunk:
+class _StepGroup:
     """Steps whose rows are read together."""
 
     def __init__(self, steps: list[Steps]) -> None:
         self.steps = steps
-        self.parts: dict[int, _Part] = {}
+        self.parts: dict[int, _LevelRows] = {}
 
     def held(self, rows: Rows, factor: int) -> _Held | None:
         """Return what holds these rows of a level; None: they are not all here."""
@@ -286,7 +286,7 @@ class _Chunk:
             part.reads.cancel()
 
 
-class _Part:
+class _LevelRows:
     """Rows of one level that are read together; rows: int64[...] sorted and each once."""
 
     def __init__(self, store: OpenedStore, rows: Rows, file: RowReader) -> None:

@@ -1,0 +1,15 @@
+"""What is a URL and what a path: decided here for both packages. Knows no scheme by name, and opens nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+
+# A letter before the colon is a drive, not a scheme.
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Say whether what is given as IMAGES, OUT or a store names object storage rather than a path: s3://bucket/folder."""
+    text = os.fspath(path)
+    return isinstance(text, str) and _URL.match(text) is not None
