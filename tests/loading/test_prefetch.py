@@ -86,7 +86,8 @@ def test_an_interrupt_while_the_thread_is_started_leaves_nothing_that_cannot_be_
         # start() waits for the thread's first word, by an event; or the interrupt comes before all that
         patch.setattr(*(threading.Event, "wait") if begins else (threading.Thread, "start"), interrupted)
         with pytest.raises(KeyboardInterrupt) as caught:
-            prefetch.Feed(lambda claim: iter([1, 2]), 2)
+            # its thread waits for room until it is stopped
+            prefetch.Feed(lambda claim: prefetch.paced(iter(range(9)), claim), 2)
     (left,) = set(prefetch._live) - before
     left.stop(wait=True)
     assert not left.is_alive
