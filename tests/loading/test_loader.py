@@ -677,11 +677,15 @@ def test_a_group_has_64_batches_at_most(train: MemmapDataset) -> None:
     assert [len(some.batches) for some in steps] == [64] * 6 + [16]
 
 
-def test_a_closed_loader_gives_nothing_that_was_taken_before(train: MemmapDataset) -> None:
+def test_a_closed_loader_gives_nothing_that_was_taken_before(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # groups of three: so many that the thread waits for room, and is there to be closed
+    monkeypatch.setattr("reader.loading.schedule.GROUP_BYTES", 3 * train.manifest.row_bytes)
     loader = MemmapLoader(train, 1, as_tuple=False)
     iterator = iter(loader)
     for _ in range(2):
-        next(iterator)  # the second of two that came together
+        next(iterator)  # the second of three that came together
     loader.close()
     with pytest.raises(RuntimeError, match="the loader was closed while it was iterated"):
         next(iterator)
