@@ -58,9 +58,10 @@ def crops(
 
 
 def are_served(pixels: torch.Tensor, channels: int) -> bool:
-    """Say whether `crops` takes images in these pixels: on the CPU, contiguous, of 1, 3 or 4 channels; not in torch.compile."""
+    """Say whether `crops` takes images in these pixels: uint8 on the CPU, contiguous, 1, 3 or 4 channels; no torch.compile."""
     return (
         not torch.compiler.is_compiling()
+        and pixels.dtype == torch.uint8
         and pixels.device.type == "cpu"
         and pixels.numel() > 0
         and pixels.is_contiguous()

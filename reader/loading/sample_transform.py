@@ -66,7 +66,10 @@ class SampleTransform:
         try:
             made = self.dataset.joined(samples)
         except RuntimeError as e:
-            raise _several_sizes(samples) or e from e
+            if (of_sizes := _several_sizes(samples)) is None:
+                # not from itself: what follows the causes of an error, as rich does, would never end
+                raise
+            raise of_sizes from e
         # torch's DataLoader makes a list of tuples
         return tuple(made) if isinstance(first, tuple) and isinstance(made, list) else made
 

@@ -52,7 +52,7 @@ def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
     if first.shape[1] % 8 == 0 and not torch.compiler.is_compiling():
         # eight bytes at a time: on a CPU twice as fast for the whole flip
         first, second = first.view(torch.int64), second.view(torch.int64)
-    return torch.where(is_chosen, first, second).view(torch.uint8).view(shape)
+    return torch.where(is_chosen, first, second).view(pixels.dtype).view(shape)
 
 
 def resized(

@@ -184,6 +184,15 @@ def test_images_of_many_sizes_end_in_one_or_are_refused(images: Path, tmp_path: 
         next(iter(MemmapLoader(own, 6)))
 
 
+def test_an_error_of_joining_is_not_its_own_cause(shared_store: Path) -> None:
+    # a program that prints the causes of an error would never end
+    lengths = iter(range(1, 1000))
+    train = MemmapDataset(shared_store, transform=lambda image: [0] * next(lengths))
+    with pytest.raises(RuntimeError, match="should be of equal size") as caught:
+        next(iter(MemmapLoader(train, 4, threads=1)))
+    assert caught.value.__cause__ is None
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="notes on errors came with Python 3.11")
 def test_an_error_names_its_row_alone(shared_store: Path) -> None:
     bad = MemmapDataset(shared_store)[5][0]

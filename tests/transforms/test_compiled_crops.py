@@ -171,6 +171,17 @@ def test_what_it_does_not_take_is_left_to_torch() -> None:
         assert not compiled.are_served(pixels.cuda(), 4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int8])
+def test_pixels_of_another_type_are_left_to_torch(dtype: torch.dtype) -> None:
+    """Their bytes are no pixels: a crop of floats is of their values."""
+    pixels = images_of(4, 3).to(dtype)
+    top, is_chosen = torch.arange(4), torch.arange(4) % 2 == 0
+    assert torch.equal(cut(pixels, top, top, 9, 8), torch.stack([pixels[n, n : n + 9, n : n + 8] for n in range(4)]))
+    flipped = torch.stack([image.flip(1) if n % 2 == 0 else image for n, image in enumerate(pixels)])
+    assert torch.equal(mirrored(pixels, is_chosen), flipped)
+    assert mirrored(pixels, is_chosen).dtype == cut(pixels, top, top, 9, 8).dtype == dtype
+
+
 IMAGE, BOX, GRID = [0, 44, 57], [3, 4, 30, 40], [1, 2, 50, 60]
 
 
