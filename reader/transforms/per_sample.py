@@ -203,6 +203,8 @@ def _draws(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
+# its schema is read once, not at each draw
+@functools.cache
 def _with_generator(func: Any) -> Any:
     """Return the overload of an operator that takes a generator: aten.rand.default -> aten.rand.generator."""
     names = {argument.name for argument in func._schema.arguments}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from augmenting import pictures, v2
-from conftest import library_or_skip
+from conftest import library_or_skip, torchvision_or_skip
 from tensordict import TensorDict
 
 from packer import pack
@@ -136,6 +136,11 @@ def test_torchvisions_transforms_take_the_right_axes() -> None:
         assert torch.equal(again(batch[7:12]).pixels, made(batch).pixels[7:12])
 
 
+def v1() -> Any:
+    """Return torchvision's transforms of version 1."""
+    return torchvision_or_skip().transforms
+
+
 def test_every_random_transform_of_torchvision_is_seeded() -> None:
     batch = pictures(12, size=(32, 32))
     for transform in (
@@ -150,6 +155,11 @@ def test_every_random_transform_of_torchvision_is_seeded() -> None:
         v2().RandomErasing(1.0),
         v2().RandomPerspective(0.5, 1.0),
         v2().RandomPhotometricDistort(),
+        v2().RandomChannelPermutation(),
+        v2().RandomOrder([v2().RandomVerticalFlip(), v2().RandomRotation(40)]),
+        v2().Compose([v2().RandomResizedCrop(24), v2().ColorJitter(0.4, 0.4, 0.4, 0.1), v2().RandAugment()]),
+        v1().Compose([v1().RandomResizedCrop(24), v1().ColorJitter(0.4), v1().RandomHorizontalFlip()]),
+        v1().RandomApply([v1().RandomErasing(1.0)], p=0.7),
     ):
         state = torch.get_rng_state()
         made = [PerSample(transform, threads=threads)(batch).pixels for threads in (1, 3)]
