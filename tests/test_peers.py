@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -285,3 +285,30 @@ def test_the_title_of_the_chart_says_no_difference_that_is_none(peers: Any, fact
     show = peers("_show")
     assert show.finding("FFCV, full", factor) == sentence
     assert ("times" in show.bar_text(factor)) is (factor > 1.1)
+
+
+def test_rows_are_read_over_a_link_of_object_storage(
+    peers: Any, store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    script = peers("remote")
+    monkeypatch.setattr(script, "_PEERS", ())
+    monkeypatch.setattr(script, "cached_store", lambda work, rows, size: store)
+    words = ["--rounds", 1, "--batch-size", 4, "--latency-ms", 1, "--megabytes-per-second", 100]
+    assert main(script, monkeypatch, *words) == 0
+    printed = capsys.readouterr().out.splitlines()
+    found = json.loads(printed[-1])["libraries"]
+    assert [*found] == ["pixpack"]
+    assert all(found["pixpack"][epoch]["images_per_second"] > 0 for epoch in ("first", "second"))
+    assert any(line.startswith("pixpack ") for line in printed)
+
+
+def test_a_library_that_fails_over_the_link_is_one_line(
+    peers: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, options = peers("remote"), SimpleNamespace(batch_size=4, threads=1)
+    job = script.job_of(peers("with_pixpack"), store, tmp_path, options)
+    ended = subprocess.CompletedProcess([], 1, "", "Traceback:\nIndexError: no such sample\nbye\n")
+    monkeypatch.setattr(script.subprocess, "run", lambda *_, **__: ended)
+    with pytest.raises(script.ReadFailed, match="^litdata: IndexError: no such sample$"):
+        script._turn(script.Library(job, Path(sys.executable), tmp_path), "litdata", "http://127.0.0.1:9", tmp_path)

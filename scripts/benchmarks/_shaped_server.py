@@ -59,7 +59,7 @@ async def _answer(
             lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             await asyncio.sleep(link.latency_seconds)
             path, headers = (
-                folder / lines[0].split(" ")[1].lstrip("/"),
+                folder / lines[0].split(" ")[1].partition("?")[0].lstrip("/"),
                 dict(line.lower().split(": ") for line in lines[1:] if line),
             )
             if not path.is_file():
@@ -69,10 +69,14 @@ async def _answer(
             stop, status = size, "200 OK"
             if wanted := headers.get("range"):
                 first, last = wanted.removeprefix("bytes=").split("-")
-                start, stop = int(first), min(size, int(last) + 1)
+                start, stop = int(first), min(size, int(last or size - 1) + 1)
                 status = f"206 Partial Content\r\nContent-Range: bytes {start}-{stop - 1}/{size}"
             os.write(log, f"{path.relative_to(folder)} {start} {stop}\n".encode())
-            writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {stop - start}\r\n\r\n".encode())
+            # S3's clients ask for these too
+            about = f'Content-Length: {stop - start}\r\nETag: "{size}"\r\nLast-Modified: Mon, 01 Jan 2024 00:00:00 GMT'
+            writer.write(f"HTTP/1.1 {status}\r\n{about}\r\n\r\n".encode())
+            if lines[0].startswith("HEAD "):
+                continue
             with open(path, "rb") as file:
                 file.seek(start)
                 while start < stop:

@@ -8,6 +8,7 @@ from typing import Any
 import packer
 from reader import MemmapDataset, MemmapLoader
 
+REQUIREMENTS = ()
 WAYS = {"pixpack": "full"}
 
 
@@ -20,4 +21,11 @@ def epochs(job: Any, way: str) -> Any:
     data = MemmapDataset(job.store)
     loader = MemmapLoader(data, job.batch_size, shuffle=WAYS[way], drop_last=True, residency="cache", as_tuple=False)
     # targets are gathered, too; for the check the rows stand for them
+    return lambda: ((batch.pixels, batch.rows) for batch in loader)
+
+
+def remote_epochs(job: Any, url: str, cache: str) -> Any:
+    """Return what begins an epoch of the store at an s3:// URL, through a cache folder that keeps it."""
+    data = MemmapDataset(url, cache=cache)
+    loader = MemmapLoader(data, job.batch_size, shuffle="block", drop_last=True, residency="cache", as_tuple=False)
     return lambda: ((batch.pixels, batch.rows) for batch in loader)

@@ -9,6 +9,8 @@ import torch
 TITLE = "Mosaic Streaming"
 # it imports torchvision, of the version that belongs to torch 2.13
 REQUIREMENTS = ("mosaicml-streaming==0.13.0", "torchvision==0.28.0")
+# of scripts.studies.peers.remote
+REMOTE = ()
 SYSTEM = ()
 WAYS = {"MDS": "full"}
 
@@ -33,6 +35,17 @@ def epochs(job: Any, way: str) -> Any:
 
     data = StreamingDataset(
         local=job.packed, shuffle=True, shuffle_algo="naive", batch_size=job.batch_size, num_canonical_nodes=1
+    )
+    loader = StreamingDataLoader(data, batch_size=job.batch_size, num_workers=job.threads, drop_last=True)
+    return lambda: ((batch["pixels"], batch["row"]) for batch in loader)
+
+
+def remote_epochs(job: Any, url: str, cache: str) -> Any:
+    """Return what begins an epoch of the shards at an s3:// URL, through a cache folder that keeps them."""
+    from streaming import StreamingDataLoader, StreamingDataset
+
+    data = StreamingDataset(
+        remote=url, local=cache, shuffle=True, batch_size=job.batch_size, num_canonical_nodes=1, predownload=4096
     )
     loader = StreamingDataLoader(data, batch_size=job.batch_size, num_workers=job.threads, drop_last=True)
     return lambda: ((batch["pixels"], batch["row"]) for batch in loader)
