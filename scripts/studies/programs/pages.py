@@ -23,6 +23,7 @@ PAGES = {
     "accelerate.md": ("accelerate_cv",),
     "ultralytics.md": ("ultralytics_classify", "ultralytics_detect"),
     "two-views.md": ("simclr", "dino"),
+    "airbench.md": ("airbench",),
 }
 BEGIN, END = "<!-- diffs: written by python -m scripts.studies.programs.pages -->", "<!-- end of diffs -->"
 _NAMES = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader", "batches": "MemmapLoader, transforms of batches"}
