@@ -15,7 +15,7 @@ from conftest import check_golden_bytes, interrupted, make_tree
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from packer import merge, pack, subset, update
+from packer import merge, pack, pull, push, subset, update
 from packer.cli import run
 from packer.errors import OptionsError, PackError
 from packer.operations.verify import verify
@@ -118,6 +118,23 @@ def test_a_compressed_store_at_a_url_is_read_as_the_local_one(pair: tuple[Path, 
             assert same(a, b)
             assert torch.equal(targets, others)
     assert same(remote[5:9][0], raw[5:9][0])
+
+
+def test_a_compressed_store_is_pushed_and_pulled_as_it_is(equal: tuple[Path, Path], tmp_path: Path) -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'pixpack[remote]'")
+    url = (tmp_path / "bucket" / "out").as_uri()
+    push(equal[1], url)
+    pull(url, tmp_path / "back")
+    assert content(tmp_path / "back") == content(equal[1])
+
+
+def test_splits_are_compressed_too(tree: Path, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        shutil.copytree(tree / "class0", tmp_path / "images" / split / "class0")
+    pack(tmp_path / "images", tmp_path / "out", size=32, compress=True, workers=1)
+    for split in ("train", "val"):
+        assert read_manifest(tmp_path / "out" / split).compression is not None
+        assert MemmapDataset(tmp_path / "out" / split)[0][0].shape == (3, 32, 32)
 
 
 def test_own_masks_are_in_the_frames(tree: Path, tmp_path: Path) -> None:
