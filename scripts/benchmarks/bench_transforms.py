@@ -73,6 +73,7 @@ def main() -> int:
     parser = bench_parser(__doc__, about=about, batch_size=128, size=224, rounds=9, threads=threads)
     parser.add_argument("--row", type=int, default=256, help="side of the stored rows")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--first-table", action="store_true", help="leave the second table out")
     parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds of the process in place of seconds")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
@@ -84,8 +85,9 @@ def main() -> int:
         results.append(measure(labelled_case(labelled, options.size), labelled, options.rounds, clock))
     print(table([_TITLES, *map(line_of, results)]))
     v2, given = torchvision_v2(), (batch, options.rounds, options.threads, clock)
-    drawn = [measure_pair(pair, *given) for pair in pairs(v2, options.size)]
-    print(table([TITLES, *map(line_of_pair, drawn)]))
+    drawn = [] if options.first_table else [measure_pair(pair, *given) for pair in pairs(v2, options.size)]
+    if drawn:
+        print(table([TITLES, *map(line_of_pair, drawn)]))
     shape = {name: getattr(options, name) for name in ("batch_size", "row", "size", "rounds", "threads", "device", "cpu_time")}
     about = machine(Path(tempfile.gettempdir()))
     publish(
