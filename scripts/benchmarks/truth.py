@@ -1,6 +1,6 @@
 """How true to the source are random crops that are made from a store?
 
-    python -m scripts.benchmarks.truth IMAGES [--plot docs/truth.png]
+    python -m scripts.benchmarks.truth IMAGES [--plot docs/truth.svg]
 
 The same random boxes, of torchvision's RandomResizedCrop, are cut from the photographs and from stores packed in several ways,
 and resized to one size. From the source: decoded whole by Pillow, cut at whole pixels, resized by torch's antialiased kernel on
@@ -27,6 +27,7 @@ import torch
 from PIL import Image, ImageOps
 
 from packer import OptionsError, ScanError, pack
+from packer.cli.charts import DARK, GRAY, svg_bytes
 from packer.operations.planning.crop_boxes import boxes_in
 from packer.operations.planning.plan import placement
 from packer.pixels.geometry import Geometry
@@ -198,8 +199,13 @@ def plot(report: dict[str, Any], path: Path) -> None:
     """Draw how true the crops of each way are, and how many there are."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4.9), dpi=100, layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    figure = Figure(figsize=(10, 5.2), dpi=100, layout="constrained", facecolor="white")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2), subplot_kw={"facecolor": "white"})
+    cut = report["ways"][0]["reachable"]
+    figure.suptitle(f"Rows of whole images hold every random crop, center crops hold {cut:.0%} of them", weight="bold")
+    for axes in (left, right):
+        axes.tick_params(color=GRAY, labelcolor=DARK)
+        axes.spines[:].set_color(GRAY)
     colours = ["#c2571a", "#d98e3f", "#e3b577", "#b3aad4", "#7a6fa8", "#8fb8de", "#4a8bc2", "#1b5e9b"]
     for way, colour in zip(report["ways"], colours, strict=True):
         # what is not reachable is never reached, so that the lines end at the share that is
@@ -223,7 +229,10 @@ def plot(report: dict[str, Any], path: Path) -> None:
     right.axvline(100 * report["source_upsampled"], color="#c2571a", lw=1, ls=":")
     right.set(xlim=(0, 118), xlabel="% of the boxes (dotted: of the sources)")
     right.legend(loc="upper center", bbox_to_anchor=(0.5, 1.1), ncols=2, frameon=False)
-    figure.savefig(path)
+    if path.suffix == ".svg":
+        path.write_bytes(svg_bytes(figure))
+    else:
+        figure.savefig(path)
 
 
 if __name__ == "__main__":
