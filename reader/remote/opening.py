@@ -176,7 +176,9 @@ def _held_file(path: Path) -> BinaryIO:
 def _prepare(root: Path, source: Source) -> None:
     inside = root / INSIDE
     remove_abandoned(inside.glob(f"{FACE}*"))
-    remove_abandoned(path for path in root.rglob(".*") if _BESIDE.fullmatch(path.name))
+    # rglob raises where another process removes a folder meanwhile
+    files = (Path(folder) / name for folder, _, names in os.walk(root) for name in names)
+    remove_abandoned(path for path in files if _BESIDE.fullmatch(path.name))
     if not (inside / MANIFEST).exists():
         inside.mkdir(parents=True, exist_ok=True)
         locks = Locks(inside / LOCK)

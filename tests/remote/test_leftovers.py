@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from reader.format.manifest import MANIFEST
 from reader.remote.face import Face
 from reader.remote.folder import INSIDE, SOURCE
 from reader.remote.leftovers import Scratch, held_folder, hold, remove_abandoned
+from reader.remote.opening import prepared
 from reader.remote.presence import RemoteStore
 
 
@@ -54,6 +56,30 @@ def test_files_that_were_half_written_are_removed(range_server: RangeServer, tmp
     assert not any(path.exists() for path in left)
     assert (first.root / INSIDE / SOURCE).exists()
     assert (first.root / "_tensordict/targets.memmap").exists()
+
+
+def test_a_folder_that_vanishes_while_leftovers_are_looked_for_stops_nothing(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks open a store at once, and each removes what a killed command left."""
+    root, _ = prepared(range_server.url, tmp_path, None)
+    folder, descriptor = held_folder(root / INSIDE, "face.")
+    left = root / "_tensordict/.targets.memmap.12.345"
+    left.write_bytes(b"half")
+    scandir, seen = os.scandir, []
+
+    def removed_before(path: str | os.PathLike[str] = ".") -> Iterator[os.DirEntry[str]]:
+        if Path(path) == folder and not seen:
+            seen.append(folder)
+            folder.rmdir()
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", removed_before)
+        prepared(range_server.url, tmp_path, None)
+    os.close(descriptor)
+    assert seen
+    assert not left.exists()
 
 
 def test_what_is_held_stays_and_a_link_is_not_followed(tmp_path: Path) -> None:
