@@ -234,18 +234,6 @@ def test_a_table_or_a_buffer_of_another_size_is_refused() -> None:
         function(pixels, row, bytes(27), (3, 3), 3, 1)
 
 
-def test_a_compiled_transform_is_one_graph_and_makes_the_same() -> None:
-    batch = pictures(6, size=SIZE)
-    transform = Compose([RandomResizedCrop(16), RandomHorizontalFlip()])
-
-    def call(pixels: torch.Tensor) -> torch.Tensor:
-        made = ImageBatch(pixels=pixels, targets=batch.targets, rows=batch.rows, batch_size=[6])
-        return transform(made).pixels
-
-    found = torch.compile(call, fullgraph=True, backend="aot_eager")(batch.pixels)
-    assert torch.equal(found, call(batch.pixels))
-
-
 def test_a_loader_gives_whole_batches_to_it_and_the_same_pixels(
     shared_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
