@@ -78,8 +78,8 @@ class MemmapLoader:
             stream. Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
         size: of what RandomResizedCrop and CenterCrop in the transform give: pixels, (height, width), or a function of epoch. On
             the CPU, one that comes first reads the smallest level (`pack --levels`) that its box needs.
-        prefetch: batches gathered ahead, of up to 4 MiB in groups of up to 8 (1 where they are transformed or sent to a
-            device); 0 gathers in the caller's thread.
+        prefetch: batches gathered ahead, small ones in groups of up to 64 and 8 MiB (1 MiB where they are transformed or sent
+            to a device); 0 gathers in the caller's thread.
         threads: that transforms of `reader.transforms` run on, on the CPU, each with some rows of a batch at a time. None: the
             CPUs that this process may use (affinity and cgroup), shared by the ranks of this host. 1: whole batches.
         rank, world_size: default to those of torch.distributed, or of Ray Train, or of a launcher's variables RANK and
