@@ -128,7 +128,7 @@ class _Lines:
     """Plain lines for a log: of Slurm, of Docker, of a CI."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._said = clock, clock()
+        self._clock, self._shown_at = clock, clock()
         # of the stage in progress: its name, when it began and with what done, and what was done at its last line
         self._stage, self._begun, self._first, self._shown = "", 0.0, 0, 0
         self._is_waiting = False
@@ -142,9 +142,9 @@ class _Lines:
         waits_for = "" if progress is None else progress.waits_for
         is_new = bool(waits_for) and not self._is_waiting
         self._is_waiting &= bool(waits_for)
-        if now - self._said < (_LEAST_SECONDS if is_tenth or is_new else _MOST_SECONDS):
+        if now - self._shown_at < (_LEAST_SECONDS if is_tenth or is_new else _MOST_SECONDS):
             return
-        self._said, self._shown, self._is_waiting = now, done, bool(waits_for)
+        self._shown_at, self._shown, self._is_waiting = now, done, bool(waits_for)
         seconds = now - self._begun
         speed = (done - self._first) / seconds if seconds else 0.0
         if unit == "%":

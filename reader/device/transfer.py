@@ -221,8 +221,8 @@ def _side(device: torch.device) -> tuple[cuda.Stream, deque[cuda.Event]]:
 
 
 def _lost(device: torch.device, error: RuntimeError) -> TransferError:
-    said = str(error).partition("\n")[0]
+    reason = str(error).partition("\n")[0]
     return TransferError(
-        f"copying a batch to {device} failed: {said}. An earlier kernel may be the cause (CUDA_LAUNCH_BLOCKING=1 shows which);"
+        f"copying a batch to {device} failed: {reason}. An earlier kernel may be the cause (CUDA_LAUNCH_BLOCKING=1 shows which);"
         " after a CUDA error restart the process."
     )

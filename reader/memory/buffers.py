@@ -102,8 +102,8 @@ def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
         with torch.cuda.device(device):
             return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
     except RuntimeError as e:
-        said = str(e).partition("\n")[0]
+        reason = str(e).partition("\n")[0]
         raise PinnedMemoryError(
-            f"{size_text(size_bytes)} of pinned memory for batches cannot be had: {said}."
+            f"{size_text(size_bytes)} of pinned memory for batches cannot be had: {reason}."
             " Use a smaller batch_size or prefetch, or free memory."
         ) from e

@@ -13,7 +13,7 @@ import concurrent.futures
 import json
 import statistics
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ import torch
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, frames
 from reader.format.manifest import PIXELS
+from scripts.benchmarks.timing import in_turns, seconds
 
 _ROUNDS = 5
 _PIECE_ROWS = 16
@@ -37,13 +38,13 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         raw, packed = Path(folder, "raw"), Path(folder, "packed")
-        seconds = [
+        packing_seconds = [
             pack(given.images, out, size=given.size, workers=given.workers, compress=out is packed).seconds
             for out in (raw, packed)
         ]
         found = _reading(raw, packed, given.batch_size)
         ratio = (packed / PIXELS).stat().st_size / (raw / PIXELS).stat().st_size
-    report = {"ratio": round(ratio, 4), "pack_raw_to_compressed": round(seconds[0] / seconds[1], 3), **found}
+    report = {"ratio": round(ratio, 4), "pack_raw_to_compressed": round(packing_seconds[0] / packing_seconds[1], 3), **found}
     print(json.dumps(report | {"threads": torch.get_num_threads(), **frames.versions()}))
 
 
@@ -55,20 +56,13 @@ def _reading(raw: Path, packed: Path, batch_size: int) -> dict[str, float]:
         MemmapLoader(data, batch_size), MemmapLoader(MemmapDataset(raw), batch_size), strict=True
     ):
         assert torch.equal(one, other)
-    rates: dict[str, list[float]] = {"compressed": [], "raw": [], "only_unpacking": []}
     with (
         MemmapLoader(data, batch_size, shuffle="full") as loader,
         MemmapLoader(MemmapDataset(raw), batch_size) as plain,
     ):
-        for _ in range(_ROUNDS):
-            for name, turn in (
-                ("compressed", lambda: list(loader)),
-                ("raw", lambda: list(plain)),
-                ("only_unpacking", limit),
-            ):
-                begun = time.perf_counter()
-                turn()
-                rates[name].append(len(data) / (time.perf_counter() - begun))
+        ways = {"compressed": lambda: list(loader), "raw": lambda: list(plain), "only_unpacking": limit}
+        taken = in_turns({name: partial(seconds, way) for name, way in ways.items()}, _ROUNDS)
+    rates = {name: [len(data) / value for value in values] for name, values in taken.items()}
     ratios = [a / b for a, b in zip(rates["compressed"], rates["only_unpacking"], strict=True)]
     medians = {f"{name}_images_per_second": round(statistics.median(values), 1) for name, values in rates.items()}
     return medians | {"loader_to_unpacking": round(statistics.median(ratios), 3)}

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from reader.system import available_cpus
 from scripts.benchmarks._bench import machine, photographs
 from scripts.benchmarks._pictures import central_crop
 from scripts.benchmarks.arguments import bench_parser
+from scripts.benchmarks.timing import in_turns, seconds
 
 # Rows that a thread of MemmapLoader unpacks together.
 _TOGETHER = 13
@@ -94,13 +96,9 @@ def forms_of(sources: Sequence[bytes], size: int) -> list[Form]:
 
 def measured(forms: Sequence[Form], rounds: int) -> dict[str, float]:
     """Return the processor seconds of all images in each form: the median of turns."""
-    taken: dict[str, list[float]] = {form.name: [] for form in forms}
-    for _, form in itertools.product(range(rounds + 1), forms):
-        begun = time.process_time()
-        form.make_all()
-        taken[form.name].append(time.process_time() - begun)
+    turns = {form.name: partial(seconds, form.make_all, clock=time.process_time) for form in forms}
     # the first round brings memory
-    return {name: statistics.median(values[1:]) for name, values in taken.items()}
+    return {name: statistics.median(values) for name, values in in_turns(turns, rounds, untimed=1).items()}
 
 
 def report_of(forms: Sequence[Form], seconds: dict[str, float], cpus: int) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.stress._hostile_watch import CAUGHT, forget_peak, memory, unwatched, watch
+
 ROOT = Path(__file__).resolve().parents[2]
 # of the processor: on a machine that does other work as well a step waits its turn
 MOST_SECONDS = 5.0
@@ -43,17 +45,6 @@ _MOST_COPIED_BYTES = 2 << 30
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 # what a command that takes long says of how far it is
 _PROGRESS = re.compile(r"[a-z]+: .* of .*, \d+%")
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_PROGRAMS = (
-    "subprocess.Popen",
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.fork",
-    "os.forkpty",
-    "socket.connect",
-    "socket.getaddrinfo",
-)
 # What only a full trial does: these take a second each.
 QUICK, FULL = "quick", "full"
 
@@ -108,9 +99,9 @@ class _Child:
                 self._process.kill() if not ready else None
                 code = self._process.wait()
                 self._errors.seek(0)
-                said = self._errors.read()[-600:].decode(errors="replace")
+                printed = self._errors.read()[-600:].decode(errors="replace")
                 self.why = (
-                    f"did not end within {seconds:.0f} s" if not ready else f"the process ended with {code}: {said}"
+                    f"did not end within {seconds:.0f} s" if not ready else f"the process ended with {code}: {printed}"
                 )
                 self.is_idle = code == 0
                 return
@@ -161,7 +152,7 @@ class Trial:
     def run(self) -> dict[str, Any]:
         """Do all of it."""
         before, begun = _content(self.store), time.monotonic()
-        used_bytes = _forget_peak()
+        used_bytes = forget_peak()
         opens = self._readers()
         verifies = self._commands()
         if verifies and self.refused:
@@ -172,7 +163,7 @@ class Trial:
             self._tensordict()
         if _content(self.store) != before:
             self.failures.append("the store was changed")
-        if (taken := _memory("VmHWM") - used_bytes) > MOST_BYTES:
+        if (taken := memory("VmHWM") - used_bytes) > MOST_BYTES:
             self.failures.append(f"{taken:,} bytes of memory")
         seconds = time.monotonic() - begun
         return {
@@ -262,23 +253,20 @@ class Trial:
         out.mkdir()
         self._command("info", store, "--brief")
         self._command("pull", f"file://{store}", str(out / "pulled"))
-        _IS_WATCHED[0] = False  # what fetches is a process
-        for words in (("info",), ("verify",), ("show", "-o", str(self.work / "sheet.png"))):
-            self._command(words[0], f"file://{store}", *words[1:])
-        _IS_WATCHED[0] = True
+        with unwatched():  # what fetches is a process
+            for words in (("info",), ("verify",), ("show", "-o", str(self.work / "sheet.png"))):
+                self._command(words[0], f"file://{store}", *words[1:])
         if self._command("push", store, f"file://{out}/url") == 0:
             self._command("pull", f"file://{out}/url", str(out / "back"))
         # measures torch's DataLoader too, whose workers are processes
-        _IS_WATCHED[0] = False
-        self._command("bench", store, "--seconds", "0.1", "--order", "sequential", "--batch-size", "2", "--json")
-        _IS_WATCHED[0] = True
+        with unwatched():
+            self._command("bench", store, "--seconds", "0.1", "--order", "sequential", "--batch-size", "2", "--json")
         (out / "images").mkdir()
         self._command("build", str(out / "images"), str(out / "p"), "--classes", store)
         shutil.copytree(self.store, out / "u", symlinks=True, ignore=_not_copied)
         _draw_image(out / "images/a/0.jpg")
-        _IS_WATCHED[0] = False  # workers are processes
-        self._command("update", str(out / "images"), str(out / "u"), "--max-gone", "100%")
-        _IS_WATCHED[0] = True
+        with unwatched():  # workers are processes
+            self._command("update", str(out / "images"), str(out / "u"), "--max-gone", "100%")
 
     def _command(self, *words: str) -> int | None:
         """Run a command; returns its exit code."""
@@ -289,19 +277,21 @@ class Trial:
         )
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = self._step(" ".join(words[:1]), lambda: run([*words]), may_raise=())
-        said = {"stdout": out.buffer.getvalue().decode(), "stderr": err.buffer.getvalue().decode()}  # type: ignore[attr-defined]
-        for stream, text in said.items():
+        printed = {"stdout": out.buffer.getvalue().decode(), "stderr": err.buffer.getvalue().decode()}  # type: ignore[attr-defined]
+        for stream, text in printed.items():
             if found := _HIDDEN.search(text):
                 self.failures.append(f"{words[0]}: {found[0]!r} on {stream}")
         if code is None:
             return None
         if code not in (0, 1, 2):
-            self.failures.append(f"{words[0]}: exit code {code}: {said['stderr'][:200]!r}")
+            self.failures.append(f"{words[0]}: exit code {code}: {printed['stderr'][:200]!r}")
         lines = [
-            line for line in said["stderr"].splitlines() if not line.startswith("pack: ") and not _PROGRESS.match(line)
+            line
+            for line in printed["stderr"].splitlines()
+            if not line.startswith("pack: ") and not _PROGRESS.match(line)
         ]
-        if code and (lines or not said["stderr"]):
-            self.failures.append(f"{words[0]}: {said['stderr'][:200]!r}")
+        if code and (lines or not printed["stderr"]):
+            self.failures.append(f"{words[0]}: {printed['stderr'][:200]!r}")
         return int(code)
 
     def _tensordict(self) -> None:
@@ -351,43 +341,6 @@ def _content(store: Path) -> list[tuple[str, int, int]]:
     return found
 
 
-def _memory(kind: str) -> int:
-    """Return what the kernel says of this process's memory, in bytes; VmHWM: the most that it had since `_forget_peak`."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) << 10 for line in file if line.startswith(f"{kind}:"))
-
-
-def _forget_peak() -> int:
-    """Have the most memory counted from here on; returns what is used now, in bytes."""
-    with open(_PEAK, "w") as file:
-        file.write("5")
-    return _memory("VmRSS")
-
-
-# proc(5), clear_refs
-_PEAK = "/proc/self/clear_refs"
-_CAUGHT: list[str] = []
-_IS_WATCHED = [True]
-
-
-def _watch(work: Path) -> None:
-    """Note what no trial may do."""
-    allowed = (str(work), os.devnull, _PEAK)
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, mode, flags = arguments
-            writes = (isinstance(mode, str) and any(c in mode for c in "wxa+")) or (
-                isinstance(flags, int) and flags & _WRITES
-            )
-            if writes and isinstance(path, str | bytes) and not os.fsdecode(path).startswith(allowed):
-                _CAUGHT.append(f"opened {os.fsdecode(path)!r} to write")
-        elif _IS_WATCHED[0] and (event in _PROGRAMS or event == "pickle.find_class"):
-            _CAUGHT.append(f"{event} {str(arguments)[:200]}")
-
-    sys.addaudithook(hook)
-
-
 def _main(work: Path, scope: str) -> None:
     stores = [Path(line.rstrip("\n")) for line in sys.stdin]
     from scripts.stress._hostile_stores import valid_store
@@ -398,13 +351,13 @@ def _main(work: Path, scope: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 30, 8 << 30))
     # whether what is made here is on a disk is no question
     os.fsync = os.fdatasync = lambda descriptor: None  # type: ignore[assignment]
-    _watch(work)
-    asked = _memory("VmData") + _MOST_ASKED_BYTES
+    watch(work)
+    asked = memory("VmData") + _MOST_ASKED_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (asked, asked))
     for store in stores:
-        _CAUGHT.clear()
+        CAUGHT.clear()
         found = Trial(store, work, scope).run()
-        found["failures"] += sorted(set(_CAUGHT))
+        found["failures"] += sorted(set(CAUGHT))
         sys.__stdout__.write(json.dumps(found) + "\n")
         sys.__stdout__.flush()
     os._exit(0)

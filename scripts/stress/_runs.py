@@ -108,7 +108,7 @@ class Run:
         shutil.rmtree(self.disk, ignore_errors=True)
         shutil.copytree(self.start, self.disk)
 
-    def flags_to_go_on(self) -> list[str]:
+    def flags_to_resume(self) -> list[str]:
         """Return what a supervisor gives whatever has happened: --resume, and --overwrite where a store is replaced."""
         if self.kind in PUSHING:
             return self.flags
@@ -129,9 +129,9 @@ class Run:
             "" if found == files(self.source) or (old.exists() and found == files(old)) else "another store is pulled"
         )
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Run the pack to its end, in this process, with one worker; what copies is done again."""
-        flags = {flag.removeprefix("--"): True for flag in self.flags_to_go_on()}
+        flags = {flag.removeprefix("--"): True for flag in self.flags_to_resume()}
         if self.kind in COPYING:
             merge(self._sources, self.out, **flags)
             return

@@ -131,7 +131,7 @@ def _check_death(run: Run, where: str) -> None:
         raise TrialError(f"{where}: {e}") from e
     if are_mixed(run):
         raise TrialError(f"{where}: an old and a new split open")
-    run.go_on()
+    run.resume()
     _check_bytes(run, f"{where}: after resuming")
 
 
@@ -146,7 +146,7 @@ def _check_outcome(run: Run, done: subprocess.CompletedProcess[str], call: Call,
         _check_bytes(run, f"{where}: the run succeeds, and")
         if fault.what != "short" and not _is_harmless(call):
             raise TrialError(f"{where}: the run succeeds, and says nothing of it")
-    run.go_on()
+    run.resume()
     _check_bytes(run, f"{where}: after the resume")
 
 

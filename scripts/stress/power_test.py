@@ -136,9 +136,9 @@ def survive(run: Run, tree: Tree, where: str) -> None:
             _check_whole(run, manifest.parent, where)
     if are_mixed(run):
         raise TrialError(f"{where}: an old and a new split open, which do not belong together")
-    flags = " ".join(run.flags_to_go_on()) or "the command again"
+    flags = " ".join(run.flags_to_resume()) or "the command again"
     try:
-        run.go_on()
+        run.resume()
     except (PackError, StoreError, OSError) as e:
         raise TrialError(f"{where}: {flags} fails: {e}") from e
     found = files(run.disk)

@@ -178,8 +178,8 @@ def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Pa
     words = named_command(tmp_path / "out")
     assert words == ["-", str(tmp_path / "out"), "--size", "32", "--resume"]
     code = "import sys; from packer import cli; from packer.store import blocks; blocks._SMALLEST_BLOCK = 2"
-    go_on = f"{code}; sys.exit(cli.run(sys.argv[1:]))"
-    subprocess.run([sys.executable, "-c", go_on, *words, "--quiet"], input=listed, text=True, check=True)
+    resuming = f"{code}; sys.exit(cli.run(sys.argv[1:]))"
+    subprocess.run([sys.executable, "-c", resuming, *words, "--quiet"], input=listed, text=True, check=True)
     assert len(MemmapDataset(tmp_path / "out")) == 24
 
 

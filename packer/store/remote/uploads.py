@@ -56,7 +56,7 @@ class Uploads:
         self.folder = Path(os.path.realpath(self._scratch.path)) / _FOLDER
         try:
             _check_punch(self.folder.parent)
-            with self._naming():
+            with self._explained_errors():
                 self._look()
         except BaseException:
             self.__exit__(None, None, None)
@@ -67,7 +67,7 @@ class Uploads:
         if store not in self._uploads:
             below = store.relative_to(self.folder).as_posix()
             place = "" if below == "." else f"/{below}"
-            with self._naming():
+            with self._explained_errors():
                 self._uploads[store] = Upload(f"{self._url}{place}", open_objects(f"{self._given}{place}"), store)
         return self._uploads[store]
 
@@ -106,7 +106,7 @@ class Uploads:
                 remove_tree(store)
             if self._options.overwrite and not self._options.resume:
                 upload.forget()
-            with self._naming():
+            with self._explained_errors():
                 upload.announce()
 
     def reveal(self) -> None:
@@ -178,7 +178,7 @@ class Uploads:
                 )
 
     @contextlib.contextmanager
-    def _naming(self) -> Iterator[None]:
+    def _explained_errors(self) -> Iterator[None]:
         """Turn what storage raises into one sentence."""
         try:
             yield

@@ -106,7 +106,7 @@ def launches(call: Call) -> int:
 def conclude(figures: dict[str, Any]) -> Finding:
     found = figures["chains"]
     reported = "; ".join(
-        f"{name}: {told_of(of, EAGER)}, compiled {told_of(of, COMPILED)}, {of['ratio']['median']:.1f} times as fast"
+        f"{name}: {rate_of(of, EAGER)}, compiled {rate_of(of, COMPILED)}, {of['ratio']['median']:.1f} times as fast"
         for name, of in found.items()
     )
     faster = [of["ratio"]["median"] for of in found.values()]
@@ -119,7 +119,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
     )
 
 
-def told_of(of: dict[str, Any], way: str) -> str:
+def rate_of(of: dict[str, Any], way: str) -> str:
     return f"{of['kernels'][way]} kernel(s) and {of['milliseconds'][way]['median']:.1f} ms"
 
 
