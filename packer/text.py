@@ -11,7 +11,7 @@ _NAMED = 3
 _BESIDE = {"min_visibility": "--boxes", "max_boxes": "--boxes", "upright_labels": "--masks"}
 
 
-def difference(found: Any, expected: Any) -> str:
+def difference(found: object, expected: object) -> str:
     """Name the first thing in which two dicts differ, or what one list lacks of the other."""
     if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
         return f" ({len(found)}, now {len(expected)}): {names_difference(found, expected) or 'in another order'}"

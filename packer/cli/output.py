@@ -78,6 +78,6 @@ def say(text: str = "", *, err: bool = False) -> None:
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
 
 
-def say_json(value: Any) -> None:
+def say_json(value: object) -> None:
     """Print a value as one line of JSON, ASCII, without credentials of URLs."""
     click.echo(redacted(json.dumps(value)))

@@ -42,17 +42,17 @@ def without_missing(cells: Sequence[Any], words: Collection[str] = (), names: Co
     return [_replaced(cell, lambda piece: is_not_available(piece) and piece not in names) for cell in known]
 
 
-def is_not_available(cell: Any) -> bool:
+def is_not_available(cell: object) -> bool:
     """Whether a cell is text that stands for a missing number: NA, None, null and their like."""
     return isinstance(cell, str) and cell.strip().lower() in _NOT_AVAILABLE
 
 
-def is_number(value: Any, *more: type) -> bool:
+def is_number(value: object, *more: type) -> bool:
     """Whether a parsed cell is a number, or of one more of these types."""
     return type(value) in (int, float, *more)
 
 
-def parsed(cell: Any) -> Any:
+def parsed(cell: object) -> Any:
     """Return what a cell means: an int64, a float, other text, a list of those where ; separates them, None if empty."""
     if isinstance(cell, str):
         text = cell.strip()
@@ -73,12 +73,12 @@ def is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def is_nested(cell: Any) -> bool:
+def is_nested(cell: object) -> bool:
     """Whether a cell is a list that holds more than plain values."""
     return isinstance(cell, list) and any(isinstance(piece, list | dict) for piece in cell)
 
 
-def texts(cell: Any) -> list[str]:
+def texts(cell: object) -> list[str]:
     """Return a cell's labels as text.
 
     Example:
@@ -94,7 +94,7 @@ def texts(cell: Any) -> list[str]:
     return [str(cell).lower() if isinstance(cell, bool) else str(cell)]
 
 
-def _is_missing(piece: Any, words: Collection[str]) -> bool:
+def _is_missing(piece: object, words: Collection[str]) -> bool:
     if isinstance(piece, str):
         text = piece.strip()
         return not text or text in words or (len(text) == 3 and text.lower() == "nan")
@@ -103,21 +103,21 @@ def _is_missing(piece: Any, words: Collection[str]) -> bool:
     return bool(words) and not isinstance(piece, bool | list | dict) and str(piece) in words
 
 
-def _may_be_unavailable(cell: Any) -> bool:
+def _may_be_unavailable(cell: object) -> bool:
     """Whether a cell can be NA or the like; cheap, as a million numbers are checked."""
     if isinstance(cell, str):
         return ";" in cell or is_not_available(cell)
     return isinstance(cell, list)
 
 
-def _pieces(cell: Any) -> list[Any]:
+def _pieces(cell: object) -> list[Any]:
     """Return the pieces of a cell that is a list, or text with ; between them; the cell itself where it is one value."""
     if isinstance(cell, str) and ";" in cell:
         return [piece for piece in cell.split(";") if piece.strip()]
     return cell if isinstance(cell, list) else [cell]
 
 
-def _replaced(cell: Any, is_missing: Callable[[Any], bool]) -> Any:
+def _replaced(cell: object, is_missing: Callable[[Any], bool]) -> Any:
     """Return a cell with None where it is missing, or where pieces of it are; as it is where nothing is."""
     if not isinstance(cell, list) and not (isinstance(cell, str) and ";" in cell):
         return None if is_missing(cell) else cell

@@ -33,7 +33,7 @@ class Listing:
         """Name the line of an input."""
         return f"{self.unit} {self.lines[index]} of {self.name}"
 
-    def add(self, line: int, path: Any) -> None:
+    def add(self, line: int, path: object) -> None:
         """Append one input; raises ScanError where path cannot be the name of a file."""
         self.lines.append(line)
         if not isinstance(path, str) or not path:

@@ -164,5 +164,5 @@ def _is_plain(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _shown(kind: Any) -> str:
+def _shown(kind: object) -> str:
     return str(kind)[:60]

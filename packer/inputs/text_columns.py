@@ -50,7 +50,7 @@ def take_texts(
     return found
 
 
-def _text(cell: Any, column: str, where: Callable[[int], str], index: int) -> str:
+def _text(cell: object, column: str, where: Callable[[int], str], index: int) -> str:
     """Return a cell as text; raises ScanError where it is none."""
     if cell is None:
         return ""

@@ -213,7 +213,7 @@ def _integer(name: str, value: Any, *, least: int) -> int:
     return number
 
 
-def _fraction(value: Any) -> float:
+def _fraction(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
         raise OptionsError(f"--fraction is {value!r}, expected a number above 0, up to 1.")
     return float(value)

@@ -126,7 +126,7 @@ class _Kind:
     count: int | None = None
 
     @classmethod
-    def of(cls, target: Any) -> _Kind:
+    def of(cls, target: object) -> _Kind:
         """Determine by a plain target, as `_plain` gives it."""
         if not isinstance(target, list):
             return cls("regression", 1) if isinstance(target, float) else cls("class")
@@ -217,7 +217,7 @@ class DatasetRows:
         attempt.row = Row(placed.tobytes(), content, *image.size)
 
 
-def _roots(dataset: Any) -> Roots:
+def _roots(dataset: object) -> Roots:
     """Look at the folder that a dataset of torchvision reads from, or one that it is a subset of."""
     inner = dataset
     while not isinstance(getattr(inner, "root", None), str | os.PathLike) and hasattr(inner, "dataset"):
@@ -240,7 +240,7 @@ def _first(dataset: MapDataset) -> tuple[Image.Image, Any]:
     return image, target
 
 
-def _class_names(dataset: Any) -> Sequence[str]:
+def _class_names(dataset: object) -> Sequence[str]:
     """Return the names that a dataset has of its classes: of torchvision's `classes`, of HF's the feature of the labels."""
     if hasattr(dataset, "classes"):
         return dataset.classes or ()
@@ -248,7 +248,7 @@ def _class_names(dataset: Any) -> Sequence[str]:
     return getattr(features[_LABEL], "names", ()) if isinstance(features, Mapping) and _LABEL in features else ()
 
 
-def _pair(item: Any) -> tuple[Image.Image, Any]:
+def _pair(item: object) -> tuple[Image.Image, Any]:
     if isinstance(item, Mapping):
         if missing := [key for key in (_IMAGE, _LABEL) if key not in item]:
             found = ", ".join(map(str, item))
@@ -261,7 +261,7 @@ def _pair(item: Any) -> tuple[Image.Image, Any]:
     return _image(item[0]), _plain(item[1])
 
 
-def _image(value: Any) -> Image.Image:
+def _image(value: object) -> Image.Image:
     if isinstance(value, Image.Image):
         return value
     array = _array(value)
@@ -278,7 +278,7 @@ def _image(value: Any) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def _plain(target: Any) -> Any:
+def _plain(target: object) -> Any:
     """Return a target as Python's own number, or a list of those; None is no class."""
     array = _array(target)
     if array is not None:
@@ -292,7 +292,7 @@ def _plain(target: Any) -> Any:
     return -1 if target is None else target
 
 
-def _array(value: Any) -> npt.NDArray[Any] | None:
+def _array(value: object) -> npt.NDArray[Any] | None:
     """Return an array or a tensor as an array, None for what is neither."""
     if isinstance(value, np.ndarray):
         return value
@@ -302,6 +302,6 @@ def _array(value: Any) -> npt.NDArray[Any] | None:
     return None
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     array = _array(value)
     return type(value).__name__ if array is None else f"{array.dtype}{list(array.shape)}"

@@ -313,7 +313,7 @@ def _stored(out: Path, manifest: Manifest, name: str) -> Column:
     return column
 
 
-def _shown(meaning: Any) -> str:
+def _shown(meaning: object) -> str:
     if meaning is None:
         return "without one"
     return ", ".join(sorted(meaning)) or "none" if isinstance(meaning, set) else str(meaning)

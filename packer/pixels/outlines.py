@@ -30,7 +30,7 @@ _MOST_STEPS = 100_000_000
 _MOST_PIXELS = 1 << 28
 
 
-def outline_of(segmentation: Any) -> Outline | None:
+def outline_of(segmentation: object) -> Outline | None:
     """Return what COCO's `segmentation` says, None where it says nothing.
 
     Raises:
@@ -193,5 +193,5 @@ def _resized(mask: npt.NDArray[np.bool_], size: Size) -> npt.NDArray[np.bool_]:
     return mask[np.ix_(ys, xs)]
 
 
-def _are_sides(size: Any) -> bool:
+def _are_sides(size: object) -> bool:
     return isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)

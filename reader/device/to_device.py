@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 
-def to_device(nested: Any, device: str | torch.device) -> Any:
+def to_device(nested: object, device: str | torch.device) -> Any:
     """Move every tensor in a nest to a device; to CUDA pinned and non-blocking. What is no tensor passes through.
 
     Walks dicts, lists, tuples, namedtuples and whatever else torch's pytree knows, such as a dataclass given to
@@ -38,7 +38,7 @@ def to_device(nested: Any, device: str | torch.device) -> Any:
         return pytree.tree_map(functools.partial(_moved, device=target), nested, is_leaf=_is_moved_whole)
 
 
-def _is_moved_whole(node: Any) -> bool:
+def _is_moved_whole(node: object) -> bool:
     # pytree would take both apart as tuples: the one's batch sizes must stay, the other would become a plain tuple
     return is_tensor_collection(node) or isinstance(node, PackedSequence | torch.Size)
 

@@ -71,7 +71,7 @@ def _is_finite(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
 
 
-def _is_plain(value: Any, levels: int = _MOST_LEVELS) -> bool:
+def _is_plain(value: object, levels: int = _MOST_LEVELS) -> bool:
     if type(value) is dict or type(value) is list:
         inner = value.values() if type(value) is dict else value
         return levels > 0 and all(_is_plain(each, levels - 1) for each in inner)
@@ -89,7 +89,9 @@ PLAIN_OBJECT = object_of(PLAIN, f"an object of {PLAIN.expected}")
 OBJECT = Check("an object", lambda value: type(value) is dict)
 
 
-def check_fields(what: str, fields: Any, table: Mapping[str, Check], *, may_lack: frozenset[str] = frozenset()) -> None:
+def check_fields(
+    what: str, fields: object, table: Mapping[str, Check], *, may_lack: frozenset[str] = frozenset()
+) -> None:
     """Check that fields is an object that has what a table says; keys that the table does not know are ignored.
 
     Args:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import reprlib
-from typing import Any
 
 # C0, DEL and C1 (ESC and CSI are among them); soft hyphens, marks and overrides of direction, invisible operators, tags; line and
 # paragraph separators; lone surrogates, as names that are not UTF-8 have them. Joiners (U+200C, U+200D) are letters' own.
@@ -49,7 +48,7 @@ def shown_lines(text: str) -> str:
     return _HIDDEN_BUT_LINES.sub(_escaped, text)
 
 
-def brief(value: Any) -> str:
+def brief(value: object) -> str:
     """Return a value of a store as Python writes it, in some 60 characters however large it is."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = _BRIEF_CHARACTERS

@@ -82,7 +82,7 @@ def _load(path: Path) -> dict[str, list[Any]]:
     return content
 
 
-def _key(record: Any, name: str) -> int | str | None:
+def _key(record: object, name: str) -> int | str | None:
     """Return an id, None where there is none."""
     value = record.get(name) if isinstance(record, dict) else None
     return value if isinstance(value, int | str) else None
@@ -166,7 +166,7 @@ def _add_annotation(
     found.add_outline(inputs, outline, index_of[category])
 
 
-def _corners(box: Any, outline: Outline | None) -> tuple[float, float, float, float]:
+def _corners(box: object, outline: Outline | None) -> tuple[float, float, float, float]:
     if box is None and outline is not None:
         return box_around(outline)
     if not isinstance(box, list) or len(box) != 4 or not all(map(is_finite, box)):
@@ -187,7 +187,7 @@ def _check_size(outline: Outline | None, found: BoxLabels, inputs: list[int]) ->
             )
 
 
-def _shown(record: Any, name: str) -> str:
+def _shown(record: object, name: str) -> str:
     return repr(record.get(name) if isinstance(record, dict) else None)[:60]
 
 
