@@ -76,8 +76,8 @@ class SampleTransform:
     def _sample(self, batch: Batch, n: int, seed: int) -> Any:
         """Return row n of a batch as the dataset gives it; a transform that works in place changes a copy."""
         number: Any = batch.rows
-        row: Any = row_of(batch, n) if isinstance(batch, RaggedBatch) else batch[n]
-        row.rows, row = number[n], row.clone()
+        row: Any = (row_of(batch, n) if isinstance(batch, RaggedBatch) else batch[n]).clone()
+        row.rows = number[n].clone()
         with Seeded(seed), rows_named(self._path, int(number[n])):
             return self.dataset.as_sample(row)
 

@@ -179,6 +179,8 @@ def test_images_of_many_sizes_end_in_one_or_are_refused(images: Path, tmp_path: 
     own = MemmapDataset(tmp_path / "out", transform=lambda image: image[:, :20, :22])
     found = epoch_of(MemmapLoader(own, 6))
     assert torch.equal(found, torch.stack([own[n][0] for n in range(len(own))]))
+    numbered = MemmapDataset(tmp_path / "out", as_tuple=False, transform=lambda row: row.rows)
+    assert torch.equal(next(iter(MemmapLoader(numbered, 6))), torch.arange(6))
     own.transform = shifted
     with pytest.raises(ValueError, match=r"gave images of the shapes \(3, .* Let it end in one size"):
         next(iter(MemmapLoader(own, 6)))
