@@ -172,7 +172,9 @@ class CopySource:
         if ends:
             yield begin, ends
 
-    def read(self, rows: Ints, block_room: Scratch, rows_room: Scratch) -> tuple[npt.NDArray[np.uint8], int | None]:
+    def read(
+        self, rows: Ints, block_room: ReadBuffer, rows_room: ReadBuffer
+    ) -> tuple[npt.NDArray[np.uint8], int | None]:
         """Read a run, masks behind its rows included, as uint8[n] in either scratch; and its block's number, if it is all of it.
 
         A complete block is not compared with its checksum yet: see `compare`. Of another the bytes are checked.
@@ -308,7 +310,7 @@ class CopySource:
         return CheckedPixels(self.path)
 
 
-class Scratch:
+class ReadBuffer:
     """Memory that a thread reads into again and again; a fresh array would cost a page fault every 4 KiB."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from packer.checksums import crc32_combine
 from packer.inputs.sample_notes import SampleNotes
-from packer.operations.row_sources import CopySource, Scratch, Selection, check_same
+from packer.operations.row_sources import CopySource, ReadBuffer, Selection, check_same
 from packer.pixels.layout import EXPECTED_SHARE
 from packer.report import Progress
 from packer.store.blocks import block_inputs
@@ -268,7 +268,7 @@ class StoreCopy:
         Returns what is known of them, cut at blocks.
         """
         if not hasattr(self._mine, "scratch"):
-            self._mine.scratch = Scratch(), Scratch()
+            self._mine.scratch = ReadBuffer(), ReadBuffer()
         pieces: list[_Copied] = []
         for last in runs:
             data, number = source.read(source.rows[first:last], *self._mine.scratch)

@@ -221,7 +221,7 @@ class LevelsAhead:
             for factor, rows in self._planned(chunk.steps).items():
                 store = self._levels.stores[factor]
                 if store.is_local:
-                    chunk.parts[factor] = _LevelRows(store, rows, self._file(factor))
+                    chunk.parts[factor] = _LevelReads(store, rows, self._file(factor))
                 elif store.remote is not None:
                     store.remote.ahead(_blocks_of(store, store.remote, rows))
         return chunk
@@ -265,7 +265,7 @@ class _StepGroup:
 
     def __init__(self, steps: list[Steps]) -> None:
         self.steps = steps
-        self.parts: dict[int, _LevelRows] = {}
+        self.parts: dict[int, _LevelReads] = {}
 
     def held(self, rows: Rows, factor: int) -> _Held | None:
         """Return what holds these rows of a level; None: they are not all here."""
@@ -286,7 +286,7 @@ class _StepGroup:
             part.reads.cancel()
 
 
-class _LevelRows:
+class _LevelReads:
     """Rows of one level that are read together; rows: int64[...] sorted and each once."""
 
     def __init__(self, store: OpenedStore, rows: Rows, file: RowReader) -> None:
