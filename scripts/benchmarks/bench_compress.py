@@ -8,7 +8,6 @@ store, and as many threads that unpack the same frames from memory and do nothin
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import json
 import statistics
@@ -22,6 +21,7 @@ import torch
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, frames
 from reader.format.manifest import PIXELS
+from scripts.benchmarks.arguments import bench_parser
 from scripts.benchmarks.timing import in_turns, seconds
 
 _ROUNDS = 5
@@ -30,11 +30,8 @@ _PIECE_ROWS = 16
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("images")
-    parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--workers", type=int, default=None)
+    parser = bench_parser(__doc__, size=224, batch_size=64, workers=None)
+    parser.add_argument("images", metavar="IMAGES")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         raw, packed = Path(folder, "raw"), Path(folder, "packed")
