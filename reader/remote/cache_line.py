@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import time
+from typing import Any
 
 from reader.format.filesystem import size_text
 from reader.remote.presence import RemoteStore
@@ -30,7 +31,7 @@ class CacheLine:
     """
 
     def __init__(self, remote: RemoteStore, *, is_shown: bool) -> None:
-        is_shown = is_shown and sys.stderr is not None and sys.stderr.isatty() and _log.isEnabledFor(logging.WARNING)
+        is_shown = is_shown and _is_terminal(sys.stderr) and _log.isEnabledFor(logging.WARNING)
         self._remote, self._stream = remote, sys.stderr if is_shown else None
         self._next = self._begun = time.monotonic()
         self._had = remote.folder.present_bytes() if is_shown else 0
@@ -74,10 +75,17 @@ class CacheLine:
                 self._stream.flush()
 
     def _columns(self) -> int:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
             if self._stream is not None:
                 return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
         return _COLUMNS
+
+
+def _is_terminal(stream: Any) -> bool:
+    # a program may have closed it, or have put in its place what can only be written to
+    with contextlib.suppress(AttributeError, ValueError):
+        return bool(stream.isatty())
+    return False
 
 
 def _minutes(seconds: float) -> str:

@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -276,7 +277,7 @@ def test_a_line_that_a_loop_leaves_is_removed(
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-@pytest.mark.parametrize("how", ["another rank", "a log", "no warnings", "a bar"])
+@pytest.mark.parametrize("how", ["another rank", "a log", "no warnings", "a bar", "a closed file", "a logger's own"])
 @pytest.mark.usefixtures("small_blocks")
 def test_no_line_is_shown_to(
     range_server: RangeServer,
@@ -290,6 +291,13 @@ def test_no_line_is_shown_to(
         monkeypatch.setattr(_Terminal, "isatty", lambda self: False)
     if how == "a bar":
         monkeypatch.setattr(cache_line, "_has_bars", lambda: True)
+    if how == "a closed file":
+        closed = _Terminal()
+        closed.close()
+        monkeypatch.setattr(sys, "stderr", closed)
+        monkeypatch.setattr(_Terminal, "isatty", io.StringIO.isatty)
+    if how == "a logger's own":
+        monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=terminal.write, flush=terminal.flush))
     rank, data = 1 if how == "another rank" else 0, MemmapDataset(range_server.url, cache=tmp_path)
     caplog.set_level(logging.ERROR if how == "no warnings" else logging.WARNING, logger="reader")
     with MemmapLoader(data, 8, shuffle="block", rank=rank, world_size=2) as loader:
