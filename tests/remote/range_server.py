@@ -48,7 +48,9 @@ class RangeServer(http.server.ThreadingHTTPServer):
     def bytes_of(self, name: str) -> Counter[int]:
         """Return how often each 64 bytes of a file were sent."""
         found = Counter[int]()
-        for (file, start, stop), count in self.asked.items():
+        with self.lock:
+            asked = list(self.asked.items())
+        for (file, start, stop), count in asked:
             if file == name:
                 found.update(dict.fromkeys(range(start // 64, stop // 64), count))
         return found
