@@ -44,8 +44,9 @@ def crops(
         ValueError: a row's box is empty or outside of its image, an image outside of pixels, or a crop outside of its grid.
     """
     if grids is None:
-        grids = torch.tensor([[0, 0, height, width]]).expand(len(images), 4)
-    flags = torch.zeros(len(images), 1, dtype=torch.int64)
+        grids = torch.tensor([[0, 0, height, width]], device="cpu").expand(len(images), 4)
+    # said, as the caller may have made another device the default one
+    flags = torch.zeros(len(images), 1, dtype=torch.int64, device="cpu")
     for value, is_chosen in ((_IS_CUBIC, is_cubic), (_IS_MIRRORED, is_mirrored)):
         if is_chosen is not None:
             flags[:, 0] += value * is_chosen.long()

@@ -43,7 +43,7 @@ def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
     """Copy uint8[B, H, W, C], those of bool[B] mirrored left to right."""
     if are_served(pixels, pixels.shape[-1]):
         height, width = pixels.shape[1:3]
-        boxes = torch.tensor([[0, 0, width, height]]).expand(len(pixels), 4)
+        boxes = torch.tensor([[0, 0, width, height]], device="cpu").expand(len(pixels), 4)
         made = _crops_of_rows(pixels, boxes, height, width, is_mirrored=is_chosen)
         if made is not None:
             return made
@@ -315,8 +315,9 @@ def _crops_of_rows(
 ) -> torch.Tensor | None:
     """Call `crops` with uint8[B, H, W, C]."""
     count, row_height, row_width, channels = pixels.shape
-    images = torch.tensor([[row_height * row_width * channels, row_height, row_width]]).repeat(count, 1)
-    images[:, 0] *= torch.arange(count)
+    row = [row_height * row_width * channels, row_height, row_width]
+    images = torch.tensor([row], device="cpu").repeat(count, 1)
+    images[:, 0] *= torch.arange(count, device="cpu")
     return crops(pixels, images, channels, boxes, height, width, grids, is_cubic, is_mirrored)
 
 

@@ -161,6 +161,27 @@ def test_transforms_call_it_and_give_the_same_without_it(transform: Any, monkeyp
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [RandomResizedCrop(31), RandomHorizontalFlip(), AlternatingFlip(), RandomCrop(20, padding=3), CenterCrop(32)],
+)
+def test_another_default_device_changes_nothing(transform: Any) -> None:
+    batch = pictures(6, size=SIZE)
+    expected = transform(batch).pixels
+    with torch.device("meta"):
+        assert torch.equal(transform(batch).pixels, expected)
+
+
+def test_images_of_their_own_sizes_are_cropped_whatever_the_default_device_is() -> None:
+    pixels = images_of(2, 3)
+    shapes, offsets = torch.tensor([[*SIZE, 3]] * 2, dtype=torch.int32), torch.tensor([0, pixels[0].numel()])
+    boxes = torch.tensor([[0, 0, 30, 40], [5, 6, 57, 44]])
+    batch = RaggedBatch(pixels.view(-1), torch.arange(2), offsets, shapes, rows=torch.arange(2), batch_size=[])
+    expected = resized(pixels, boxes, 20, 31)
+    with torch.device("meta"):
+        assert torch.equal(resized_images(batch, boxes, 20, 31), expected)
+
+
 def test_what_it_does_not_take_is_left_to_torch() -> None:
     pixels, boxes = images_of(6, 4), boxes_of(6)
     for left in (pixels[..., :3], pixels.movedim(1, 2).contiguous().movedim(1, 2), images_of(6, 2), pixels[:0]):
