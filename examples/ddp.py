@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 
 import torch
-from network import datasets, network, restore, save, views
+from checkpoints import restore, save
+from network import datasets, network, views
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from network import datasets, network, one_size, restore
+from checkpoints import restore
+from network import datasets, network, one_size
 
 from reader import MemmapLoader, StoreError
 
@@ -77,8 +78,7 @@ def onnx(model: torch.nn.Module, example: torch.Tensor, folder: Path) -> Way:
 
 
 def torchscript(model: torch.nn.Module, example: torch.Tensor, folder: Path) -> Way:
-    path = folder / "model.torchscript"
-    torch.jit.trace(model, example).save(path)
+    torch.jit.trace(model, example).save(path := folder / "model.torchscript")
     return torch.jit.load(path)
 
 

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 import torch
-from network import accuracy, datasets, network, recipe, restore, save, views
+from checkpoints import restore, save
+from network import accuracy, datasets, network, recipe, views
 from torch import nn
 
 from reader import MemmapLoader, StoreError
@@ -58,7 +59,7 @@ def main() -> int:
 def fit(model: nn.Module, loader: MemmapLoader, val_loader: MemmapLoader, options: argparse.Namespace) -> None:
     """Train from the checkpoint on, and print a line an epoch."""
     optimizer, schedule = recipe(model, options.lr * options.batch_size / 256, options.epochs * len(loader))
-    checkpoint = options.checkpoint
+    checkpoint, left = options.checkpoint, options.steps
     parts = {"loader": loader, "model": model, "optimizer": optimizer, "schedule": schedule}
     if checkpoint and checkpoint.exists():
         restore(checkpoint, parts, loader.device)
@@ -66,7 +67,6 @@ def fit(model: nn.Module, loader: MemmapLoader, val_loader: MemmapLoader, option
         model.compile(backend=options.compile)
     is_half = loader.device.type == "cuda" if options.amp is None else options.amp
     autocast = torch.autocast(loader.device.type, torch.bfloat16, enabled=is_half)
-    left = options.steps
     while left and (epoch := loader.state_dict()["epoch"]) < options.epochs:
         model.train()
         batches, images, start = iter(loader), 0, time.perf_counter()

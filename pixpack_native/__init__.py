@@ -1,4 +1,7 @@
-"""The compiled part of packer and reader, in C, which may be missing. It imports neither of them."""
+"""The compiled part of packer and reader, in C: JPEGs and plain PNGs to rows, checksums, resizing, crops of a batch.
+
+May be missing: who calls it does the same in Python. It imports neither of them and decides nothing about files or stores.
+"""
 
 from __future__ import annotations
 

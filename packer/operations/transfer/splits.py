@@ -66,12 +66,15 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
 
     Raises:
         OptionsError: out holds something else, or url holds no store.
-        PackError: the storage fails, bytes are not those of the manifest; out is a store; or DiskFullError.
+        PackError: the storage fails, bytes are not those of the manifest; or DiskFullError.
     """
     splits = _splits_at(url)
     if not splits:
         return pull_store(url, out, progress=progress)
-    check_takes_splits(Path(out), f"the splits of {redacted(url)} cannot be pulled into it")
+    try:
+        check_takes_splits(Path(out), f"the splits of {redacted(url)} cannot be pulled into it")
+    except PackError as e:
+        raise OptionsError(str(e)) from None
     reports: list[CopyReport] = []
     for split in splits:
         report_sum = _after(reports, 0, progress)

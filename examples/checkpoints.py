@@ -1,0 +1,33 @@
+"""Checkpoints of the examples: written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def save(file: Path, parts: dict[str, Any]) -> None:
+    """Write beside, then rename: whenever this is interrupted, there is a whole checkpoint."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f"{file.name}.part")
+    torch.save({name: part.state_dict() for name, part in parts.items()}, beside)
+    os.replace(beside, file)
+
+
+def restore(file: Path, parts: dict[str, Any], device: torch.device | str) -> None:
+    """Set every part to what a checkpoint holds of it.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is no checkpoint, or one of another store or network.
+    """
+    try:
+        saved = torch.load(file, map_location=device)
+        for name, part in parts.items():
+            part.load_state_dict(saved[name])
+    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, RuntimeError) as e:
+        raise ValueError(f"{file} is no checkpoint of this network. Name another file with --checkpoint.") from e
