@@ -123,10 +123,10 @@ class Unpacker:
             with self._decompressor.stream_reader(frame, read_size=len(frame)) as reader:
                 count = reader.readinto(row)
                 # the checksum behind it is looked at when more is asked for; of a frame that is cut zstd waits for the rest
-                is_whole = not following and count == len(row) and not reader.read(1)
+                is_complete = not following and count == len(row) and not reader.read(1)
         except self._zstd.ZstdError as e:
             return f"its frame is damaged ({e})"
-        return "" if is_whole else "its frame is cut short"
+        return "" if is_complete else "its frame is cut short"
 
     def spare(self, size_bytes: int) -> Pixels:
         """Return uint8[size_bytes] for `restore`, the same memory each time."""
@@ -200,12 +200,12 @@ def _frame_bytes(frame: memoryview, header_bytes: int) -> int:
 
     zstd stops behind the first frame, and skips frames that hold nothing: what follows would not be noticed.
     """
-    place, is_last = header_bytes, False
-    while not is_last and place < len(frame):
-        word = int.from_bytes(frame[place : place + _BLOCK_HEADER_BYTES], "little")
+    offset, is_last = header_bytes, False
+    while not is_last and offset < len(frame):
+        word = int.from_bytes(frame[offset : offset + _BLOCK_HEADER_BYTES], "little")
         is_last = bool(word & 1)
-        place += _BLOCK_HEADER_BYTES + (1 if word >> 1 & 3 == _REPEATED else word >> 3)
-    return place + _CHECKSUM_BYTES
+        offset += _BLOCK_HEADER_BYTES + (1 if word >> 1 & 3 == _REPEATED else word >> 3)
+    return offset + _CHECKSUM_BYTES
 
 
 def _alike(shapes: npt.NDArray[np.int64], *, together: bool) -> list[tuple[int, int, int]]:

@@ -95,11 +95,11 @@ def cached_share(path: Path, first_bytes: int | None = None, *, offset: Callable
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # looking must not read the neighbors
         # not seeded: to ask for a page may bring it in, and the next time these would all be there
         draw = random.SystemRandom().randrange
-        place = (lambda: draw(size_bytes)) if offset is None else offset
+        next_offset = (lambda: draw(size_bytes)) if offset is None else offset
         byte, before = bytearray(1), asked_bytes()
         for _ in range(_PROBES):
             try:
-                found = os.preadv(file.fileno(), [byte], place(), os.RWF_NOWAIT)
+                found = os.preadv(file.fileno(), [byte], next_offset(), os.RWF_NOWAIT)
             except BlockingIOError:
                 found = 0
             except OSError:  # a file system without it: network file systems, mostly

@@ -191,7 +191,7 @@ def test_the_reference_lists_the_fields_of_a_batch() -> None:
 
 
 @pytest.fixture
-def a_place_with_data(shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder_with_data(shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the examples name, in the current folder: out/ and out-val/ (stores), images/, and the golden store."""
     for name in ("out", "out-val"):
         shutil.copytree(shared_store, tmp_path / name)
@@ -202,7 +202,7 @@ def a_place_with_data(shared_store: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("path", RUN, ids=lambda p: str(p.relative_to(ROOT)))
-def test_python_in_documents_runs(path: Path, a_place_with_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_in_documents_runs(path: Path, folder_with_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.LazyLinear(3))
     # blocks of one document follow on from each other, as they are read
     names: dict[str, Any] = {"__name__": path.name, "model": model}
@@ -224,8 +224,8 @@ class _Planted:
 
 
 @pytest.mark.parametrize("path", [README, FORMAT, *PAGES], ids=lambda p: p.name)
-def test_no_shown_way_to_open_a_store_unpickles_what_lies_in_it(path: Path, a_place_with_data: Path) -> None:
-    for folder in (*a_place_with_data.glob("out*"), *a_place_with_data.glob("out*/_tensordict")):
+def test_no_shown_way_to_open_a_store_unpickles_what_lies_in_it(path: Path, folder_with_data: Path) -> None:
+    for folder in (*folder_with_data.glob("out*"), *folder_with_data.glob("out*/_tensordict")):
         (folder / "other.pickle").write_bytes(pickle.dumps({"other": _Planted()}))
     text = path.read_text(encoding="utf-8")
     calls = set(re.findall(r"\w+\.load_memmap\([^)]*\)", text))
@@ -237,7 +237,7 @@ def test_no_shown_way_to_open_a_store_unpickles_what_lies_in_it(path: Path, a_pl
     for opened in (reader.open_store, reader.MemmapDataset):
         with pytest.raises(reader.StoreError, match=r"other\.pickle is not a file of this store"):
             opened("out")
-    assert not (a_place_with_data / "unpickled").exists()
+    assert not (folder_with_data / "unpickled").exists()
 
 
 def test_every_docstring_with_an_example_is_known() -> None:
@@ -304,12 +304,12 @@ def test_the_format_page_has_the_current_version_and_every_key() -> None:
     assert sorted({*labels, "unknown"}) == sorted(told)
 
 
-def test_the_format_page_has_every_key_of_a_sample_and_of_the_journal(a_place_with_data: Path) -> None:
+def test_the_format_page_has_every_key_of_a_sample_and_of_the_journal(folder_with_data: Path) -> None:
     from packer.store.blocks import Result
     from reader.format.manifest import read_json_lines
 
     told = section(FORMAT, "## samples.jsonl and rejected.jsonl")
-    found = {key for line in read_json_lines(a_place_with_data / "out" / "samples.jsonl") for key in line}
+    found = {key for line in read_json_lines(folder_with_data / "out" / "samples.jsonl") for key in line}
     assert [key for key in sorted(found) if f"`{key}`" not in told] == []
     journal = section(FORMAT, "### The journal")
     assert [f.name for f in dataclasses.fields(Result) if f"`{f.name}`" not in journal] == []

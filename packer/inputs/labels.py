@@ -59,7 +59,7 @@ def label(table: Table, count: int, *, target_column: str | None, classes: tuple
         columns = [[parsed(cell) for cell in table.columns[name]] for name in names]
         made = regression(table, ",".join(names), [list(row) for row in zip(*columns, strict=True)])
     else:
-        made = single(table, names[0], classes, takes_whole_floats=classes is not None)
+        made = single(table, names[0], classes, accepts_integral_floats=classes is not None)
     add_extras(made, table, names)
     return made
 
@@ -101,11 +101,13 @@ def target_names(table: Table, asked: str | None) -> list[str]:
     return names
 
 
-def single(table: Table, name: str, classes: tuple[str, ...] | None, *, takes_whole_floats: bool = False) -> Labels:
+def single(
+    table: Table, name: str, classes: tuple[str, ...] | None, *, accepts_integral_floats: bool = False
+) -> Labels:
     """Decide by all cells of the target column what it holds.
 
     Args:
-        takes_whole_floats: 3.0 is the class 3, since something else says that these are classes. So it is where cells are
+        accepts_integral_floats: 3.0 is the class 3, since something else says that these are classes. So it is where cells are
             missing, as pandas then writes integers so.
     """
     cells = table.columns[name]
@@ -124,10 +126,10 @@ def single(table: Table, name: str, classes: tuple[str, ...] | None, *, takes_wh
         INTEGER.fullmatch(text) for cell in cells for text in texts(cell)
     )
     if is_decimal and all(map(is_number, numbers)):
-        is_whole = not is_list and all(float(value).is_integer() for value in numbers)
-        if not is_whole or not (takes_whole_floats or None in meanings):
+        is_integral = not is_list and all(float(value).is_integer() for value in numbers)
+        if not is_integral or not (accepts_integral_floats or None in meanings):
             made = regression(table, name, [cell if isinstance(cell, list) else [cell] for cell in meanings])
-            made.notes += integer_note(name) if is_whole else []
+            made.notes += integer_note(name) if is_integral else []
             return made
         cells = [None if value is None else int(value) for value in meanings]
     labels, found = class_indices(table, name, [texts(cell) for cell in cells], classes, notes, is_list=is_list)

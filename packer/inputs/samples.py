@@ -109,7 +109,7 @@ class Inputs:
     layout: str = ""
     # IMAGES as the user named it, for the command that resumes a pack; none of a dataset
     images: tuple[str, ...] = ()
-    # only of object storage, in place of root: where it is, and size and version of each input as they were listed
+    # only of object storage, instead of root: where it is, and size and version of each input as they were listed
     url: str = ""
     states: Column = field(default_factory=lambda: Column("int64", 2))
     # what they are on, as it was when they were listed; none of a dataset, or of object storage
@@ -142,7 +142,7 @@ class Inputs:
     def columns(self) -> dict[str, Column]:
         """Return everything numeric that is known of the inputs, by name."""
         # these names are in the listing's digest, by which a resume knows its inputs
-        return {"targets": self.targets, "lines": self.lines, "places": self.members, **self.extras}
+        return {"targets": self.targets, "lines": self.lines, "members": self.members, **self.extras}
 
     def texts_of(self, indices: Iterable[int]) -> Iterator[bytes]:
         """Yield the texts of these inputs as a store has them one behind the other: of each input all columns."""
@@ -165,7 +165,7 @@ class Inputs:
             targets=moved.pop("targets"),
             refused={new: self.refused[old] for new, old in enumerate(order) if old in self.refused},
             lines=moved.pop("lines"),
-            members=moved.pop("places"),
+            members=moved.pop("members"),
             extras=moved,
             texts={name: [texts[index] for index in order] for name, texts in self.texts.items()},
             boxes=self.boxes and self.boxes.chosen(order),

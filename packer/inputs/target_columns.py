@@ -96,7 +96,7 @@ def _as_known(table: Table, name: str, known: FurtherTarget) -> Labels:
     if known.kind == "regression":
         cells = [parsed(cell) for cell in table.columns[name]]
         return regression(table, name, [cell if isinstance(cell, list) else [cell] for cell in cells])
-    made = single(table, name, known.classes, takes_whole_floats=True)
+    made = single(table, name, known.classes, accepts_integral_floats=True)
     if made.kind == "class" and known.kind == "multi-hot":
         return Labels(as_multi_hot(made.targets, len(known.classes)), "multi-hot", known.classes, notes=made.notes)
     if made.kind != known.kind:

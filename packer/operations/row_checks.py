@@ -17,7 +17,7 @@ from reader.format.check import loadable_beside
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, REJECTED, Block, Manifest
 from reader.format.row_values import RowValues, wrong_extents
-from reader.format.samples import read_placed_samples, read_rejects
+from reader.format.samples import read_rejects, read_samples_with_offsets
 from reader.format.shown import shown
 from reader.format.tensors import ITEM_BYTES, MOST_TEXT_BYTES, TEXTS_FILE, TensorSpec
 
@@ -46,7 +46,7 @@ def wrong_rows(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[
         yield Wrong(shown(name), None, "it is no file of this store, and other programs may load it")
     yield from itertools.islice(_wrong_values(root, manifest), 1)
     if manifest.has_own_sizes:
-        yield from itertools.islice(_wrong_places(root, manifest, blocks), 1)
+        yield from itertools.islice(_wrong_offsets(root, manifest, blocks), 1)
     if manifest.compression:
         yield from itertools.islice(_wrong_frames(root, manifest, blocks), 1)
     if manifest.texts:
@@ -88,16 +88,16 @@ def _wrong_values(root: Path, manifest: Manifest) -> Iterator[Wrong]:
             yield Wrong("_tensordict", (row, row + 1), found[1])
 
 
-def _wrong_places(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
+def _wrong_offsets(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
     """Yield where rows are not one behind the other, or blocks, height and width are not those of the rows."""
     names = ["offsets", "shapes", *(["mask_offsets"] if manifest.has_own_masks else [])]
-    place, largest = 0, np.zeros(3, np.int64)
+    offset, largest = 0, np.zeros(3, np.int64)
     starts = np.array([block.start for block in blocks])
     begins = np.cumsum([0, *(block.size_bytes for block in blocks)])
     for start, columns in pieces(root, manifest, names):
         offsets, shapes = columns["offsets"], columns["shapes"]
         sizes, wrong = wrong_extents(offsets, shapes, columns.get("mask_offsets"), manifest.pixel_bytes)
-        expected = place + np.cumsum(sizes) - sizes
+        expected = offset + np.cumsum(sizes) - sizes
         wrong |= offsets != expected
         if wrong.any():
             row = start + int(wrong.argmax())
@@ -109,9 +109,9 @@ def _wrong_places(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterat
             row = start + int(inside[(offsets[inside] != begins[first:last]).argmax()])
             yield Wrong(MANIFEST, (row, row + 1), "the blocks have other numbers of bytes than their rows")
             return
-        place, largest = int(expected[-1] + sizes[-1]), np.maximum(largest, shapes.max(axis=0))
+        offset, largest = int(expected[-1] + sizes[-1]), np.maximum(largest, shapes.max(axis=0))
     end = manifest.compression.pixel_bytes if manifest.compression else begins[-1]
-    if place != end or largest.tolist() != [manifest.height, manifest.width, manifest.channels]:
+    if offset != end or largest.tolist() != [manifest.height, manifest.width, manifest.channels]:
         yield Wrong(MANIFEST, None, "its blocks, height and width are not those of the rows")
 
 
@@ -158,13 +158,13 @@ def _wrong_texts(root: Path, manifest: Manifest) -> Iterator[Wrong]:
 def _wrong_lines(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
     """Yield lines of samples.jsonl that are elsewhere than the blocks say, or have another target than the row."""
     begins = {block.start: block.samples_offset for block in blocks}
-    lines = read_placed_samples(root, manifest)
+    lines = read_samples_with_offsets(root, manifest)
     for start, columns in pieces(root, manifest, ["targets"]):
         targets = columns["targets"]
         found = list(itertools.islice(lines, len(targets)))
-        for row, (place, _) in enumerate(found, start):
-            if begins.get(row, place) != place:
-                yield Wrong(MANIFEST, (row, row + 1), f"its line begins at byte {place}, not at {begins[row]}")
+        for row, (offset, _) in enumerate(found, start):
+            if begins.get(row, offset) != offset:
+                yield Wrong(MANIFEST, (row, row + 1), f"its line begins at byte {offset}, not at {begins[row]}")
                 return
         yield from _other_targets(manifest, start, [sample.target for _, sample in found], targets)
     for _ in lines:  # more than there are rows is an error of theirs

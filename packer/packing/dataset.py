@@ -211,10 +211,10 @@ class DatasetRows:
         target = job.kind.checked(target, job.class_count)
         self._clock.enter("resize")
         image = to_mode(image, _MODES[job.rows.channels])
-        placed, content = job.geometry.to_row(image, job.geometry.resized(*image.size))
+        row_image, content = job.geometry.to_row(image, job.geometry.resized(*image.size))
         self._clock.enter("other")
         attempt.line = Sample(path, target, None, None, *image.size, {"decoder": "dataset"}).encode()
-        attempt.row = Row(placed.tobytes(), content, *image.size)
+        attempt.row = Row(row_image.tobytes(), content, *image.size)
 
 
 def _roots(dataset: object) -> Roots:

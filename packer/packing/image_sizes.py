@@ -89,13 +89,13 @@ def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tu
         common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
         split, inputs = next(iter(parts.items()))
         images = inputs.base.removesuffix(f"/{split}") if split else inputs.base
-        whole, cut = (
+        uncropped, cropped = (
             _megabytes(counts, options, Geometry(side, side, fit)) for side, fit in ((512, "none"), (224, "crop"))
         )
         raise OptionsError(
             f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
-            f" Leave each its own, up to 512 pixels ({whole}):"
-            f" pack {images} {out} --fit none --max-size 512. Or cut all to one ({cut}):"
+            f" Leave each its own, up to 512 pixels ({uncropped}):"
+            f" pack {images} {out} --fit none --max-size 512. Or cut all to one ({cropped}):"
             " --size 224."
         )
     height, width = next(iter(counts))

@@ -73,8 +73,8 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool) -> 
 
 
 def _in_row(mask: Image.Image, geometry: Geometry) -> bytes:
-    placed, _ = dataclasses.replace(geometry, resample="nearest").to_row(mask, geometry.resized(*mask.size))
-    return placed.tobytes()
+    row_mask, _ = dataclasses.replace(geometry, resample="nearest").to_row(mask, geometry.resized(*mask.size))
+    return row_mask.tobytes()
 
 
 def _values(image: Image.Image) -> Image.Image:

@@ -101,12 +101,12 @@ def measure_remote(
     data.remote.close()
     section = section_of("network", data, count, (SAME_RANGES,), rates)
     loaded = section.ways[-1].gigabytes_per_second
-    whole = data.mapped.pixels.nbytes
+    total_bytes = data.mapped.pixels.nbytes
     return BenchReport(
         store=url,
         rows=len(data),
         row_shape=(data.manifest.height, data.manifest.width, data.manifest.channels),
-        pixel_bytes=whole,
+        pixel_bytes=total_bytes,
         has_own_sizes=data.manifest.has_own_sizes,
         batch_size=size,
         device=str(where),
@@ -120,7 +120,7 @@ def measure_remote(
         sections=(section,),
         not_measured={"later epochs": "they read a complete cache as a local store: pack bench CACHE/<digest>"},
         advice=(
-            f"The first epoch fetches {size_text(whole)}: about {_duration(whole / max(loaded, 1e-9) / 1e9)} at"
+            f"The first epoch fetches {size_text(total_bytes)}: about {_duration(total_bytes / max(loaded, 1e-9) / 1e9)} at"
             f" {size_text(int(loaded * 1e9))}/s.",
         ),
     )

@@ -71,7 +71,7 @@ class Step(list[int]):
         return self._dataset is dataset or self._dataset is None
 
     def made(self) -> Rows[NoReturn]:
-        """Make the batch, for `collate_whole` alone."""
+        """Make the batch, for `collate_batch` alone."""
         return Rows(self._make(), len(self), _refuse_row)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -98,7 +98,7 @@ def ragged_rows(batch: RaggedBatch) -> Rows[ImageBatch]:
     return Rows(batch, len(batch), functools.partial(row_of, batch))
 
 
-def collate_whole(rows: Any) -> Any:
+def collate_batch(rows: Any) -> Any:
     """Collate as torch does by default: what was made at once is given as it is."""
     return rows.batch if isinstance(rows, Rows) else default_collate(rows)
 

@@ -155,7 +155,7 @@ class MemmapDataset(Dataset[Any]):
             StoreError: a file was cut short, or a target, content or shape of any row is none of this store's.
         """
         self.check_files()
-        return self.opened_store.whole
+        return self.opened_store.all_rows
 
     def __getitem__(self, index: Index) -> Any:
         """Return one row (a copy, no batch dimension), a slice (views where rows are contiguous), or a gather (a copy).
@@ -300,7 +300,7 @@ class MemmapDataset(Dataset[Any]):
         return self.of_store(self.opened_store, np.ascontiguousarray(self.store_rows(positions)), groups)
 
     @property
-    def is_whole(self) -> bool:
+    def has_all_rows(self) -> bool:
         """Say whether these are all rows of the store, in its order."""
         return self._rows is None
 
@@ -356,7 +356,7 @@ class MemmapDataset(Dataset[Any]):
             raise ValueError(
                 f"the rows of {self.path} have sizes of their own, which no one array holds. Take dataset[i].pixels.numpy()."
             )
-        pixels = (self.store if self.is_whole else self._slice(slice(None))).pixels.numpy()
+        pixels = (self.store if self.has_all_rows else self._slice(slice(None))).pixels.numpy()
         pixels.flags.writeable = False
         return pixels
 

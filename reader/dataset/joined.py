@@ -78,7 +78,7 @@ class JoinedStores(OpenedStore):
         if self.manifest.compression:
             size_bytes = self._pages[-1] * PAGE_BYTES + manifests[-1].count("pixels")
             self.frames = FrameFile(
-                self._place, self.manifest, self._frame_table(), size_bytes, self.files["pixels"].read
+                self._locate, self.manifest, self._frame_table(), size_bytes, self.files["pixels"].read
             )
         self.mapped.rows = torch.from_numpy(self._numbered())
         named = zip(stores, distinct_names([store.path for store in stores]), self._firsts, strict=True)
@@ -144,7 +144,7 @@ class JoinedStores(OpenedStore):
                 store.check_rows(rows[(rows >= first) & (rows < first + store.manifest.rows)] - first)
             raise
 
-    def _place(self, row: int) -> tuple[str, int]:
+    def _locate(self, row: int) -> tuple[str, int]:
         store, first = next(part for part in reversed(self.parts) if part[1] <= row)
         return str(store.path), row - first
 

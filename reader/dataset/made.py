@@ -85,7 +85,7 @@ def with_extras(opened: OpenedStore, rows: Rows, extras: Mapping[str, Column]) -
 def _changed(opened: OpenedStore, manifest: Manifest, columns: dict[str, torch.Tensor]) -> OpenedStore:
     """Return the store with some tensors in place of its own, or beside them; its files stay open."""
     made = copy.copy(opened)
-    for name in ("views", "whole"):
+    for name in ("views", "all_rows"):
         made.__dict__.pop(name, None)
     made.manifest, made.made = manifest, opened.made | columns
     made.files = {name: file for name, file in opened.files.items() if name not in columns}

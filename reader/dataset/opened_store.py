@@ -152,7 +152,7 @@ class OpenedStore:
         return Views(self.manifest, maps, self.made)
 
     @functools.cached_property
-    def whole(self) -> Batch:
+    def all_rows(self) -> Batch:
         """All of the store, as `views` has it, once targets, content and shapes of all rows are checked.
 
         Raises:

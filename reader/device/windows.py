@@ -52,11 +52,11 @@ class DeviceWindow:
         rows = self.rows()
         if not isinstance(rows, RaggedBatch):
             return gathered(rows, slots)
-        offsets, sizes = self._places
+        offsets, sizes = self._offsets_and_sizes
         return gathered_images(rows, slots, offsets[slots], sizes[slots])
 
     @functools.cached_property
-    def _places(self) -> tuple[Rows, Rows]:
+    def _offsets_and_sizes(self) -> tuple[Rows, Rows]:
         """Where rows begin once the slices, each gathered by its pages, are side by side, and their bytes."""
         begins, sizes, before = [], [], 0
         for start, stop in self.slices:

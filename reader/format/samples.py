@@ -139,10 +139,10 @@ def read_samples(out: Path, manifest: Manifest | None = None) -> Iterator[Sample
     Raises:
         StoreError: a line is none; names the row.
     """
-    return (sample for _, sample in read_placed_samples(out, manifest))
+    return (sample for _, sample in read_samples_with_offsets(out, manifest))
 
 
-def read_placed_samples(out: Path, manifest: Manifest | None = None) -> Iterator[tuple[int, Sample]]:
+def read_samples_with_offsets(out: Path, manifest: Manifest | None = None) -> Iterator[tuple[int, Sample]]:
     """Yield the lines as `read_samples` does, each with the byte of the file where it begins."""
     row, begin = -1, 0
     for row, line in enumerate(_lines(out / SAMPLES)):

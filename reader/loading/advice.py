@@ -123,7 +123,7 @@ def log_ranks(
             *(path, ranks),
         )
     if ranks.world_size > 1 and (is_first or before.world_size == 1):
-        _warn_of_whole_sampler(schedule, ranks)
+        _warn_of_unsharded_sampler(schedule, ranks)
 
 
 def warn_of_few_classes(schedule: Schedule) -> None:
@@ -137,7 +137,7 @@ def warn_of_few_classes(schedule: Schedule) -> None:
         )
 
 
-def _warn_of_whole_sampler(schedule: Schedule, ranks: Ranks) -> None:
+def _warn_of_unsharded_sampler(schedule: Schedule, ranks: Ranks) -> None:
     """Warn where each of several ranks reads all that its sampler gives."""
     if schedule.sampler is not None and not is_distributed(schedule.sampler):
         _log.warning(

@@ -15,7 +15,7 @@ import torch
 from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.format.manifest import PAGE_BYTES
-from reader.loading.remote_ahead import Place, RemoteAhead
+from reader.loading.remote_ahead import PlanIndex, RemoteAhead
 from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
 from reader.loading.shared_residency import host_copy, host_units, reads_of
 from reader.memory import residency as residencies
@@ -132,14 +132,14 @@ class Gathering:
         epoch: int,
         steps: Iterator[Steps],
         window_end: Callable[[int], int],
-        place: Place = lambda position: 0,
+        plan_index: PlanIndex = lambda position: 0,
         windows: int = 1,
         *,
         is_shown: bool = False,
     ) -> Ahead | None:
         """Read the steps' rows ahead from the disk or a network, or return None: they are gathered from memory.
 
-        place: see `tell_plan`.
+        plan_index: see `plan_blocks`.
         windows, is_shown: see `RemoteAhead`.
         window_end: of a position, where reading ahead should pause; see `ReadAhead`.
         """
@@ -151,7 +151,7 @@ class Gathering:
         )
         if remote is not None and not remote.is_complete and self.copy is None:
             return RemoteAhead(
-                self._dataset, remote, steps, units=units, place=place, windows=windows, is_shown=is_shown
+                self._dataset, remote, steps, units=units, plan_index=plan_index, windows=windows, is_shown=is_shown
             )
         if self._is_warm or self._is_packed:
             return None

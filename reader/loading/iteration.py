@@ -214,8 +214,8 @@ class Finish:
 
         made: Any = batch
         # what the compiled part makes of a whole batch; it neither reads rows nor moves masks
-        is_whole = self._source is None and not _has_masks(batch)
-        for is_in_parts, run in itertools.groupby(_chain(transform), functools.partial(_is_in_parts, is_whole)):
+        is_full_batch = self._source is None and not _has_masks(batch)
+        for is_in_parts, run in itertools.groupby(_chain(transform), functools.partial(_is_in_parts, is_full_batch)):
             call = functools.partial(in_modes, list(run))
             is_cut = is_in_parts and isinstance(made, ImageBatch | RaggedBatch)
             made = _called(functools.partial(in_parts, call, threads=self._threads) if is_cut else call, made)
@@ -292,13 +292,15 @@ def _chain(transform: object) -> list[Transform]:
 
 def _is_by_row(transform: object) -> bool:
     """Say whether a transform, and all that it calls, is of this package and makes of a row the same in any batch."""
-    is_whole = getattr(transform, "of_whole_batch", False) or getattr(transform, "has_own_threads", False)
-    return _is_of_reader(transform) and not is_whole and all(map(_is_by_row, getattr(transform, "transforms", [])))
+    is_called_once = getattr(transform, "needs_full_batch", False) or getattr(transform, "has_own_threads", False)
+    return (
+        _is_of_reader(transform) and not is_called_once and all(map(_is_by_row, getattr(transform, "transforms", [])))
+    )
 
 
-def _is_in_parts(is_whole: bool, transform: object) -> bool:
-    """Say whether a transform is called with some rows at a time; is_whole: not where the compiled part takes a batch."""
-    return _is_by_row(transform) and not (is_whole and getattr(transform, "is_compiled", False))
+def _is_in_parts(is_full_batch: bool, transform: object) -> bool:
+    """Say whether a transform is called with some rows at a time; is_full_batch: not where the compiled part takes a batch."""
+    return _is_by_row(transform) and not (is_full_batch and getattr(transform, "is_compiled", False))
 
 
 def _has_masks(batch: Batch) -> bool:

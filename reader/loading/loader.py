@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.data import Dataset
 
-from reader.dataset.collate import collate_whole
+from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
 from reader.loading import schedule as schedules
@@ -128,7 +128,7 @@ class MemmapLoader:
     generator: torch.Generator | None = None
     multiprocessing_context = None
     worker_init_fn = None
-    collate_fn = staticmethod(collate_whole)
+    collate_fn = staticmethod(collate_batch)
 
     def __init__(
         self,

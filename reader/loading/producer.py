@@ -16,7 +16,7 @@ from reader.device.transfer import CudaCopier
 from reader.device.windows import Sent, in_windows
 from reader.loading.host_batches import Gathering, HostBatches
 from reader.loading.prefetch import Begun, Claim, overlapped, paced
-from reader.loading.remote_ahead import nodes_here, tell_plan
+from reader.loading.remote_ahead import nodes_here, plan_blocks
 from reader.loading.schedule import Schedule
 from reader.rows import Steps
 from reader.store import Batch, RaggedBatch
@@ -96,9 +96,9 @@ class Producer:
         # several canonical nodes are in a window each
         has_windows = self._schedule.order == "block" and self._schedule.nodes is None
         ends = self._schedule.window_end(epoch) if has_windows else _no_window
-        place, windows = tell_plan(self._schedule, epoch), len(nodes_here(self._schedule))
+        plan_index, windows = plan_blocks(self._schedule, epoch), len(nodes_here(self._schedule))
         is_shown = self._schedule.cut.rank == 0
-        ahead = self._gathering.read_ahead(epoch, steps, ends, place, windows, is_shown=is_shown)
+        ahead = self._gathering.read_ahead(epoch, steps, ends, plan_index, windows, is_shown=is_shown)
         try:
             for group in steps if ahead is None else ahead:
                 batches = self._gathering.begin(group.batches, ahead)

@@ -35,7 +35,7 @@ _AHEAD_BYTES = 512 << 20
 LOG_SECONDS = 60.0
 
 # Of a position of an epoch where in its planned order of blocks it is.
-Place = Callable[[int], int]
+PlanIndex = Callable[[int], int]
 
 
 class RemoteAhead:
@@ -43,7 +43,7 @@ class RemoteAhead:
 
     Args:
         units: what to read of the file for rows: themselves, or pages.
-        place: see `tell_plan`.
+        plan_index: see `plan_blocks`.
         windows: of shuffle="block", that are read at once.
         is_shown: whether a terminal shows how the cache grows.
 
@@ -57,12 +57,18 @@ class RemoteAhead:
         steps: Iterator[Steps],
         *,
         units: Callable[[Rows], Rows],
-        place: Place,
+        plan_index: PlanIndex,
         windows: int = 1,
         is_shown: bool = False,
     ) -> None:
         self._line = CacheLine(remote, is_shown=is_shown)
-        self._dataset, self._remote, self._steps, self._units, self._place = dataset, remote, steps, units, place
+        self._dataset, self._remote, self._steps, self._units, self._plan_index = (
+            dataset,
+            remote,
+            steps,
+            units,
+            plan_index,
+        )
         self._row_bytes = dataset.manifest.row_bytes
         # a small cache holds a window too, which is read now, and what the next epoch begins with
         held, most = windows * window_bytes(dataset.manifest), windows * _AHEAD_BYTES
@@ -87,7 +93,7 @@ class RemoteAhead:
             if not self._waiting:
                 return
             steps, blocks = self._waiting.popleft()
-            self._remote.reached = self._place(steps.starts[0])
+            self._remote.reached = self._plan_index(steps.starts[0])
             self._asked.difference_update(blocks)
             self._asked_bytes -= sum(map(self._remote.folder.size, blocks))
             self._rows_bytes -= self._bytes_of(steps)
@@ -163,23 +169,23 @@ def blocks_of(dataset: MemmapDataset, remote: RemoteStore, rows: Rows) -> list[i
     return list(map(int, np.unique(np.concatenate(found))))
 
 
-def tell_plan(schedule: Schedule, epoch: int) -> Place:
+def plan_blocks(schedule: Schedule, epoch: int) -> PlanIndex:
     """Inform a cache that cannot hold all in which order this epoch and the next one use its blocks, where that is known.
 
     Returns where in the first order the blocks of a position stand; 0 where there is none.
     """
     remote = schedule.dataset.remote
-    is_known = schedule.order in ("block", "sequential") and schedule.has_whole_epochs
+    is_known = schedule.order in ("block", "sequential") and schedule.has_full_epochs
     if remote is None or not _is_small(remote) or not is_known:
         return lambda position: 0
     windows, later = _in_order(schedule, epoch, remote), _in_order(schedule, epoch + 1, remote)
     remote.plan([[block for window in order for block in window.blocks] for order in (windows, later)])
     # of windows that canonical nodes read beside each other, the first that is not read whole
     stops = [*itertools.accumulate((window.stop for window in windows), max)]
-    places = [*itertools.accumulate((len(window.blocks) for window in windows), initial=0)]
+    indices = [*itertools.accumulate((len(window.blocks) for window in windows), initial=0)]
     # a rank's batch stands behind those of the ranks before it in the step
     behind = 0 if schedule.nodes is None else schedule.cut.rank * schedule.batch_size
-    return lambda position: places[min(bisect.bisect_right(stops, position - behind), len(windows) - 1)]
+    return lambda position: indices[min(bisect.bisect_right(stops, position - behind), len(windows) - 1)]
 
 
 def nodes_here(schedule: Schedule) -> range:
@@ -278,7 +284,7 @@ def _in_order(schedule: Schedule, epoch: int, remote: RemoteStore) -> list[_Wind
         for spans in _windows(schedule, node, epoch):
             positions = np.concatenate([np.arange(start, stop) for start, stop in spans])
             stop = begin + len(positions)
-            # place 6 of node 1 of 4 is position 25
+            # row 6 of the order of node 1 of 4 is position 25
             start, end = (begin, stop) if nodes is None else (begin * nodes.nodes + node, stop * nodes.nodes)
             found.append(_Window(start, end, node, blocks_of(dataset, remote, dataset.store_rows(positions))))
             begin = stop

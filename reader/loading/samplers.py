@@ -130,7 +130,7 @@ class RASampler(Sampler[int]):
     """Repeated augmentation: each row several times in an epoch, augmented otherwise each time. See https://arxiv.org/abs/1901.09335.
 
     As torchvision's references/classification and timm (there RepeatAugSampler): the order is shuffled, each row stands in it
-    `repetitions` times, the ranks take its places in turn, and an epoch ends after as many rows as there are: 1 of
+    `repetitions` times, the ranks take its positions in turn, and an epoch ends after as many rows as there are: 1 of
     `repetitions` rows comes up in it, all ranks together. MemmapLoader sets its epoch.
 
     Args:
@@ -173,9 +173,9 @@ class RASampler(Sampler[int]):
         count = len(self.dataset)
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
-        places = self.rank + self.num_replicas * torch.arange(len(self))
+        positions = self.rank + self.num_replicas * torch.arange(len(self))
         # [7, 7, 7, 2, 2, 2, ..] of two ranks -> [7, 7, 2, ..] and [7, 2, 2, ..]
-        return iter(order[places // self.repetitions].tolist())
+        return iter(order[positions // self.repetitions].tolist())
 
     def set_epoch(self, epoch: int) -> None:
         """Shuffle the next pass as this epoch."""

@@ -97,8 +97,8 @@ class Schedule:
             self._cumulative = checked_weights(weights, len(dataset))
             self.part = _drawn_part(dataset, self._cumulative)
         by = self._cumulative if self._mixture is None else self._mixture.pattern
-        epochs = None if self.has_whole_epochs else np.array([self.epoch_rows])
-        if canonical_nodes is not None and not (order == "block" and self.has_whole_epochs):
+        epochs = None if self.has_full_epochs else np.array([self.epoch_rows])
+        if canonical_nodes is not None and not (order == "block" and self.has_full_epochs):
             raise ValueError("canonical_nodes is for shuffle='block', in epochs of all rows. Leave it out.")
         self.nodes = None if canonical_nodes is None else CanonicalNodes(len(dataset), canonical_nodes)
         nodes = None if canonical_nodes is None else np.array([0, canonical_nodes])
@@ -111,7 +111,7 @@ class Schedule:
         return self.order if self.nodes is None else f"{self.order} over {self.nodes.nodes} canonical nodes"
 
     @property
-    def has_whole_epochs(self) -> bool:
+    def has_full_epochs(self) -> bool:
         """Whether an epoch of the order is one pass over all rows."""
         return self.epoch_rows == len(self.dataset)
 
@@ -173,8 +173,8 @@ class Schedule:
     def shared_rows(self, position: int) -> int:
         """Return how many rows of all ranks' step at this position count, where some come twice; else 0."""
         left = self.cut.count - position
-        whole = self.batch_size * self.cut.world_size
-        comes_twice = self.pad and left < whole and left % self.cut.world_size
+        step_rows = self.batch_size * self.cut.world_size
+        comes_twice = self.pad and left < step_rows and left % self.cut.world_size
         return left if self.sampler is None and comes_twice else 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -223,8 +223,8 @@ class Schedule:
         if self.sampler is not None:
             return len(cast(Sized, self.sampler)) * (self.batch_size if yields_batches(self.sampler) else 1)
         steps = self.cut.steps()
-        whole = self.batch_size * self.cut.world_size
-        start, stop = self.cut.span((steps - 1) * whole) if steps else (0, 0)
+        step_rows = self.batch_size * self.cut.world_size
+        start, stop = self.cut.span((steps - 1) * step_rows) if steps else (0, 0)
         return max(0, steps - 1) * self.batch_size + stop - start
 
     def steps(self, epoch: int, position: int, items: Iterator[Item], group_bytes: int) -> Iterator[Steps]:
@@ -375,7 +375,7 @@ def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, 
 def _rows_id(dataset: MemmapDataset, *others: npt.NDArray[Any] | None) -> int:
     """Return a number that differs where the same positions would be other rows; others: what else decides that."""
     known = int(dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
-    rows = None if dataset.is_whole else dataset.store_rows(np.arange(len(dataset)))
+    rows = None if dataset.has_all_rows else dataset.store_rows(np.arange(len(dataset)))
     for array in (rows, *others):
         known = known if array is None else known ^ zlib.crc32(array.tobytes())
     return known

@@ -41,7 +41,7 @@ _adding = threading.RLock()
 
 def rows_read(dataset: MemmapDataset) -> Rows | None:
     """Return the rows of the store that a dataset has, sorted and each once; None: all."""
-    if dataset.is_whole:
+    if dataset.has_all_rows:
         return None
     is_read = np.zeros(dataset.mapped.targets.shape[0], dtype=bool)
     is_read[dataset.store_rows(np.arange(len(dataset)))] = True
@@ -164,7 +164,7 @@ def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, ..
 
 
 def _byte_of(begins: Rows, sizes: Rows) -> Callable[[], int]:
-    """Return what draws the place of one byte of these spans; not seeded, see `residency.cached_share`."""
+    """Return what draws the offset of one byte of these spans; not seeded, see `residency.cached_share`."""
     draw = random.SystemRandom().randrange
 
     def byte() -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import ConcatDataset, Subset, default_collate
 
-from reader.dataset.collate import collate_whole
+from reader.dataset.collate import collate_batch
 from reader.dataset.columns import ColumnDataset
 from reader.dataset.concat import concat
 from reader.dataset.dataset import MemmapDataset
@@ -62,7 +62,7 @@ def checked_collate(collate_fn: object) -> Collate | None:
     Raises:
         TypeError: it cannot be called.
     """
-    if collate_fn is None or collate_fn in (default_collate, collate_whole):
+    if collate_fn is None or collate_fn in (default_collate, collate_batch):
         return None
     if not callable(collate_fn):
         raise TypeError(f"collate_fn is {collate_fn!r}, expected a function of a list of samples.")

@@ -31,22 +31,24 @@ _PIECE_BYTES = 2 << 20
 # Brings bytes of the file into memory: (first byte, how many, first byte of memory) each, as a `RowFile` of bytes.
 ReadBytes = Callable[[memoryview, Sequence[Read]], None]
 # Names a row: the path of its store, and its number there.
-Place = Callable[[int], tuple[str, int]]
+Locate = Callable[[int], tuple[str, int]]
 
 
 class FrameFile:
     """The frames of a store.
 
     Args:
-        place: of a row, the path of its store and its number there, for errors.
+        locate: of a row, the path of its store and its number there, for errors.
         table: int64[N, 2], where each row's frame begins and ends in the file.
         size_bytes: of the file.
         read: reads the file.
     """
 
-    def __init__(self, place: Place, manifest: Manifest, table: torch.Tensor, size_bytes: int, read: ReadBytes) -> None:
+    def __init__(
+        self, locate: Locate, manifest: Manifest, table: torch.Tensor, size_bytes: int, read: ReadBytes
+    ) -> None:
         frames.library()
-        self._place, self._channels, self._has_masks = place, manifest.channels, manifest.has_own_masks
+        self._locate, self._channels, self._has_masks = locate, manifest.channels, manifest.has_own_masks
         self._read = read
         self._sides = np.array([manifest.height, manifest.width])
         self.table, self.size_bytes = table, size_bytes
@@ -129,16 +131,17 @@ class FrameFile:
     ) -> None:
         """Read, unpack and restore some rows: out has exactly their bytes."""
         packed = np.empty(int(lengths.sum()), np.uint8)
-        places = np.cumsum(lengths) - lengths
-        read(packed.data, _joined(begins, lengths, places))
+        offsets = np.cumsum(lengths) - lengths
+        read(packed.data, _joined(begins, lengths, offsets))
         each = [
-            packed[place : place + length].data for place, length in zip(places.tolist(), lengths.tolist(), strict=True)
+            packed[offset : offset + length].data
+            for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True)
         ]
         if damage := frames.unpack_rows(each, shapes, self._channels, out, has_masks=self._has_masks):
             raise self._error(int(rows[damage[0]]), damage[1])
 
     def _error(self, row: int, what: str) -> StoreError:
-        where, number = self._place(row)
+        where, number = self._locate(row)
         return StoreError(f"{where}: row {number}: {what}. The store is damaged: run pack verify {where}")
 
 
@@ -149,8 +152,8 @@ def mapped_bytes(path: Path, size_bytes: int) -> ReadBytes:
     def read(memory: memoryview, reads: Sequence[Read]) -> None:
         """Bring bytes of the file into memory."""
         into = np.frombuffer(memory, np.uint8)
-        for start, count, place in reads:
-            into[place : place + count] = mapped[start : start + count]
+        for start, count, offset in reads:
+            into[offset : offset + count] = mapped[start : start + count]
 
     return read
 
@@ -165,9 +168,9 @@ def _pieces(ends: Rows) -> list[tuple[int, int]]:
     return list(itertools.pairwise(bounds))
 
 
-def _joined(begins: Rows, lengths: Rows, places: Rows) -> list[Read]:
-    """Plan the reads of frames; those that are together are read at once: (first byte, bytes, place in memory)."""
+def _joined(begins: Rows, lengths: Rows, offsets: Rows) -> list[Read]:
+    """Plan the reads of frames; those that are together are read at once: (first byte, bytes, offset in memory)."""
     firsts = np.append(0, np.flatnonzero(begins[1:] != begins[:-1] + lengths[:-1]) + 1)
-    stops = np.append(places, places[-1] + lengths[-1])
-    counts = stops[np.append(firsts[1:], len(begins))] - places[firsts]
-    return list(zip(begins[firsts].tolist(), counts.tolist(), places[firsts].tolist(), strict=True))
+    stops = np.append(offsets, offsets[-1] + lengths[-1])
+    counts = stops[np.append(firsts[1:], len(begins))] - offsets[firsts]
+    return list(zip(begins[firsts].tolist(), counts.tolist(), offsets[firsts].tolist(), strict=True))

@@ -38,7 +38,7 @@ class Copies:
     def __init__(self, pieces: int) -> None:
         self._pieces = pieces
         self._outcomes: list[BaseException | None] = []
-        self._whole: SimpleQueue[None] = SimpleQueue()
+        self._completed: SimpleQueue[None] = SimpleQueue()
         # set where one has failed, or nobody wants them any more: pieces that are not begun are skipped
         self.is_canceled = False
         self._process = os.getpid()
@@ -55,12 +55,12 @@ class Copies:
         self._outcomes.append(error)
         # whoever waits is woken once, by the last; two that both see all there wake it twice, which nobody feels
         if self.are_done:
-            self._whole.put(None)
+            self._completed.put(None)
 
     def wait(self) -> None:
         """Wait for all of them; raises what one has raised."""
         if not self.are_done:
-            self._whole.get()
+            self._completed.get()
         for error in self._outcomes:
             if error is not None:
                 raise error
@@ -70,7 +70,7 @@ class Copies:
         self.is_canceled = True
         # a process that was forked has none of the threads
         if not self.are_done and os.getpid() == self._process:
-            self._whole.get()
+            self._completed.get()
 
 
 # For one thread to do: a call, its arguments, and what it is a part of.

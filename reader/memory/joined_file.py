@@ -93,13 +93,13 @@ def map_pieces(pieces: Sequence[FileSpan], unit_bytes: int) -> torch.Tensor:
     if not total_bytes:
         return torch.empty(0, dtype=torch.uint8, device="cpu")
     try:
-        whole = mmap.mmap(-1, total_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+        memory = mmap.mmap(-1, total_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     except (OSError, OverflowError) as e:
         raise StoreError(f"{len(pieces)} files need {total_bytes} bytes of addresses side by side: {e}.") from None
-    start = ctypes.addressof(ctypes.c_char.from_buffer(whole))
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for piece in pieces:
         _map_over(start + piece.first * unit_bytes, piece.path, piece.count * unit_bytes)
-    return torch.frombuffer(whole, dtype=torch.uint8)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 # <sys/mman.h> of Linux and macOS

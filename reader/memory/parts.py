@@ -45,12 +45,12 @@ def in_parts(call: Callable[[Any], Any], batch: Batch, threads: int) -> Any:
         """Make one part of the result."""
         one_thread()
         context.run(transform_threads.set, 1)
-        made[n] = joined.placed(context.run(call, _rows(batch, *spans[n])), spans[n][0])
+        made[n] = joined.write_part(context.run(call, _rows(batch, *spans[n])), spans[n][0])
 
     # such as the epoch that is running
     each = [(n, contextvars.copy_context()) for n in range(len(spans))]
     on_threads("transform", threads, part, each).wait()
-    return joined.whole(made)
+    return joined.result(made)
 
 
 def _spans(batch: Batch, threads: int) -> list[tuple[int, int]]:
@@ -79,28 +79,28 @@ class _Joined:
         # one for each tensor of the result, as long as the batch, made by the first part that is done
         self._tensors: dict[tuple[int, ...], torch.Tensor] = {}
 
-    def placed(self, made: Any, start: int, key: tuple[int, ...] = ()) -> Any:
+    def write_part(self, made: Any, start: int, key: tuple[int, ...] = ()) -> Any:
         """Write a part's tensors, and return what is left to join."""
         if isinstance(made, torch.Tensor):
             self._room(made, key)[start : start + len(made)] = made
             return None
         if isinstance(made, list | tuple):
-            return type(made)(self.placed(each, start, (*key, n)) for n, each in enumerate(made))
+            return type(made)(self.write_part(each, start, (*key, n)) for n, each in enumerate(made))
         if not isinstance(made, ImageBatch):
             raise TypeError(
                 f"a transform of some rows gave a {type(made).__name__}, expected an ImageBatch or tensors."
             )
-        self.placed(made.pixels, start, key)
+        self.write_part(made.pixels, start, key)
         return made
 
-    def whole(self, made: Sequence[Any], key: tuple[int, ...] = ()) -> Any:
-        """Return the result of all parts, given what `placed` returned for each."""
+    def result(self, made: Sequence[Any], key: tuple[int, ...] = ()) -> Any:
+        """Return the result of all parts, given what `write_part` returned for each."""
         first = made[0]
         if first is None:
             return self._tensors[key]
         if isinstance(first, list | tuple):
             each = zip(*made, strict=True)
-            return type(first)(self.whole(parts, (*key, n)) for n, parts in enumerate(each))
+            return type(first)(self.result(parts, (*key, n)) for n, parts in enumerate(each))
         pixels = self._tensors[key]
         content = None
         if any(part.content is not None for part in made):

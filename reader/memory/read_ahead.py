@@ -168,21 +168,21 @@ class ReadAhead:
         """Start the reads of a chunk into the memory of its steps; what comes twice is copied once it is read."""
         assert isinstance(self._file, RowFile)
         reads, slots, count = plan_reads(rows, self._row_bytes)
-        places, copies = [self._unwanted] * count, []
-        wanted = itertools.chain.from_iterable(part.places() for part in parts)
-        for slot, place in zip(slots.tolist(), wanted, strict=True):
-            if places[slot] is self._unwanted:
-                places[slot] = place
+        destinations, copies = [self._unwanted] * count, []
+        wanted = itertools.chain.from_iterable(part.destinations() for part in parts)
+        for slot, destination in zip(slots.tolist(), wanted, strict=True):
+            if destinations[slot] is self._unwanted:
+                destinations[slot] = destination
             else:
-                copies.append((places[slot], place))
+                copies.append((destinations[slot], destination))
         scatter = self._file.scatter
 
         def read(group: Sequence[Read]) -> None:
             with stage("read"):
-                scatter(places, group)
+                scatter(destinations, group)
 
         each = [(group,) for group in tasks(reads, self._row_bytes)]
-        return _Chunk(None, slots, on_threads("read", READERS, read, each), places, copies)
+        return _Chunk(None, slots, on_threads("read", READERS, read, each), destinations, copies)
 
     def _read(self, memory: memoryview, group: Sequence[Read]) -> None:
         with stage("read"):
@@ -204,7 +204,7 @@ class _StepRows:
     end: int
     into: torch.Tensor | None = None
 
-    def places(self) -> Iterator[memoryview]:
+    def destinations(self) -> Iterator[memoryview]:
         """Cut the memory into rows."""
         assert self.into is not None
         flat, size_bytes = self.into.view(-1).numpy().data, self.into.shape[1]
@@ -215,13 +215,13 @@ class _StepRows:
 class _Chunk:
     """Rows read together: once all reads are done, the i-th is in memory.rows[slots[i]], or where its step's rows are.
 
-    places: of the slots, in the memory of steps. copies: from where to where what comes twice is copied.
+    destinations: of the slots, in the memory of steps. copies: from where to where what comes twice is copied.
     """
 
     memory: RowMemory | None
     slots: Rows
     reads: Copies
-    places: list[memoryview] = field(default_factory=list)
+    destinations: list[memoryview] = field(default_factory=list)
     copies: list[tuple[memoryview, memoryview]] = field(default_factory=list)
     taken: int = 0
 
@@ -231,11 +231,11 @@ class _Chunk:
             with stage("wait"):
                 self.reads.wait()
         self.reads.wait()
-        for read, place in self.copies:
-            place[:] = read
+        for read, destination in self.copies:
+            destination[:] = read
         self.let_go()
 
     def let_go(self) -> None:
-        """Leave the memory to those who have it: a thread that reads nothing more still names the places."""
-        self.places.clear()
+        """Leave the memory to those who have it: a thread that reads nothing more still names the destinations."""
+        self.destinations.clear()
         self.copies.clear()

@@ -50,7 +50,7 @@ class Reads:
     size_bytes: of all rows that are read, each counted once.
     missing_bytes: of those, what a copy in this process would still take; None: all.
     processes: of this host that read so.
-    offset: draws the place of one byte that is read; None: they are all of the file.
+    offset: draws the offset of one byte that is read; None: they are all of the file.
     pieces: of each of several files what is read of it; the other fields are then of all, path and offset of the largest.
     """
 

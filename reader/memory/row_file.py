@@ -33,8 +33,8 @@ READERS = 8
 _GAP_BYTES = 128 << 10
 # O_DIRECT wants offset, length and memory at multiples of the disk's logical block: 512 bytes, on some disks 4096.
 _BLOCKS = (512, 4096)
-# Rows of this size and more are read past the page cache each to a place of its own: 0.02 s of CPU a GB, like reads of 8 MiB
-# into one place (150 kB rows, 2026-11-23). Smaller ones would make the list of places long.
+# Rows of this size and more are read past the page cache, each to its own destination: 0.02 s of CPU a GB, like reads of 8 MiB
+# into one destination (150 kB rows, 2026-11-23). Smaller ones would make the list of destinations long.
 _LEAST_SCATTERED_BYTES = 16 << 10
 # Rows whose size shares few factors with a block leave up to this much room between two reads in memory.
 _MOST_PADDING_BYTES = 256 << 10
@@ -60,7 +60,7 @@ class RowReader(Protocol):
 
 
 class RowFile:
-    """A file of rows, open for reads at any place from any thread.
+    """A file of rows, open for reads at any offset from any thread.
 
     Args:
         path: the file.
@@ -116,10 +116,10 @@ class RowFile:
         """Say whether `scatter` takes this file."""
         return self.is_direct and self.row_bytes % self.align == 0 and self.row_bytes >= _LEAST_SCATTERED_BYTES
 
-    def scatter(self, places: Sequence[memoryview], reads: Sequence[Read]) -> None:
-        """Bring rows to memory where the row of slot i goes to places[i], aligned to `align`; raises as `read`."""
+    def scatter(self, destinations: Sequence[memoryview], reads: Sequence[Read]) -> None:
+        """Bring rows to memory where the row of slot i goes to destinations[i], aligned to `align`; raises as `read`."""
         for row, count, slot in reads:
-            self._fill(places[slot : slot + count], row * self.row_bytes, count * self.row_bytes)
+            self._fill(destinations[slot : slot + count], row * self.row_bytes, count * self.row_bytes)
 
     def read(self, memory: memoryview, reads: Sequence[Read]) -> None:
         """Bring rows to their slots of memory.
@@ -131,8 +131,8 @@ class RowFile:
         for row, count, slot in reads:
             start, size = row * self.row_bytes, count * self.row_bytes
             before, behind = start % self.align, -(start + size) % self.align
-            place = slot * self.row_bytes
-            self._fill([memory[place - before : place + size + behind]], start - before, before + size)
+            offset = slot * self.row_bytes
+            self._fill([memory[offset - before : offset + size + behind]], start - before, before + size)
             if self._forget:
                 os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_DONTNEED)
 
@@ -215,10 +215,10 @@ class RowMemory:
         size = count * row_bytes
         # numpy asks for huge pages where torch does not; they begin where the slice does
         allocate = _reserved if is_reserved else _allocated
-        whole = allocate(size + _BLOCKS[-1] + _HUGE_PAGE_BYTES)
-        begin = -whole.ctypes.data % _HUGE_PAGE_BYTES
-        self.bytes = whole[begin : begin + size + _BLOCKS[-1]].data
-        self.rows = torch.from_numpy(whole[begin : begin + size].reshape(count, row_bytes))
+        allocation = allocate(size + _BLOCKS[-1] + _HUGE_PAGE_BYTES)
+        begin = -allocation.ctypes.data % _HUGE_PAGE_BYTES
+        self.bytes = allocation[begin : begin + size + _BLOCKS[-1]].data
+        self.rows = torch.from_numpy(allocation[begin : begin + size].reshape(count, row_bytes))
 
 
 def plan_reads(rows: Rows, row_bytes: int, align: int = 1) -> tuple[list[Read], Rows, int]:
@@ -232,15 +232,15 @@ def plan_reads(rows: Rows, row_bytes: int, align: int = 1) -> tuple[list[Read], 
         ([(2, 2, 0), (9, 1, 2)], [2, 0, 1, 2], 3)
     """
     starts, stops = _runs(rows, row_bytes)
-    places, count = _places(starts, stops - starts, row_bytes, align)
+    slots, count = _slots(starts, stops - starts, row_bytes, align)
     run = np.searchsorted(starts, rows, side="right") - 1
     most = max(1, READ_BYTES // row_bytes)
     reads = [
-        (row, min(most, stop - row), place + row - start)
-        for start, stop, place in zip(starts.tolist(), stops.tolist(), places.tolist(), strict=True)
+        (row, min(most, stop - row), slot + row - start)
+        for start, stop, slot in zip(starts.tolist(), stops.tolist(), slots.tolist(), strict=True)
         for row in range(start, stop, most)
     ]
-    return reads, places[run] + rows - starts[run], count
+    return reads, slots[run] + rows - starts[run], count
 
 
 def reads_in_order(rows: Rows) -> list[Read]:
@@ -276,14 +276,14 @@ def _runs(rows: Rows, row_bytes: int) -> tuple[Rows, Rows]:
     return wanted[np.append(0, cuts)], wanted[np.append(cuts, len(wanted)) - 1] + 1
 
 
-def _behind(places: Sequence[memoryview], done: int) -> Sequence[memoryview]:
-    """Return the memory behind the first bytes of all places."""
+def _behind(destinations: Sequence[memoryview], done: int) -> Sequence[memoryview]:
+    """Return the memory behind the first bytes of all destinations."""
     left = []
-    for place in places if done else ():
-        if done < len(place):
-            left.append(place[done:])
-        done = max(0, done - len(place))
-    return left or places
+    for destination in destinations if done else ():
+        if done < len(destination):
+            left.append(destination[done:])
+        done = max(0, done - len(destination))
+    return left or destinations
 
 
 def _allocated(size_bytes: int) -> npt.NDArray[np.uint8]:
@@ -300,7 +300,7 @@ def _reserved(size_bytes: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(mapped, np.uint8)
 
 
-def _places(starts: Rows, counts: Rows, row_bytes: int, align: int) -> tuple[Rows, int]:
+def _slots(starts: Rows, counts: Rows, row_bytes: int, align: int) -> tuple[Rows, int]:
     """Return the first slot of each run, and how many slots all need.
 
     A row may be only where its offset in memory is its offset in the file, modulo align: its slot is its number, modulo

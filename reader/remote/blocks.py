@@ -80,9 +80,9 @@ class BlockFetcher:
         """Take the order in which blocks are used in this epoch, and in the next one."""
         self._plan = Plan(orders)
 
-    def reach(self, place: int) -> None:
-        """Note that the reader is at this place of this epoch's order."""
-        self._plan.reach(place)
+    def reach(self, index: int) -> None:
+        """Note that the reader is at this index of this epoch's order."""
+        self._plan.reach(index)
 
     def ahead(self, blocks: Sequence[int], soon: int = 0) -> None:
         """Begin to fetch blocks that will be wanted, in this order; nothing says whether they came.
@@ -255,14 +255,14 @@ class BlockFetcher:
         starts, name, wrong = self._folder.starts, self._source.name(PIXELS), 0
         for _ in range(_TRIES):
             try:
-                whole = self._source.read_pixels(self._folder.objects, starts[run[0]], starts[run[-1] + 1])
+                fetched = self._source.read_pixels(self._folder.objects, starts[run[0]], starts[run[-1] + 1])
             except StoreError as e:
                 raise self._replaced(e) from None
             base = starts[run[0]]
-            parts = [whole[starts[block] - base : starts[block + 1] - base] for block in run]
+            parts = [fetched[starts[block] - base : starts[block + 1] - base] for block in run]
             differing = [b for b, part in zip(run, parts, strict=True) if zlib.crc32(part) != self._folder.crcs[b]]
             if not differing:
-                return whole
+                return fetched
             wrong = differing[0]
         first, stop = self._folder.rows[wrong]
         raise self._replaced(

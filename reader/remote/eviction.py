@@ -24,40 +24,40 @@ class Plan:
 
     def __init__(self, orders: Iterable[Iterable[int]] = ()) -> None:
         """orders: of blocks, each as often as it is used."""
-        # each block's places, rising
-        self._places = [_places(order) for order in orders]
+        # each block's uses, rising
+        self._uses = [_uses_of_blocks(order) for order in orders]
         self._reached = 0
 
     @property
     def is_known(self) -> bool:
         """Whether there is an order."""
-        return bool(self._places)
+        return bool(self._uses)
 
-    def reach(self, place: int) -> None:
-        """Note that what stands before this place of the first order was used."""
-        self._reached = max(self._reached, place)
+    def reach(self, index: int) -> None:
+        """Note that what stands before this index of the first order was used."""
+        self._reached = max(self._reached, index)
 
     def next_use(self, block: int) -> tuple[int, int]:
         """Return a key that is larger the later a block is used."""
-        if not self._places:
+        if not self._uses:
             digest = hashlib.blake2b(block.to_bytes(8, "little"), digest_size=8).digest()
             return 0, int.from_bytes(digest, "little")
-        if (place := self._next_place(block)) is not None:
-            return 0, place
-        later = self._places[-1].get(block)
+        if (index := self._next_use(block)) is not None:
+            return 0, index
+        later = self._uses[-1].get(block)
         return (1, later[0]) if later else (2, 0)
 
-    def _next_place(self, block: int) -> int | None:
-        """Return the first place of a block that is not behind what is used now; None: this epoch uses it no more."""
-        places = self._places[0].get(block, [])
-        index = bisect.bisect_left(places, self._reached)
-        return places[index] if index < len(places) else None
+    def _next_use(self, block: int) -> int | None:
+        """Return the first index of a block that is not behind what is used now; None: this epoch uses it no more."""
+        uses = self._uses[0].get(block, [])
+        index = bisect.bisect_left(uses, self._reached)
+        return uses[index] if index < len(uses) else None
 
 
-def _places(order: Iterable[int]) -> dict[int, list[int]]:
+def _uses_of_blocks(order: Iterable[int]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for place, block in enumerate(order):
-        found.setdefault(block, []).append(place)
+    for index, block in enumerate(order):
+        found.setdefault(block, []).append(index)
     return found
 
 

@@ -35,8 +35,8 @@ class Face:
     def __init__(self, url: str, cache: str | os.PathLike[str] | None) -> None:
         self._fetched: set[int] = set()
         with contextlib.ExitStack() as made:
-            place = made.enter_context(Scratch("url")) if cache is None else cache
-            self._remote = RemoteStore(url, place)
+            cache_folder = made.enter_context(Scratch("url")) if cache is None else cache
+            self._remote = RemoteStore(url, cache_folder)
             made.callback(self._remote.close)
             self._folder = self._remote.root if self._remote.is_complete else _made(self._remote, made)
             self._kept = made.pop_all()

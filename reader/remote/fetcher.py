@@ -56,7 +56,7 @@ class Session:
                 self._blocks = BlockFetcher(*self._opened, self._limit)
             return self._blocks
 
-    def place(self) -> str:
+    def folder(self) -> str:
         """Return in which folder below the URL the store is; "": there."""
         assert self._opened is not None
         source = self._opened[1]
@@ -72,13 +72,13 @@ class Session:
 
     def answer(self, question: dict[str, Any]) -> Any:
         """Do what is asked."""
-        if place := question.get("reached"):
-            self.blocks.reach(place)
+        if index := question.get("reached"):
+            self.blocks.reach(index)
         match question["ask"]:
             case "open":
                 return self.open(question["url"], question["cache"], question["limit"], question["digest"])
-            case "place":
-                return self.place()
+            case "folder":
+                return self.folder()
             case "ensure":
                 return self.blocks.ensure(question["blocks"])
             case "ahead":

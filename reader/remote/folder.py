@@ -108,7 +108,7 @@ def check_cache_size(folder: CacheFolder, limit: int | None) -> None:
         )
 
 
-def check_cache_place(cache: Path) -> None:
+def check_cache_folder(cache: Path) -> None:
     """Make the cache folder, and refuse one where its locks and bits would not hold.
 
     Raises:

@@ -23,7 +23,7 @@ from reader.format.head import read_head
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntry, Manifest, read_manifest
 from reader.format.tensordict_meta import metadata_files
 from reader.format.tensors import is_of_level
-from reader.remote.folder import INSIDE, LOCK, SOURCE, TABLE, Locks, check_cache_place, folder_of, known_digest
+from reader.remote.folder import INSIDE, LOCK, SOURCE, TABLE, Locks, check_cache_folder, folder_of, known_digest
 from reader.remote.leftovers import hold, remove_abandoned
 from reader.remote.objects import MissingObjectError, Objects, UnreachableError
 from reader.remote.table import BlockTable
@@ -97,7 +97,7 @@ def prepared(url: str, cache: Path, digest: str | None) -> tuple[Path, Source]:
     Raises:
         StoreError: there is no such store, it is another one by now, or the cache cannot be written.
     """
-    check_cache_place(cache)
+    check_cache_folder(cache)
     source = Source(url)
     try:
         source.look()

@@ -60,7 +60,7 @@ class RemoteStore:
         _ = self.folder
 
     def _begin(self) -> None:
-        # the place in the planned order that is read now
+        # the index in the planned order that is read now
         self.reached = 0
         self._fetcher: _Fetcher | None = None
         self._starting, self._process = threading.Lock(), os.getpid()
@@ -113,7 +113,7 @@ class RemoteStore:
         Raises:
             StoreError: as the class.
         """
-        folder = self._started().ask("place")
+        folder = self._started().ask("folder")
         url = "/".join(part for part in (self.url.rstrip("/"), folder, name) if part)
         least = FEWEST_BLOCKS * max(self.folder.largest, _USUAL_BLOCK_BYTES)
         return RemoteStore(url, self.cache, None if self.limit is None else max(self.limit // share, least))

@@ -76,7 +76,7 @@ class BlockTable:
         self._numbers[_COMPLETE] = 1
         self._mapped.flush()
 
-    def is_whole_file(self) -> bool:
+    def is_full_file(self) -> bool:
         """Say whether the file is that of this table still: somebody may have removed the cache."""
         try:
             return os.path.getsize(self._path) == len(self._mapped)

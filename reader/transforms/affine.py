@@ -1,6 +1,6 @@
-"""Rotation, shear, translation and scale of whole batches, each image by a matrix of its own; boxes and masks move along.
+"""Rotation, shear, translation and scale of batches, each image by a matrix of its own; boxes and masks move along.
 
-`warped` is the one kernel. Pixels are computed as torchvision's v2 computes them for uint8, its float32 places included.
+`warped` is the one kernel. Pixels are computed as torchvision's v2 computes them for uint8, its float32 rounding included.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def inverse_matrices(
     shear: torch.Tensor,
     center: Sequence[float] | None = None,
 ) -> torch.Tensor:
-    """Give float64[B, 2, 3], where each new pixel comes from; both are places around the middle of the image.
+    """Give float64[B, 2, 3], where each new pixel comes from; both are positions relative to the middle of the image.
 
     angle [B] in degrees, clockwise; shift [B, 2] in pixels; scale [B]; shear [B, 2] in degrees; center as of RandomAffine.
     """
@@ -181,7 +181,7 @@ def inverse_matrices(
 
 
 def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill) -> torch.Tensor:
-    """Make uint8[B, H, W, C] of pixels at float64[B, 2, 3] of the new places, by "nearest" or "bilinear"."""
+    """Make uint8[B, H, W, C] of pixels at float64[B, 2, 3] of the new positions, by "nearest" or "bilinear"."""
     kernel = warping(interpolation, fill, pixels.movedim(-1, 1))
 
     def of_pixels(part: torch.Tensor, part_matrices: torch.Tensor) -> torch.Tensor:
@@ -246,7 +246,7 @@ def _sampled(images: torch.Tensor, grid: torch.Tensor, mode: str) -> torch.Tenso
 
 
 def _forward(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Give float64[B, 2, 3] from old to new places, both from the upper left corner."""
+    """Give float64[B, 2, 3] from old to new positions, both from the upper left corner."""
     inverse = matrices[:, :, :2]
     a, b, c, d = inverse.reshape(-1, 4).unbind(1)
     forward = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / (a * d - b * c).view(-1, 1, 1)

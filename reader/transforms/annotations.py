@@ -41,7 +41,7 @@ class Motion:
 class AffineMotion:
     """How each sample's pixels moved by a matrix; a box becomes the smallest that holds its four corners, cut as Motion does.
 
-    matrices: float64[B, 2, 3], from old to new places x, y.
+    matrices: float64[B, 2, 3], from old to new positions x, y.
     """
 
     matrices: torch.Tensor
@@ -107,13 +107,13 @@ def moved_extras(
 def _moved_boxes(
     boxes: torch.Tensor, count: torch.Tensor, targets: torch.Tensor | None, motion: Motion | AffineMotion
 ) -> dict[str, torch.Tensor]:
-    """Move boxes; those without area left give their place to the next. Free places hold zeros, and target -1."""
+    """Move boxes; those without area left give their slot to the next. Free slots hold zeros, and target -1."""
     moved = torch.stack(motion.move(*boxes.unbind(-1)), dim=-1)
-    place = torch.arange(boxes.shape[1], device=boxes.device)
-    is_there = (moved[..., :2] < moved[..., 2:]).all(-1) & (place < count[:, None])
+    slot = torch.arange(boxes.shape[1], device=boxes.device)
+    is_there = (moved[..., :2] < moved[..., 2:]).all(-1) & (slot < count[:, None])
     order = (~is_there).byte().argsort(dim=1, stable=True)
     left = is_there.sum(1, dtype=count.dtype)
-    is_left = place < left[:, None]
+    is_left = slot < left[:, None]
     made = {"boxes": moved.gather(1, order[..., None].expand_as(moved)) * is_left[..., None], "box_count": left}
     if targets is not None:
         made["box_targets"] = torch.where(is_left, targets.gather(1, order), -1)

@@ -303,8 +303,8 @@ class AugMix:
         two, of_chains = gammas(batch, self.seed, first, 2 + self.mixture_width, self.alpha).split(
             [2, self.mixture_width]
         )
-        whole = two / two.sum(0)
-        return torch.cat([whole[:1], whole[1:] * of_chains / of_chains.sum(0)]).T.float()
+        shares = two / two.sum(0)
+        return torch.cat([shares[:1], shares[1:] * of_chains / of_chains.sum(0)]).T.float()
 
 
 def _mixed(images: torch.Tensor, weights: torch.Tensor, *chains: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ from reader.transforms.pixel_ops import (
 )
 from reader.transforms.random import COLOR_JITTER, COLOR_ORDER, check_batch, draw
 
-# The orders of brightness, contrast and saturation, by these numbers; hue has one of the 4 places around them.
+# The orders of brightness, contrast and saturation, by these numbers; hue has one of the 4 positions around them.
 _ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 _HUE = 3
 
@@ -147,10 +147,10 @@ class ColorJitter:
         factors = limits[:, :1] + shares[:4] * (limits[:, 1:] - limits[:, :1])
         number = (shares[4] * 24).long()
         three = torch.tensor(_ORDERS, device=shares.device)[number // 4]
-        # [1, 2, 0] and place 2 -> [1, 2, 3, 0]
-        place, step = (number % 4)[:, None], torch.arange(4, device=shares.device)
-        order = three.gather(1, (step - (step > place).long()).clamp(max=2))
-        return factors, torch.where(step == place, _HUE, order)
+        # [1, 2, 0] and position 2 -> [1, 2, 3, 0]
+        position, step = (number % 4)[:, None], torch.arange(4, device=shares.device)
+        order = three.gather(1, (step - (step > position).long()).clamp(max=2))
+        return factors, torch.where(step == position, _HUE, order)
 
     def _all_limits(self) -> tuple[tuple[float, float], ...]:
         return self.brightness, self.contrast, self.saturation, self.hue
@@ -168,19 +168,19 @@ class ColorJitter:
     def _in_any_order(self, pixels: torch.Tensor, factors: torch.Tensor, orders: torch.Tensor) -> torch.Tensor:
         """Jitter images, uint8[B, C, H, W] by float32[B, 4], without asking the device for their orders."""
         made, has_hue = pixels.contiguous().float(), self.hue != (0, 0)
-        place = (orders == _HUE).byte().argmax(1)
+        position = (orders == _HUE).byte().argmax(1)
         # the three around hue, each before it or after it
         three = orders.gather(
-            1, (torch.arange(3, device=orders.device) + (torch.arange(3, device=orders.device) >= place[:, None]))
+            1, (torch.arange(3, device=orders.device) + (torch.arange(3, device=orders.device) >= position[:, None]))
         )
         if self._all_limits()[:3] != ((1, 1),) * 3:
             for n in range(3):
-                made = _one_of_three(made, factors, three[:, n], n < place if has_hue else None)
+                made = _one_of_three(made, factors, three[:, n], n < position if has_hue else None)
         if not has_hue:
             return made.to(torch.uint8)
         made = hue(made.to(torch.uint8), factors[:, _HUE]).float()
         for n in range(3):
-            made = _one_of_three(made, factors, three[:, n], n >= place)
+            made = _one_of_three(made, factors, three[:, n], n >= position)
         return made.to(torch.uint8)
 
 

@@ -66,9 +66,9 @@ class Compose:
         return made
 
     @property
-    def of_whole_batch(self) -> bool:
+    def needs_full_batch(self) -> bool:
         """Say whether one of them mixes the images of a batch."""
-        return _are_of_whole_batch(self.transforms)
+        return _need_full_batch(self.transforms)
 
 
 class RandomApply:
@@ -102,13 +102,13 @@ class RandomApply:
         """
         check_batch(self, batch)
         is_chosen = draw(batch, self.seed, APPLY)[0] < self.p
-        which = _first(is_chosen, self.of_whole_batch).long()
+        which = _first(is_chosen, self.needs_full_batch).long()
         return _by_group(batch, which, [lambda part: part, Compose(self.transforms)])
 
     @property
-    def of_whole_batch(self) -> bool:
+    def needs_full_batch(self) -> bool:
         """Say whether one of them mixes the images of a batch."""
-        return _are_of_whole_batch(self.transforms)
+        return _need_full_batch(self.transforms)
 
 
 class RandomChoice:
@@ -142,12 +142,12 @@ class RandomChoice:
         # the last limit is 1, whatever the sum is rounded to
         limits = torch.tensor(self.p, dtype=torch.float64, device=batch.pixels.device).cumsum(0)[:-1]
         which = torch.bucketize(draw(batch, self.seed, CHOICE)[0], limits, right=True)
-        return _by_group(batch, _first(which, self.of_whole_batch), self.transforms)
+        return _by_group(batch, _first(which, self.needs_full_batch), self.transforms)
 
     @property
-    def of_whole_batch(self) -> bool:
+    def needs_full_batch(self) -> bool:
         """Say whether one of them mixes the images of a batch."""
-        return _are_of_whole_batch(self.transforms)
+        return _need_full_batch(self.transforms)
 
 
 def _has_size(transform: Transform) -> bool:
@@ -184,12 +184,12 @@ def _by_group(batch: ImageBatch, which: torch.Tensor, transforms: Sequence[Trans
     On CUDA that waits for the device once, to learn who goes where.
     """
     numbers = which.tolist()
-    groups = {n: [place for place, m in enumerate(numbers) if m == n] for n in sorted({*numbers})}
+    groups = {n: [index for index, m in enumerate(numbers) if m == n] for n in sorted({*numbers})}
     if len(groups) <= 1:
         return transforms[numbers[0] if numbers else 0](batch)
     found = []
-    for n, places in groups.items():
-        index = torch.tensor(places, device=batch.pixels.device)
+    for n, indices in groups.items():
+        index = torch.tensor(indices, device=batch.pixels.device)
         found.append((index, transforms[n](batch[index])))
     return _joined(batch, found, transforms)
 
@@ -197,7 +197,7 @@ def _by_group(batch: ImageBatch, which: torch.Tensor, transforms: Sequence[Trans
 def _joined(
     batch: ImageBatch, found: list[tuple[torch.Tensor, ImageBatch]], transforms: Sequence[Transform]
 ) -> ImageBatch:
-    """Put parts of a batch, each with its places in it, together."""
+    """Put parts of a batch, each with its indices in it, together."""
     if not all(isinstance(part, ImageBatch) for _, part in found):
         raise TypeError(
             "what some images of a batch go through must return an ImageBatch: MultiCrop stands alone, or last."
@@ -236,8 +236,8 @@ def _checked(transforms: Sequence[Transform]) -> Sequence[Transform]:
     return transforms
 
 
-def _are_of_whole_batch(transforms: Sequence[Transform]) -> bool:
-    return any(getattr(transform, "of_whole_batch", False) for transform in transforms)
+def _need_full_batch(transforms: Sequence[Transform]) -> bool:
+    return any(getattr(transform, "needs_full_batch", False) for transform in transforms)
 
 
 def _first(drawn: torch.Tensor, is_for_all: bool) -> torch.Tensor:

@@ -120,7 +120,7 @@ class _OfTwo:
     """Mixes each image with the one before it in the batch, and their targets as much: the batch should be shuffled."""
 
     # asked by RandomApply and RandomChoice: there is one draw for a batch
-    of_whole_batch = True
+    needs_full_batch = True
 
     def __init__(self, alpha: float, num_classes: int | None, label_smoothing: float, seed: int) -> None:
         if not alpha > 0:

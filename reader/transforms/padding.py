@@ -87,8 +87,8 @@ class Padding:
         for most, size in ((max(self.left, self.right), width), (max(self.top, self.bottom), height)):
             if self.mode != "edge" and most >= size + (self.mode == "symmetric"):
                 raise ValueError(f"{self} pixels of padding mirror more than the {size} that there are.")
-        down = self._places(self.top, self.bottom, height, pixels.device)
-        across = self._places(self.left, self.right, width, pixels.device)
+        down = self._source_indices(self.top, self.bottom, height, pixels.device)
+        across = self._source_indices(self.left, self.right, width, pixels.device)
         # lines are copied as they are; to gather all pixels takes six times as long
         left, right = across[: self.left], across[self.left + width :]
         lines = torch.cat([pixels.index_select(2, left), pixels, pixels.index_select(2, right)], 2)
@@ -105,18 +105,18 @@ class Padding:
         channels = zip(pixels.split(1, -1), self.fill, strict=True)
         return torch.cat([torch.nn.functional.pad(each, sides, value=int(level)) for each, level in channels], -1)
 
-    def _places(self, before: int, after: int, size: int, device: torch.device) -> torch.Tensor:
+    def _source_indices(self, before: int, after: int, size: int, device: torch.device) -> torch.Tensor:
         """Give int64[before + size + after], the pixel of the row that each new one shows."""
-        place = torch.arange(-before, size + after, device=device)
+        index = torch.arange(-before, size + after, device=device)
         if self.mode == "edge":
-            return place.clamp(0, size - 1)
+            return index.clamp(0, size - 1)
         if self.mode == "reflect":
             # [-2, -1, 0, .., n - 1, n] -> [2, 1, 0, .., n - 1, n - 2]
-            place = place.abs()
-            return torch.where(place >= size, 2 * (size - 1) - place, place)
+            index = index.abs()
+            return torch.where(index >= size, 2 * (size - 1) - index, index)
         # [-2, -1, 0, .., n - 1, n] -> [1, 0, 0, .., n - 1, n - 1]
-        place = torch.where(place < 0, -1 - place, place)
-        return torch.where(place >= size, 2 * size - 1 - place, place)
+        index = torch.where(index < 0, -1 - index, index)
+        return torch.where(index >= size, 2 * size - 1 - index, index)
 
 
 class Pad:

@@ -52,21 +52,21 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
     return made
 
 
-def change(kernel: Kernel, images: torch.Tensor, places: list[int], *parameters: torch.Tensor) -> None:
-    """Put in the place of some images of uint8[B, C, H, W] what a kernel makes of them; parameters: [B, ...] each."""
+def change(kernel: Kernel, images: torch.Tensor, indices: list[int], *parameters: torch.Tensor) -> None:
+    """Replace some images of uint8[B, C, H, W] by what a kernel makes of them; parameters: [B, ...] each."""
     if images.device.type != "cpu":
-        index = torch.tensor(places, device=images.device)
+        index = torch.tensor(indices, device=images.device)
         chosen = (tensor[index] for tensor in parameters)
         images[index] = in_parts(kernel, images[index], *chosen)
         return
     step = max(1, _CPU_BYTES // max(1, images[:1].numel()))
-    for start in range(0, len(places), step):
-        some = places[start : start + step]
+    for start in range(0, len(indices), step):
+        some = indices[start : start + step]
         # of one image a view: to gather and scatter takes longer than most kernels
         which = slice(some[0], some[0] + 1) if len(some) == 1 else torch.tensor(some)
         made = kernel(images[which], *(tensor[which] for tensor in parameters))
-        for place, image in zip(some, made, strict=True):
-            _put(images[place], image)
+        for position, image in zip(some, made, strict=True):
+            _put(images[position], image)
 
 
 def changed_where(is_chosen: torch.Tensor, kernel: Kernel, pixels: torch.Tensor) -> torch.Tensor:
@@ -144,7 +144,7 @@ def grayscale(images: torch.Tensor) -> torch.Tensor:
     if images.shape[1] == 1:
         return images
     red, green, blue = (_plane(channel).float() for channel in images.unbind(1))
-    return _whole(_weighted(red, green, blue))[:, None].expand_as(images)
+    return _rounded_down(_weighted(red, green, blue))[:, None].expand_as(images)
 
 
 def autocontrast(images: torch.Tensor) -> torch.Tensor:
@@ -159,10 +159,10 @@ def autocontrast(images: torch.Tensor) -> torch.Tensor:
 def equalize(images: torch.Tensor) -> torch.Tensor:
     """Spread the levels of each channel evenly, as Pillow does."""
     count, channels, height, width = images.shape
-    # the place of each level in the histogram of its image and channel
+    # the bin of each level in the histogram of its image and channel
     first = torch.arange(0, count * channels * 256, 256, dtype=torch.int32, device=images.device)
-    places = (images.contiguous().int() + first.view(count, channels, 1, 1)).view(-1)
-    histogram = _histogram(places, count * channels * 256).view(-1, 256)
+    bins = (images.contiguous().int() + first.view(count, channels, 1, 1)).view(-1)
+    histogram = _histogram(bins, count * channels * 256).view(-1, 256)
     below = histogram.cumsum(1, dtype=torch.int32)
     # of the lightest level that is there
     highest = histogram.gather(1, below.argmax(1, keepdim=True))
@@ -170,7 +170,7 @@ def equalize(images: torch.Tensor) -> torch.Tensor:
     table = ((below + step // 2) // step.clamp(min=1)).clamp(0, 255)
     table = torch.nn.functional.pad(table[:, :-1], (1, 0))
     table = torch.where(step > 0, table, torch.arange(256, dtype=torch.int32, device=images.device))
-    return table.to(torch.uint8).view(-1).index_select(0, places).view(images.shape)
+    return table.to(torch.uint8).view(-1).index_select(0, bins).view(images.shape)
 
 
 def sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -243,7 +243,7 @@ def mean_gray(images: torch.Tensor) -> torch.Tensor:
 
 def levels_of(made: torch.Tensor) -> torch.Tensor:
     """Cut float32 to uint8; what is beyond 0..255 is made 0 or 255, and `made` changed."""
-    return _whole(made.clamp_(0, 255))
+    return _rounded_down(made.clamp_(0, 255))
 
 
 def check_channels(transform: object, pixels: torch.Tensor) -> None:
@@ -264,7 +264,7 @@ def _weighted(red: torch.Tensor, green: torch.Tensor, blue: torch.Tensor) -> tor
     return red.mul_(_GRAY[0]).add_(green, alpha=_GRAY[1]).add_(blue, alpha=_GRAY[2])
 
 
-def _whole(made: torch.Tensor) -> torch.Tensor:
+def _rounded_down(made: torch.Tensor) -> torch.Tensor:
     """Cut float32 from 0 to 255 to uint8; on the CPU by way of int16, which takes a third of the time."""
     return made.short().to(torch.uint8) if made.device.type == "cpu" else made.to(torch.uint8)
 
@@ -276,12 +276,12 @@ def _mixed(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> t
     return images.mul(factor).addcmul_(other, 1 - factor)
 
 
-def _histogram(places: torch.Tensor, size: int) -> torch.Tensor:
+def _histogram(bins: torch.Tensor, size: int) -> torch.Tensor:
     """Count int32[N] below size: int32[size]."""
-    if places.device.type == "cpu" and not torch.compiler.is_compiling():
-        return places.bincount(minlength=size).int()
-    ones = torch.ones((), dtype=torch.int32, device=places.device).expand_as(places)
-    return torch.zeros(size, dtype=torch.int32, device=places.device).scatter_add_(0, places.long(), ones)
+    if bins.device.type == "cpu" and not torch.compiler.is_compiling():
+        return bins.bincount(minlength=size).int()
+    ones = torch.ones((), dtype=torch.int32, device=bins.device).expand_as(bins)
+    return torch.zeros(size, dtype=torch.int32, device=bins.device).scatter_add_(0, bins.long(), ones)
 
 
 def _each(parameter: torch.Tensor) -> torch.Tensor:
@@ -292,8 +292,8 @@ def _blur_matrix(sigma: torch.Tensor, kernel_size: int, size: int) -> torch.Tens
     """Give float32[B, size, size], what each pixel of a line counts in each new one."""
     reach = kernel_size // 2
     # torchvision's kernel: exp(-x^2 / (2 sigma^2)), and its way to write that
-    place = torch.linspace(-reach, reach, kernel_size, device=sigma.device) / 2**0.5
-    weights = (-((place / sigma[:, None]) ** 2)).softmax(1)
+    taps = torch.linspace(-reach, reach, kernel_size, device=sigma.device) / 2**0.5
+    weights = (-((taps / sigma[:, None]) ** 2)).softmax(1)
     new = torch.arange(size, device=sigma.device)
     old = (new[:, None] + torch.arange(-reach, reach + 1, device=sigma.device)).abs()
     # [-2, -1, 0, .., n - 1, n, n + 1] -> [2, 1, 0, .., n - 1, n - 2, n - 3]

@@ -76,9 +76,9 @@ def applied(
     """
     numbers = operation.tolist()
     groups: dict[str, list[int]] = {}
-    for place, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         name = "moved" if _SHEAR_X <= number <= _ROTATE else OPERATIONS[number]
-        groups.setdefault(name, []).append(place)
+        groups.setdefault(name, []).append(index)
     for name in sorted(groups.keys() - {"Identity"}):
         if name == "moved":
             matrices = _matrices(batch, operation, magnitude)

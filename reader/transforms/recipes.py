@@ -136,11 +136,11 @@ class TimmRandAugment(Policy):
         numbers = torch.tensor(_NUMBERS, device=shares.device)
         steps = []
         for which, chance, sign, strength in shares.split(_DRAWS):
-            place = (which * len(_NAMES)).long()
+            choice = (which * len(_NAMES)).long()
             magnitude = self._magnitudes(self._levels(strength), sign > 0.5, batch)[
-                place, torch.arange(len(place), device=place.device)
+                choice, torch.arange(len(choice), device=choice.device)
             ]
-            steps.append((torch.where(chance <= self.prob, numbers[place], 0), magnitude.float()))
+            steps.append((torch.where(chance <= self.prob, numbers[choice], 0), magnitude.float()))
         return steps
 
     def _levels(self, share: torch.Tensor) -> torch.Tensor:

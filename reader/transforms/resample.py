@@ -108,9 +108,9 @@ def resized_from_levels(
     """Read each row at the size that its box needs, and resize the box there."""
     need = torch.tensor([[width, height]]) if grids is None else grids[:, [3, 2]]
     assert batch.rows is not None
-    factors, placed = boxes_on_levels(source, batch, boxes, need)
+    factors, scaled = boxes_on_levels(source, batch, boxes, need)
     made: torch.Tensor | None = None
-    for factor, at in placed.items():
+    for factor, at in scaled.items():
         index = (factors == factor).nonzero()[:, 0]
         if not len(index):
             continue
@@ -139,16 +139,16 @@ def boxes_on_levels(
     assert batch.rows is not None
     sides = batch.shapes[:, :2].long() if isinstance(batch, RaggedBatch) else torch.tensor([batch.pixels.shape[1:3]])
     most = torch.cat([sides.flip(-1), sides.flip(-1)], dim=-1)
-    factors, placed = torch.ones(len(batch), dtype=torch.int64), {1: boxes}
+    factors, scaled = torch.ones(len(batch), dtype=torch.int64), {1: boxes}
     for factor in source.factors:
         # 223 of 224 full pixels, halved, is 112 of 112: the nearest edge that the level has
-        placed[factor] = torch.minimum((boxes + factor // 2) // factor, most // factor)
+        scaled[factor] = torch.minimum((boxes + factor // 2) // factor, most // factor)
         if (content := source.content(batch.rows, factor)) is not None:
             # 47 lines of image in 64 are 23 in 32 where the store's 23.5 would be 24: the last one is padding there
             low, high = content[:, :2].repeat(1, 2), content[:, 2:].repeat(1, 2)
-            placed[factor] = torch.maximum(torch.minimum(placed[factor], high), low)
-        factors[((placed[factor][:, 2:] - placed[factor][:, :2]) >= need).all(dim=-1)] = factor
-    return factors, placed
+            scaled[factor] = torch.maximum(torch.minimum(scaled[factor], high), low)
+        factors[((scaled[factor][:, 2:] - scaled[factor][:, :2]) >= need).all(dim=-1)] = factor
+    return factors, scaled
 
 
 def resized_by_padding(
@@ -199,7 +199,7 @@ def nearest_of_images(
     y, x = _centres(y0, y1, new_height, top, height), _centres(x0, x1, new_width, left, width)
     assert batch.mask_offsets is not None
     first = batch.mask_offsets[:, None] + y * batch.shapes[:, 1:2].long()
-    # each mask's places as int64, eight times the bytes: some masks at a time
+    # each mask's indices as int64, eight times the bytes: some masks at a time
     parts = zip(first.split(_MASKS_AT_ONCE), x.split(_MASKS_AT_ONCE), strict=True)
     return torch.cat([batch.pixels.take(lines[:, :, None] + columns[:, None, :]) for lines, columns in parts])
 
@@ -330,24 +330,24 @@ def _resize_each(
 ) -> torch.Tensor:
     """Resize a box of each of uint8[H, W, C] into uint8[B, height, width, C]."""
     height, width = made.shape[1:3]
-    wholes = [(0, 0, height, width)] * len(made) if grids is None else grids.tolist()
+    full_sizes = [(0, 0, height, width)] * len(made) if grids is None else grids.tolist()
     kernels = (torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten._upsample_bicubic2d_aa)
     which = [0] * len(made) if is_cubic is None else is_cubic.long().tolist()
     new_images = made.movedim(-1, 1)
-    for n, (image, (x0, y0, x1, y1), (top, left, *whole)) in enumerate(
-        zip(images, boxes.tolist(), wholes, strict=True)
+    for n, (image, (x0, y0, x1, y1), (top, left, *full_size)) in enumerate(
+        zip(images, boxes.tolist(), full_sizes, strict=True)
     ):
         kernel = kernels[which[n]]
-        if whole == [y1 - y0, x1 - x0]:
+        if full_size == [y1 - y0, x1 - x0]:
             # either kernel copies then, into memory of another layout
             made[n] = image[y0 + top : y0 + top + height, x0 + left : x0 + left + width]
             continue
         box = image[y0:y1, x0:x1].movedim(-1, 0)[None]
-        if whole == [height, width]:
+        if full_size == [height, width]:
             # interpolate(antialias=True) is this without out; the copy that saves takes half as long as the resizing
-            kernel.out(box, whole, False, None, None, out=new_images[n : n + 1])
+            kernel.out(box, full_size, False, None, None, out=new_images[n : n + 1])
         else:
-            new = kernel(box, whole, False, None, None)
+            new = kernel(box, full_size, False, None, None)
             new_images[n] = new[0, :, top : top + height, left : left + width]
     return made
 

@@ -133,17 +133,17 @@ class Resize:
         """
         check_batch(self, batch, takes_ragged=len(self.size) == 2)
         height, width = self._size_of(batch)
-        is_whole = isinstance(batch, ImageBatch) and (batch.content is None or len(self.size) == 1)
-        y0, x0, y1, x1 = self._corners(batch, is_whole).unbind(-1)
+        is_uncut = isinstance(batch, ImageBatch) and (batch.content is None or len(self.size) == 1)
+        y0, x0, y1, x1 = self._corners(batch, is_uncut).unbind(-1)
         boxes = torch.stack([x0, y0, x1, y1], -1)
         across, down = width / (x1 - x0).float()[:, None], height / (y1 - y0).float()[:, None]
         motion = Motion(x0[:, None], y0[:, None], across, down, width, height)
-        if is_whole:
+        if is_uncut:
             pixels = in_parts(lambda part: self._resized(part, height, width), batch.pixels)
         else:
             pixels = torch.cat([self._resized(image[None], height, width) for image in _cut(batch, boxes)])
         content = None
-        if isinstance(batch, ImageBatch) and batch.content is not None and is_whole:
+        if isinstance(batch, ImageBatch) and batch.content is not None and is_uncut:
             y0, x0, y1, x1 = batch.content.float()[:, None].unbind(-1)
             x0, y0, x1, y1 = motion.move(x0, y0, x1, y1)
             # what is partly image is not all image
@@ -160,9 +160,9 @@ class Resize:
         short = self.size[0]
         return (int(short * height / width), short) if width <= height else (short, int(short * width / height))
 
-    def _corners(self, batch: ImageBatch | RaggedBatch, is_whole: bool) -> torch.Tensor:
+    def _corners(self, batch: ImageBatch | RaggedBatch, is_uncut: bool) -> torch.Tensor:
         """Give int64[B, 4] y0, x0, y1, x1 of what is resized."""
-        if not is_whole:
+        if not is_uncut:
             return content_of(batch)
         height, width = batch.pixels.shape[1:3]
         return torch.tensor([0, 0, height, width], device=batch.pixels.device).expand(len(batch), 4)

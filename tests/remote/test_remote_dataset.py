@@ -229,7 +229,7 @@ def test_a_cache_on_a_network_file_system_is_refused(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(folder.system, "file_system", lambda path: "nfs4")
     with pytest.raises(StoreError, match=r"is on a network file system \(nfs4\)"):
-        folder.check_cache_place(tmp_path)
+        folder.check_cache_folder(tmp_path)
 
 
 def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: 
     # permissions keep nothing from root
     monkeypatch.setattr(folder.os, "access", lambda path, mode: not mode & os.W_OK)
     with pytest.raises(StoreError, match="cannot be written. Choose a folder on a local disk that this user may write"):
-        folder.check_cache_place(tmp_path)
+        folder.check_cache_folder(tmp_path)
 
 
 def test_a_file_that_is_not_what_the_manifest_says_is_named(many_blocks: Path, tmp_path: Path) -> None:

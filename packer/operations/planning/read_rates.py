@@ -126,10 +126,10 @@ class RowForms:
 
 
 def _copy(piece: list[_Held], out: npt.NDArray[np.uint8]) -> None:
-    place = 0
+    offset = 0
     for pixels, _, _ in piece:
-        out[place : place + len(pixels)] = pixels
-        place += len(pixels)
+        out[offset : offset + len(pixels)] = pixels
+        offset += len(pixels)
 
 
 def _timed(call: Callable[[], object]) -> float:

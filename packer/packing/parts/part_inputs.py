@@ -81,7 +81,7 @@ def load_inputs(folders: list[Path]) -> Inputs:
         notes=known["notes"],
         targets=columns.pop("targets"),
         lines=columns.pop("lines"),
-        members=columns.pop("places"),
+        members=columns.pop("members"),
         extras=columns,
         texts=texts,
     )

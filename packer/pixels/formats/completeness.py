@@ -14,7 +14,7 @@ _MOST_NULS = 128
 _PNG_HEAD_BYTES = 8
 
 
-def check_whole(data: bytes, format: str | None) -> None:
+def check_complete(data: bytes, format: str | None) -> None:
     """Reject an image whose decoder read what its file does not vouch for.
 
     Args:

@@ -13,7 +13,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from packer.errors import DecodeError
 from packer.pixels.formats import jpeg, plugins
-from packer.pixels.formats.completeness import check_whole
+from packer.pixels.formats.completeness import check_complete
 from packer.pixels.formats.diagnose import explain
 
 # Formats that hold pictures people train on. The list keeps Pillow from trying the rest, Ghostscript for EPS among them.
@@ -100,7 +100,7 @@ def load_image(image: Image.Image, data: bytes) -> Orientation:
         image.load()
     except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
         raise DecodeError(explain(data, problem(e))) from e
-    check_whole(data, image.format)
+    check_complete(data, image.format)
     # a PNG may hold its EXIF behind the pixels
     return Orientation(before, is_undone=True) if is_undone else Orientation(_orientation(image.getexif()))
 

@@ -66,9 +66,11 @@ class Uploads:
         """Return what sends the store that is made in this folder."""
         if store not in self._uploads:
             below = store.relative_to(self.folder).as_posix()
-            place = "" if below == "." else f"/{below}"
+            below_url = "" if below == "." else f"/{below}"
             with self._explained_errors():
-                self._uploads[store] = Upload(f"{self._url}{place}", open_objects(f"{self._given}{place}"), store)
+                self._uploads[store] = Upload(
+                    f"{self._url}{below_url}", open_objects(f"{self._given}{below_url}"), store
+                )
         return self._uploads[store]
 
     def check_splits(self, splits: Collection[str]) -> None:

@@ -34,8 +34,8 @@ def room_on(schedule: Schedule, device: torch.device, processes: int) -> Room | 
         schedule.order == "block"
         and schedule.nodes is None
         and schedule.cut.world_size == 1
-        and dataset.is_whole
-        and schedule.has_whole_epochs
+        and dataset.has_all_rows
+        and schedule.has_full_epochs
     )
     windows_bytes = _WINDOWS_HELD * window_bytes(dataset.manifest) if has_windows else 0
     sharing = ranks_sharing(processes, torch.cuda.device_count())

@@ -81,13 +81,13 @@ class HostCopy:
 def bytes_from(held: torch.Tensor, slots_of: Callable[[Rows], Rows], memory: memoryview, reads: Sequence[Read]) -> None:
     """Bring bytes of a file to memory from its units, uint8[n, unit_bytes]; slots_of: which of them hold units of the file."""
     into, unit_bytes = np.frombuffer(memory, np.uint8), held.shape[1]
-    for start, count, place in reads:
+    for start, count, offset in reads:
         slots = slots_of(np.arange(start // unit_bytes, -(-(start + count) // unit_bytes)))
         if is_run(slots):
             found = held.numpy()[int(slots[0]) : int(slots[-1]) + 1]
         else:
             found = np.take(held.numpy(), slots, axis=0)
-        into[place : place + count] = found.reshape(-1)[start % unit_bytes : start % unit_bytes + count]
+        into[offset : offset + count] = found.reshape(-1)[start % unit_bytes : start % unit_bytes + count]
 
 
 def _cut(reads: list[Read], first_slot: int, most: int) -> list[Read]:

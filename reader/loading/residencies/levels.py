@@ -160,7 +160,7 @@ class LevelRows:
 
     def _of_level(self, factor: int) -> MemmapDataset:
         """Return the dataset's rows of a level."""
-        rows = None if self.dataset.is_whole else self.dataset.store_rows(np.arange(len(self.dataset)))
+        rows = None if self.dataset.has_all_rows else self.dataset.store_rows(np.arange(len(self.dataset)))
         return self.dataset if factor == 1 else self.dataset.of_store(self.stores[factor], rows)
 
 
@@ -328,8 +328,8 @@ def _opened(store: OpenedStore, factor: int) -> OpenedStore:
         remote = store.remote.below(level_name(factor), share=factor**2)
         level = OpenedStore(remote.root, remote)
     # its rows go with the targets of the store: another one may have taken the store's name since that was opened
-    place = level.path if level.remote is None else level.remote.folder.inside
-    content = (place / MANIFEST).read_bytes()
+    folder = level.path if level.remote is None else level.remote.folder.inside
+    content = (folder / MANIFEST).read_bytes()
     listed = store.manifest.files[f"{level_name(factor)}/{MANIFEST}"].digest
     if listed != f"sha256:{hashlib.sha256(content).hexdigest()}" or level.manifest.digest.encode() not in content:
         where = store.remote or store.path
