@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -331,12 +332,16 @@ def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path, monkeypatch: pyte
     images = make_tree(tmp_path / "images", each=60, size=(200, 150))
     pack(images, tmp_path / "whole", size=64, workers=1)
     draw, out, unfinished = random.Random(0), tmp_path / "out", 0
+    options = ["--size", "64", "--workers", "1", "--resume", "--part"]
+    begun = time.monotonic()
+    subprocess.run([*PACK, str(images), str(tmp_path / "timed"), *options, "1/3"], check=True, stdout=subprocess.DEVNULL)
+    seconds = time.monotonic() - begun
     for number in (3, 1, 2):
-        command = [*PACK, str(images), str(out), "--size", "64", "--workers", "1", "--part", f"{number}/3", "--resume"]
+        command = [*PACK, str(images), str(out), *options, f"{number}/3"]
         for _ in range(2):
             process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(draw.uniform(0.1, 0.4))
+                process.wait(draw.uniform(0.3, 0.9) * seconds)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             unfinished += process.wait() != 0
