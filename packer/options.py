@@ -311,9 +311,9 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
             raise OptionsError(
                 "--part needs --size or --fit none: one size for all would be found in all headers alone."
             )
-        if self.levels > 1 or self.boxes is not None or self.masks is not None:
+        if self.boxes is not None or self.masks is not None:
             raise OptionsError(
-                "--levels, --boxes and --masks do not go together with --part yet. Leave --part out, or pack with --engine ray."
+                "--boxes and --masks do not go together with --part yet. Leave --part out, or pack with --engine ray."
             )
 
     def shaping(self) -> dict[str, Any]:

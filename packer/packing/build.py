@@ -43,6 +43,7 @@ from packer.workers.processes import start_context
 from reader.format.filesystem import error_path
 from reader.format.journal import Header
 from reader.format.manifest import PIXELS, Block, FileEntry, Manifest, read_manifest
+from reader.format.tensors import FACTORS, level_path
 from reader.format.unfinished import PARTS
 from reader.system import available_cpus
 
@@ -154,6 +155,8 @@ class Build:
             self._clock.enter("serve")
             self._run_blocks(header.block_inputs, journal)
             if self._part is not None:
+                if self._levels is not None:
+                    self._levels(self._folder)
                 return self._completed(self._part_report(), resumed_from)
             self._clock.enter("seal")
             self._options.report(self._progress("seal", self._span.stop))
@@ -180,6 +183,10 @@ class Build:
         self._folder.clear()
         if self._part is not None:
             save_inputs(out, self._inputs, self._span)
+            # of what is begun again: a level must be of the same images
+            for level in (self._part.folder(level_path(self._parent, factor)) for factor in FACTORS):
+                if level.exists():
+                    remove_tree(level)
         elif (out / PARTS).exists():
             remove_tree(out / PARTS)
         paths = [out / name for name in self._row_files]

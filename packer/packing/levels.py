@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from packer.store import journal as journals
 from packer.store.build_folder import BuildFolder
 from packer.store.files import remove_tree
 from packer.store.lock import Lock
+from packer.store.parts import Part
 from packer.values import check_levels, recorded_limit
 from packer.workers.block_worker import PackJob
 from reader.format.manifest import MANIFEST, REJECTED, FileEntry, read_manifest
-from reader.format.samples import read_samples
+from reader.format.samples import Sample, read_samples
 from reader.format.tensors import FACTORS, level_name, level_path
 
 # An image that was replaced meanwhile is another in the level than in the store; then the level is made once more.
@@ -37,6 +38,8 @@ class Levels:
     Args:
         shape: (height, width) of the store's rows.
         held: takes the locks, as that of the store.
+        part: of a pack in parts, the one whose rows these are.
+        out: the store that the parts are of.
     """
 
     def __init__(
@@ -47,7 +50,10 @@ class Levels:
         split: str,
         make_job: Callable[..., PackJob],
         held: list[Lock],
+        part: Part | None = None,
+        out: Path | None = None,
     ) -> None:
+        self._part, self._out = part, out
         self._inputs, self._shape, self._options, self._split = inputs, shape, options, split
         self._make_job, self._held = make_job, held
         self._factors = FACTORS[: options.levels - 1]
@@ -56,6 +62,8 @@ class Levels:
 
     def make(self, folder: BuildFolder) -> dict[str, FileEntry]:
         """Make the levels of the store that is sealed in a folder but for its manifest; returns their files.
+
+        Of a part whose rows are all there, make its part of each level; these have no files yet.
 
         Raises:
             PackError: an image is no row of a level, or was replaced meanwhile, twice.
@@ -73,12 +81,19 @@ class Levels:
                     break
                 if not tries_left:
                     raise PackError(f"{what}. Do not change images while they are packed, and continue with --resume.")
-                remove_tree(level_path(folder.out, factor))
-            entries |= files_of(folder.out, factor)
+                remove_tree(self._made(folder.out, factor))
+            if self._part is None:
+                entries |= files_of(folder.out, factor)
         return entries
 
+    def _made(self, out: Path, factor: int) -> Path:
+        """Name the folder that a level, or a part of it, is made in."""
+        if self._part is None or self._out is None:
+            return level_path(out, factor)
+        return self._part.folder(level_path(self._out, factor))
+
     def _make(self, folder: BuildFolder, factor: int, rejected: dict[int, str]) -> None:
-        out = level_path(folder.out, factor)
+        out = level_path(self._out or folder.out, factor)
         options = self._options_of(factor)
         if (out / MANIFEST).exists():
             if dict(read_manifest(out).options) == options.shaping() | self._size(factor):
@@ -104,6 +119,7 @@ class Levels:
             self._split,
             StageClock("begin"),
             self._make_job,
+            self._part,
             replaces=False,
             held=self._held,
         )
@@ -127,15 +143,31 @@ class Levels:
         return {"size": size}
 
     def _difference(self, out: Path, factor: int) -> str:
-        """Say which row of a level is not of the bytes that the store's row is of; "" where there is none."""
-        level = level_path(out, factor)
-        for row, (own, found) in enumerate(itertools.zip_longest(read_samples(out), read_samples(level))):
-            if own is None or found is None or (own.path, own.sha256) != (found.path, found.sha256):
-                path = (own or found).path
-                return f"row {row}, {path}, is another image in {level_name(factor)} than in the store"
-        if (out / REJECTED).read_bytes() != (level / REJECTED).read_bytes():
-            return f"{level_name(factor)} rejects other images than the store"
-        return ""
+        """Say in what a level, or a part of it, is of other images than the store; "" where it is of the same."""
+        level = self._made(out, factor)
+        if self._part is not None:
+            return part_difference(out, level, factor)
+        if what := _other_image(read_samples(out), read_samples(level), factor):
+            return what
+        is_same = (out / REJECTED).read_bytes() == (level / REJECTED).read_bytes()
+        return "" if is_same else f"{level_name(factor)} rejects other images than the store"
+
+
+def part_difference(folder: Path, level: Path, factor: int) -> str:
+    """Say which row of a part has other bytes in its part of a level than in that of the store; "" where there is none."""
+    return _other_image(_samples_of(folder), _samples_of(level), factor)
+
+
+def _other_image(store: Iterator[Sample], level: Iterator[Sample], factor: int) -> str:
+    for row, (own, found) in enumerate(itertools.zip_longest(store, level)):
+        if own is None or found is None or (own.path, own.sha256) != (found.path, found.sha256):
+            return f"row {row}, {(own or found).path}, is another image in {level_name(factor)} than in the store"
+    return ""
+
+
+def _samples_of(folder: Path) -> Iterator[Sample]:
+    """Yield the rows that the journal in a folder names."""
+    return (Sample.decode(line) for result, _ in journals.read_blocks(folder) for line in result.samples)
 
 
 def files_of(out: Path, factor: int) -> dict[str, FileEntry]:

@@ -63,7 +63,8 @@ def pack(images: Images, out: str | os.PathLike[str], options: PackOptions) -> P
         images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv, .jsonl or .parquet
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split. Or the URL of a folder, s3://bucket/out:
-            rows go straight there, and only a few blocks are on the local disk, in the system's folder for temporary files.
+            rows go straight there, and only a few blocks, and levels whole, are on the local disk, in the system's folder for
+            temporary files.
         options: the fields of `PackOptions`, as keywords.
 
     Raises:
@@ -79,8 +80,6 @@ def pack(images: Images, out: str | os.PathLike[str], options: PackOptions) -> P
     """
     if not is_url(out):
         return pack_sources(images, resolved_out(out), options)
-    if options.levels > 1:
-        raise OptionsError("--levels and a URL do not go together yet. Pack to a folder, then: pack push FOLDER URL")
     from packer.store.remote.uploads import Uploads
 
     with Uploads(os.fspath(out), named_sources(images), options) as uploads:
@@ -248,7 +247,9 @@ def _pack_one_part(
         if split in reports:
             continue
         held: list[Lock] = []
-        build = Build(inputs, stores[split], options.sides or (1, 1), options, split, clock, PackJob, part, held=held)
+        shape, out = options.sides or (1, 1), stores[split]
+        levels = None if options.levels == 1 else Levels(inputs, shape, options, split, PackJob, held, part, out).make
+        build = Build(inputs, out, shape, options, split, clock, PackJob, part, held=held, levels=levels)
         try:
             reports[split] = build.run()
         finally:

@@ -513,6 +513,18 @@ def test_levels_of_a_store_at_a_url_are_fetched_instead_of_its_rows(leveled: Pat
     assert small.remote.folder.present_bytes() == 0
 
 
+def test_levels_that_were_packed_straight_to_a_url_are_read_there(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    images = make_tree(tmp_path / "images", classes=2, each=6, size=(150, 110))
+    far = (tmp_path / "far").as_uri()
+    for out in (far, tmp_path / "near"):
+        pack(images, out, size=64, levels=3, workers=1)
+    data = MemmapDataset(far, cache=tmp_path / "cache")
+    assert_equal(batches_of(data, shuffle="block"), batches_of(MemmapDataset(tmp_path / "near"), shuffle="block"))
+    with MemmapLoader(data, 12, transform=CenterCrop(8), size=8, residency="ram") as loader:
+        assert next(iter(loader))[0].shape[2:] == (8, 8)
+
+
 def test_levels_of_a_store_at_a_url_fit_beside_a_small_cache(leveled: Path, tmp_path: Path) -> None:
     pytest.importorskip("obstore")
     if not MemmapDataset(leveled).manifest.has_own_sizes:

@@ -66,7 +66,9 @@ def test_a_level_is_what_a_pack_at_its_size_makes(folder: Path, tmp_path: Path, 
 
 
 def test_rows_with_sizes_of_their_own_have_half_of_each_side(packed: Path) -> None:
-    full, *smaller = (MemmapDataset(path, as_tuple=False) for path in (packed, packed / "levels/2", packed / "levels/4"))
+    full, *smaller = (
+        MemmapDataset(path, as_tuple=False) for path in (packed, packed / "levels/2", packed / "levels/4")
+    )
     for factor, level in zip((2, 4), smaller, strict=True):
         shapes = [[level[n].pixels.shape[:2] for n in range(6)], [full[n].pixels.shape[:2] for n in range(6)]]
         assert shapes[0] == [(h // factor, w // factor) for h, w in shapes[1]]
@@ -119,7 +121,9 @@ def test_an_image_that_was_replaced_between_the_store_and_its_level_is_packed_ag
     pack(images, tmp_path / "out", **options)
     assert verify(tmp_path / "out").problems == []
     contents += [other, other]
-    with pytest.raises(PackError, match="row 0, .* is another image in levels/2 than in the store. Do not change images"):
+    with pytest.raises(
+        PackError, match="row 0, .* is another image in levels/2 than in the store. Do not change images"
+    ):
         pack(images, tmp_path / "again", **options)
 
 
@@ -263,18 +267,12 @@ def test_a_level_of_another_store_is_refused_or_named(tmp_path: Path) -> None:
         ({"levels": 4}, "--levels is 4, expected 1 to 3"),
         ({"levels": 2, "size": 14}, "would have rows of 7 pixels a side, expected 8 or more"),
         ({"levels": 3, "size": 34}, "needs rows whose sides 4 divides, not 34"),
-        ({"levels": 2, "size": 32, "part": "1/2"}, "--levels, --boxes and --masks do not go together with --part yet"),
     ],
 )
 def test_levels_that_cannot_be_are_refused(folder: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionsError, match=message):
         pack(folder, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
-
-
-def test_levels_straight_to_a_url_are_refused(folder: Path) -> None:
-    with pytest.raises(OptionsError, match="--levels and a URL do not go together yet"):
-        pack(folder, "memory://bucket/out", size=32, levels=2)
 
 
 def test_a_size_that_images_give_is_checked_before_anything_is_made(tmp_path: Path) -> None:
@@ -285,9 +283,7 @@ def test_a_size_that_images_give_is_checked_before_anything_is_made(tmp_path: Pa
         pack(tmp_path / "images", tmp_path / "out", levels=2)
 
 
-def test_info_and_plan_name_the_levels(
-    packed: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_info_and_plan_name_the_levels(packed: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["info", str(packed), "--brief"]) == 0
     assert "\nlevels      " in capsys.readouterr().out
     found = plan(folder, crop=32)

@@ -139,6 +139,34 @@ def test_the_local_disk_holds_a_few_blocks(tmp_path: Path, monkeypatch: pytest.M
     assert not list(tmp_path.glob("pixpack-*"))
 
 
+@pytest.mark.parametrize("options", [{"size": 16}, {"fit": "none", "max_size": 24}])
+def test_levels_at_a_url_are_those_of_a_local_pack(images: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    chosen: dict[str, Any] = {"levels": 2, "workers": 1} | options
+    report = pack(images, URL, **chosen)
+    assert (report.out, report.rows) == (URL, 18)
+    pack(images, tmp_path / "out", **chosen)
+    assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
+    assert any(name.endswith(f"levels/2/{PIXELS}") for name in _there())
+    # what is there is what is asked for, and what a push of the same would send
+    assert pack(images, URL, resume=True, **chosen).resumed_from == 18
+    assert push(tmp_path / "out", URL).copied_bytes == 0
+
+
+@pytest.mark.parametrize("left", [4, 15, 30, 40, 44])
+def test_a_pack_with_levels_that_was_killed_anywhere_is_resumed(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    chosen: dict[str, Any] = {"size": 32, "levels": 3, "workers": 1}
+    with monkeypatch.context() as patch:
+        _stopping(patch, left)
+        with pytest.raises(Stopped):
+            pack(images, URL, **chosen)
+    pack(images, URL, resume=True, **chosen)
+    pack(images, tmp_path / "out", **chosen)
+    assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
+    assert not [name for name in _there() if "journal" in name or name == RECORD]
+
+
 @pytest.mark.parametrize("part", range(7))
 def test_a_pack_that_was_killed_anywhere_is_resumed(
     images: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int

@@ -114,6 +114,21 @@ def test_compressed_rows_of_a_cluster_are_those_of_one_machine(cluster: Any, pho
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [{"size": 32}, {"fit": "none", "max_size": 32}])
+def test_levels_of_a_cluster_are_those_of_one_machine(
+    cluster: Any, photos: Path, tmp_path: Path, kind: dict[str, Any]
+) -> None:
+    pack(photos, tmp_path / "whole", levels=3, workers=1, **kind)
+    pack(photos, tmp_path / "out", levels=3, engine="ray", address=cluster.address, **kind)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    # and of a part there, with one of this machine
+    pack(photos, tmp_path / "parts", part="2/2", levels=3, engine="ray", address=cluster.address, **kind)
+    pack(photos, tmp_path / "parts", part="1/2", levels=3, workers=1, **kind)
+    seal_parts(tmp_path / "parts")
+    assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "whole")
+
+
+@pytest.mark.slow
 def test_an_update_on_a_cluster_keeps_rows(cluster: Any, photos: Path, tmp_path: Path) -> None:
     whole = _whole(photos, tmp_path)
     report = update(photos, tmp_path / "whole", engine="ray", address=cluster.address)

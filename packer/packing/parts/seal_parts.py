@@ -19,6 +19,7 @@ from packer.inputs.samples import Inputs
 from packer.inputs.splits import stores_of
 from packer.options import WorkerOptions
 from packer.packing.differences import header_difference
+from packer.packing.levels import files_of, part_difference
 from packer.packing.parts.part_inputs import load_inputs
 from packer.packing.resume import plugin_decoders
 from packer.pixels.geometry import Geometry
@@ -44,7 +45,8 @@ from packer.text import difference
 from reader.format.check import check_store
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.journal import Header
-from reader.format.manifest import PIXELS
+from reader.format.manifest import MANIFEST, PIXELS, FileEntry
+from reader.format.tensors import FACTORS, level_path
 from reader.format.unfinished import PARTS
 
 _COPY_BYTES = 16 << 20
@@ -113,13 +115,17 @@ def _sealed(out: Path, parts: _CompleteParts | None, split: str, options: Worker
 
 @dataclass
 class _CompleteParts:
-    """The parts of one store, found complete. source_bytes adds up while the store is sealed."""
+    """The parts of one store, found complete. source_bytes adds up while the store is sealed.
+
+    levels: by what its sides are divided, those of the levels that are not sealed yet.
+    """
 
     out: Path
     folders: list[Path]
     rows: list[int]
     sizes_bytes: list[int]
     header: Header
+    levels: dict[int, _CompleteParts]
     source_bytes: int = 0
 
     @classmethod
@@ -129,18 +135,34 @@ class _CompleteParts:
         if not parts:
             raise PackError(f"{out} holds no part of a pack. Parts are made by: pack IMAGES {out} --part i/n")
         _check_all_there(out, parts)
+        found = cls._of(out, parts, out)
+        for factor in FACTORS[: found.header.options.get("levels", 1) - 1]:
+            level = level_path(out, factor)
+            # sealed before the store is: a run that was interrupted between has left it so
+            if not (level / MANIFEST).exists():
+                found.levels[factor] = cls._of(level, parts, out)
+                _check_same_images(out, parts, factor)
+        return found
+
+    @classmethod
+    def _of(cls, out: Path, parts: list[Part], store: Path) -> _CompleteParts:
+        """Check the parts of a store, or of one of its levels; the store is what commands name."""
         folders = [part.folder(out) for part in parts]
+        for part, folder in zip(parts, folders, strict=True):
+            if not journals.has_begun(folder):
+                raise _unfinished(store, part, f"it was interrupted before {out.relative_to(store)}")
         headers = [journals.read_header(folder) for folder in folders]
         for part, header in zip(parts, headers, strict=True):
             if what := header_difference(headers[0], header):
-                raise _unlike(out, parts[0], what, part)
+                raise _unlike(store, parts[0], what, part)
         decoders: dict[str, tuple[Part, str]] = {}
         layout = _layout(headers[0])
         found = [
-            _finished(out, part, header.span, layout, decoders) for part, header in zip(parts, headers, strict=True)
+            _finished(out, part, header.span, layout, decoders, store)
+            for part, header in zip(parts, headers, strict=True)
         ]
         rows, sizes_bytes = ([*column] for column in zip(*found, strict=True))
-        return cls(out, folders, rows, sizes_bytes, headers[0])
+        return cls(out, folders, rows, sizes_bytes, headers[0], {})
 
     def seal(self, progress: Callable[[int, int], None]) -> PackReport:
         """Gather the rows, write all other files, and commit by the manifest."""
@@ -148,10 +170,20 @@ class _CompleteParts:
         if not any(self.rows):
             raise PackError(f"nothing of {inputs.base} could be packed: every input was rejected.")
         self._gather(progress)
-        manifest = seal(self.out, self.header, _layout(self.header), inputs, self._blocks())
+        manifest = seal(self.out, self.header, _layout(self.header), inputs, self._blocks(), levels=self._seal_levels)
         assert manifest is not None  # there are rows
         report = store_report(manifest, inputs, self.out, 0.0, manifest.inputs)
         return dataclasses.replace(report, source_bytes=self.source_bytes)
+
+    def _seal_levels(self) -> dict[str, FileEntry]:
+        """Seal the levels, and return the files of all."""
+        entries: dict[str, FileEntry] = {}
+        for factor in FACTORS[: self.header.options.get("levels", 1) - 1]:
+            if factor in self.levels:
+                self.levels[factor].seal(lambda done, total: None)
+            remove_working_folder(level_path(self.out, factor))
+            entries |= files_of(self.out, factor)
+        return entries
 
     def _blocks(self) -> Iterator[Result]:
         for folder in self.folders:
@@ -208,6 +240,17 @@ def _check_all_there(out: Path, parts: list[Part]) -> None:
         )
 
 
+def _check_same_images(out: Path, parts: list[Part], factor: int) -> None:
+    """Refuse parts where an image changed, and was packed again, but not yet into the level."""
+    for part in parts:
+        if what := part_difference(part.folder(out), part.folder(level_path(out, factor)), factor):
+            raise _unfinished(out, part, what)
+
+
+def _unfinished(out: Path, part: Part, what: str) -> PackError:
+    return PackError(f"part {part} of {out} is unfinished: {what}. Resume with: {resume_command(out, part)}")
+
+
 def _unlike(out: Path, part: Part, what: str, other: Part) -> PackError:
     return PackError(
         f"part {part} of {out} was packed with {what} in part {other}."
@@ -216,9 +259,16 @@ def _unlike(out: Path, part: Part, what: str, other: Part) -> PackError:
 
 
 def _finished(
-    out: Path, part: Part, span: tuple[int, int] | None, layout: RowLayout, decoders: dict[str, tuple[Part, str]]
+    out: Path,
+    part: Part,
+    span: tuple[int, int] | None,
+    layout: RowLayout,
+    decoders: dict[str, tuple[Part, str]],
+    store: Path,
 ) -> tuple[int, int]:
     """Return how many rows a part has, and their bytes; add what plugins decoded them to decoders: format -> part, decoder.
+
+    store: OUT, or what it is a level of.
 
     Raises:
         PackError: its journal does not reach the end of its inputs, or another version of a plugin decoded another part.
@@ -232,12 +282,10 @@ def _finished(
             other, before = decoders.setdefault(kind, (part, decoder))
             if before != decoder:
                 what = "other decoders" + difference({kind: before}, {kind: decoder})
-                raise _unlike(out, other, what, part)
+                raise _unlike(store, other, what, part)
     if inputs != stop - start:
-        raise PackError(
-            f"part {part} of {out} is unfinished: {inputs} of its {stop - start} images are packed."
-            f" Resume with: {resume_command(out, part)}"
-        )
+        into = "" if out == store else f" into {out.relative_to(store)}"
+        raise _unfinished(store, part, f"{inputs} of its {stop - start} images are packed{into}")
     return rows, size_bytes
 
 

@@ -41,6 +41,7 @@ from reader.format.at_url import OBJECT_BYTES, BlockObjects, encode_pointer, obj
 from reader.format.filesystem import error_path
 from reader.format.head import GENERATIONS
 from reader.format.manifest import MANIFEST, PIXELS, Block, Manifest, encode_manifest, read_manifest
+from reader.format.tensors import is_of_level
 
 # Below a store's folder at the URL, each named by the byte of the journal where it begins.
 PIECES = f"{journals.FOLDER}/journal"
@@ -104,7 +105,7 @@ class Upload:
         write_synced(self._folder / MANIFEST, content)
         for name, entry in read_manifest(self._folder).files.items():
             (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
-            if name == PIXELS:
+            if name.endswith(PIXELS):  # those of levels too
                 write_synced(self._folder / name, b"")
                 os.truncate(self._folder / name, entry.size_bytes)
             else:
@@ -195,7 +196,9 @@ class Upload:
         self._check_record()
         blocks = list(blocks)
         for name in manifest.files:
-            if name != PIXELS:
+            if is_of_level(name):
+                self._send(name)
+            elif name != PIXELS:
                 self._put(name, (self._folder / name).read_bytes())
         objects = BlockObjects((block.size_bytes for block in blocks), manifest.files[PIXELS].size_bytes)
         for begin, end in itertools.pairwise(objects.bounds):
@@ -258,6 +261,10 @@ class Upload:
 
     def _put(self, name: str, content: bytes) -> None:
         self._retried(lambda: self._objects.put(name_in(self._generation, name), content))
+
+    def _send(self, name: str) -> None:
+        """Send a file of any size."""
+        self._retried(lambda: self._objects.send(self._folder / name, name_in(self._generation, name)))
 
     def _piece(self, begin: int) -> str:
         return name_in(self._generation, f"{PIECES}/{begin:016d}")
