@@ -17,6 +17,7 @@ FILES = {
     for package in ("packer", "pixpack_native", "reader")
     for path in sorted((ROOT / package).rglob("*.py"))
 }
+SCRIPTS = [path for path in sorted((ROOT / "scripts").rglob("*.py")) if "results" not in path.parts]
 # Arrows go down these floors and may skip some; rooms of one floor do not know each other.
 PACKER = ("cli", "operations", "packing", "workers", "store", "inputs", "pixels sources", "options", "report values")
 PACKER_BASE = "errors clock text system checksums version"
@@ -75,6 +76,7 @@ def may_import(module: str, other: str) -> bool:
 
 def test_every_file_is_seen() -> None:
     assert len(FILES) > 200
+    assert len(SCRIPTS) > 150
     assert sum(len(found & {*FILES}) for found in IMPORTS.values()) > 700
 
 
@@ -99,10 +101,29 @@ def test_rooms_are_of_a_size_to_know() -> None:
     assert {name: count for name, count in sizes.items() if count > 17} == {}
 
 
-@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
-def test_modules_are_of_a_size_to_read(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= 400
+@pytest.mark.parametrize("path", [*FILES.values(), *SCRIPTS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_and_functions_are_of_a_size_to_read(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert len(text.splitlines()) <= 400
+    assert {node.name: lines for node in functions if (lines := body_lines(node)) > 50} == {}
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count the lines of a function without its head and docstring."""
+    first = function.body[1:2] if ast.get_docstring(function) is not None else function.body[:1]
+    return (function.end_lineno or 0) - first[0].lineno + 1 if first else 0
+
+
+def test_one_class_name_has_one_meaning() -> None:
+    """Private classes count too: a traceback or a search shows the name alone."""
+    homes: dict[str, list[str]] = {}
+    for module, path in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.lstrip("_"), []).append(module)
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+    assert len(homes) > 300
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
