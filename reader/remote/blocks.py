@@ -191,7 +191,6 @@ class BlockFetcher:
             with self._changed:
                 self._busy -= 1
                 self._requests.append((begun, time.monotonic()))
-                self._fetched_bytes += sum(map(self._folder.size, run)) if failed is None else 0
                 self._under_way.difference_update(run)
                 self._soon.difference_update(run)
                 if failed is not None:
@@ -240,6 +239,9 @@ class BlockFetcher:
 
     def _fetch(self, run: Sequence[int]) -> None:
         data = self._read(run)
+        # before the blocks are marked: who waits for them may ask for this number next
+        with self._changed:
+            self._fetched_bytes += len(data)
         try:
             self._write(run, data)
         except OSError as e:

@@ -21,6 +21,7 @@ from reader.format.errors import StoreError
 from reader.remote.blocks import BlockFetcher
 from reader.remote.folder import CacheFolder, check_cache_size
 from reader.remote.opening import Source, prepared
+from reader.remote.presence import KINDS
 
 # Nothing waits for what a fetcher without a parent does in that time.
 _PARENT_LOOK_SECONDS = 1.0
@@ -108,7 +109,7 @@ def main() -> None:
         try:
             answer = {"answer": session.answer(question)}
         except (StoreError, ValueError) as e:
-            answer = {"error": str(e), "kind": "StoreError" if isinstance(e, StoreError) else "ValueError"}
+            answer = {"error": str(e), "kind": next(kind.__name__ for kind in KINDS if isinstance(e, kind))}
         except BaseException as e:
             answer = {"error": f"{type(e).__name__}: {e}", "kind": "RuntimeError"}
         with answering:

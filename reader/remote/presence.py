@@ -22,12 +22,15 @@ from typing import Any, TypeVar
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST
 from reader.remote.folder import FEWEST_BLOCKS, GUARDED_SHARE, INSIDE, CacheFolder, folder_of
+from reader.remote.objects import MissingObjectError
 from reader.remote.urls import checked_url, size_of
 
 _T = TypeVar("_T")
 
 # Of a block, which has one row more than that at most; see `check_cache_size`.
 _USUAL_BLOCK_BYTES = 8 << 20
+# Errors that a fetcher reports by their names, of each the first that fits.
+KINDS: tuple[type[Exception], ...] = (MissingObjectError, StoreError, ValueError)
 # How long a fetcher that nobody asks any more is waited for.
 _END_SECONDS = 5.0
 
@@ -257,7 +260,7 @@ class _Fetcher:
                     "the process that fetches from object storage has ended (was it killed?). Read again: a new one is started."
                 ) from None
         if "error" in answer:
-            kinds: dict[str, type[Exception]] = {"StoreError": StoreError, "ValueError": ValueError}
+            kinds = {kind.__name__: kind for kind in KINDS}
             raise kinds.get(answer["kind"], RuntimeError)(answer["error"])
         return answer["answer"]
 

@@ -63,6 +63,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
+    def do_HEAD(self) -> None:
+        """Answer without the bytes, uncounted."""
+        path = self.server.root / self.path.lstrip("/")
+        self.send_response(200 if path.is_file() else 404)
+        self.send_header("Content-Length", str(path.stat().st_size if path.is_file() else 0))
+        self.end_headers()
+
     def do_GET(self) -> None:
         """Answer."""
         with self.server.lock:

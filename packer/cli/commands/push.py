@@ -39,20 +39,28 @@ def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int
 
 @command(short_help="Copy a store from object storage.")
 @click.argument("url", type=StorePath())
-@click.argument("out", type=StorePath())
+@click.argument("out", type=StorePath(), required=False)
+@click.option(
+    "--cache",
+    type=StorePath(),
+    metavar="FOLDER",
+    help="Instead of OUT: fill the cache that training reads URL through.",
+)
 @REPORT
-def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
+def pull(url: str, out: str | None, cache: str | None, as_json: bool, quiet: bool) -> int:
     """Copy the store at URL to OUT and compare every byte with its checksums. Interrupted, the same command continues.
 
-    Where URL holds the stores of splits, each is copied to OUT/<split>.
+    Where URL holds the stores of splits, each is copied to OUT/<split>. With --cache, all of the store comes into the cache that
+    MemmapDataset(URL, cache=FOLDER) reads, and opens there without a network.
 
     \b
     Examples:
       pack pull s3://bucket/stores/out out/
+      pack pull s3://bucket/stores/out --cache /nvme/pixpack
     """
     from packer.operations.transfer.splits import pull as run
 
     with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
-        report = run(url, out, progress=lambda done, total: bar.bytes_done(done, total, "pull"))
+        report = run(url, out, cache=cache, progress=lambda done, total: bar.bytes_done(done, total, "pull"))
     print_transfer(report, f"{report.url} is at {report.out}", as_json=as_json, quiet=quiet)
     return 0

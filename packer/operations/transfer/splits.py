@@ -1,10 +1,11 @@
-"""`pack push` and `pack pull` of a folder of splits: each store to and from URL/<split>.
+"""`pack push` and `pack pull` of a store, or of a folder of splits: each store to and from URL/<split>.
 
 All are checked, and announced at the URL, before the first is sent: no pull takes those that are there already for all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,16 @@ from pathlib import Path
 from packer.errors import OptionsError, PackError
 from packer.inputs.splits import split_folders, stores_of
 from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer
+from packer.operations.transfer.fill import fill_cache
 from packer.operations.transfer.pull import pull_store
 from packer.operations.transfer.push import announce, check_push, push_store
 from packer.store.out_folder import check_takes_splits
 from packer.store.remote.objects import open_objects
 from reader.format.check import check_store
+from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST
 from reader.format.shown import redacted
+from reader.remote.objects import MissingObjectError
 
 
 def push(
@@ -56,18 +60,31 @@ def push(
     return _summed(url, out, reports)
 
 
-def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = None) -> CopyReport:
-    """Copy the store at a URL, or the stores of the splits that it holds, to OUT.
+def pull(
+    url: str,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: OnBytes | None = None,
+) -> CopyReport:
+    """Copy the store at a URL, or the stores of the splits that it holds, to OUT or into a cache.
 
     Args:
         url: where `push` sent the store.
         out: a folder that does not exist yet, is empty, or holds an unfinished pull of this store.
+        cache: instead of out: the folder of `MemmapDataset(url, cache=...)`, which then holds all of the store and opens it
+            without a network.
         progress: called with the bytes that are done.
 
     Raises:
-        OptionsError: out holds something else, or url holds no store.
+        OptionsError: out holds something else, url holds no store, or not one of out and cache is given.
         PackError: the storage fails, bytes are not those of the manifest; or DiskFullError.
+        StoreError: the same of a cache.
     """
+    if (out is None) == (cache is None):
+        raise OptionsError("pull copies to OUT, a folder of its own, or to --cache FOLDER. Give one of them.")
+    if out is None:
+        return _fill(url, cache or "", progress)
     splits = _splits_at(url)
     if not splits:
         return pull_store(url, out, progress=progress)
@@ -80,6 +97,24 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
         report_sum = _after(reports, 0, progress)
         reports.append(pull_store(f"{url.rstrip('/')}/{split}", Path(out) / split, progress=report_sum))
     return _summed(url, out, reports)
+
+
+def _fill(url: str, cache: str | os.PathLike[str], progress: OnBytes | None) -> CopyReport:
+    """Bring a store, or the stores of splits, into a cache."""
+    try:
+        return fill_cache(url, cache, progress=progress)
+    except MissingObjectError:
+        splits: list[str] = []
+        # a server that does not say what it has
+        with contextlib.suppress(StoreError):
+            splits = _splits_at(url)
+        if not splits:
+            raise
+    reports: list[CopyReport] = []
+    for split in splits:
+        report_sum = _after(reports, 0, progress)
+        reports.append(fill_cache(f"{url.rstrip('/')}/{split}", cache, progress=report_sum))
+    return _summed(url, cache, reports)
 
 
 def _splits_at(url: str) -> list[str]:
