@@ -6,21 +6,12 @@
 #include <string.h>
 
 #include "picture.h"
-
-#if (defined(__unix__) || defined(__APPLE__)) && (defined(__GNUC__) || defined(__clang__))
-#define HAS_THREADS 1
-#include <pthread.h>
-#include <signal.h>
-#endif
+#include "threads.h"
 
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)
 #define HAS_AVX2 1
 #include <immintrin.h>
 #endif
-
-#define MOST_THREADS 64
-/* Bytes that are worth a thread: its start takes 14 us (2 cores of a Xeon, 2026-11-23), copying them 40. */
-#define BYTES_A_THREAD (256 << 10)
 
 enum { IS_CUBIC = 1, IS_MIRRORED = 2 };
 
@@ -35,8 +26,8 @@ typedef struct {
     int64_t size;
     uint8_t *out;
     const Crop *crops;
-    Py_ssize_t count, next;
-    int height, width, channels, is_failed;
+    Py_ssize_t count;
+    int height, width, channels;
 } Job;
 
 const char crops_doc[] =
@@ -85,7 +76,8 @@ static void copy_lines(const uint8_t *from, size_t stride, uint8_t *out, const J
             memcpy(out, from, line_bytes);
 }
 
-static int make_crop(const Job *job, Py_ssize_t n) {
+static int make_crop(const void *given, int64_t n) {
+    const Job *job = given;
     const Crop *crop = job->crops + n;
     size_t pixel_bytes = (size_t)job->channels, stride = (size_t)crop->image_width * pixel_bytes;
     const uint8_t *box = job->pixels + crop->offset + (size_t)crop->y0 * stride + (size_t)crop->x0 * pixel_bytes;
@@ -110,38 +102,6 @@ static int make_crop(const Job *job, Py_ssize_t n) {
     };
     return picture_resize(&picture, &wanted, out, (long)job->width * job->channels);
 }
-
-#ifdef HAS_THREADS
-static void *make_crops(void *given) {
-    Job *job = given;
-    for (Py_ssize_t n; (n = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED)) < job->count;)
-        if (!make_crop(job, n))
-            __atomic_store_n(&job->is_failed, 1, __ATOMIC_RELAXED);
-    return NULL;
-}
-
-/* Makes all crops on so many threads, this one included; on fewer where they cannot be started. */
-static void make_all(Job *job, int threads) {
-    pthread_t others[MOST_THREADS];
-    int started = 0;
-    sigset_t every, before;
-    /* signals are the business of Python's threads */
-    sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before);
-    while (started < threads - 1 && !pthread_create(&others[started], NULL, make_crops, job))
-        started++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    make_crops(job);
-    while (started > 0)
-        pthread_join(others[--started], NULL);
-}
-#else
-static void make_all(Job *job, int threads) {
-    for (Py_ssize_t n = 0; n < job->count; n++)
-        if (!make_crop(job, n))
-            job->is_failed = 1;
-}
-#endif
 
 static int is_side(int64_t side) {
     return side >= 1 && side <= MOST_SIDE;
@@ -185,13 +145,12 @@ static PyObject *checked_crops(Job *job, const Py_buffer *table, Py_ssize_t out_
             return NULL;
         }
     }
-    int64_t worth = 1 + out_size / BYTES_A_THREAD, most = worth < job->count ? worth : job->count;
-    most = most < MOST_THREADS ? most : MOST_THREADS;
+    int is_made;
     Py_BEGIN_ALLOW_THREADS;
-    make_all(job, threads < most ? threads : (int)most);
+    is_made = on_threads(make_crop, job, job->count, threads, out_size);
     Py_END_ALLOW_THREADS;
     PyMem_Free(own);
-    return PyBool_FromLong(!job->is_failed);
+    return PyBool_FromLong(is_made);
 }
 
 PyObject *crops(PyObject *module, PyObject *args) {

@@ -1,5 +1,5 @@
 /* What Python calls. It decides nothing about pictures: a JPEG to a row is jpeg_row.c's, files become rows in photographs.c,
- * rows become crops in crops.c. */
+ * rows become crops in crops.c, and are augmented in augment.c. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "augment.h"
 #include "crops.h"
 #include "huffman.h"
 #include "jpeg_row.h"
@@ -16,7 +17,7 @@
 #include "unfilter.h"
 
 /* Of the functions and what they do, as __init__.py expects it: a file that was built from other sources is not used. */
-#define INTERFACE 8
+#define INTERFACE 9
 
 /* What rows took to be resized, of all that row() took; changed under the GIL. */
 static double resize_seconds_so_far;
@@ -186,8 +187,10 @@ const char *path = jpeg_library();
 }
 
 static PyMethodDef methods[] = {
+    {"augment", augment, METH_VARARGS, augment_doc},
     {"crops", crops, METH_VARARGS, crops_doc},
     {"crc32", crc32, METH_VARARGS, crc32_doc},
+    {"floats", floats, METH_VARARGS, floats_doc},
     {"library", library, METH_NOARGS, library_doc},
 #ifdef HAS_PHOTOGRAPHS
     {"photographs", photographs, METH_VARARGS, photographs_doc},

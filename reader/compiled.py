@@ -1,12 +1,13 @@
-"""Boxes of images by the compiled part, where it is built: torch's bytes, a whole batch in one call without the interpreter.
+"""Batches changed by the compiled part, where it is built: torch's bytes, in one call without the interpreter.
 
-The one module of the reader that imports it. Knows its table of rows; draws nothing.
+The one module of the reader that imports it. Knows its tables: of crops, of the steps of augmentation, of floats. Draws nothing.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,16 @@ from reader.epoch import transform_threads
 _IS_CUBIC, _IS_MIRRORED = 1, 2
 # those for which torch's uint8 kernel has the same arithmetic
 _CHANNELS = (1, 3, 4)
+# those that are colors
+_COLOR_CHANNELS = (1, 3)
+# The kinds of steps, by the number that pixel_steps.h has for each.
+_NAMES = (
+    "unchanged brightness saturation contrast sharpness posterize solarize autocontrast equalize invert solarize_add grayscale"
+    " hue nearest bilinear"
+)
+STEPS = {name: number for number, name in enumerate(_NAMES.split())}
+_NUMBERS = 6
+_LEVELS = 256
 
 
 def crops(
@@ -53,9 +64,64 @@ def crops(
     table = torch.cat([images, boxes, grids, flags], 1).numpy()
     # numpy's memory asks for huge pages
     made = np.empty((len(images), height, width, channels), np.uint8)
-    function, threads = _function(), transform_threads.get() or torch.get_num_threads()
+    function = _function()
     assert function is not None
-    return torch.from_numpy(made) if function(pixels.numpy(), table, made, (height, width), channels, threads) else None
+    return (
+        torch.from_numpy(made) if function(pixels.numpy(), table, made, (height, width), channels, _threads()) else None
+    )
+
+
+def augmented(
+    pixels: torch.Tensor, kinds: torch.Tensor, numbers: torch.Tensor, fill: Sequence[float] | None = None
+) -> torch.Tensor | None:
+    """Do steps to each image of uint8[B, H, W, C], one after the other, as `reader.transforms.pixel_ops` and `affine` do each.
+
+    Returns uint8[B, H, W, C]; None where there is no memory for it, or this CPU rounds sums otherwise than torch does.
+
+    Args:
+        pixels: `take_steps`.
+        kinds: int[B, S] of `STEPS`.
+        numbers: float32[B, S], the number of each step; or [B, S, 2, 3], lines of a grid for "nearest" and "bilinear".
+        fill: one level, or one for each channel, beyond images that are "nearest" or "bilinear"; None: as `affine` has it.
+
+    Raises:
+        ValueError: a number is not finite, or out of the range of its kind.
+    """
+    _, height, width, channels = pixels.shape
+    # an int32 and six float32 a step
+    table = torch.zeros(*kinds.shape, 1 + _NUMBERS, dtype=torch.float32, device="cpu")
+    table.view(torch.int32)[..., 0] = kinds
+    given = numbers.reshape(*kinds.shape, -1)
+    table[..., 1 : 1 + given.shape[-1]] = given
+    levels = None if fill is None else tuple(float(fill[n % len(fill)]) for n in range(3))
+    made = np.empty(tuple(pixels.shape), np.uint8)
+    function = _functions().augment
+    is_made = function(
+        pixels.numpy(), table.numpy(), made, (height, width), channels, kinds.shape[1], levels, _threads()
+    )
+    return torch.from_numpy(made) if is_made else None
+
+
+def take_steps(pixels: torch.Tensor) -> bool:
+    """Say whether `augmented` takes uint8[B, H, W, C]: as `are_served`, and 1 or 3 channels."""
+    return pixels.ndim == 4 and pixels.shape[-1] in _COLOR_CHANNELS and are_served(pixels, pixels.shape[-1])
+
+
+def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
+    """Make float32[B, H, W, C] of uint8[B, H, W, C], each what `of_level` makes of its level; None where that is left to torch.
+
+    of_level: is given all levels, uint8[C, 1, 256], and returns as many numbers.
+    """
+    channels = pixels.shape[-1]
+    if not take_steps(pixels):
+        return None
+    levels = torch.arange(_LEVELS, dtype=torch.uint8, device="cpu").expand(channels, 1, _LEVELS)
+    tables = of_level(levels).reshape(channels, _LEVELS)
+    if tables.dtype != torch.float32 or tables.requires_grad:
+        return None
+    made = np.empty(tuple(pixels.shape), np.float32)
+    _functions().floats(pixels.numpy(), tables.contiguous().numpy(), made, pixels[0].numel(), _threads())
+    return torch.from_numpy(made)
 
 
 def are_served(pixels: torch.Tensor, channels: int) -> bool:
@@ -76,11 +142,19 @@ def is_built() -> bool:
     return _function() is not None
 
 
-@functools.cache
+def _threads() -> int:
+    return transform_threads.get() or torch.get_num_threads()
+
+
 def _function() -> Callable[..., bool] | None:
+    return getattr(_functions(), "crops", None)
+
+
+@functools.cache
+def _functions() -> Any:
     try:
         from pixpack_native import functions
 
-        return functions().crops
+        return functions()
     except ImportError:
         return None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from reader import compiled
 from reader.store import ImageBatch, replaced
 from reader.transforms.annotations import AffineMotion, moved_content, moved_extras
 from reader.transforms.pixel_ops import Kernel, in_parts, interleaved, levels_of
@@ -183,6 +184,11 @@ def inverse_matrices(
 def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill) -> torch.Tensor:
     """Make uint8[B, H, W, C] of pixels at float64[B, 2, 3] of the new positions, by "nearest" or "bilinear"."""
     kernel = warping(interpolation, fill, pixels.movedim(-1, 1))
+    if compiled.take_steps(pixels):
+        kinds = torch.full((len(pixels), 1), compiled.STEPS[interpolation], device="cpu")
+        made = compiled.augmented(pixels, kinds, grid_lines(matrices, *pixels.shape[1:3])[:, None], levels_beyond(fill))
+        if made is not None:
+            return made
 
     def of_pixels(part: torch.Tensor, part_matrices: torch.Tensor) -> torch.Tensor:
         """Call the kernel with what is in memory pixel by pixel."""
@@ -193,9 +199,8 @@ def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fil
 
 def warping(interpolation: str, fill: Fill, images: torch.Tensor) -> Kernel:
     """Make the kernel of `warped` for images like these, uint8[B, C, H, W]."""
-    levels = None
-    if fill is not None:
-        given = [fill] if isinstance(fill, int | float) else list(fill)
+    levels, given = None, levels_beyond(fill)
+    if given is not None:
         if len(given) not in (1, images.shape[1]):
             raise ValueError(f"fill is {fill!r}, expected one level, or one for each of {images.shape[1]} channels.")
         levels = torch.tensor(given, dtype=torch.float32, device=images.device).view(1, -1, 1, 1)
@@ -203,14 +208,24 @@ def warping(interpolation: str, fill: Fill, images: torch.Tensor) -> Kernel:
     return lambda part, matrices: kernel(part, _grid(part, matrices), levels)
 
 
+def grid_lines(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Make float32[B, 2, 3] of float64[B, 2, 3]: from places around the middle to -1..1 from edge to edge."""
+    half = torch.tensor([0.5 * width, 0.5 * height], dtype=torch.float32, device=matrices.device)
+    return matrices.float() / half[:, None]
+
+
+def levels_beyond(fill: Fill) -> list[float] | None:
+    """Return one level, or one for each channel; None where there is no fill."""
+    return [fill] if isinstance(fill, int | float) else None if fill is None else list(fill)
+
+
 def _grid(images: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     """Give float32[B, H, W, 2] as grid_sample takes it, -1..1 from edge to edge; rounded as torchvision's is."""
     count, (height, width) = len(images), images.shape[2:]
     x = torch.linspace((1 - width) * 0.5, (width - 1) * 0.5, width, device=images.device, dtype=torch.float32)
     y = torch.linspace((1 - height) * 0.5, (height - 1) * 0.5, height, device=images.device, dtype=torch.float32)
-    half = torch.tensor([0.5 * width, 0.5 * height], dtype=torch.float32, device=images.device)
     # of each image and axis, what x and y count and the rest: float32[B, 2, 1, 1]
-    of_x, of_y, start = (matrices.float() / half[:, None])[..., None, None].unbind(2)
+    of_x, of_y, start = grid_lines(matrices, height, width)[..., None, None].unbind(2)
     # rounded as torchvision's product of matrices rounds, so that halves of pixels fall to the same side
     sums = torch.addcmul(of_x * x, of_y, y[:, None])
     grid = images.new_empty(count, height, width, 2, dtype=torch.float32)

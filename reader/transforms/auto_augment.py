@@ -10,7 +10,7 @@ import torch
 from reader.store import ImageBatch, replaced
 from reader.transforms import pixel_ops
 from reader.transforms.affine import Fill, checked_interpolation
-from reader.transforms.policy_steps import OPERATIONS, Policy, applied, signed, table_of
+from reader.transforms.policy_steps import OPERATIONS, Policy, Steps, applied, by_compiled_part, signed, table_of
 from reader.transforms.random import AUGMIX, AUTO_AUGMENT, RAND_AUGMENT, TRIVIAL_AUGMENT, check_batch, draw, gammas
 
 # Of each policy 25 pairs: operation, probability and, for those that have one, number of the magnitude of 10.
@@ -267,15 +267,22 @@ class AugMix:
             raise ValueError(
                 "AugMix mixes images that were moved in several ways: it takes no rows with boxes or masks."
             )
-        images, chains = pixel_ops.planes(batch.pixels), []
+        images = pixel_ops.planes(batch.pixels)
         # of a chain the pixels alone
         bare = replaced(batch, pixels=batch.pixels, content=None, extras=None)
-        for steps in self.drawn(batch):
-            chains.append(images.clone())
-            for operation, magnitude in steps:
-                applied(bare, chains[-1], operation, magnitude, self.interpolation, self.fill)
+        chains = [self._chain(bare, images, steps) for steps in self.drawn(batch)]
         made = pixel_ops.in_parts(_mixed, images, self.weights(batch), *chains)
         return replaced(batch, pixels=pixel_ops.interleaved(made), content=batch.content, extras=batch.extras)
+
+    def _chain(self, batch: ImageBatch, images: torch.Tensor, steps: Steps) -> torch.Tensor:
+        """Make uint8[B, C, H, W], what one chain makes of the images of a batch."""
+        made = by_compiled_part(batch, steps, self.interpolation, self.fill)
+        if made is not None:
+            return pixel_ops.planes(made)
+        made = images.clone()
+        for operation, magnitude in steps:
+            applied(batch, made, operation, magnitude, self.interpolation, self.fill)
+        return made
 
     def drawn(self, batch: ImageBatch) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
         """Draw the steps of each chain, as a policy does."""

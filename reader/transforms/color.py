@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from reader import compiled
 from reader.format.manifest import Manifest
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.pixel_ops import (
@@ -26,6 +27,7 @@ from reader.transforms.random import COLOR_JITTER, COLOR_ORDER, check_batch, dra
 # The orders of brightness, contrast and saturation, by these numbers; hue has one of the 4 positions around them.
 _ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 _HUE = 3
+_STEPS = ("brightness", "contrast", "saturation", "hue")
 
 
 class Normalize(torch.nn.Module):
@@ -106,6 +108,9 @@ class ColorJitter:
         0
     """
 
+    # a call makes a whole batch on several threads
+    is_compiled = property(lambda self: compiled.is_built())
+
     def __init__(
         self,
         brightness: float | Sequence[float] | None = None,
@@ -130,7 +135,10 @@ class ColorJitter:
         check_batch(self, batch)
         check_channels(self, batch.pixels)
         factors, orders = self.drawn(batch)
-        if batch.pixels.device.type == "cpu" and not torch.compiler.is_compiling():
+        made = self._by_compiled_part(batch.pixels, factors, orders)
+        if made is not None:
+            pass
+        elif batch.pixels.device.type == "cpu" and not torch.compiler.is_compiling():
             made = torch.empty_like(batch.pixels)
             # one image at a time stays in a CPU's cache
             for n, order in enumerate(orders.tolist()):
@@ -151,6 +159,20 @@ class ColorJitter:
         position, step = (number % 4)[:, None], torch.arange(4, device=shares.device)
         order = three.gather(1, (step - (step > position).long()).clamp(max=2))
         return factors, torch.where(step == position, _HUE, order)
+
+    def _by_compiled_part(
+        self, pixels: torch.Tensor, factors: torch.Tensor, orders: torch.Tensor
+    ) -> torch.Tensor | None:
+        if not compiled.take_steps(pixels):
+            return None
+        none = (1, 1), (1, 1), (1, 1), (0, 0)
+        kinds = [
+            compiled.STEPS[step] if limits != at_rest else 0
+            for step, limits, at_rest in zip(_STEPS, self._all_limits(), none, strict=True)
+        ]
+        return compiled.augmented(
+            pixels, torch.tensor(kinds, device="cpu")[orders], factors.T.gather(1, orders)[..., None]
+        )
 
     def _all_limits(self) -> tuple[tuple[float, float], ...]:
         return self.brightness, self.contrast, self.saturation, self.hue

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from reader.compiled import floats_of, is_built
 from reader.store import ImageBatch, replaced
 from reader.transforms.color import Normalize
 from reader.transforms.random import check_batch
@@ -51,6 +52,9 @@ class ToDtype:
         torch.float32
     """
 
+    # a call makes a whole batch on several threads
+    is_compiled = property(lambda self: is_built())
+
     def __init__(self, dtype: torch.dtype, scale: bool = False) -> None:
         if dtype != torch.uint8 and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"dtype is {dtype!r}, expected a float one such as torch.float32, or torch.uint8.")
@@ -61,9 +65,19 @@ class ToDtype:
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return dtype[B, H, W, C] from 0 to 1; pixels that are floats already keep their values."""
         check_batch(self, batch)
-        made = batch.pixels.to(self.dtype) if batch.pixels.dtype != torch.uint8 else batch.pixels.float() / 255
-        pixels = batch.pixels if self.dtype == torch.uint8 else made.to(self.dtype)
+        pixels = batch.pixels if self.dtype == torch.uint8 else self._floats(batch.pixels)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+    def _floats(self, pixels: torch.Tensor) -> torch.Tensor:
+        if pixels.dtype != torch.uint8:
+            return pixels.to(self.dtype)
+        made = floats_of(pixels, _of_one) if self.dtype == torch.float32 else None
+        return _of_one(pixels).to(self.dtype) if made is None else made
+
+
+def _of_one(levels: torch.Tensor) -> torch.Tensor:
+    """Make float32 from 0 to 1 of uint8."""
+    return levels.float() / 255
 
 
 class ConvertImageDtype(ToDtype):
@@ -83,6 +97,9 @@ class ToTensor(ToDtype):
 class Normalized:
     """Normalize, of a batch: what it is inside a Compose."""
 
+    # a call makes a whole batch on several threads
+    is_compiled = property(lambda self: is_built())
+
     def __init__(self, normalize: Normalize) -> None:
         self.normalize = normalize
 
@@ -98,7 +115,10 @@ class Normalized:
             raise ValueError(
                 "Normalize takes uint8 pixels, and what comes before it made them floats. Let it come right behind ToDtype."
             )
-        pixels = self.normalize.to(batch.pixels.device)(batch.images).movedim(-3, -1)
+        normalize = self.normalize.to(batch.pixels.device)
+        pixels = floats_of(batch.pixels, normalize)
+        if pixels is None:
+            pixels = normalize(batch.images).movedim(-3, -1)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
 

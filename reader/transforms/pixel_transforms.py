@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 
+from reader import compiled
 from reader.store import ImageBatch, replaced
 from reader.transforms import pixel_ops
 from reader.transforms.random import (
@@ -34,6 +35,12 @@ class _WithProbability:
     """
 
     _streams: range
+    # of `compiled.STEPS`, and the number of it
+    _step: str
+    _number = 0.0
+
+    # a call makes a whole batch on several threads
+    is_compiled = property(lambda self: compiled.is_built())
 
     def __init__(self, p: float, seed: int) -> None:
         self.p, self.seed = checked_p(p), seed
@@ -47,8 +54,16 @@ class _WithProbability:
         check_batch(self, batch)
         pixel_ops.check_channels(self, batch.pixels)
         is_chosen = draw(batch, self.seed, self._streams)[0] < self.p
-        pixels = pixel_ops.changed_where(is_chosen, self._changed, batch.pixels)
+        pixels = self._by_compiled_part(batch.pixels, is_chosen)
+        if pixels is None:
+            pixels = pixel_ops.changed_where(is_chosen, self._changed, batch.pixels)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+    def _by_compiled_part(self, pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor | None:
+        if not compiled.take_steps(pixels):
+            return None
+        kinds = is_chosen[:, None] * compiled.STEPS[self._step]
+        return compiled.augmented(pixels, kinds, torch.full((*kinds.shape, 1), self._number, device="cpu"))
 
     def _changed(self, images: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
@@ -96,7 +111,7 @@ class RandomGrayscale(_WithProbability):
         seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
     """
 
-    _streams = GRAYSCALE
+    _streams, _step = GRAYSCALE, "grayscale"
 
     def __init__(self, p: float = 0.1, *, seed: int = 0) -> None:
         super().__init__(p, seed)
@@ -113,7 +128,7 @@ class RandomInvert(_WithProbability):
         seed: as of RandomGrayscale.
     """
 
-    _streams = INVERT
+    _streams, _step = INVERT, "invert"
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed)
@@ -134,13 +149,13 @@ class RandomSolarize(_WithProbability):
         ValueError: threshold is above 255, or p no probability.
     """
 
-    _streams = SOLARIZE
+    _streams, _step = SOLARIZE, "solarize"
 
     def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed)
         if not threshold <= 255:
             raise ValueError(f"threshold is {threshold!r}, expected a level, 0 to 255.")
-        self.threshold = threshold
+        self.threshold = self._number = threshold
 
     def _changed(self, images: torch.Tensor) -> torch.Tensor:
         return pixel_ops.solarize(images, torch.full((len(images),), float(self.threshold), device=images.device))
@@ -158,13 +173,13 @@ class RandomPosterize(_WithProbability):
         ValueError: bits are not 0 to 8, or p is no probability.
     """
 
-    _streams = POSTERIZE
+    _streams, _step = POSTERIZE, "posterize"
 
     def __init__(self, bits: int, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed)
         if not isinstance(bits, int) or not 0 <= bits <= 8:
             raise ValueError(f"bits is {bits!r}, expected 0 to 8.")
-        self.bits = bits
+        self.bits = self._number = bits
 
     def _changed(self, images: torch.Tensor) -> torch.Tensor:
         return pixel_ops.posterize(images, torch.full((len(images),), self.bits, device=images.device))
@@ -178,7 +193,7 @@ class RandomEqualize(_WithProbability):
         seed: as of RandomGrayscale.
     """
 
-    _streams = EQUALIZE
+    _streams, _step = EQUALIZE, "equalize"
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed)
@@ -195,7 +210,7 @@ class RandomAutocontrast(_WithProbability):
         seed: as of RandomGrayscale.
     """
 
-    _streams = AUTOCONTRAST
+    _streams, _step = AUTOCONTRAST, "autocontrast"
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed)
@@ -216,13 +231,13 @@ class RandomAdjustSharpness(_WithProbability):
         ValueError: sharpness_factor is negative, or p no probability.
     """
 
-    _streams = SHARPNESS
+    _streams, _step = SHARPNESS, "sharpness"
 
     def __init__(self, sharpness_factor: float, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed)
         if not sharpness_factor >= 0:
             raise ValueError(f"sharpness_factor is {sharpness_factor!r}, expected 0 or more.")
-        self.sharpness_factor = sharpness_factor
+        self.sharpness_factor = self._number = sharpness_factor
 
     def _changed(self, images: torch.Tensor) -> torch.Tensor:
         return pixel_ops.sharpness(

@@ -5,13 +5,23 @@ Operations and magnitudes are those of torchvision's v2, and one of timm's. Know
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from reader import compiled
 from reader.store import ImageBatch, replaced
 from reader.transforms import pixel_ops
-from reader.transforms.affine import Fill, checked_interpolation, inverse_matrices, moved_labels, rotations, warping
+from reader.transforms.affine import (
+    Fill,
+    checked_interpolation,
+    grid_lines,
+    inverse_matrices,
+    levels_beyond,
+    moved_labels,
+    rotations,
+    warping,
+)
 from reader.transforms.random import check_batch
 
 # All operations there are; the number of one is its place. Those from 1 to 9 have a sign.
@@ -35,11 +45,34 @@ _PIXEL_KERNELS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] 
 }
 
 
+# The compiled part's name of each; those that move pixels are named by their interpolation.
+_KINDS = {
+    "Identity": "unchanged",
+    "Brightness": "brightness",
+    "Color": "saturation",
+    "Contrast": "contrast",
+    "Sharpness": "sharpness",
+    "Posterize": "posterize",
+    "Solarize": "solarize",
+    "AutoContrast": "autocontrast",
+    "Equalize": "equalize",
+    "Invert": "invert",
+    "SolarizeAdd": "solarize_add",
+}
+_SOLARIZE, _LAST_FACTOR = OPERATIONS.index("Solarize"), OPERATIONS.index("Sharpness")
+
+# int64[B] operations and float32[B] magnitudes of each step.
+Steps = Sequence[tuple[torch.Tensor, torch.Tensor]]
+
+
 class Policy:
     """Draws operations with magnitudes for each image, and applies them one after the other.
 
     Boxes, masks and content move with what shears, shifts and rotates.
     """
+
+    # a call makes a whole batch on several threads
+    is_compiled = property(lambda self: compiled.is_built())
 
     def __init__(self, interpolation: str, fill: Fill, seed: int) -> None:
         self.interpolation, self.fill, self.seed = checked_interpolation(interpolation), fill, seed
@@ -52,14 +85,51 @@ class Policy:
         """
         check_batch(self, batch)
         pixel_ops.check_channels(self, batch.pixels)
+        steps = self.drawn(batch)
+        pixels = by_compiled_part(batch, steps, self.interpolation, self.fill)
+        if pixels is not None:
+            for operation, magnitude in steps:
+                batch = _moved_where(batch, operation, magnitude)
+            return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
         images = pixel_ops.planes(batch.pixels)
-        for operation, magnitude in self.drawn(batch):
+        for operation, magnitude in steps:
             batch = applied(batch, images, operation, magnitude, self.interpolation, self.fill)
         return replaced(batch, pixels=pixel_ops.interleaved(images), content=batch.content, extras=batch.extras)
 
     def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Draw what a call would do: int64[B] operations and float32[B] magnitudes, step by step."""
         raise NotImplementedError
+
+
+def by_compiled_part(batch: ImageBatch, steps: Steps, interpolation: str, fill: Fill) -> torch.Tensor | None:
+    """Make uint8[B, H, W, C] of the pixels of a batch as `applied` does step by step; None where that is left to torch."""
+    if not steps or not compiled.take_steps(batch.pixels):
+        return None
+    warping(interpolation, fill, batch.pixels.movedim(-1, 1))  # checks the fill
+    of_operation = torch.tensor([compiled.STEPS[_KINDS.get(name, interpolation)] for name in OPERATIONS], device="cpu")
+    kinds = torch.stack([of_operation[operation] for operation, _ in steps], 1)
+    numbers = torch.zeros(*kinds.shape, 6, device="cpu")
+    for n, (operation, magnitude) in enumerate(steps):
+        numbers[:, n, 0] = torch.where(_is_factor(operation), 1 + magnitude, magnitude)
+        numbers[:, n, 0] *= torch.where(operation == _SOLARIZE, 255, 1)
+        is_moved = _is_moved(operation)
+        lines = grid_lines(_matrices(batch, operation, magnitude), *batch.pixels.shape[1:3]).view(-1, 6)
+        numbers[is_moved, n] = lines[is_moved]
+    return compiled.augmented(batch.pixels, kinds, numbers, levels_beyond(fill))
+
+
+def _is_moved(operation: torch.Tensor) -> torch.Tensor:
+    return (operation >= _SHEAR_X) & (operation <= _ROTATE)
+
+
+def _is_factor(operation: torch.Tensor) -> torch.Tensor:
+    return (operation > _ROTATE) & (operation <= _LAST_FACTOR)
+
+
+def _moved_where(batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tensor) -> ImageBatch:
+    """Move content, boxes and masks of the images that a step shears, shifts or rotates."""
+    index = _is_moved(operation).nonzero()[:, 0]
+    return _with_labels_moved(batch, index, _matrices(batch, operation, magnitude)) if len(index) else batch
 
 
 def applied(

@@ -1,0 +1,50 @@
+/* What is done to the levels of one image, in place: torch's float32 arithmetic on uint8, rounded where torch's is. */
+
+#ifndef PIXPACK_PIXEL_STEPS_H
+#define PIXPACK_PIXEL_STEPS_H
+
+#include <stdint.h>
+
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)
+/* torch's kernels round a product and a sum once where the CPU can */
+#define FUSED __attribute__((target("avx2,fma")))
+#define HAS_FUSED (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+#elif defined(__aarch64__) || defined(PIXPACK_PLAIN_C)
+#define FUSED
+#define HAS_FUSED 1
+#else
+#define FUSED
+#define HAS_FUSED 0
+#endif
+
+/* Interleaved pixels of 1 or 3 channels. */
+typedef struct {
+    uint8_t *pixels;
+    int height, width, channels;
+} Image;
+
+/* As compiled.py has them. The numbers of a step: WARPED has two lines of x, y and a constant, HUE a share of a turn, POSTERIZED bits, SOLARIZED
+ * the lowest level, ADDED levels, the other ones that have a number a factor. */
+enum {
+    UNCHANGED,
+    BRIGHTER,
+    COLORED,
+    CONTRASTED,
+    SHARPENED,
+    POSTERIZED,
+    SOLARIZED,
+    AUTOCONTRASTED,
+    EQUALIZED,
+    INVERTED,
+    ADDED,
+    GRAY,
+    HUE,
+    WARPED_NEAREST,
+    WARPED_BILINEAR,
+    STEPS
+};
+
+/* Does one step, of those up to HUE. spare: as many bytes as the image has. */
+void pixel_step(const Image *image, int step, float number, uint8_t *spare);
+
+#endif

@@ -1,0 +1,104 @@
+/* Sampling of pixels at points of a line at a time, rounded where torch's kernels round. */
+
+#include "warp.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Points at a time. */
+#define STRIP 256
+
+typedef struct {
+    float x[STRIP], y[STRIP];
+} Points;
+
+static inline uint8_t level_of(float value) {
+    value = value > 0.0f ? value : 0.0f;
+    return (uint8_t)(int)(value < 255.0f ? value : 255.0f);
+}
+
+/* Where pixels [start, start + count) of a line come from, in pixels from the first one. */
+FUSED static void find_points(Points *points, const Image *image, const float grid[6], int line, int start, int count) {
+    float half_width = (float)image->width / 2.0f, half_height = (float)image->height / 2.0f;
+    float x0 = (float)(1 - image->width) * 0.5f + (float)start, y = (float)(1 - image->height) * 0.5f + (float)line;
+    for (int i = 0; i < count; i++) {
+        float x = x0 + (float)i;
+        float across = fmaf(grid[1], y, grid[0] * x) + grid[2], down = fmaf(grid[4], y, grid[3] * x) + grid[5];
+        points->x[i] = fmaf(across + 1.0f, half_width, -0.5f);
+        points->y[i] = fmaf(down + 1.0f, half_height, -0.5f);
+    }
+}
+
+FUSED static void nearest_line(const Image *image, const uint8_t *from, const Points *points, uint8_t *out, int count, const uint8_t fill[3]) {
+    int channels = image->channels;
+    for (int i = 0; i < count; i++, out += channels) {
+        float x = rintf(points->x[i]), y = rintf(points->y[i]);
+        const uint8_t *pixel = fill;
+        if (x >= 0.0f && x < (float)image->width && y >= 0.0f && y < (float)image->height)
+            pixel = from + ((int64_t)y * image->width + (int64_t)x) * channels;
+        out[0] = pixel[0];
+        if (channels == 3) {
+            out[1] = pixel[1];
+            out[2] = pixel[2];
+        }
+    }
+}
+
+/* Points to a corner's levels, to zeros beyond the image. */
+static inline const uint8_t *corner(const Image *image, const uint8_t *from, int x, int y, float *is_inside) {
+    static const uint8_t beyond[3] = {0};
+    *is_inside = x >= 0 && x < image->width && y >= 0 && y < image->height;
+    return *is_inside ? from + ((int64_t)y * image->width + x) * image->channels : beyond;
+}
+
+/* What four corners, each counted as much as its weight, sum to; in torch's order. */
+FUSED static inline float sum_of(const float four[4], const float weights[4]) {
+    return fmaf(four[3], weights[3], fmaf(four[2], weights[2], fmaf(four[1], weights[1], four[0] * weights[0])));
+}
+
+FUSED static void bilinear_line(const Image *image, const uint8_t *from, const Points *points, uint8_t *out, int count, const Fill *fill) {
+    int64_t stride = (int64_t)image->width * image->channels;
+    for (int i = 0; i < count; i++) {
+        float left = floorf(points->x[i]), top = floorf(points->y[i]);
+        float west = points->x[i] - left, east = 1.0f - west, north = points->y[i] - top, south = 1.0f - north;
+        float weights[4] = {south * east, south * west, north * east, north * west}, inside[4] = {1, 1, 1, 1};
+        const uint8_t *corners[4];
+        if (left >= 0.0f && left < (float)(image->width - 1) && top >= 0.0f && top < (float)(image->height - 1)) {
+            corners[0] = from + (int64_t)top * stride + (int64_t)left * image->channels;
+            corners[1] = corners[0] + image->channels;
+            corners[2] = corners[0] + stride;
+            corners[3] = corners[2] + image->channels;
+        } else {
+            /* beyond the line of pixels around the image nothing is in reach */
+            int is_near = left >= -1.0f && left < (float)image->width && top >= -1.0f && top < (float)image->height;
+            int x = is_near ? (int)left : -2, y = is_near ? (int)top : -2;
+            for (int n = 0; n < 4; n++)
+                corners[n] = corner(image, from, x + n % 2, y + n / 2, inside + n);
+        }
+        float share = fill->is_given ? sum_of(inside, weights) : 1.0f;
+        for (int c = 0; c < image->channels; c++) {
+            float four[4] = {corners[0][c], corners[1][c], corners[2][c], corners[3][c]}, made = sum_of(four, weights);
+            if (fill->is_given)
+                made = (made - fill->levels[c]) * share + fill->levels[c];
+            *out++ = level_of(rintf(made));
+        }
+    }
+}
+
+void warp(const Image *image, const float grid[6], int is_bilinear, const Fill *fill, uint8_t *spare) {
+    Points points;
+    uint8_t beyond[3] = {0};
+    for (int c = 0; c < 3 && fill->is_given; c++)
+        beyond[c] = level_of(rintf(fill->levels[c]));
+    memcpy(spare, image->pixels, (size_t)image->height * (size_t)image->width * (size_t)image->channels);
+    for (int line = 0; line < image->height; line++)
+        for (int start = 0; start < image->width; start += STRIP) {
+            int count = image->width - start < STRIP ? image->width - start : STRIP;
+            uint8_t *out = image->pixels + ((int64_t)line * image->width + start) * image->channels;
+            find_points(&points, image, grid, line, start, count);
+            if (is_bilinear)
+                bilinear_line(image, spare, &points, out, count, fill);
+            else
+                nearest_line(image, spare, &points, out, count, beyond);
+        }
+}
