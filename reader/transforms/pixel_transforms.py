@@ -35,9 +35,8 @@ class _WithProbability:
     """
 
     _streams: range
-    # of `compiled.STEPS`, and the number of it
+    # of `compiled.STEPS`
     _step: str
-    _number = 0.0
 
     # a call makes a whole batch on several threads
     is_compiled = property(lambda self: compiled.is_built())
@@ -63,7 +62,10 @@ class _WithProbability:
         if not compiled.take_steps(pixels):
             return None
         kinds = is_chosen[:, None] * compiled.STEPS[self._step]
-        return compiled.augmented(pixels, kinds, torch.full((*kinds.shape, 1), self._number, device="cpu"))
+        return compiled.augmented(pixels, kinds, torch.full((*kinds.shape, 1), self._number(), device="cpu"))
+
+    def _number(self) -> float:
+        return 0.0
 
     def _changed(self, images: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
@@ -155,7 +157,10 @@ class RandomSolarize(_WithProbability):
         super().__init__(p, seed)
         if not threshold <= 255:
             raise ValueError(f"threshold is {threshold!r}, expected a level, 0 to 255.")
-        self.threshold = self._number = threshold
+        self.threshold = threshold
+
+    def _number(self) -> float:
+        return self.threshold
 
     def _changed(self, images: torch.Tensor) -> torch.Tensor:
         return pixel_ops.solarize(images, torch.full((len(images),), float(self.threshold), device=images.device))
@@ -179,7 +184,10 @@ class RandomPosterize(_WithProbability):
         super().__init__(p, seed)
         if not isinstance(bits, int) or not 0 <= bits <= 8:
             raise ValueError(f"bits is {bits!r}, expected 0 to 8.")
-        self.bits = self._number = bits
+        self.bits = bits
+
+    def _number(self) -> float:
+        return self.bits
 
     def _changed(self, images: torch.Tensor) -> torch.Tensor:
         return pixel_ops.posterize(images, torch.full((len(images),), self.bits, device=images.device))
@@ -237,7 +245,10 @@ class RandomAdjustSharpness(_WithProbability):
         super().__init__(p, seed)
         if not sharpness_factor >= 0:
             raise ValueError(f"sharpness_factor is {sharpness_factor!r}, expected 0 or more.")
-        self.sharpness_factor = self._number = sharpness_factor
+        self.sharpness_factor = sharpness_factor
+
+    def _number(self) -> float:
+        return self.sharpness_factor
 
     def _changed(self, images: torch.Tensor) -> torch.Tensor:
         return pixel_ops.sharpness(

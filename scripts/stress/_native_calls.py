@@ -17,6 +17,7 @@ from typing import Any
 
 from packer.pixels.formats import jpeg, png
 from scripts.stress._mutated_images import Original, draw, make_jpeg, mutate
+from scripts.stress._native_steps import check_steps, steps_arguments
 
 _ORIGINALS = 80
 # resample.h
@@ -40,7 +41,8 @@ class NativeCalls:
         modes = ("RGB", "RGB", "L", "CMYK")
         self._originals = [make_jpeg(self._rng, sides[n % len(sides)], modes) for n in range(_ORIGINALS)]
         names = (
-            "pngs png_rows rows row_calls rows_left files file_rows resize_calls crops_calls crops_refused sums_calls"
+            "pngs png_rows rows row_calls rows_left files file_rows resize_calls crops_calls crops_refused steps_calls"
+            " steps_refused sums_calls"
         )
         self.counts = dict.fromkeys(names.split(), 0)
 
@@ -53,7 +55,7 @@ class NativeCalls:
         return [self._files()] if self._rng.random() < 0.4 else [self._row()]
 
     def _small(self) -> list[Call]:
-        """Call sums(), crc32() and unfilter(), and more often photographs() of a PNG and crops()."""
+        """Call sums(), crc32() and unfilter(), and more often photographs() of a PNG, crops() and augment()."""
         rng, counts, made = self._rng, self.counts, list[Call]()
         pixels = rng.randbytes(rng.choice([96, 97, 6 * rng.randint(0, 200), rng.randint(0, 999)]))
         arguments = self._native, pixels, rng.randint(1, 6)
@@ -66,7 +68,10 @@ class NativeCalls:
             crop = self._native, *_crops_arguments(rng)
             counts["crops_calls"] += 1
             counts["crops_refused"] += not _crops(*crop)
-            made.append((_crops, crop))
+            steps = self._native, *steps_arguments(rng)
+            counts["steps_calls"] += 1
+            counts["steps_refused"] += not check_steps(*steps)
+            made += [(_crops, crop), (check_steps, steps)]
         return [*made, (_sums, arguments)]
 
     def _resize(self) -> Call:
