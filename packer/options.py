@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from packer import values
 from packer.errors import OptionsError
 from packer.report import Progress
+from reader.format.row_kinds import RowKind, row_kind
 from reader.format.tensors import ZSTD
 from reader.format.urls import is_url
 
@@ -100,6 +101,16 @@ class ShapeOptions(_Options):
     def has_own_sizes(self) -> bool:
         """Whether each row keeps the size of its image, up to max_size."""
         return self.fit == "none"
+
+    @property
+    def row_kind(self) -> RowKind:
+        """What follows from whether rows have one size."""
+        return row_kind(has_own_sizes=self.has_own_sizes)
+
+    @property
+    def least_sides(self) -> tuple[int, int] | None:
+        """Height and width that every row has at least; None: all have the size of all images, which is yet to be found."""
+        return (1, 1) if self.has_own_sizes else self.sides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,14 +311,14 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.compress and self.masks is not None and not self.has_own_sizes:
+        if self.compress and self.has_mask_file:
             raise OptionsError("--compress takes --masks with --fit none alone. Leave one of them out, or --size.")
         if self.part is None:
             return
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(self.part))
         if not match or not 1 <= int(match[1]) <= int(match[2]):
             raise OptionsError(f"--part is {self.part!r}, expected i/n such as 2/8: the second of eight equal parts.")
-        if self.size is None and not self.has_own_sizes:
+        if self.least_sides is None:
             raise OptionsError(
                 "--part needs --size or --fit none: one size for all would be found in all headers alone."
             )
@@ -315,6 +326,11 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
             raise OptionsError(
                 "--boxes and --masks do not go together with --part yet. Leave --part out, or pack with --engine ray."
             )
+
+    @property
+    def has_mask_file(self) -> bool:
+        """Whether masks are in a file of their own: those of rows with sizes of their own are behind the pixels."""
+        return self.masks is not None and not self.has_own_sizes
 
     def shaping(self) -> dict[str, Any]:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""

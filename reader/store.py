@@ -221,8 +221,7 @@ def map_store(root: Path, manifest: Manifest) -> Batch:
         shape = (manifest.count(name), *spec.row_shape)
         if name == "pixels" and manifest.compression:
             # the shape that the rows have unpacked, without memory: nothing can read it
-            shape = (manifest.pixel_bytes,) if manifest.has_own_sizes else (manifest.rows, *manifest.sides)
-            tensors[name] = torch.empty(shape, dtype=torch.uint8, device="meta")
+            tensors[name] = torch.empty(manifest.pixel_shape, dtype=torch.uint8, device="meta")
             continue
         tensors[name] = map_tensor(root / path, getattr(torch, spec.dtype), shape)
     return store_of(manifest, tensors)

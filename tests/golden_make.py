@@ -19,10 +19,10 @@ import numpy as np
 
 from packer.checksums import sha256_file
 from reader import frames
+from reader.format.check import metadata_files
 from reader.format.head import COMPRESSED_ROWS, LEVELS, OWN_MASKS, OWN_SIZES, TEXT_COLUMNS
 from reader.format.manifest import PAGE_BYTES, Block, FileEntry, Manifest, encode_manifest
 from reader.format.samples import encode_line
-from reader.format.tensordict_meta import metadata_files
 from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, Compression, TensorSpec
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from packer.cli.messages import size
+from reader.format.row_kinds import row_kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +86,7 @@ class PictureError(RuntimeError):
 def text(report: Report) -> str:
     """Write a report for a terminal."""
     height, width, channels = report["row_shape"]
-    up_to = "up to " if report["has_own_sizes"] else ""
+    up_to = row_kind(has_own_sizes=report["has_own_sizes"]).up_to
     lines = [
         f"{report['store']}: {report['rows']:,} rows of {up_to}uint8[{height}, {width}, {channels}],"
         f" {size(report['pixel_bytes'])} on {report['file_system']}, {report['cached_share']:.0%} in the page cache",
@@ -204,7 +205,7 @@ def _finding(report: Report) -> str:
 def about(report: Report) -> str:
     """Say in a line what was measured."""
     height, width, channels = report["row_shape"]
-    up_to = "up to " if report["has_own_sizes"] else ""
+    up_to = row_kind(has_own_sizes=report["has_own_sizes"]).up_to
     return (
         f"{os.path.basename(os.path.abspath(report['store']))}: {report['rows']:,} rows of {up_to}{height} x {width} x"
         f" {channels}, {size(report['pixel_bytes'])}, batches of {report['batch_size']}, {report['threads']} threads,"

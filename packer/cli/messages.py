@@ -205,7 +205,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     width = f" x {m.target_count}" if m.target_count else ""
     return {
         "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
-        "rows": f"{m.rows:,} of {'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}],"
+        "rows": f"{m.rows:,} of {m.kind.up_to}uint8[{m.height}, {m.width}, {m.channels}],"
         f" {size(size_bytes)}{f', pixels compressed from {size(m.pixel_bytes)}' if m.compression else ''}",
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {_classes(len(m.classes))}{_some(m.classes)}",
@@ -227,7 +227,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
 def _levels(m: Manifest) -> str:
     """Say what sizes the levels have, and how many bytes they add."""
     own = [entry.size_bytes for name, entry in m.files.items() if is_of_level(name)]
-    sides = [f"1/{factor}" if m.has_own_sizes else f"{m.height // factor} x {m.width // factor}" for factor in m.levels]
+    sides = [m.kind.level_text(m.largest, factor) for factor in m.levels]
     return f"{', '.join(sides)}, {size(sum(own))}"
 
 
@@ -278,8 +278,7 @@ def _line_numbers(numbers: list[int], count: int) -> str:
 
 
 def _shape(report: PackReport) -> str:
-    up_to = "up to " if report.has_own_sizes else ""
-    return f"{up_to}{report.size[0]} x {report.size[1]} x {report.channels}"
+    return f"{report.row_kind.up_to}{report.size[0]} x {report.size[1]} x {report.channels}"
 
 
 def size(size_bytes: int) -> str:

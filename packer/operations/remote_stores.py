@@ -78,16 +78,12 @@ def _spans(store: Path, manifest: Manifest, rows: Iterable[int]) -> Iterator[tup
     """Return the bytes of the pixels that rows have."""
     import numpy as np
 
+    from packer.store.ragged_rows import row_extents
+
     # of others whoever asked says that they are not there
-    there = (row for row in map(int, rows) if 0 <= row < manifest.rows)
+    there = np.array([row for row in map(int, rows) if 0 <= row < manifest.rows], np.int64)
     if manifest.compression:
-        table = np.fromfile(store / manifest.tensor_paths()["frames"], "<i8").reshape(-1, 2)
-        return ((int(table[row, 0]), int(table[row, 1])) for row in there)
-    if not manifest.has_own_sizes:
-        return ((row * manifest.row_bytes, (row + 1) * manifest.row_bytes) for row in there)
-    paths = manifest.tensor_paths()
-    offsets = np.fromfile(store / paths["offsets"], "<i8")
-    sizes = np.fromfile(store / paths["shapes"], "<i4").reshape(-1, 3).astype(np.int64).prod(axis=1)
-    if manifest.has_own_masks:
-        sizes += sizes // manifest.channels
-    return ((int(offsets[row]), int(offsets[row] + sizes[row])) for row in there)
+        spans = np.fromfile(store / manifest.tensor_paths()["frames"], "<i8").reshape(-1, 2)[there]
+        return map(tuple, spans.tolist())
+    begins, sizes, _ = row_extents(store, manifest, there)
+    return zip(begins.tolist(), (begins + sizes).tolist(), strict=True)

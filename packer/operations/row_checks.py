@@ -45,7 +45,7 @@ def wrong_rows(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[
     for name in loadable_beside(root):
         yield Wrong(shown(name), None, "it is no file of this store, and other programs may load it")
     yield from itertools.islice(_wrong_values(root, manifest), 1)
-    if manifest.has_own_sizes:
+    if "offsets" in manifest.tensors:
         yield from itertools.islice(_wrong_offsets(root, manifest, blocks), 1)
     if manifest.compression:
         yield from itertools.islice(_wrong_frames(root, manifest, blocks), 1)

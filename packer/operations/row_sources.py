@@ -20,7 +20,7 @@ from packer.errors import PackError
 from packer.operations.row_checks import wrong_rows
 from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
-from packer.store.ragged_rows import FrameRows
+from packer.store.ragged_rows import FrameRows, row_extents
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
@@ -117,17 +117,10 @@ class CopySource:
         manifest = self.manifest = selection.manifest
         self._begins = np.frombuffer(line_begins(selection.path), np.int64)
         self._paths = manifest.tensor_paths()
-        self.largest = (manifest.height, manifest.width)
-        if manifest.has_own_sizes:
-            shapes = np.fromfile(selection.path / self._paths["shapes"], "<i4").reshape(-1, 3).astype(np.int64)
-            self._heights, self._widths = shapes[:, 0], shapes[:, 1]
-            self._offsets = np.fromfile(selection.path / self._paths["offsets"], "<i8")
-            of_a_pixel = manifest.channels + manifest.has_own_masks
-            self._bytes = shapes[:, 0] * shapes[:, 1] * of_a_pixel
-            self.largest = tuple(shapes[selection.rows, :2].max(axis=0).tolist())
-        else:
-            self._bytes = np.full(manifest.rows, manifest.row_bytes)
-            self._offsets = np.arange(manifest.rows) * manifest.row_bytes
+        extents = row_extents(selection.path, manifest, np.arange(manifest.rows))
+        self._offsets, self._bytes, self._sides = extents
+        common = manifest.kind.common_sides(manifest.largest)
+        self.largest = common or tuple(self._sides[selection.rows].max(axis=0).tolist())
         # of the rows unpacked
         self.sizes: Ints = self._bytes[selection.rows]
         self.unpacks = manifest.compression is not None
@@ -239,9 +232,7 @@ class CopySource:
 
     def sides(self, rows: Ints) -> list[tuple[int, int]]:
         """Return height and width of each row."""
-        if not self.manifest.has_own_sizes:
-            return [(self.manifest.height, self.manifest.width)] * len(rows)
-        return list(zip(self._heights[rows].tolist(), self._widths[rows].tolist(), strict=True))
+        return [(height, width) for height, width in self._sides[rows].tolist()]
 
     def row_bytes(self, rows: Ints) -> list[int]:
         """Return the bytes of each row, unpacked, with its mask."""
@@ -251,7 +242,7 @@ class CopySource:
     def sums(self, rows: Ints, data: npt.NDArray[np.uint8]) -> tuple[list[int], list[int]]:
         """Return sums and sums of squares per channel of rows whose pixels are data, masks left out."""
         channels, width = self.manifest.channels, self.manifest.width
-        if not self.manifest.has_own_sizes:
+        if not self.manifest.has_own_sizes:  # lines of all rows have one length: all at once
             equal = ChannelSums(channels)
             equal.add(data.data, width * channels)
             return equal.take()

@@ -107,8 +107,8 @@ class StoreCopy:
         self._rows = self._bounds[-1]
         self._ends = np.cumsum(np.concatenate([source.sizes for source in self._sources]))
         used = int(self._ends[-1])
-        self._is_flat = self._like.has_own_sizes or plan.is_compressed
-        self._pixel_bytes = used + (-used % PAGE_BYTES if self._like.has_own_sizes else 0)
+        self._is_flat = self._like.kind.is_flat or plan.is_compressed
+        self._pixel_bytes = self._like.kind.file_bytes(used)
         # what the file of rows takes, of frames that are still to be packed an estimate
         self._file_bytes = self._pixel_bytes
         if plan.is_compressed:

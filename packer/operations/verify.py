@@ -260,7 +260,7 @@ def _implied(manifest: Manifest) -> dict[str, Callable[[Sample], bytes]]:
         implied[_CONTENT] = lambda sample: struct.pack(
             "<4i", *geometry.content(geometry.resized(sample.width, sample.height))
         )
-    if manifest.has_own_sizes:
+    if "shapes" in manifest.tensors:
         own = Geometry.recorded(manifest)
         implied[_SHAPES] = lambda sample: struct.pack(
             "<3i", *own.resized(sample.width, sample.height)[::-1], manifest.channels

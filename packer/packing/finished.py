@@ -134,7 +134,7 @@ def _was_touched(path: str, since: int) -> bool:
 def options_difference(manifest: Manifest, options: PackOptions) -> str:
     """Say in which option that shapes rows a store differs from what is asked for; "" where it does not."""
     asked = options.shaping()
-    if asked["size"] is None and not options.has_own_sizes:
+    if options.least_sides is None:
         asked["size"] = manifest.options["size"]
     recorded, asked = without_limits(manifest.options), without_limits(asked)
     return difference(recorded, asked) if recorded != asked else ""

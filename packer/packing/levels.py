@@ -57,8 +57,7 @@ class Levels:
         self._inputs, self._shape, self._options, self._split = inputs, shape, options, split
         self._make_job, self._held = make_job, held
         self._factors = FACTORS[: options.levels - 1]
-        if not options.has_own_sizes:
-            check_levels(options.levels, shape)
+        check_levels(options.levels, options.row_kind.common_sides(shape))
 
     def make(self, folder: BuildFolder) -> dict[str, FileEntry]:
         """Make the levels of the store that is sealed in a folder but for its manifest; returns their files.
@@ -96,10 +95,10 @@ class Levels:
         out = level_path(self._out or folder.out, factor)
         options = self._options_of(factor)
         if (out / MANIFEST).exists():
-            if dict(read_manifest(out).options) == options.shaping() | self._size(factor):
+            if dict(read_manifest(out).options) == options.shaping():
                 return
             remove_tree(out)
-        shape = (1, 1) if self._options.has_own_sizes else (self._shape[0] // factor, self._shape[1] // factor)
+        shape = self._sides(factor) or (1, 1)
         # what the store rejects has no row here either, unopened
         inputs = dataclasses.replace(
             self._inputs,
@@ -131,16 +130,12 @@ class Levels:
         """Return the options by which a level is packed alone."""
         changed: dict[str, Any] = {"levels": 1, "resume": True, "overwrite": False, "boxes": None, "masks": None}
         changed |= {"min_visibility": PackOptions.min_visibility, "max_boxes": None, "upright_labels": False}
-        if self._options.has_own_sizes:
-            limit = recorded_limit(self._options.max_size)
-            changed["max_size"] = f"{limit or 0}/{factor}"
-        else:
-            changed["size"] = (self._shape[0] // factor, self._shape[1] // factor)
-        return dataclasses.replace(self._options, **changed)
+        if (sides := self._sides(factor)) is None:
+            changed["max_size"] = f"{recorded_limit(self._options.max_size) or 0}/{factor}"
+        return dataclasses.replace(self._options, size=sides, **changed)
 
-    def _size(self, factor: int) -> dict[str, Any]:
-        size = None if self._options.has_own_sizes else [side // factor for side in self._shape]
-        return {"size": size}
+    def _sides(self, factor: int) -> tuple[int, int] | None:
+        return self._options.row_kind.level_sides(self._shape, factor)
 
     def _difference(self, out: Path, factor: int) -> str:
         """Say in what a level, or a part of it, is of other images than the store; "" where it is of the same."""

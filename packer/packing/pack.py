@@ -108,10 +108,8 @@ def pack_parts(
         check_out(store, options)
         check_no_parts(store, options)
         _check_splits(parts, stores, target, options)
-    if not unfinished or options.has_own_sizes:
-        shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
-    else:
-        shape = options.sides or common_size(parts, options, target)
+    # where all are finished, nothing will be decoded
+    shape = options.least_sides or common_size(parts, options, target) if unfinished else (1, 1)
     if uploads is not None:
         uploads.check_splits(parts)
         uploads.announce([*unfinished.values()])

@@ -53,7 +53,7 @@ class Geometry:
     @classmethod
     def recorded(cls, manifest: Manifest) -> Geometry:
         """Return by which the rows of a store were made; what its options do not say is as by default."""
-        return cls.of_options(manifest.options, None if manifest.has_own_sizes else (manifest.height, manifest.width))
+        return cls.of_options(manifest.options, manifest.kind.common_sides(manifest.largest))
 
     @classmethod
     def of_options(cls, options: Mapping[str, Any], size: tuple[int, int] | None) -> Geometry:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from packer.store.checked_rows import Ints
 from reader import frames
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.row_values import wrong_extents
 from reader.format.tensors import wrong_frames
+
+
+class RowExtents(NamedTuple):
+    """Of n rows: the byte where each begins, its bytes with its mask behind it, int64[n]; height and width, int64[n, 2]."""
+
+    begins: Ints
+    sizes: Ints
+    sides: Ints
 
 
 def mapped_tensor(out: Path, manifest: Manifest, name: str) -> npt.NDArray[Any]:
@@ -23,6 +32,17 @@ def mapped_tensor(out: Path, manifest: Manifest, name: str) -> npt.NDArray[Any]:
     return (
         np.memmap(out / manifest.tensor_paths()[name], spec.dtype, "r", shape=shape) if all(shape) else np.empty(shape)
     )
+
+
+def row_extents(out: Path, manifest: Manifest, rows: Ints) -> RowExtents:
+    """Return where rows are among all pixels unpacked, as the store says it: nothing of it is checked."""
+    if not manifest.kind.tensors:
+        sizes = np.full(len(rows), manifest.row_bytes)
+        return RowExtents(rows * manifest.row_bytes, sizes, np.broadcast_to(np.array(manifest.largest), (len(rows), 2)))
+    paths = manifest.tensor_paths()
+    sides = np.fromfile(out / paths["shapes"], "<i4").reshape(-1, 3)[rows, :2].astype(np.int64)
+    begins = np.fromfile(out / paths["offsets"], "<i8")[rows]
+    return RowExtents(begins, sides.prod(axis=1) * (manifest.channels + manifest.has_own_masks), sides)
 
 
 class EqualRows:
@@ -89,7 +109,7 @@ class FrameRows:
         frames.library()
         self._out, self._manifest, self._file = out, manifest, out / PIXELS
         self._table = mapped_tensor(out, manifest, "frames")
-        self._shapes = mapped_tensor(out, manifest, "shapes") if manifest.has_own_sizes else None
+        self._shapes = mapped_tensor(out, manifest, "shapes") if "shapes" in manifest.tensors else None
 
     def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
         height, width = self._sides(row)

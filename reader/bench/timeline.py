@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -23,6 +23,7 @@ from reader.bench.ways import ORDERS
 from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import error_path
 from reader.loading.loader import MemmapLoader
+from reader.store import Batch, RaggedBatch
 from reader.transforms.color import Normalize
 
 # What the loader names, and the loop. Waiting: the loop for a batch; the feeder for room in the queue, or for reads.
@@ -97,9 +98,10 @@ def record_store(
     size, where = checked(data, batch_size, device)
     to_floats = Normalize.of(data.manifest).to(where)
 
-    def normalized(batch: Any) -> Any:
-        # images with sizes of their own are a list
-        return [to_floats(image) for image in batch.images] if data.manifest.has_own_sizes else to_floats(batch.images)
+    def normalized(batch: Batch) -> torch.Tensor | list[torch.Tensor]:
+        return (
+            [to_floats(image) for image in batch.images] if isinstance(batch, RaggedBatch) else to_floats(batch.images)
+        )
 
     transform = normalized if normalize else None
     try:

@@ -130,7 +130,6 @@ def _compared(first: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
     def described(manifest: Manifest) -> list[str]:
         """Say it of one."""
         m = manifest
-        row = f"uint8[H, W, {m.channels}]" if m.has_own_sizes else f"uint8[{m.height}, {m.width}, {m.channels}]"
         count = "" if m.target_count is None or (m.target_kind == "multi-hot" and m.classes) else f" x {m.target_count}"
         extras = ", ".join(f"{name} {spec.dtype}{list(spec.row_shape)}" for name, spec in sorted(m.extras.items()))
         further = {name: (t.kind, t.classes) for name, t in m.further_targets.items()}
@@ -138,7 +137,15 @@ def _compared(first: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
         # no class that a row has or not, but a place in each row
         columns = str(list(m.classes)) if names_columns(m) else ""
         texts = ", ".join(m.texts) or "none"
-        return [row, f"of kind {m.target_kind}{count}", extras or "none", str(further), masks, columns, texts]
+        return [
+            m.kind.alike_text(m.sides),
+            f"of kind {m.target_kind}{count}",
+            extras or "none",
+            str(further),
+            masks,
+            columns,
+            texts,
+        ]
 
     names = ("rows", "targets", "extras", "further targets", "rows with", "target columns", "text columns")
     return list(zip(names, described(first), described(other), strict=True))

@@ -108,7 +108,7 @@ class MemmapDataset(Dataset[Any]):
 
     def __repr__(self) -> str:
         m = self.manifest
-        row = f"{'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}]"
+        row = f"{m.kind.up_to}uint8[{m.height}, {m.width}, {m.channels}]"
         return f"MemmapDataset({str(self.remote or self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
 
     def _repr_html_(self) -> str:

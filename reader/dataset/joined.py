@@ -164,10 +164,9 @@ class JoinedStores(OpenedStore):
 
     def _mapped_tensor(self, name: str) -> torch.Tensor:
         if name == "pixels" and self.manifest.compression:
-            last = self._stores[-1].manifest
-            equal = (self._firsts[-1] + last.rows, *self.manifest.sides)
-            shape = (self._begins[-1] + last.pixel_bytes,) if self.manifest.has_own_sizes else equal
-            return torch.empty(shape, dtype=torch.uint8, device="meta")
+            m, last = self.manifest, self._stores[-1].manifest
+            rows, size_bytes = self._firsts[-1] + last.rows, self._begins[-1] + last.pixel_bytes
+            return torch.empty(m.kind.pixel_shape(rows, m.sides, size_bytes), dtype=torch.uint8, device="meta")
         source, spec = self.opened(name), self._specs[name]
         assert not isinstance(source, Path)
         flat = map_pieces(source, self._unit_bytes(name))
@@ -201,10 +200,9 @@ class JoinedStores(OpenedStore):
             # of one that was given other targets or extras, these
             if any(name in store.made for store in self._stores):
                 made[name] = self._column(name, 0, lambda values, table: values)
-        if self.manifest.has_own_sizes:
-            for name in ("offsets", "mask_offsets"):
-                if name in self._specs:
-                    made[name] = self._offsets(name)
+        for name in ("offsets", "mask_offsets"):
+            if name in self._specs:
+                made[name] = self._offsets(name)
         return made
 
     def _column(

@@ -68,7 +68,7 @@ def _checked(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[Block]
 
 def _lines(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[tuple[int, int, int, int | None, int]]:
     """Yield the numbers of each line, up to the "]" behind the last."""
-    expected = 5 if manifest.compression else 4 if manifest.has_own_sizes else 3
+    expected = manifest.block_numbers
     is_last = file.readline(_MOST_LINE_BYTES) != b"\n"
     while not is_last:
         line = file.readline(_MOST_LINE_BYTES)

@@ -1,20 +1,24 @@
-"""Whether a folder on disk agrees with its manifest: files, sizes, digests. Reads no pixel."""
+"""Whether a folder on disk agrees with its manifest: files, sizes, digests, and the files that tensordict's memmap writes.
+
+Reads no pixel.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import error_path, retry_missing
 from reader.format.manifest import Manifest, read_manifest
 from reader.format.shown import shown
-from reader.format.tensordict_meta import metadata_files
-from reader.format.tensors import level_path
+from reader.format.tensors import EXTRAS_META, TENSORS_META, TOP_META, TensorSpec, level_path
 from reader.format.unfinished import half_replaced_message
 
 TENSORS, EXTRAS = "_tensordict", "_tensordict/extras"
@@ -69,8 +73,8 @@ def _check_level(root: Path, manifest: Manifest, factor: int) -> None:
             f"{path} is no level of {root}: it has levels, or other rows are compressed. Copy the store again."
         )
     _check_files(path, level)
-    sides = manifest.height // factor, manifest.width // factor
-    if not manifest.has_own_sizes and (level.height, level.width) != sides:
+    sides = manifest.kind.level_sides(manifest.largest, factor)
+    if sides not in (None, level.largest):
         raise StoreError(
             f"{path} has rows of {level.height} x {level.width}, expected {sides[0]} x {sides[1]}: it is no level of {root}. Copy"
             " the store again."
@@ -81,6 +85,23 @@ def _check_level(root: Path, manifest: Manifest, factor: int) -> None:
             raise StoreError(
                 f"{path} has {what} {found}, {root} has {expected}: it is no level of it. Copy the store again."
             )
+
+
+def metadata_files(manifest: Manifest) -> dict[str, bytes]:
+    """Return the meta.json files that tensordict 0.15 writes for this store: path -> bytes.
+
+    That is by `ImageBatch.memmap`, or `RaggedBatch.memmap` where rows have sizes of their own.
+    """
+    tensors = manifest.tensors
+    top = {name: _tensor_meta(manifest.count(name), spec) for name, spec in tensors.items() if "/" not in name}
+    files = {TOP_META: json.dumps({"_type": (manifest.compression or manifest.kind).batch_type}).encode()}
+    if manifest.extras:
+        extras = {name: _tensor_meta(manifest.rows, spec) for name, spec in sorted(manifest.extras.items())}
+        files[EXTRAS_META] = _tensordict_meta([manifest.rows], extras)
+        top["extras"] = {"type": "TensorDict"}
+    # flat pixels have no dimension of rows, so neither has the whole
+    files[TENSORS_META] = _tensordict_meta([] if manifest.is_flat else [manifest.rows], top)
+    return files
 
 
 def unlisted_files(root: Path, manifest: Manifest) -> Iterator[str]:
@@ -133,6 +154,22 @@ def check_file(path: Path, size_bytes: int) -> None:
         raise StoreError(
             f"{path} is {found.st_size} bytes, the manifest says {size_bytes}. The copy is incomplete: copy it again."
         )
+
+
+def _tensor_meta(count: int, spec: TensorSpec) -> dict[str, Any]:
+    shape = [count, *spec.row_shape]
+    return {"device": "cpu", "shape": shape, "dtype": f"torch.{spec.dtype}", "is_nested": False}
+
+
+def _tensordict_meta(batch_size: list[int], entries: dict[str, Any]) -> bytes:
+    tail = {
+        "shape": batch_size,
+        "device": "cpu",
+        "_type": "<class 'tensordict._td.TensorDict'>",
+        "_format_version": 1,
+        "_class": "tensordict:TensorDict",
+    }
+    return json.dumps(entries | tail).encode()
 
 
 # Between the two names that a replacement of train and val changes are some 20 microseconds; what lasts is left of a crash.

@@ -114,6 +114,14 @@ _FILE = {"size_bytes": integer(0), "digest": TEXT}
 
 
 @dataclass(frozen=True)
+class FileEntry:
+    """Exact size and digest ("sha256:..." or, for pixels, "crc32:...") of one file of the store."""
+
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
 class FurtherTarget:
     """What an extra means that is a target beside `targets`: its kind, as that of `targets`, and the names of its classes."""
 

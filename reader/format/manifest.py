@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +30,11 @@ from reader.format.head import (
     with_digest,
 )
 from reader.format.head_fields import MOST_TARGETS, TARGET_DTYPES, check_head
+from reader.format.head_fields import FileEntry as FileEntry
 from reader.format.head_fields import FurtherTarget as FurtherTarget
+from reader.format.row_kinds import PAGE_BYTES as PAGE_BYTES
+from reader.format.row_kinds import Block as Block
+from reader.format.row_kinds import RowKind, kind_of
 from reader.format.shown import brief
 from reader.format.tensors import (
     FRAMES_SPEC,
@@ -47,35 +52,7 @@ SAMPLES = "samples.jsonl"
 REJECTED = "rejected.jsonl"
 PIXELS = "_tensordict/pixels.memmap"
 
-# pixels.memmap of a store with rows of own sizes is filled up to whole pages: it is read by pages, also past the page cache.
-PAGE_BYTES = 4096
-
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """Exact size and digest ("sha256:..." or, for pixels, "crc32:...") of one file of the store."""
-
-    size_bytes: int
-    digest: str
-
-
-@dataclass(frozen=True)
-class Block:
-    """Rows that were committed together.
-
-    crc32 covers their bytes in pixels.memmap; samples_offset is where their first line starts in samples.jsonl. size_bytes
-    of those bytes is written where rows have sizes of their own or are compressed; elsewhere it follows from the rows, and is
-    filled in by reading. pixels_crc32 covers compressed rows unpacked, and is 0 elsewhere.
-    """
-
-    start: int
-    stop: int
-    crc32: int
-    samples_offset: int
-    size_bytes: int = 0
-    pixels_crc32: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,8 +149,7 @@ class Manifest:
         }
         if self.has_content:
             specs["content"] = TensorSpec("int32", (4,))
-        if self.has_own_sizes:
-            specs |= {"offsets": TensorSpec("int64", ()), "shapes": TensorSpec("int32", (3,))}
+        specs |= self.kind.tensors
         if self.has_own_masks:
             specs["mask_offsets"] = TensorSpec("int64", ())
         if self.compression:
@@ -189,10 +165,15 @@ class Manifest:
         """Whether the store records how labels were read: that labels says nothing of an option means that it was not used."""
         return self.version >= (1, 1) and not self.labels.get("unknown")
 
+    @cached_property
+    def kind(self) -> RowKind:
+        """What follows from whether rows have one size."""
+        return kind_of(self.reader_features)
+
     @property
     def has_own_sizes(self) -> bool:
         """Whether rows have sizes of their own: pixels is then flat, and offsets and shapes say where each row is."""
-        return OWN_SIZES in self.reader_features
+        return self.kind.has_own_sizes
 
     @property
     def has_own_masks(self) -> bool:
@@ -200,14 +181,24 @@ class Manifest:
         return OWN_MASKS in self.reader_features
 
     @property
+    def largest(self) -> tuple[int, int]:
+        """Height and width of a row, of rows with sizes of their own the most."""
+        return self.height, self.width
+
+    @property
     def sides(self) -> tuple[int, int, int]:
         """Height, width and channels of a row, of rows with sizes of their own the most."""
         return self.height, self.width, self.channels
 
     @property
+    def pixel_shape(self) -> tuple[int, ...]:
+        """The shape of all pixels, unpacked."""
+        return self.kind.pixel_shape(self.rows, self.sides, self.pixel_bytes)
+
+    @property
     def is_flat(self) -> bool:
         """Whether pixels.memmap has no dimension of rows: they have sizes of their own, or are frames."""
-        return self.has_own_sizes or self.compression is not None
+        return self.kind.is_flat or self.compression is not None
 
     def count(self, name: str) -> int:
         """Return the length of a tensor: N, but of flat pixels the bytes of their file."""
@@ -221,7 +212,12 @@ class Manifest:
     @property
     def row_bytes(self) -> int:
         """Bytes of the pixels of one row, of rows with sizes of their own on average, masks included."""
-        return max(1, self.pixel_bytes // self.rows) if self.has_own_sizes else math.prod(self.sides)
+        return self.kind.row_bytes(self.rows, self.sides, self.pixel_bytes)
+
+    @property
+    def block_numbers(self) -> int:
+        """How many numbers the line of a block has."""
+        return 5 if self.compression else self.kind.block_numbers
 
     def to_json(self) -> dict[str, Any]:
         """Return the head of manifest.json, in its order."""
@@ -334,8 +330,7 @@ class Manifest:
             if name == "pixels" and self.is_flat and (found < max(PAGE_BYTES, self.rows) or found % PAGE_BYTES):
                 raise StoreError(f"it lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}.")
         if self.compression:
-            need = 0 if self.has_own_sizes else self.rows * self.row_bytes
-            self.compression.check_sums(need, self.files[PIXELS].size_bytes)
+            self.compression.check_sums(self.kind.required_bytes(self.rows, self.sides), self.files[PIXELS].size_bytes)
 
 
 def read_manifest(out: str | os.PathLike[str]) -> Manifest:
@@ -395,4 +390,4 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _block_line(block: Block, manifest: Manifest) -> list[int]:
     line = [block.stop - block.start, block.crc32, block.samples_offset, block.size_bytes, block.pixels_crc32]
-    return line if manifest.compression else line[: 4 if manifest.has_own_sizes else 3]
+    return line[: manifest.block_numbers]

@@ -22,7 +22,7 @@ class RowValues:
         # tensor -> what a value of it is, the least and the most that it may be
         self._ranges = dict(_ranges(manifest))
         self._has_content, self._height, self._width = manifest.has_content, manifest.height, manifest.width
-        self._has_shapes, self._channels = manifest.has_own_sizes, manifest.channels
+        self._has_shapes, self._channels = "shapes" in manifest.kind.tensors, manifest.channels
 
     @property
     def tensors(self) -> list[str]:

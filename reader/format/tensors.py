@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from reader.format.errors import StoreError
 from reader.format.fields import check_fields, integer, one_of
@@ -37,12 +37,12 @@ class TensorSpec:
         return ITEM_BYTES[self.dtype] * math.prod(self.row_shape)
 
 
-_TOP, _TENSORS, _EXTRAS = "meta.json", "_tensordict/meta.json", "_tensordict/extras/meta.json"
+TOP_META, TENSORS_META, EXTRAS_META = "meta.json", "_tensordict/meta.json", "_tensordict/extras/meta.json"
 
 
 def metadata_names(*, has_extras: bool) -> list[str]:
     """Return the paths of the meta.json files of a store."""
-    return [_TOP, _TENSORS, _EXTRAS] if has_extras else [_TOP, _TENSORS]
+    return [TOP_META, TENSORS_META, EXTRAS_META] if has_extras else [TOP_META, TENSORS_META]
 
 
 ZSTD = "zstd"
@@ -79,6 +79,9 @@ class Compression:
 
     pixel_bytes: of all rows, unpacked, with their masks where those are behind the pixels.
     """
+
+    # in files of tensordict
+    batch_type: ClassVar[str] = "<class 'reader.store.CompressedRows'>"
 
     codec: str
     level: int

@@ -14,7 +14,6 @@ import torch
 
 from reader import system
 from reader.dataset.dataset import MemmapDataset
-from reader.format.manifest import PAGE_BYTES
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
 from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
 from reader.loading.shared_residency import host_copy, host_units, reads_of
@@ -112,11 +111,13 @@ class Gathering:
         self._dataset, self._device, self._keep, self._processes = dataset, device, keep, processes
         self._is_warm = chosen.is_warm
         self._past_cache = chosen.host == "disk"
-        self._store, own_sizes = dataset.mapped, dataset.manifest.has_own_sizes
+        self._store, kind = dataset.mapped, dataset.manifest.kind
+        # a little room spares most of the batches that follow a fresh buffer
+        self._has_room = kind.has_own_sizes
         # held here: other loaders of the store share it, and it goes with the last of them
         self.copy = host_copy(dataset) if chosen.name == "ram" else None
         self._row_shape = self._store.pixels.shape[1:]
-        self._unit_bytes = PAGE_BYTES if own_sizes else dataset.manifest.row_bytes
+        self._unit_bytes = kind.unit_bytes(dataset.manifest.row_bytes)
         self._is_packed = dataset.manifest.compression is not None
         if not self._is_packed:
             units = self._store.pixels.view(-1, self._unit_bytes)
@@ -191,10 +192,11 @@ class Gathering:
             self._dataset.check_rows(rows, batch)
         return HostBatches([batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups])), copies)
 
-    def buffers(self, need: int, room: int = 0) -> BufferPool:
-        """Return the pool of buffers of so many bytes; one that must be made again has room for more."""
+    def buffers(self, need: int) -> BufferPool:
+        """Return the pool of buffers of so many bytes, of batches that differ in size with room for more."""
         pool, pinned = self._pool, self._device if self._device.type == "cuda" else None
         if pool is None or pool.size_bytes < need:
+            room = need // 4 if self._has_room else 0
             pool = self._pool = BufferPool(need + room, keep=self._keep, pinned=pinned)
         return pool
 
@@ -204,10 +206,9 @@ class Gathering:
 
     def _unpacking(self, rows: Rows, counts: list[int]) -> HostBatches:
         """Begin to unpack a group of batches of compressed rows, and cut it."""
-        room = 4 if self._dataset.manifest.has_own_sizes else 0
         with stage("gather"):
             batch, copies = self._dataset.opened_store.begin_unpacking(
-                rows, lambda need: self.buffers(need, room=room and need // room).lease(need), self._read_copy
+                rows, lambda need: self.buffers(need).lease(need), self._read_copy
             )
         if len(counts) == 1:
             return HostBatches([batch], copies)
@@ -230,8 +231,7 @@ class Gathering:
 
         with stage("gather"):
             self._dataset.check_files()
-            # a little room spares most of the batches that follow a fresh buffer
-            made = gathered(store, rows, lambda need: self.buffers(need, room=need // 4).lease(need), fill)
+            made = gathered(store, rows, lambda need: self.buffers(need).lease(need), fill)
             self._dataset.check_rows(rows, made)
             return made
 

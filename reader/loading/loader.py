@@ -255,10 +255,10 @@ class MemmapLoader:
 
     def __repr__(self) -> str:
         m = self.dataset.manifest
-        up_to = "up to " if m.has_own_sizes else ""
         return (
-            f"MemmapLoader({self._steps()} steps of {up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
-            f" {self.device}, order {self.schedule.order_text}, {self.ranks}, residency {self.residency})"
+            f"MemmapLoader({self._steps()} steps of"
+            f" {m.kind.up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on {self.device}, order"
+            f" {self.schedule.order_text}, {self.ranks}, residency {self.residency})"
         )
 
     def __iter__(self) -> Iteration:

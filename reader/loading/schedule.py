@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.groups import Mixture
-from reader.format.manifest import PAGE_BYTES, Manifest
+from reader.format.manifest import Manifest
 from reader.loading.validation import Item, Weights, check_epoch, checked_weights, sampled_rows, yields_batches
 from reader.order import BlockOrder, CanonicalNodes, Cut, OrderError, drawn, passes, permuted, wrap
 from reader.rows import Rows, Steps
@@ -347,9 +347,7 @@ def block_rows(manifest: Manifest) -> int:
 
 def window_bytes(manifest: Manifest) -> int:
     """Return what a window of blocks takes on a device at most."""
-    block = max(BLOCK_BYTES, manifest.row_bytes)
-    if manifest.has_own_sizes:  # pages that two rows share come twice
-        block += block_rows(manifest) * PAGE_BYTES
+    block = max(BLOCK_BYTES, manifest.row_bytes) + manifest.kind.shared_bytes(block_rows(manifest))
     return WINDOW_BLOCKS * block
 
 

@@ -177,11 +177,10 @@ class Sizes:
         if self._has_warned or not begins_with_crop(transform) or (sides[0] <= height and sides[1] <= width):
             return
         self._has_warned = True
-        at_most = " at most" if self._dataset.manifest.has_own_sizes else ""
         _log.warning(
             "%s: crops of %d x %d are larger than the rows, %d x %d%s: they are enlarged, or padded. Give a smaller size=, or"
             " pack larger rows.",
-            *(self._dataset.path, *sides, height, width, at_most),
+            *(self._dataset.path, *sides, height, width, self._dataset.manifest.kind.at_most),
         )
 
     def _running(self, epoch: int, position: int) -> tuple[int, int] | None:

@@ -17,11 +17,11 @@ from typing import BinaryIO
 
 from reader.format.at_url import BlockObjects, read_pointer
 from reader.format.blocks import read_blocks
+from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, size_text
 from reader.format.head import read_head
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntry, Manifest, read_manifest
-from reader.format.tensordict_meta import metadata_files
 from reader.format.tensors import is_of_level
 from reader.remote.folder import INSIDE, LOCK, SOURCE, TABLE, Locks, check_cache_folder, folder_of, known_digest
 from reader.remote.leftovers import hold, remove_abandoned

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from packer.store.blocks import block_inputs
+from reader.format.check import metadata_files
 from reader.format.manifest import PIXELS, Block, FileEntry, Manifest, encode_manifest
-from reader.format.tensordict_meta import metadata_files
 
 SIDE = 224
 CLASSES = 100

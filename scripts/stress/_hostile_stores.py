@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reader.format.check import metadata_files
 from reader.format.head import with_digest
 from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Manifest
 from reader.format.samples import encode_line
-from reader.format.tensordict_meta import metadata_files
 from reader.format.tensors import TEXTS_FILE, metadata_names
 
 TARGETS = "_tensordict/targets.memmap"

@@ -25,9 +25,9 @@ from reader import CenterCrop, ImageBatch, MemmapDataset, MemmapLoader, RaggedBa
 from reader.epoch import in_epoch
 from reader.format import manifest as manifests
 from reader.format.blocks import read_blocks
+from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest, read_manifest
-from reader.format.tensordict_meta import metadata_files
 from reader.store import open_store
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "own-masks"

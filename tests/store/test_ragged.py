@@ -47,9 +47,8 @@ from reader import (
 )
 from reader.epoch import stamped
 from reader.format.blocks import read_blocks
-from reader.format.check import check_store
+from reader.format.check import check_store, metadata_files
 from reader.format.manifest import PIXELS, Manifest, read_json_lines, read_manifest
-from reader.format.tensordict_meta import metadata_files
 from reader.format.tensors import TensorSpec
 from reader.memory.pages import pages_of
 from reader.order import permuted

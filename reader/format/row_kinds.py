@@ -1,0 +1,158 @@
+"""Rows as the format has them: their two kinds, of one size and with sizes of their own, and the blocks they are committed in.
+
+What would ask which kind a store has asks here for what follows from it. Knows features and numbers; no manifest and no file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from reader.format.head import OWN_SIZES
+from reader.format.tensors import TensorSpec
+
+# pixels.memmap of a store with rows of own sizes is filled up to complete pages: it is read by pages, also past the page cache.
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that were committed together.
+
+    crc32 covers their bytes in pixels.memmap; samples_offset is where their first line starts in samples.jsonl. size_bytes
+    of those bytes is written where rows have sizes of their own or are compressed; elsewhere it follows from the rows, and is
+    filled in by reading. pixels_crc32 covers compressed rows unpacked, and is 0 elsewhere.
+    """
+
+    start: int
+    stop: int
+    crc32: int
+    samples_offset: int
+    size_bytes: int = 0
+    pixels_crc32: int = 0
+
+
+class RowKind:
+    """Rows of one size, as uint8[N, H, W, C]; `OwnSizes` is the other kind. Sides are (height, width), the largest there are.
+
+    Attributes:
+        up_to, at_most: stand before the sides in a text, or behind them.
+        batch_type: what tensordict's files name; the dotted path is part of the format, and never moves.
+        block_numbers: of the line of a block in manifest.json.
+        is_flat: pixels is uint8[bytes], without a dimension of rows.
+        tensors: where each row begins and what shape it has.
+    """
+
+    has_own_sizes = False
+    up_to, at_most = "", ""
+    batch_type = "<class 'reader.store.ImageBatch'>"
+    block_numbers = 3
+    is_flat = False
+    tensors: ClassVar[Mapping[str, TensorSpec]] = {}
+
+    def common_sides(self, sides: tuple[int, int]) -> tuple[int, int] | None:
+        """Return the height and width of every row; None where they differ."""
+        return sides
+
+    def level_sides(self, sides: tuple[int, int], factor: int) -> tuple[int, int] | None:
+        """Return the height and width of every row of a level; None where they differ."""
+        return sides[0] // factor, sides[1] // factor
+
+    def level_text(self, sides: tuple[int, int], factor: int) -> str:
+        """Say what size the rows of a level have."""
+        return f"{sides[0] // factor} x {sides[1] // factor}"
+
+    def alike_text(self, shape: tuple[int, int, int]) -> str:
+        """Say what rows of (height, width, channels) must have in common to be in one batch."""
+        return f"uint8[{', '.join(map(str, shape))}]"
+
+    def pixel_shape(self, rows: int, shape: tuple[int, int, int], size_bytes: int) -> tuple[int, ...]:
+        """Return the shape of all pixels, unpacked, of rows of (height, width, channels) that have so many bytes together."""
+        return rows, *shape
+
+    def row_bytes(self, rows: int, shape: tuple[int, int, int], size_bytes: int) -> int:
+        """Return the bytes of a row, on average, of rows that have so many together, with masks that are behind the pixels."""
+        return math.prod(shape)
+
+    def required_bytes(self, rows: int, shape: tuple[int, int, int]) -> int:
+        """Return the bytes that rows of (height, width, channels) must have together; 0 where that is not said."""
+        return rows * math.prod(shape)
+
+    def file_bytes(self, used_bytes: int) -> int:
+        """Return the size of the file of raw rows that take so many bytes in it."""
+        return used_bytes
+
+    def unit_bytes(self, row_bytes: int) -> int:
+        """Return the bytes of what raw rows are read by: rows, or pages."""
+        return row_bytes
+
+    def shared_bytes(self, rows: int) -> int:
+        """Return by how much what so many rows are read by may be larger than they are."""
+        return 0
+
+
+class OwnSizes(RowKind):
+    """Rows that have the size of their image each, one behind the other in flat pixels, their masks behind them."""
+
+    has_own_sizes = True
+    up_to, at_most = "up to ", " at most"
+    batch_type = "<class 'reader.store.RaggedBatch'>"
+    block_numbers = 4
+    is_flat = True
+    tensors: ClassVar[Mapping[str, TensorSpec]] = {
+        "offsets": TensorSpec("int64", ()),
+        "shapes": TensorSpec("int32", (3,)),
+    }
+
+    def common_sides(self, sides: tuple[int, int]) -> None:
+        """There are none."""
+
+    def level_sides(self, sides: tuple[int, int], factor: int) -> None:
+        """There are none."""
+
+    def level_text(self, sides: tuple[int, int], factor: int) -> str:
+        """Say by what the sides of the rows of a level are divided."""
+        return f"1/{factor}"
+
+    def alike_text(self, shape: tuple[int, int, int]) -> str:
+        """Rows of any height and width may be in one batch."""
+        return f"uint8[H, W, {shape[2]}]"
+
+    def pixel_shape(self, rows: int, shape: tuple[int, int, int], size_bytes: int) -> tuple[int, ...]:
+        """Pixels are flat."""
+        return (size_bytes,)
+
+    def row_bytes(self, rows: int, shape: tuple[int, int, int], size_bytes: int) -> int:
+        """The mean of all rows."""
+        return max(1, size_bytes // rows)
+
+    def required_bytes(self, rows: int, shape: tuple[int, int, int]) -> int:
+        """The shape of each row says it."""
+        return 0
+
+    def file_bytes(self, used_bytes: int) -> int:
+        """Complete pages, so that the file is never empty."""
+        return -(-used_bytes // PAGE_BYTES) * PAGE_BYTES
+
+    def unit_bytes(self, row_bytes: int) -> int:
+        """Pages."""
+        return PAGE_BYTES
+
+    def shared_bytes(self, rows: int) -> int:
+        """A page that two rows share is read for each."""
+        return rows * PAGE_BYTES
+
+
+ONE_SIZE, OWN_SIZE_EACH = RowKind(), OwnSizes()
+
+
+def row_kind(*, has_own_sizes: bool) -> RowKind:
+    """Return the kind of rows of one size, or with sizes of their own."""
+    return OWN_SIZE_EACH if has_own_sizes else ONE_SIZE
+
+
+def kind_of(reader_features: Collection[str]) -> RowKind:
+    """Return the kind of rows that a store with these reader features has."""
+    return row_kind(has_own_sizes=OWN_SIZES in reader_features)
