@@ -13,7 +13,6 @@ from packer.errors import OptionsError
 from packer.report import Progress
 from reader.format.row_kinds import RowKind, row_kind
 from reader.format.tensors import ZSTD
-from reader.format.urls import is_url
 
 _Group = TypeVar("_Group", bound="_Options")
 
@@ -32,9 +31,6 @@ DRAWN = "boxes"
 
 # A 100-megapixel camera passes. An image of this size takes a worker 0.5 GB, with alpha 1 GB (2026-11-22).
 MAX_PIXELS = 128_000_000
-
-# Recorded, but not compared by a resume, update or merge: they shape no pixel of an image that was accepted.
-_LIMITS = ("max_pixels",)
 
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
 _MAX_SIDE = 16384
@@ -377,25 +373,10 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
             if option.name == "size":
                 words.append(values.format_size(value))
             elif option.name in _PATHS and not (option.name == "masks" and value == DRAWN):
-                words.append(lasting_path(os.fspath(value)))
+                words.append(values.lasting_path(os.fspath(value)))
             elif value is not True:
                 words.append(str(value))
         return words
-
-
-def without_limits(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of recorded options those that two packs must have in common for their rows to be alike.
-
-    Example:
-        >>> without_limits({"fit": "crop", "max_pixels": 1000})
-        {'fit': 'crop'}
-    """
-    return {name: value for name, value in recorded.items() if name not in _LIMITS}
-
-
-def lasting_path(path: str) -> str:
-    """Return a path that means the same from any folder; a URL and standard input do already."""
-    return path if is_url(path) or path in ("-", "-0") else os.path.abspath(path)
 
 
 _PARSED: dict[str, Callable[[Any], Any]] = {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _NAMED = 3
 # options that are recorded only beside another
 _BESIDE = {"min_visibility": "--boxes", "max_boxes": "--boxes", "upright_labels": "--masks"}
+
+# Recorded, but not compared by a resume, update or merge: they shape no pixel of an image that was accepted.
+_LIMITS = ("max_pixels",)
 
 
 def difference(found: object, expected: object) -> str:
@@ -41,6 +44,16 @@ def labels_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
 def with_and_without(option: str, was_given: bool) -> str:
     """Say that an option was given and is not any more, or the reverse."""
     return f" (with {option}, now without)" if was_given else f" (without {option}, now with it)"
+
+
+def without_limits(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of recorded options those that two packs must have in common for their rows to be alike.
+
+    Example:
+        >>> without_limits({"fit": "crop", "max_pixels": 1000})
+        {'fit': 'crop'}
+    """
+    return {name: value for name, value in recorded.items() if name not in _LIMITS}
 
 
 def names_difference(before: Sequence[str], now: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from packer.errors import OptionsError
+from reader.format.urls import is_url
 
 
 def parsed_size(size: Any) -> tuple[int, int] | None:
@@ -92,6 +93,11 @@ def check_levels(levels: int, sides: tuple[int, int] | None) -> None:
         )
     if sides is not None and any(side % factor for side in sides):
         raise OptionsError(f"--levels {levels} needs rows whose sides {factor} divides, not {format_size(sides)}.")
+
+
+def lasting_path(path: str) -> str:
+    """Return a path that means the same from any folder; a URL and standard input do already."""
+    return path if is_url(path) or path in ("-", "-0") else os.path.abspath(path)
 
 
 def format_size(size: tuple[int, int]) -> str:

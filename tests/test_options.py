@@ -11,7 +11,8 @@ import pytest
 
 from packer import PackOptions, pack, pack_dataset, update
 from packer.cli.commands.build import build
-from packer.options import RowOptions, lasting_path
+from packer.options import RowOptions
+from packer.values import lasting_path
 from reader.format.urls import is_url
 
 DEFAULTS = {option.name: option.default for option in dataclasses.fields(PackOptions)}

@@ -17,9 +17,10 @@ from packer.inputs.remote import scan_url
 from packer.inputs.samples import Inputs
 from packer.inputs.tables import TABLE_SUFFIXES
 from packer.inputs.tree import FileCounter, OnListed
-from packer.options import MAX_PIXELS, InputOptions, lasting_path
+from packer.options import MAX_PIXELS, InputOptions
 from packer.sources import roots
 from packer.sources.roots import Roots, is_there, retried
+from packer.values import lasting_path
 from reader.format.urls import is_url
 
 _EXPECTED = (

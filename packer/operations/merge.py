@@ -15,9 +15,8 @@ from packer.inputs.splits import stores_of
 from packer.operations.copy_rows import copy_plans, copy_target, joint_labels
 from packer.operations.row_sources import Selection, open_for_copy
 from packer.operations.store_copy import CopyPlan
-from packer.options import without_limits
 from packer.report import PackReport, Progress
-from packer.text import some
+from packer.text import some, without_limits
 from reader.format.manifest import FurtherTarget, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.tensors import TensorSpec

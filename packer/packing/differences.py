@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.inputs.samples import Inputs
-from packer.options import without_limits
 from packer.store.journal import read_blocks
-from packer.text import difference, labels_difference, names_difference
+from packer.text import difference, labels_difference, names_difference, without_limits
 from reader.format.journal import Header
 from reader.format.manifest import Manifest
 from reader.format.samples import Sample, read_paths

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from packer.errors import PackError
 from packer.inputs.samples import Column, Inputs
-from packer.options import PackOptions, without_limits
+from packer.options import PackOptions
 from packer.packing.differences import store_difference
 from packer.packing.recorded_labels import LABEL_OPTIONS, other_labels_options
 from packer.pixels.geometry import Geometry
@@ -32,7 +32,7 @@ from packer.sources.roots import NOWHERE
 from packer.store.out_folder import check_no_links, own_paths, remove_replaced, remove_working_folder
 from packer.store.reports import store_report
 from packer.store.row_files import EXTRAS
-from packer.text import difference, names_difference, some
+from packer.text import difference, names_difference, some, without_limits
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, SAMPLES, Manifest

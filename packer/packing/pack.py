@@ -20,7 +20,7 @@ from packer.inputs.labels import as_multi_hot
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.inputs.splits import stores_of
-from packer.options import PackOptions, lasting_path
+from packer.options import PackOptions
 from packer.packing.build import Build, release
 from packer.packing.finished import finished_report, has_same_contents, is_as_asked
 from packer.packing.image_sizes import common_size
@@ -45,6 +45,7 @@ from packer.store.out_folder import (
 from packer.store.parts import Part, begun_from, check_no_parts, check_part
 from packer.store.reports import summed_report
 from packer.store.swap import finish_swap
+from packer.values import lasting_path
 from packer.workers.block_worker import PackJob
 from reader.format.shown import redacted
 from reader.format.urls import is_url

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import PackError
-from packer.options import without_limits
 from packer.pixels.formats import icc, jpeg, plugins
 from packer.pixels.formats.bit_depth import Depth
 from packer.pixels.formats.opening import header_orientation, open_image, profile_of
@@ -22,7 +21,7 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.store.checked_rows import CheckedPixels, damage, line_begins
 from packer.store.ragged_rows import stored_rows
-from packer.text import difference
+from packer.text import difference, without_limits
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample, read_samples
