@@ -123,7 +123,7 @@ class Gathering:
             units = self._store.pixels.view(-1, self._unit_bytes)
             # in a copy rows are in slots; of the mapped file, a row's slot is its number
             self._gatherer = Gatherer(units if self.copy is None else self.copy.units)
-        can_pin = chosen.name == "ram" and device.type == "cuda"
+        can_pin = chosen.name == "ram" and device.type == "cuda" and has_pixels
         # flat pixels are gathered into pinned buffers
         self.is_pinned = can_pin and not dataset.manifest.is_flat and self._pin(must_pin=must_pin)
         self._pool: BufferPool | None = None

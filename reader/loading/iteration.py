@@ -149,6 +149,9 @@ class Finish:
     On the CPU the first one runs in the feeder thread while the caller waits for it, as if it ran there. If it drew from a
     generator of the process, which the training uses too, the others run in the caller's thread: in the feeder's they would
     draw whenever they come to it. All of them run under torch's modes of the thread that began the epoch.
+
+    Batches for a CUDA device are sent as they are, and finished there in the caller's thread. Where their rows are read from
+    levels, their crops are made before they are sent, on the host.
     """
 
     def __init__(
@@ -161,6 +164,7 @@ class Finish:
         as_tuple: bool,
         as_dict: tuple[str, str] | None,
         threads: int,
+        on_device: bool = False,
         source: object = None,
     ) -> None:
         if source is not None and not begins_with_crop(transform):
@@ -169,7 +173,11 @@ class Finish:
                 f" for {transform!r}."
             )
         # what crops read their rows from; None: from the batch
-        self._source = source
+        self._source, self._on_device = source, on_device
+        self._chain = [] if transform is None else _chain(transform)
+        if on_device and source is not None:
+            rest = self._chain[1:]
+            transform = functools.partial(functools.reduce, _in_turn, rest) if rest else None
         self._dataset, self._transform, self._threads = dataset, transform, threads
         self._epoch, self._seed, self._as_tuple, self._as_dict = epoch, seed, as_tuple, as_dict
         self._modes, self._caller = Modes.here(), threading.get_ident()
@@ -180,27 +188,30 @@ class Finish:
     def __call__(self, batch: Batch, start: int) -> object:
         """Finish a batch; start: where in the epoch's order its first row stands."""
         made: object = batch
-        transform = self._transform
         self._dataset.opened_store.with_texts(batch)
-        if transform is not None or not self._as_tuple:
+        if self._transform is not None or not self._as_tuple:
             stamped(batch, epoch=self._epoch, position=start, seed=self._seed)
-        if transform is not None:
-            # which of them it was, the transform of samples says itself
-            named = rows_named(self._dataset.path, None if isinstance(transform, SampleTransform) else batch.rows)
-            with (
-                named,
-                stage("transform"),
-                in_epoch(self._epoch),
-                reading(self._source),
-                on_threads_of(self._threads),
-                self._modes.entered(),
-            ):
-                made = self._transformed(transform, batch)
+        if self._transform is not None:
+            made = self._run(self._transform, batch)
         if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
             made = plain(made, by_name=self._dataset.names_targets)
         if self._as_dict is not None and isinstance(made, tuple) and len(made) == 2:
             return dict(zip(self._as_dict, made, strict=True))
         return made
+
+    def _run(self, transform: Transform, batch: Batch) -> object:
+        """Call a transform in what it is to run in."""
+        # which row it was, the transform of samples says itself
+        named = rows_named(self._dataset.path, None if isinstance(transform, SampleTransform) else batch.rows)
+        with (
+            named,
+            stage("transform"),
+            in_epoch(self._epoch),
+            reading(self._source),
+            on_threads_of(self._threads),
+            self._modes.entered(),
+        ):
+            return self._transformed(transform, batch)
 
     def _transformed(self, transform: Transform, batch: Batch) -> object:
         """Call the transform; what it does to each row by itself, on the CPU, on several threads."""
@@ -213,8 +224,8 @@ class Finish:
                 return functools.reduce(_in_turn, chain, part)
 
         made: Any = batch
-        # what the compiled part makes of a whole batch; it neither reads rows nor moves masks
-        is_full_batch = self._source is None and not _has_masks(batch)
+        # what the compiled part makes of a whole batch; it does not move masks
+        is_full_batch = not _has_masks(batch)
         for is_in_parts, run in itertools.groupby(_chain(transform), functools.partial(_is_in_parts, is_full_batch)):
             call = functools.partial(in_modes, list(run))
             is_cut = is_in_parts and isinstance(made, ImageBatch | RaggedBatch)
@@ -222,7 +233,11 @@ class Finish:
         return made
 
     def ahead(self, batch: Batch, start: int) -> object:
-        """Finish a batch before the caller asks for it, or leave that to the caller's thread."""
+        """Finish a batch before the caller asks for it, or leave that to the caller's thread; for a device, what is sent."""
+        if self._on_device:
+            if self._source is None:
+                return batch
+            return self._run(self._chain[0], stamped(batch, epoch=self._epoch, position=start, seed=self._seed))
         if self._transform is None:
             return self(batch, start)
         if self._draws:

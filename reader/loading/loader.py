@@ -76,8 +76,8 @@ class MemmapLoader:
             the tuple, anything else is what the loop gets. On the CPU it runs in the background thread, unless its first call
             in an epoch draws from torch's, numpy's or Python's own generator; then, and on CUDA, in the caller's, on its
             stream. Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
-        size: of what RandomResizedCrop and CenterCrop in the transform give: pixels, (height, width), or a function of epoch. On
-            the CPU, one that comes first reads the smallest level (`pack --levels`) that its box needs.
+        size: of what RandomResizedCrop and CenterCrop in the transform give: pixels, (height, width), or a function of epoch. One
+            that comes first reads, on the CPU, the smallest level (`pack --levels`) that its box needs.
         prefetch: batches gathered ahead, small ones in groups of up to 64 and 8 MiB (1 MiB where they are transformed or sent
             to a device); 0 gathers in the caller's thread.
         threads: that transforms of `reader.transforms` run on, on the CPU, each with some rows of a batch at a time. None: the
@@ -189,9 +189,7 @@ class MemmapLoader:
         # the world size that the caller knows of, by `len` or by an epoch that has begun
         self._announced: int | None = None
         self._has_begun = False
-        reads_levels = self._sizes.are_given and may_read_levels(
-            self.schedule.part, residency, self.device, self.transform
-        )
+        reads_levels = self._sizes.are_given and may_read_levels(self.schedule.part, residency, self.transform)
         reading = reading_of(self.schedule, self.device, residency, ranks, prefetch=prefetch, has_levels=reads_levels)
         self._checked = ranks if ranks.is_known else None
         self.residency, self.in_windows, self.gathering, self.resident, self.producer, self._levels = reading
@@ -305,13 +303,16 @@ class MemmapLoader:
         schedule = self.schedule.with_batch_size(self.schedule.batch_size)
         form: dict[str, Any] = {"as_tuple": self.as_tuple, "as_dict": self.as_dict, "threads": self.threads}
         transform, levels = self._sizes.of(self.transform, epoch, position), None
-        is_worked_on = self.transform is not None or self.device.type == "cuda"
+        on_device = self.device.type == "cuda"
+        is_worked_on = self.transform is not None or on_device
         group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
         steps = schedule.steps(epoch, position, items, group_bytes)
         if self._levels is not None:
             levels = self._levels.in_pass(schedule, transform, epoch)
             steps = levels.ahead(steps)
-        finish = Finish(self.dataset, transform, epoch=epoch, seed=self.seed, source=levels, **form)
+        finish = Finish(
+            self.dataset, transform, epoch=epoch, seed=self.seed, on_device=on_device, source=levels, **form
+        )
         source = functools.partial(self.producer.groups, epoch, position, steps, finish.ahead)
         return Pass(progress, entered(self.device, source), finish, schedule)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -24,7 +25,8 @@ from reader.store import Batch, RaggedBatch
 # What the loop gets, each with the global position after it.
 Group = list[tuple[object, int]]
 # Runs the transform on a batch, given where in the epoch's order its first row stands, and gives the form that the caller wants.
-Finish = Callable[[Batch, int], object]
+# Of a batch for a device it returns the batch to send.
+Finish = Callable[[Batch, int], Any]
 
 _NO_WINDOW = 1 << 62
 
@@ -138,13 +140,14 @@ def _finished(begun: HostBatches, steps: Steps, finish: Finish, copier: CudaCopi
     made: list[object] = []
     try:
         for batch, start in zip(begun, steps.starts, strict=True):
-            made.append(Unfinished(copier.send(batch), start) if copier is not None else finish(batch, start))
+            item = finish(batch, start)
+            made.append(item if copier is None else Unfinished(copier.send(item), start))
     except Exception:
         # a transform that raises does not take the batches before it along
         if made:
             yield _emptied(made, steps.positions)
         raise
-    del batch
+    del batch, item
     yield _emptied(made, steps.positions)
 
 

@@ -73,6 +73,25 @@ def gathered(
     return store.chosen(rows, pixels.view(-1), torch.from_numpy(begins))
 
 
+def mapped_rows(store: RaggedBatch, rows: Rows) -> RaggedBatch:
+    """Return any rows of a store, as views of all of its pixels."""
+    offsets, _ = extents(store, rows)
+    return store.chosen(rows, store.pixels, torch.from_numpy(offsets))
+
+
+def rows_in(store: ImageBatch, rows: Rows, pixels: torch.Tensor, slots: Rows) -> RaggedBatch:
+    """Return rows of one size as views of pixels, uint8[n, ...] of rows like the store's, where they are in these slots."""
+    index, shape = torch.from_numpy(rows), store.pixels.shape[1:]
+    return RaggedBatch(
+        pixels=pixels.view(-1),
+        targets=store.targets.index_select(0, index),
+        offsets=torch.from_numpy(slots) * shape.numel(),
+        shapes=torch.tensor(shape, dtype=torch.int32).expand(len(rows), -1),
+        rows=index,
+        batch_size=[],
+    )
+
+
 def viewed(store: RaggedBatch, rows: Rows) -> RaggedBatch:
     """Return consecutive rows of a store, as views of its pixels."""
     offsets, sizes = extents(store, rows)

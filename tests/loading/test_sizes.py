@@ -497,6 +497,23 @@ def test_a_level_that_is_damaged_is_named_wherever_it_is_read_from(leveled: Path
         os.truncate(pixels, size)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("residency", ["cache", "disk", "ram"])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_crops_of_levels_on_cuda_are_those_of_the_cpu(leveled: Path, residency: str, prefetch: int) -> None:
+    data = MemmapDataset(leveled)
+    arguments: dict[str, Any] = {"shuffle": "full", "residency": residency, "prefetch": prefetch}
+    found = batches_of(data, device="cuda", **arguments)
+    assert {pixels.device.type for _, pixels in found} == {"cuda"}
+    assert_equal([(rows, pixels.cpu()) for rows, pixels in found], batches_of(data, **arguments))
+    # where nothing comes behind the crop
+    with MemmapLoader(data, 12, transform=CenterCrop(9), size=12, device="cuda", residency=residency) as loader:
+        images, targets = next(iter(loader))
+    plain, labels = next(iter(MemmapLoader(data, 12, transform=CenterCrop(9), size=12)))
+    assert torch.equal(images.cpu(), plain)
+    assert torch.equal(targets.cpu(), labels)
+
+
 def test_levels_of_a_store_at_a_url_are_fetched_instead_of_its_rows(leveled: Path, tmp_path: Path) -> None:
     pytest.importorskip("obstore")
     if MemmapDataset(leveled).manifest.compression is None:

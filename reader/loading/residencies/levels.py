@@ -31,13 +31,13 @@ from reader.loading.shared_residency import host_copy, reads_of
 from reader.memory.buffers import BufferPool
 from reader.memory.gather import Copies, gather, on_threads
 from reader.memory.joined_file import open_rows
-from reader.memory.pages import gathered, pages_of
+from reader.memory.pages import gathered, mapped_rows, pages_of, rows_in
 from reader.memory.residency import Reads, Residency
 from reader.memory.row_file import READERS, RowMemory, RowReader, plan_reads, tasks
 from reader.profiling import stage
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps
-from reader.store import Batch, RaggedBatch, batch_of
+from reader.store import Batch, RaggedBatch
 
 # Where units of a file, rows or pages, are in memory: uint8[n, unit bytes], and what says in which slots these are.
 _Held = tuple[torch.Tensor, Callable[[Rows], Rows]]
@@ -47,11 +47,11 @@ _CHUNKS = 3
 _KEPT = 8
 
 
-def may_read_levels(dataset: MemmapDataset, residency: object, device: torch.device, transform: object) -> bool:
-    """Whether crops of a transform can read levels: of one store with masks of no own sizes, on the CPU, as the first step."""
+def may_read_levels(dataset: MemmapDataset, residency: object, transform: object) -> bool:
+    """Whether crops of a transform can read levels: of one store with masks of no own sizes, on the host, as the first step."""
     manifest = dataset.opened_store.manifest
     is_there = bool(manifest.levels) and not manifest.has_own_masks
-    return is_there and device.type == "cpu" and residency != "gpu" and begins_with_crop(transform)
+    return is_there and residency != "gpu" and begins_with_crop(transform)
 
 
 class LevelRows:
@@ -84,11 +84,18 @@ class LevelRows:
             self._copies = {factor: host_copy(self._of_level(factor)) for factor in self.stores}
 
     def read(self, rows: torch.Tensor, factor: int) -> Batch:
-        """Return rows int64[B] of the store, smaller by a factor: an ImageBatch, or a RaggedBatch."""
+        """Return rows int64[B] of the store, smaller by a factor: views of the mapped file or of its copy, or else a copy."""
         copy = self._copies.get(factor)
         if copy is None:
             self._check_shapes(rows, factor)
-            return self.stores[factor].gather(rows.numpy(), self._memory(factor))
+            store = self.stores[factor]
+            if not store.is_local or store.frames is not None:
+                return store.gather(rows.numpy(), self._memory(factor))
+            # crops copy of a row what they need of it
+            store.check_rows(rows.numpy())
+            if isinstance(store.mapped, RaggedBatch):
+                return mapped_rows(store.mapped, rows.numpy())
+            return rows_in(store.mapped, rows.numpy(), store.mapped.pixels, rows.numpy())
         return self.read_from((copy.units, copy.slots.of), rows.numpy(), factor)
 
     def read_from(self, held: _Held, rows: Rows, factor: int) -> Batch:
@@ -103,10 +110,8 @@ class LevelRows:
         if isinstance(store.mapped, RaggedBatch):
             batch = gathered(store.mapped, rows, memory, lambda pages, into: gather(units, slots_of(pages), into))
         else:
-            pixels = memory(len(rows) * units.shape[1]).view(len(rows), *store.mapped.pixels.shape[1:])
-            gather(units, slots_of(rows), pixels.view(len(rows), -1))
-            batch = batch_of(store.mapped, rows, pixels)
-        store.check_rows(rows, batch)
+            batch = rows_in(store.mapped, rows, units, slots_of(rows))
+        store.check_rows(rows)
         return batch
 
     def content(self, rows: torch.Tensor, factor: int) -> torch.Tensor | None:
