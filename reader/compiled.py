@@ -6,12 +6,14 @@ The one module of the reader that imports it. Knows its tables: of crops, of the
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from reader.buffers import BufferPool
 from reader.epoch import transform_threads
 
 # as crops.c has them
@@ -28,6 +30,9 @@ _NAMES = (
 STEPS = {name: number for number, name in enumerate(_NAMES.split())}
 _NUMBERS = 6
 _LEVELS = 256
+_FLOAT_BYTES = 4
+# Smaller ones malloc reuses too. Of larger ones so many idle buffers of each power of two are held.
+_LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
 
 
 def crops(
@@ -62,13 +67,10 @@ def crops(
         if is_chosen is not None:
             flags[:, 0] += value * is_chosen.long()
     table = torch.cat([images, boxes, grids, flags], 1).numpy()
-    # numpy's memory asks for huge pages
-    made = np.empty((len(images), height, width, channels), np.uint8)
+    made = _memory(len(images), height, width, channels)
     function = _function()
     assert function is not None
-    return (
-        torch.from_numpy(made) if function(pixels.numpy(), table, made, (height, width), channels, _threads()) else None
-    )
+    return made if function(pixels.numpy(), table, made.numpy(), (height, width), channels, _threads()) else None
 
 
 def augmented(
@@ -94,12 +96,12 @@ def augmented(
     given = numbers.reshape(*kinds.shape, -1)
     table[..., 1 : 1 + given.shape[-1]] = given
     levels = None if fill is None else tuple(float(fill[n % len(fill)]) for n in range(3))
-    made = np.empty(tuple(pixels.shape), np.uint8)
+    made = _memory(*pixels.shape)
     function = _functions().augment
     is_made = function(
-        pixels.numpy(), table.numpy(), made, (height, width), channels, kinds.shape[1], levels, _threads()
+        pixels.numpy(), table.numpy(), made.numpy(), (height, width), channels, kinds.shape[1], levels, _threads()
     )
-    return torch.from_numpy(made) if is_made else None
+    return made if is_made else None
 
 
 def take_steps(pixels: torch.Tensor) -> bool:
@@ -119,9 +121,9 @@ def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Ten
     tables = of_level(levels).reshape(channels, _LEVELS)
     if tables.dtype != torch.float32 or tables.requires_grad:
         return None
-    made = np.empty(tuple(pixels.shape), np.float32)
-    _functions().floats(pixels.numpy(), tables.contiguous().numpy(), made, pixels[0].numel(), _threads())
-    return torch.from_numpy(made)
+    made = _memory(*pixels.shape, _FLOAT_BYTES).view(torch.float32)[..., 0]
+    _functions().floats(pixels.numpy(), tables.contiguous().numpy(), made.numpy(), pixels[0].numel(), _threads())
+    return made
 
 
 def are_served(pixels: torch.Tensor, channels: int) -> bool:
@@ -144,6 +146,19 @@ def is_built() -> bool:
 
 def _threads() -> int:
     return transform_threads.get() or torch.get_num_threads()
+
+
+def _memory(*shape: int) -> torch.Tensor:
+    """Return uint8[shape] that nobody else has: where it is large, memory whose last user is gone, which has no page faults."""
+    size_bytes = math.prod(shape)
+    if size_bytes < _LEAST_POOLED_BYTES:
+        return torch.from_numpy(np.empty(shape, np.uint8))
+    return _pool((size_bytes - 1).bit_length()).lease(size_bytes).view(shape)
+
+
+@functools.cache
+def _pool(bits: int) -> BufferPool:
+    return BufferPool(1 << bits, keep=_IDLE_BUFFERS)
 
 
 def _function() -> Callable[..., bool] | None:

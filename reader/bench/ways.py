@@ -23,11 +23,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from reader.bench.row_bytes import RowBytes
+from reader.buffers import BufferPool
 from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import size_text
 from reader.loading.loader import MemmapLoader
 from reader.loading.schedule import GROUP_BYTES
-from reader.memory.buffers import BufferPool
 from reader.memory.residency import Residency
 from reader.rows import Rows
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
+from reader.buffers import FittingPool
 from reader.dataset import collate
 from reader.dataset.groups import Groups
 from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
@@ -26,7 +27,6 @@ from reader.dataset.samples import JointTransform, PairTransform, Transform, che
 from reader.dataset.splits import added, check_classes, remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
-from reader.memory.buffers import FittingPool
 from reader.memory.gather import is_run
 from reader.rows import Rows, rows_named
 from reader.store import Batch, RaggedBatch, names_targets, plain

@@ -17,8 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import cuda
 
+from reader.buffers import PinnedMemoryError
 from reader.format.filesystem import size_text
-from reader.memory.buffers import PinnedMemoryError
 from reader.profiling import stage
 from reader.store import Batch, ImageBatch, RaggedBatch
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from reader import system
+from reader.buffers import BufferPool, PinnedMemoryError
 from reader.dataset.dataset import MemmapDataset
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
 from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
 from reader.loading.shared_residency import host_copy, host_units, reads_of
 from reader.memory import residency as residencies
-from reader.memory.buffers import BufferPool, PinnedMemoryError
 from reader.memory.frame_file import ReadBytes
 from reader.memory.gather import Copies, Gatherer, is_run
 from reader.memory.pages import extents, gathered, pages_of, parted

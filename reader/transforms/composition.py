@@ -6,6 +6,7 @@ Two of one kind in them draw different numbers, though both have the seed they w
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,15 +14,19 @@ import torch
 from tensordict import TensorDict
 
 from reader.epoch import wrapped
-from reader.store import ImageBatch, replaced
+from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import content_of
 from reader.transforms.conversions import without_conversions
 from reader.transforms.random import APPLY, CHOICE, check_batch, checked_p, draw
+from reader.transforms.random_crops import AlternatingFlip, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
 Transform = Callable[[Any], Any]
 
 # Odd, so that adding it leads through all seeds before one comes again.
 _NEXT_SEED = 0x9E3779B97F4A7C15
+
+# a flip that follows a crop is made with it
+_CROPS, _FLIPS = (RandomCrop, RandomResizedCrop), (AlternatingFlip, RandomHorizontalFlip)
 
 
 class Compose:
@@ -49,8 +54,16 @@ class Compose:
 
     def __call__(self, batch: Any) -> Any:
         """Return what the last one returns."""
-        for transform in self.transforms:
-            batch = transform(batch)
+        is_done = False
+        every: list[Any] = self.transforms
+        for transform, after in itertools.zip_longest(every, every[1:]):
+            if is_done:
+                is_done = False
+            elif type(transform) in _CROPS and type(after) in _FLIPS and isinstance(batch, ImageBatch | RaggedBatch):
+                # one pass over the pixels
+                batch, is_done = transform.mirrored(batch, after.chosen(batch)), True
+            else:
+                batch = transform(batch)
         return batch
 
     def with_size(self, size: int | tuple[int, int]) -> Compose:

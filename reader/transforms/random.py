@@ -101,7 +101,9 @@ def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range) -> torch.Te
     return _uniform(batch.rows, batch.origin, wrapped(seed), streams.start, len(streams))
 
 
-def draw_for_rows(batch: ImageBatch, seed: int, streams: range) -> tuple[torch.Tensor, torch.Tensor | int]:
+def draw_for_rows(
+    batch: ImageBatch | RaggedBatch, seed: int, streams: range
+) -> tuple[torch.Tensor, torch.Tensor | int]:
     """Draw float64[len(streams), B] as `draw` does, but alike in all epochs and at all positions; also return the epochs.
 
     Raises:

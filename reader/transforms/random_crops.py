@@ -1,4 +1,4 @@
-"""Batched operations on the device that move pixels: flip and crops.
+"""Batched operations on the device that move pixels: flips and random crops.
 
 Each sample has parameters of its own, drawn from (seed, epoch, position, row). Boxes and masks in extras move with the pixels.
 The given batch is never changed. All of it may stand inside a function that torch.compile compiles to one graph.
@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDict
 
 from reader.compiled import is_built
-from reader.epoch import row_source
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
 from reader.transforms.padding import Padding
@@ -34,12 +32,8 @@ from reader.transforms.resample import (
     boxes_on_levels,
     cut,
     mirrored,
-    nearest,
-    nearest_of_images,
-    resized,
-    resized_from_levels,
-    resized_images,
 )
+from reader.transforms.resize import checked_size, cropped_extras, resized_boxes
 
 # As often torchvision's RandomResizedCrop draws a box before it takes the central one.
 _TRIES = 10
@@ -71,7 +65,12 @@ class RandomHorizontalFlip:
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return a batch of the same shapes."""
         check_batch(self, batch)
-        return _flipped(batch, draw(batch, self.seed, FLIP)[0] < self.p)
+        is_mirrored = self.chosen(batch)
+        return _with_mirrored_labels(batch, mirrored(batch.pixels, is_mirrored), is_mirrored)
+
+    def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+        """Draw which images a call would mirror: bool[B]."""
+        return draw(batch, self.seed, FLIP)[0] < self.p
 
 
 class AlternatingFlip:
@@ -102,8 +101,13 @@ class AlternatingFlip:
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return a batch of the same shapes."""
         check_batch(self, batch)
+        is_mirrored = self.chosen(batch)
+        return _with_mirrored_labels(batch, mirrored(batch.pixels, is_mirrored), is_mirrored)
+
+    def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+        """Return which images a call would mirror: bool[B]."""
         half, epoch = draw_for_rows(batch, self.seed, ALTERNATING)
-        return _flipped(batch, ((half[0] < 0.5).long() + epoch) % 2 == 1)
+        return ((half[0] < 0.5).long() + epoch) % 2 == 1
 
 
 class RandomCrop:
@@ -153,22 +157,28 @@ class RandomCrop:
         Raises:
             ValueError: the padded images are smaller than size, or have boxes where padding repeats the image.
         """
+        return self.mirrored(batch, None)
+
+    def mirrored(self, batch: ImageBatch, is_mirrored: torch.Tensor | None) -> ImageBatch:
+        """Do as a call, and mirror the crops of bool[B] left to right in the same pass over the pixels.
+
+        Raises:
+            ValueError: the padded images are smaller than size, or have boxes where padding repeats the image.
+        """
         check_batch(self, batch)
         padding = self._padding_of(*batch.pixels.shape[1:3])
         top, left = self._corners(batch, padding)
         batch = padding.applied(batch)
         motion = Motion(left[:, None], top[:, None], 1, 1, self.width, self.height)
 
-        def cut_pixels(pixels: torch.Tensor) -> torch.Tensor:
-            """Cut the crops."""
-            return cut(pixels, top, left, self.height, self.width)
+        def cut_mask(masks: torch.Tensor) -> torch.Tensor:
+            """Cut the crops of masks."""
+            return cut(masks[..., None], top, left, self.height, self.width)[..., 0]
 
-        return replaced(
-            batch,
-            pixels=cut_pixels(batch.pixels),
-            content=None if batch.content is None else moved_content(batch.content, motion),
-            extras=moved_extras(batch.extras, motion, lambda masks: cut_pixels(masks[..., None])[..., 0]),
-        )
+        pixels = cut(batch.pixels, top, left, self.height, self.width, is_mirrored)
+        content = None if batch.content is None else moved_content(batch.content, motion)
+        made = replaced(batch, pixels=pixels, content=content, extras=moved_extras(batch.extras, motion, cut_mask))
+        return made if is_mirrored is None else _with_mirrored_labels(made, pixels, is_mirrored)
 
     def _padding_of(self, row_height: int, row_width: int) -> Padding:
         """Give the padding of rows of this size; raises ValueError where the crop does not fit."""
@@ -259,15 +269,17 @@ class RandomResizedCrop:
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
         """Return uint8[B, height, width, C], without content."""
+        return self.mirrored(batch, None)
+
+    def mirrored(self, batch: ImageBatch | RaggedBatch, is_mirrored: torch.Tensor | None) -> ImageBatch:
+        """Do as a call, and mirror the crops of bool[B] left to right in the same pass over the pixels."""
         boxes = self.boxes(batch)
         x0, y0, x1, y1 = boxes.float()[..., None].unbind(1)
         motion = Motion(x0, y0, self.width / (x1 - x0), self.height / (y1 - y0), self.width, self.height)
-        return replaced(
-            batch,
-            pixels=resized_boxes(batch, boxes, self.height, self.width, is_cubic=self.is_cubic(batch)),
-            content=None,
-            extras=cropped_extras(batch, motion, boxes, self.height, self.width),
-        )
+        pixels = resized_boxes(batch, boxes, self.height, self.width, None, self.is_cubic(batch), is_mirrored)
+        extras = cropped_extras(batch, motion, boxes, self.height, self.width)
+        made: ImageBatch = replaced(batch, pixels=pixels, content=None, extras=extras)
+        return made if is_mirrored is None else _with_mirrored_labels(made, pixels, is_mirrored)
 
     def levels(self, source: Any, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
@@ -312,62 +324,15 @@ class RandomResizedCrop:
         )
 
 
-def resized_boxes(
-    batch: ImageBatch | RaggedBatch,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None = None,
-    is_cubic: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Resize a box of each image to uint8[B, height, width, C], see `resample.resized`.
-
-    Where a loader reads levels, from the smallest one of which the box, rounded to its pixels, has as many as it is resized to.
-    """
-    # no loader compiles what reads from levels
-    source = None if torch.compiler.is_compiling() else row_source.get()
-    # what a crop before this one has made has pixels of its own
-    if source is not None and (isinstance(batch, RaggedBatch) or batch.pixels.stride(1) == 0):
-        return resized_from_levels(source, batch, boxes, height, width, grids, is_cubic)
-    if isinstance(batch, RaggedBatch):
-        return resized_images(batch, boxes, height, width, grids, is_cubic)
-    return resized(batch.pixels, boxes, height, width, grids, is_cubic)
-
-
-def cropped_extras(
-    batch: ImageBatch | RaggedBatch,
-    motion: Motion,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None = None,
-) -> TensorDict | None:
-    """Move boxes as motion says, and masks as `resized_boxes` moves pixels: uint8[B, height, width], the nearest of each."""
-
-    def move(masks: torch.Tensor) -> torch.Tensor:
-        """Give masks of one size the boxes and size of the images; refuses them beside images of their own sizes."""
-        if isinstance(batch, RaggedBatch):
-            raise ValueError("extras' masks have one size and the images sizes of their own. Rename what is no masks.")
-        return nearest(masks, boxes, height, width, grids)
-
-    extras = moved_extras(batch.extras, motion, move)
-    if not isinstance(batch, RaggedBatch) or batch.mask_offsets is None:
-        return extras
-    masks = nearest_of_images(batch, boxes, height, width, grids)
-    return TensorDict(
-        {**({} if extras is None else extras), "masks": masks}, batch_size=[len(batch)], device=masks.device
-    )
-
-
-def _flipped(batch: ImageBatch, flip: torch.Tensor) -> ImageBatch:
-    """Mirror what bool[B] says."""
-    pixels, content, extras = mirrored(batch.pixels, flip), batch.content, batch.extras
+def _with_mirrored_labels(batch: ImageBatch, pixels: torch.Tensor, is_mirrored: torch.Tensor) -> ImageBatch:
+    """Return a batch with pixels that are mirrored where bool[B] says so, and boxes, masks and content mirrored with them."""
+    content, extras = batch.content, batch.extras
     if content is not None or extras is not None:
         height, width = pixels.shape[1:3]
-        sign = 1 - 2 * flip[:, None].int()
-        motion = Motion(width * flip[:, None].int(), 0, sign, 1, width, height)
+        chosen = is_mirrored[:, None].int()
+        motion = Motion(width * chosen, 0, 1 - 2 * chosen, 1, width, height)
         content = None if content is None else moved_content(content, motion)
-        extras = moved_extras(extras, motion, lambda masks: mirrored(masks[..., None], flip)[..., 0])
+        extras = moved_extras(extras, motion, lambda masks: mirrored(masks[..., None], is_mirrored)[..., 0])
     return replaced(batch, pixels=pixels, content=content, extras=extras)
 
 
@@ -384,11 +349,3 @@ def _between(drawn: torch.Tensor, limits: tuple[float, float]) -> torch.Tensor:
 
 def _offset(drawn: torch.Tensor, slack: torch.Tensor, is_central: torch.Tensor) -> torch.Tensor:
     return torch.where(is_central, slack // 2, (drawn * (slack + 1)).long())
-
-
-def checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return (height, width); raises ValueError."""
-    sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
-    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
-        raise ValueError(f"size is {size!r}, expected pixels: one number, or height and width.")
-    return sides[0], sides[1]

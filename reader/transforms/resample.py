@@ -24,10 +24,18 @@ _MASKS_AT_ONCE = 32
 _Where = int | torch.Tensor
 
 
-def cut(pixels: torch.Tensor, top: torch.Tensor, left: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Copy uint8[B, height, width, C] from int64[B] corners of uint8[B, H, W, C]."""
+def cut(
+    pixels: torch.Tensor,
+    top: torch.Tensor,
+    left: torch.Tensor,
+    height: int,
+    width: int,
+    is_mirrored: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Copy uint8[B, height, width, C] from int64[B] corners of uint8[B, H, W, C], those of bool[B] mirrored left to right."""
     if are_served(pixels, pixels.shape[-1]):
-        made = _crops_of_rows(pixels, torch.stack([left, top, left + width, top + height], -1), height, width)
+        boxes = torch.stack([left, top, left + width, top + height], -1)
+        made = _crops_of_rows(pixels, boxes, height, width, is_mirrored=is_mirrored)
         if made is not None:
             return made
     count, row_height, row_width, channels = pixels.shape
@@ -36,7 +44,8 @@ def cut(pixels: torch.Tensor, top: torch.Tensor, left: torch.Tensor, height: int
     sample = torch.arange(count, device=pixels.device)[:, None]
     y = top[:, None] + torch.arange(height, device=pixels.device)
     first = (sample * row_height + y) * row_width + left[:, None]
-    return lines.index_select(0, first.view(-1)).view(count, height, width, channels)
+    made = lines.index_select(0, first.view(-1)).view(count, height, width, channels)
+    return _mirrored_where(made, is_mirrored)
 
 
 def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
@@ -62,17 +71,18 @@ def resized(
     width: int,
     grids: torch.Tensor | None = None,
     is_cubic: torch.Tensor | None = None,
+    is_mirrored: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Resize a box of each image of uint8[B, H, W, C] to uint8[B, height, width, C]: bilinear, antialiased.
 
-    is_cubic: bool[B], which are bicubic instead.
+    is_cubic: bool[B], which are bicubic instead. is_mirrored: bool[B], which are mirrored left to right afterwards.
 
     What torchvision's v2 resized_crop gives: on the CPU the same bytes; elsewhere bilinear within 1, and bicubic within 1 of
     what it gives for float32, as the CPU's uint8 kernel cuts what overshoots between the axes too.
     """
     if pixels.device.type == "cpu":
-        return _resized_by_loop(pixels, boxes, height, width, grids, is_cubic)
-    return resized_by_matmul(pixels, boxes, height, width, grids, is_cubic)
+        return _resized_by_loop(pixels, boxes, height, width, grids, is_cubic, is_mirrored)
+    return _mirrored_where(resized_by_matmul(pixels, boxes, height, width, grids, is_cubic), is_mirrored)
 
 
 def resized_images(
@@ -82,18 +92,20 @@ def resized_images(
     width: int,
     grids: torch.Tensor | None = None,
     is_cubic: torch.Tensor | None = None,
+    is_mirrored: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Do as `resized` with images of different sizes."""
     if batch.pixels.device.type == "cpu":
         channels = int(batch.shapes[:1, 2].sum())
         if are_served(batch.pixels, channels):
             table = torch.cat([batch.offsets[:, None], batch.shapes[:, :2].long()], 1)
-            made = crops(batch.pixels, table, channels, boxes, height, width, grids, is_cubic)
+            made = crops(batch.pixels, table, channels, boxes, height, width, grids, is_cubic, is_mirrored)
             if made is not None:
                 return made
         images = (batch.image(index) for index in range(len(batch)))
-        return _resize_each(images, boxes, grids, batch.pixels.new_empty(len(batch), height, width, channels), is_cubic)
-    return resized_by_padding(batch, boxes, height, width, grids, is_cubic)
+        into = batch.pixels.new_empty(len(batch), height, width, channels)
+        return _mirrored_where(_resize_each(images, boxes, grids, into, is_cubic), is_mirrored)
+    return _mirrored_where(resized_by_padding(batch, boxes, height, width, grids, is_cubic), is_mirrored)
 
 
 def resized_from_levels(
@@ -284,13 +296,15 @@ def _resized_by_loop(
     width: int,
     grids: Optional[torch.Tensor],  # noqa: UP045 (the schema is inferred from it)
     is_cubic: Optional[torch.Tensor],  # noqa: UP045
+    is_mirrored: Optional[torch.Tensor],  # noqa: UP045
 ) -> torch.Tensor:
     """Call the compiled part, or torch's uint8 kernel for each sample."""
     if are_served(pixels, pixels.shape[-1]):
-        made = _crops_of_rows(pixels, boxes, height, width, grids, is_cubic)
+        made = _crops_of_rows(pixels, boxes, height, width, grids, is_cubic, is_mirrored)
         if made is not None:
             return made
-    return _resize_each(pixels, boxes, grids, pixels.new_empty(len(pixels), height, width, pixels.shape[-1]), is_cubic)
+    into = pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
+    return _mirrored_where(_resize_each(pixels, boxes, grids, into, is_cubic), is_mirrored)
 
 
 @_resized_by_loop.register_fake
@@ -301,6 +315,7 @@ def _(
     width: int,
     grids: Optional[torch.Tensor],  # noqa: UP045
     is_cubic: Optional[torch.Tensor],  # noqa: UP045
+    is_mirrored: Optional[torch.Tensor],  # noqa: UP045
 ) -> torch.Tensor:
     return pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
 
@@ -320,6 +335,10 @@ def _crops_of_rows(
     images = torch.tensor([row], device="cpu").repeat(count, 1)
     images[:, 0] *= torch.arange(count, device="cpu")
     return crops(pixels, images, channels, boxes, height, width, grids, is_cubic, is_mirrored)
+
+
+def _mirrored_where(pixels: torch.Tensor, is_mirrored: torch.Tensor | None) -> torch.Tensor:
+    return pixels if is_mirrored is None else mirrored(pixels, is_mirrored)
 
 
 def _resize_each(

@@ -7,14 +7,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 
 from reader.compiled import is_built
+from reader.epoch import row_source
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.transforms.annotations import Motion, content_of
+from reader.transforms.annotations import Motion, content_of, moved_extras
 from reader.transforms.pixel_ops import in_parts
 from reader.transforms.random import check_batch
-from reader.transforms.random_crops import checked_size, cropped_extras, resized_boxes
-from reader.transforms.resample import boxes_on_levels
+from reader.transforms.resample import (
+    boxes_on_levels,
+    mirrored,
+    nearest,
+    nearest_of_images,
+    resized,
+    resized_from_levels,
+    resized_images,
+)
 
 
 class CenterCrop:
@@ -177,6 +186,63 @@ class Resize:
         if not is_exact:
             made = made.round().clamp(0, 255).to(torch.uint8)
         return made.movedim(1, -1)
+
+
+def resized_boxes(
+    batch: ImageBatch | RaggedBatch,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None = None,
+    is_cubic: torch.Tensor | None = None,
+    is_mirrored: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Resize a box of each image to uint8[B, height, width, C], see `resample.resized`.
+
+    Where a loader reads levels, from the smallest one of which the box, rounded to its pixels, has as many as it is resized to.
+    """
+    # no loader compiles what reads from levels
+    source = None if torch.compiler.is_compiling() else row_source.get()
+    # what a crop before this one has made has pixels of its own
+    if source is not None and (isinstance(batch, RaggedBatch) or batch.pixels.stride(1) == 0):
+        made = resized_from_levels(source, batch, boxes, height, width, grids, is_cubic)
+        return made if is_mirrored is None else mirrored(made, is_mirrored)
+    if isinstance(batch, RaggedBatch):
+        return resized_images(batch, boxes, height, width, grids, is_cubic, is_mirrored)
+    return resized(batch.pixels, boxes, height, width, grids, is_cubic, is_mirrored)
+
+
+def cropped_extras(
+    batch: ImageBatch | RaggedBatch,
+    motion: Motion,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None = None,
+) -> TensorDict | None:
+    """Move boxes as motion says, and masks as `resized_boxes` moves pixels: uint8[B, height, width], the nearest of each."""
+
+    def move(masks: torch.Tensor) -> torch.Tensor:
+        """Give masks of one size the boxes and size of the images; refuses them beside images of their own sizes."""
+        if isinstance(batch, RaggedBatch):
+            raise ValueError("extras' masks have one size and the images sizes of their own. Rename what is no masks.")
+        return nearest(masks, boxes, height, width, grids)
+
+    extras = moved_extras(batch.extras, motion, move)
+    if not isinstance(batch, RaggedBatch) or batch.mask_offsets is None:
+        return extras
+    masks = nearest_of_images(batch, boxes, height, width, grids)
+    return TensorDict(
+        {**({} if extras is None else extras), "masks": masks}, batch_size=[len(batch)], device=masks.device
+    )
+
+
+def checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Return (height, width); raises ValueError."""
+    sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ValueError(f"size is {size!r}, expected pixels: one number, or height and width.")
+    return sides[0], sides[1]
 
 
 def _middle(slack: torch.Tensor) -> torch.Tensor:

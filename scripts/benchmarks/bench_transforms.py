@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from reader import ColorJitter, ImageBatch, RaggedBatch, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from reader import ColorJitter, Compose, ImageBatch, RaggedBatch, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from reader.transforms.random import CROP, FLIP, draw
 from scripts import ROOT
 from scripts.benchmarks._bench import machine, publish, rate_cells, ratio_cells, ratios, spread, table
@@ -198,6 +198,13 @@ def cases(batch: ImageBatch, size: int) -> list[Case]:
             f"RandomCrop({size})", RandomCrop(size), lambda image, n: functional.crop(image, *corners[n], size, size), 0
         ),
         Case(f"RandomResizedCrop({size})", resized, resized_crop, exact, areas.index(sorted(areas)[len(areas) // 2])),
+        Case(
+            f"RandomResizedCrop({size}), RandomHorizontalFlip()",
+            Compose([resized, RandomHorizontalFlip()]),
+            lambda image, n: functional.horizontal_flip(resized_crop(image, n)) if flips[n] else resized_crop(image, n),
+            exact,
+            None,
+        ),
         Case("ColorJitter(0.4, 0.4, 0.4)", jittered, jitter, 2),
     ]
 

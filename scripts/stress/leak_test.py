@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from reader import MemmapDataset, MemmapLoader
+from reader.buffers import BufferPool
 from reader.loading import schedule
-from reader.memory.buffers import BufferPool
 from scripts.benchmarks._bench import machine
 from scripts.samples.stores import sparse_store
 

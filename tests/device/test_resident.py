@@ -23,6 +23,7 @@ from PIL import Image
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
+from reader.buffers import PinnedMemoryError
 from reader.device import resident as residents
 from reader.device import windows
 from reader.device.transfer import pin
@@ -30,7 +31,6 @@ from reader.device.windows import DeviceWindow
 from reader.format.errors import StoreError
 from reader.loading import shared_residency
 from reader.loading.residencies import device_rows
-from reader.memory.buffers import PinnedMemoryError
 from reader.memory.residency import Room
 from reader.order import BlockOrder
 

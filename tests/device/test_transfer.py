@@ -19,9 +19,9 @@ from late_streams import CUDA, Event, Stream, World
 from tensordict import TensorDict
 
 from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch
+from reader.buffers import BufferPool, PinnedMemoryError
 from reader.device import transfer
 from reader.device.transfer import CudaCopier, TransferError
-from reader.memory.buffers import BufferPool, PinnedMemoryError
 
 # Each guard is needed under one of them at least.
 SCHEDULES: dict[str, dict[str, Any]] = {

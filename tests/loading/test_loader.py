@@ -24,10 +24,10 @@ from torch.utils.data import BatchSampler, Sampler, SequentialSampler, SubsetRan
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHorizontalFlip
+from reader.buffers import BufferPool
 from reader.loading.host_batches import Gathering
 from reader.loading.prefetch import Feed
 from reader.loading.schedule import GROUP_BYTES
-from reader.memory.buffers import BufferPool
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reader.buffers import BufferPool
 from reader.memory import gather as copying
-from reader.memory.buffers import BufferPool
 from reader.memory.gather import gather, is_run
 
 

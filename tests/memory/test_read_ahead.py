@@ -14,9 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reader.buffers import BufferPool
 from reader.format.errors import StoreError
 from reader.memory import row_file
-from reader.memory.buffers import BufferPool
 from reader.memory.read_ahead import ReadAhead
 from reader.memory.row_file import RowFile, plan_reads, read_all
 from reader.order import BlockOrder

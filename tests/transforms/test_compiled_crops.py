@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from augmenting import pictures
+from tensordict import TensorDict
 
 from reader import (
     CenterCrop,
@@ -134,6 +136,87 @@ def test_a_mirrored_crop_is_the_crop_mirrored() -> None:
         assert torch.equal(crop, mirrored(resized(pixels, boxes, 30, 20, grids), is_mirrored))
 
 
+def counted_calls(patch: pytest.MonkeyPatch) -> list[Any]:
+    """Count the calls of the compiled part from now on."""
+    calls: list[Any] = []
+    function = compiled._function()
+    assert function is not None
+
+    def counted(*arguments: Any) -> bool:
+        calls.append(arguments)
+        return function(*arguments)
+
+    patch.setattr(compiled, "_function", lambda: counted)
+    return calls
+
+
+@pytest.mark.parametrize("flip", [RandomHorizontalFlip(), AlternatingFlip()])
+@pytest.mark.parametrize("crop", [RandomResizedCrop(31, interpolation="random"), RandomCrop(20, padding=3)])
+def test_a_flip_behind_a_crop_is_made_with_it(crop: Any, flip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, both = pictures(12, size=SIZE), Compose([crop, flip])
+    expected = flip(crop(batch)).pixels
+    calls = counted_calls(monkeypatch)
+    assert torch.equal(both(batch).pixels, expected)
+    assert len(calls) == 1
+    assert torch.equal(by_torch(both, batch).pixels, expected)
+    assert 0 < flip.chosen(batch).sum() < 12
+
+
+@pytest.mark.parametrize("crop", [RandomResizedCrop(31), RandomCrop(20, padding=3)])
+def test_boxes_masks_and_content_move_with_a_flip_that_is_made_with_the_crop(crop: Any) -> None:
+    batch, flip = pictures(12, size=SIZE), RandomHorizontalFlip()
+    batch.content = torch.tensor([[2, 3, 40, 50]], dtype=torch.int32).repeat(12, 1)
+    boxes = torch.tensor([[4.0, 5, 30, 35], [20, 10, 44, 33]]).repeat(12, 1, 1)
+    extras = {"boxes": boxes, "box_count": torch.full((12,), 2, dtype=torch.int32), "masks": batch.pixels[..., 0]}
+    batch.extras = TensorDict(extras, batch_size=[12])
+    found, expected = Compose([crop, flip])(batch), flip(crop(batch))
+    assert torch.equal(found.pixels, expected.pixels)
+    assert (found.content is None) == isinstance(crop, RandomResizedCrop)
+    assert found.content is None or torch.equal(found.content, expected.content)
+    assert (found.extras == expected.extras).all()
+
+
+def test_images_of_their_own_sizes_are_cropped_and_flipped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = images_of(8, 3)
+    shapes, offsets = torch.tensor([[*SIZE, 3]] * 8, dtype=torch.int32), torch.arange(8) * pixels[0].numel()
+    rows = torch.arange(8)
+    batch = RaggedBatch(pixels.view(-1), rows, offsets, shapes, rows=rows, batch_size=[])
+    calls = counted_calls(monkeypatch)
+    crop, flip = RandomResizedCrop(31), RandomHorizontalFlip()
+    found = Compose([crop, flip])(batch)
+    assert len(calls) == 1
+    assert torch.equal(found.pixels, flip(crop(batch)).pixels)
+    assert torch.equal(by_torch(Compose([crop, flip]), batch).pixels, found.pixels)
+
+
+def test_a_crop_of_another_class_is_called_as_it_is() -> None:
+    class Crop(RandomResizedCrop):
+        def __call__(self, batch: Any) -> ImageBatch:
+            made = super().__call__(batch)
+            made.pixels = 255 - made.pixels
+            return made
+
+    batch, flip = pictures(10, size=SIZE), RandomHorizontalFlip()
+    assert torch.equal(Compose([Crop(31), flip])(batch).pixels, flip(Crop(31)(batch)).pixels)
+
+
+def test_a_batch_that_is_kept_is_never_written_over_and_a_dropped_one_is_reused() -> None:
+    batch, crop = pictures(40, size=SIZE), RandomResizedCrop(160)
+    first = crop(batch)
+    assert first.pixels.numel() >= compiled._LEAST_POOLED_BYTES
+    before, address = first.pixels.clone(), first.pixels.data_ptr()
+    # a view of a view keeps it, too
+    kept = first.images[3:][:, :, 7:]
+    del first
+    gc.collect()
+    others = [RandomResizedCrop(160, seed=seed)(batch) for seed in range(1, 6)]
+    assert address not in {other.pixels.data_ptr() for other in others}
+    assert torch.equal(kept, before.movedim(-1, 1)[3:][:, :, 7:])
+    del kept
+    gc.collect()
+    assert RandomResizedCrop(160, seed=9)(batch).pixels.data_ptr() == address
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5, 200])
 def test_any_number_of_threads_makes_the_same(threads: int) -> None:
     # enough bytes for several
@@ -147,16 +230,9 @@ def test_any_number_of_threads_makes_the_same(threads: int) -> None:
     "transform", [RandomResizedCrop(31), RandomHorizontalFlip(), RandomCrop(20, padding=3), CenterCrop(32)]
 )
 def test_transforms_call_it_and_give_the_same_without_it(transform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch, calls = pictures(10, size=SIZE), []
+    batch = pictures(10, size=SIZE)
     expected = by_torch(lambda: transform(batch).pixels)
-    function = compiled._function()
-    assert function is not None
-
-    def counted(*arguments: Any) -> bool:
-        calls.append(arguments)
-        return function(*arguments)
-
-    monkeypatch.setattr(compiled, "_function", lambda: counted)
+    calls = counted_calls(monkeypatch)
     assert torch.equal(transform(batch).pixels, expected)
     assert len(calls) == 1
 

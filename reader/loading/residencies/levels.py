@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from reader import system
+from reader.buffers import BufferPool
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.opened_store import OpenedStore
 from reader.epoch import stamped
@@ -28,7 +29,6 @@ from reader.loading.iteration import begins_with_crop, first_step
 from reader.loading.residencies.host_copies import HostCopy, bytes_from
 from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import host_copy, reads_of
-from reader.memory.buffers import BufferPool
 from reader.memory.gather import Copies, gather, on_threads
 from reader.memory.joined_file import open_rows
 from reader.memory.pages import gathered, mapped_rows, pages_of, rows_in
