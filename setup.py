@@ -10,6 +10,7 @@ _PARTS = (
     "crops",
     "huffman",
     "jpeg_file",
+    "jpeg_pixels",
     "jpeg_row",
     "photographs",
     "picture",

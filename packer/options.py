@@ -120,7 +120,8 @@ class RowOptions(ShapeOptions):
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         max_size: with fit "none", the most pixels of a row's longer side; "short:256": of its shorter side; None: any.
         icc: "keep" the colors of images with another ICC profile than sRGB as they are, or "convert" them to sRGB.
-        compress: keep each row as a frame of zstd, of which reading makes exactly its pixels again.
+        compress: keep each row as a frame of zstd, of which reading makes exactly its pixels again; "jpeg:95": as a JPEG of this
+            quality, 1 to 100, which loses some.
         levels: 2: also keep each image at half the size, for crops that need no more; 3: also at a quarter.
         bit_depth: over how many bits the values of 16-bit files are spread, where they do not say so; None: 16.
     """
@@ -131,7 +132,7 @@ class RowOptions(ShapeOptions):
     requantize: int | None = None
     max_size: int | str | None = None
     icc: str = "keep"
-    compress: bool = False
+    compress: bool | str = False
     levels: int = 1
     bit_depth: int | None = None
 
@@ -145,6 +146,11 @@ class RowOptions(ShapeOptions):
         values.check_quality("--requantize", self.requantize)
         if self.max_pixels < 1:
             raise OptionsError(f"--max-pixels is {self.max_pixels}, expected 1 or more.")
+
+    @property
+    def form(self) -> str:
+        """How rows are kept, as the manifest records it: "" (raw), "zstd" or "jpeg:95"."""
+        return self.compress if isinstance(self.compress, str) else ZSTD if self.compress else ""
 
     @property
     def is_exact(self) -> bool:
@@ -307,8 +313,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.compress and self.has_mask_file:
-            raise OptionsError("--compress takes --masks with --fit none alone. Leave one of them out, or --size.")
+        values.check_form(self.form, self.channels, has_masks=self.masks is not None, has_mask_file=self.has_mask_file)
         if self.part is None:
             return
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(self.part))
@@ -339,7 +344,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
             optional["upright_labels"] = self.upright_labels
         optional |= {"masks": DRAWN} if self.draws_masks else {}
         optional |= {"max_size": values.recorded_limit(self.max_size)} if self.has_own_sizes else {}
-        optional |= {"compress": ZSTD} if self.compress else {}
+        optional |= {"compress": self.form} if self.form else {}
         optional |= {"levels": self.levels} if self.levels > 1 else {}
         return {
             "size": None if self.sides is None else list(self.sides),
@@ -381,7 +386,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
 
 _PARSED: dict[str, Callable[[Any], Any]] = {
     "size": values.parsed_size,
-    "compress": bool,
+    "compress": values.row_form,
     "missing": values.words_of,
     "root": values.path_text,
     "boxes": values.path_text,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from packer.errors import OptionsError
+from reader.format.tensors import JPEG, ZSTD, jpeg_quality
 from reader.format.urls import is_url
 
 
@@ -119,6 +120,36 @@ def check_quality(option: str, quality: int | None) -> None:
     """Refuse what is no -q:v of FFmpeg's, 2 (best) to 31 (smallest); None is none."""
     if quality is not None and not (isinstance(quality, int) and 2 <= quality <= 31):
         raise OptionsError(f"{option} is {quality!r}, expected 2 (best) to 31 (smallest), as ffmpeg's -q:v.")
+
+
+def row_form(value: bool | str | None) -> bool | str:
+    """Bring a value of --compress to one: False: raw rows; True: zstd; or "jpeg:95".
+
+    Example:
+        >>> row_form("zstd"), row_form("jpeg:095")
+        (True, 'jpeg:95')
+    """
+    if not isinstance(value, str) or value == ZSTD:
+        return bool(value)
+    match = re.fullmatch(rf"{JPEG}:(\d{{1,3}})", value)
+    if not match or not 1 <= int(match[1]) <= 100:
+        raise OptionsError(
+            f"--compress is {value!r}, expected {ZSTD}, or {JPEG}: and a quality from 1 to 100, such as {JPEG}:95."
+        )
+    return f"{JPEG}:{int(match[1])}"
+
+
+def check_form(form: str, channels: str, *, has_masks: bool, has_mask_file: bool) -> None:
+    """Refuse what rows in a form cannot hold, or do not yet."""
+    if jpeg_quality(form) and channels == "rgba":
+        raise OptionsError(f"--compress {form} takes --channels rgb or gray, as a JPEG has no alpha.")
+    if jpeg_quality(form) and has_masks:
+        raise OptionsError(
+            f"--compress {form} does not go with --masks, which a JPEG would change. Leave one of them out, or give --compress"
+            " zstd and --fit none, which lose nothing."
+        )
+    if form and has_mask_file:
+        raise OptionsError("--compress takes --masks with --fit none alone. Leave one of them out, or --size.")
 
 
 def check_one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@
 #include "augment.h"
 #include "crops.h"
 #include "huffman.h"
+#include "jpeg_pixels.h"
 #include "jpeg_row.h"
 #include "photographs.h"
 #include "picture.h"
@@ -17,7 +18,7 @@
 #include "unfilter.h"
 
 /* Of the functions and what they do, as __init__.py expects it: a file that was built from other sources is not used. */
-#define INTERFACE 9
+#define INTERFACE 10
 
 /* What rows took to be resized, of all that row() took; changed under the GIL. */
 static double resize_seconds_so_far;
@@ -52,6 +53,33 @@ static PyObject *row(PyObject *module, PyObject *args) {
         return pixels;
     Py_DECREF(pixels);
     Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(jpeg_pixels_doc,
+    "jpeg_pixels(data, height, width, channels, out) -> str\n\n"
+    "Decode a baseline JPEG of this size and of 1 or 3 channels into out, uint8[height, width, channels]; other threads run\n"
+    "meanwhile. Returns what is wrong with it, \"\" where nothing is; then out is complete.");
+
+static PyObject *jpeg_to_pixels(PyObject *module, PyObject *args) {
+    Py_buffer data, out;
+    int height, width, channels;
+    if (!PyArg_ParseTuple(args, "y*iiiw*", &data, &height, &width, &channels, &out))
+        return NULL;
+    int is_right = height > 0 && width > 0 && (channels == 1 || channels == 3) &&
+                   out.len / width / channels == height && out.len % ((Py_ssize_t)width * channels) == 0;
+    char message[MOST_MESSAGE] = "";
+    if (is_right) {
+        Py_BEGIN_ALLOW_THREADS;
+        jpeg_pixels(data.buf, (size_t)data.len, height, width, channels, out.buf, message);
+        Py_END_ALLOW_THREADS;
+    }
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&out);
+    if (!is_right) {
+        PyErr_SetString(PyExc_ValueError, "expected the memory of a picture of 1 or 3 channels");
+        return NULL;
+    }
+    return PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "replace");
 }
 
 PyDoc_STRVAR(resize_seconds_doc,
@@ -191,6 +219,7 @@ static PyMethodDef methods[] = {
     {"crops", crops, METH_VARARGS, crops_doc},
     {"crc32", crc32, METH_VARARGS, crc32_doc},
     {"floats", floats, METH_VARARGS, floats_doc},
+    {"jpeg_pixels", jpeg_to_pixels, METH_VARARGS, jpeg_pixels_doc},
     {"library", library, METH_NOARGS, library_doc},
 #ifdef HAS_PHOTOGRAPHS
     {"photographs", photographs, METH_VARARGS, photographs_doc},

@@ -1,4 +1,5 @@
-"""A row as a frame of zstd, both ways: what its predictor does to the pixels, and the one module that knows the library.
+"""A row as a frame, both ways: of zstd, what its predictor does to the pixels, in the one module that knows the library; JPEGs
+are those of `reader.jpeg_frames`.
 
 zstandard, since it unpacks a frame into memory that it is given, without a copy between, lets other threads of Python run
 meanwhile, reads a frame's header, and names its version of zstd (numcodecs and cramjam do not say theirs; compression.zstd of
@@ -10,16 +11,21 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from reader import jpeg_frames
 from reader.format.errors import StoreError
-from reader.format.tensors import LEVEL
+from reader.format.tensors import JPEG, LEVEL, ZSTD, codec_of, jpeg_quality
 
 Pixels = npt.NDArray[np.uint8]
+
+
+RowSizeError = jpeg_frames.RowSizeError
 
 
 class MissingLibraryError(StoreError, ImportError):
@@ -41,14 +47,73 @@ def library() -> Any:
     return zstandard
 
 
-def versions() -> dict[str, str]:
-    """Return what decides about the bytes of a frame: the versions of zstandard and of the zstd in it."""
+def check_library(codec: str) -> None:
+    """Raise MissingLibraryError where what reads and writes frames of a codec is not installed; JPEGs need nothing more."""
+    if codec == ZSTD:
+        library()
+
+
+def versions(codec: str = ZSTD) -> dict[str, Any]:
+    """Return what decides about the bytes of a frame: of zstd the versions of zstandard and of the zstd in it."""
+    if codec == JPEG:
+        return jpeg_frames.versions()
     found = library()
     return {"zstandard": found.__version__, "zstd": ".".join(map(str, found.ZSTD_VERSION))}
 
 
-class Packer:
+class RowPacker(Protocol):
     """Packs rows; for one thread."""
+
+    def pack(self, row: Pixels, height: int, width: int) -> bytes:
+        """Return the frame of a row, uint8[n]: its pixels, and behind them its mask, if it has one."""
+        ...
+
+
+def packer(form: str, channels: int) -> RowPacker:
+    """Return what packs rows in a form, "zstd" or "jpeg:95"."""
+    quality = jpeg_quality(form)
+    return JpegPacker(channels, quality) if quality else Packer(channels)
+
+
+class JpegPacker:
+    """Packs rows as JPEGs; for any thread."""
+
+    def __init__(self, channels: int, quality: int) -> None:
+        self._channels, self._quality = channels, quality
+
+    def pack(self, row: Pixels, height: int, width: int) -> bytes:
+        """Return the frame of a row, uint8[n]."""
+        return jpeg_frames.encode(row, height, width, self._channels, self._quality)
+
+
+@dataclass(frozen=True)
+class Lossy:
+    """A row that is kept with a loss: its frame, the pixels of that, uint8[n], and the sum of the squares of what differs."""
+
+    frame: bytes
+    pixels: Pixels
+    squared_error: int
+
+
+class LossyPacker:
+    """Packs rows in a form that loses some, such as "jpeg:95"; for any thread."""
+
+    def __init__(self, form: str, channels: int) -> None:
+        self._packer, self._codec, self._channels = packer(form, channels), codec_of(form), channels
+
+    def pack(self, row: Pixels, height: int, width: int) -> Lossy:
+        """Return the frame of a row, uint8[n], and what it keeps of it.
+
+        Raises:
+            RowSizeError: no frame can be of a row so long.
+        """
+        frame = self._packer.pack(row, height, width)
+        pixels = unpacked(memoryview(frame), height, width, self._channels, codec=self._codec)
+        return Lossy(frame, pixels, jpeg_frames.squared_error(row, pixels))
+
+
+class Packer:
+    """Packs rows by zstd; for one thread."""
 
     def __init__(self, channels: int) -> None:
         self._channels = channels
@@ -135,14 +200,21 @@ class Unpacker:
         return self._spare
 
 
-def unpacked(frame: memoryview, height: int, width: int, channels: int, mask_bytes: int = 0) -> Pixels:
+def unpacked(
+    frame: memoryview, height: int, width: int, channels: int, mask_bytes: int = 0, codec: str = ZSTD
+) -> Pixels:
     """Return a row, uint8[n], of its frame.
 
     Raises:
         StoreError: the frame is damaged; names no row.
     """
     size_bytes = height * width * channels
-    row, own = np.empty(size_bytes + mask_bytes, np.uint8), unpacker()
+    row = np.empty(size_bytes + mask_bytes, np.uint8)
+    if codec == JPEG:
+        if what := jpeg_frames.decode(frame, height, width, channels, row):
+            raise StoreError(what)
+        return row
+    own = unpacker()
     if what := own.unpack(frame, row):
         raise StoreError(what)
     restore(row[:size_bytes].reshape(1, height, width * channels), channels, own.spare(size_bytes))
@@ -150,7 +222,13 @@ def unpacked(frame: memoryview, height: int, width: int, channels: int, mask_byt
 
 
 def unpack_rows(
-    packed: Sequence[memoryview], shapes: npt.NDArray[np.int64], channels: int, out: Pixels, *, has_masks: bool = False
+    packed: Sequence[memoryview],
+    shapes: npt.NDArray[np.int64],
+    channels: int,
+    out: Pixels,
+    *,
+    has_masks: bool = False,
+    codec: str = ZSTD,
 ) -> tuple[int, str] | None:
     """Unpack frames into rows, one behind the other, which are then restored together where they are alike.
 
@@ -162,6 +240,8 @@ def unpack_rows(
 
     Returns: the number of the first frame that is damaged, and what is wrong with it; None where none is.
     """
+    if codec == JPEG:
+        return _decode_rows(packed, shapes, channels, out)
     own, start = unpacker(), 0
     for number, (frame, (height, width)) in enumerate(zip(packed, shapes.tolist(), strict=True)):
         stop = start + height * width * (channels + has_masks)
@@ -174,6 +254,18 @@ def unpack_rows(
         lines = out[start : start + size_bytes].reshape(count, height, width * channels)
         restore(lines, channels, own.spare(size_bytes))
         start += size_bytes + has_masks * height * width
+    return None
+
+
+def _decode_rows(
+    packed: Sequence[memoryview], shapes: npt.NDArray[np.int64], channels: int, out: Pixels
+) -> tuple[int, str] | None:
+    start = 0
+    for number, (frame, (height, width)) in enumerate(zip(packed, shapes.tolist(), strict=True)):
+        stop = start + height * width * channels
+        if what := jpeg_frames.decode(frame, height, width, channels, out[start:stop]):
+            return number, what
+        start = stop
     return None
 
 

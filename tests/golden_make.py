@@ -1,5 +1,5 @@
 """Make the stores of tests/golden again: `golden_make.py OUT`, or with own-sizes, own-masks, labels, compressed, compressed-gray,
-compressed-rgba, compressed-own-masks, texts or levels behind it.
+compressed-rgba, compressed-own-masks, jpeg, jpeg-gray, jpeg-own-sizes, texts or levels behind it.
 
 Only for a new format version or feature, into a new folder: an old golden store never changes.
 """
@@ -18,20 +18,35 @@ from typing import Any
 import numpy as np
 
 from packer.checksums import sha256_file
+from packer.workers.frame_writer import packed_rows, with_errors
 from reader import frames
 from reader.format.check import metadata_files
-from reader.format.head import COMPRESSED_ROWS, LEVELS, OWN_MASKS, OWN_SIZES, TEXT_COLUMNS
+from reader.format.head import LEVELS, OWN_MASKS, OWN_SIZES, TEXT_COLUMNS
 from reader.format.manifest import PAGE_BYTES, Block, FileEntry, Manifest, encode_manifest
 from reader.format.samples import encode_line
-from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, Compression, TensorSpec
+from reader.format.tensors import (
+    TEXT_SPEC,
+    TEXTS_FILE,
+    ZSTD,
+    Compression,
+    TensorSpec,
+    codec_of,
+    jpeg_quality,
+    reader_features_of,
+)
 
 
-def own_sizes(out: Path, *, has_masks: bool = False, compress: bool = False) -> None:
-    """Write 3 rows of 2 x 3, 4 x 1 and 1 x 5 pixels in two blocks; value of a pixel as below, of a mask 10 r + 3 y + x."""
+def value(r: int, y: int, x: int, c: int, form: str = "") -> int:
+    """Return the value of a pixel; of JPEGs, smooth ones."""
+    return 40 + 50 * r + 5 * y + 4 * x + 9 * c if jpeg_quality(form) else (97 * r + 13 * y + 7 * x + 31 * c) % 256
+
+
+def own_sizes(out: Path, *, has_masks: bool = False, form: str = "") -> None:
+    """Write 3 rows of 2 x 3, 4 x 1 and 1 x 5 pixels in two blocks; value of a pixel as above, of a mask 10 r + 3 y + x."""
     (out / "_tensordict").mkdir(parents=True)
     shapes = [(2, 3, 3), (4, 1, 3), (1, 5, 3)]
     rows = [
-        bytes((97 * r + 13 * y + 7 * x + 31 * c) % 256 for y in range(h) for x in range(w) for c in range(3))
+        bytes(value(r, y, x, c, form) for y in range(h) for x in range(w) for c in range(3))
         for r, (h, w, _) in enumerate(shapes)
     ]
     masks = [bytes(10 * r + 3 * y + x for y in range(h) for x in range(w)) for r, (h, w, _) in enumerate(shapes)]
@@ -76,17 +91,17 @@ def own_sizes(out: Path, *, has_masks: bool = False, compress: bool = False) -> 
         Block(0, 2, zlib.crc32(first), 0, len(first)),
         Block(2, 3, zlib.crc32(rows[2]), sum(map(len, lines[:2])), len(rows[2])),
     ]
-    if compress:
-        fields["reader_features"] += (COMPRESSED_ROWS,)
-        contents, fields, blocks = packed(contents, fields, blocks, rows, [shape[:2] for shape in shapes])
+    if form:
+        fields["reader_features"] += reader_features_of(form)
+        contents, fields, blocks = packed(form, contents, fields, blocks, rows, [shape[:2] for shape in shapes])
     write(out, contents, fields, blocks)
 
 
-def compressed(out: Path, channels: int) -> None:
-    """Write 3 rows of 4 x 6 x channels in two blocks; value of a pixel as below."""
+def compressed(out: Path, channels: int, form: str = ZSTD) -> None:
+    """Write 3 rows of 4 x 6 x channels in two blocks; value of a pixel as above."""
     (out / "_tensordict").mkdir(parents=True)
     each = range(3), range(4), range(6), range(channels)
-    pixels = bytes((97 * r + 13 * y + 7 * x + 31 * c) % 256 for r, y, x, c in itertools.product(*each))
+    pixels = bytes(value(*indices, form) for indices in itertools.product(*each))
     row_bytes = 24 * channels
     lines = [encode_line({"path": f"{r}.jpg", "target": -1, "width": 6, "height": 4}).encode() for r in range(3)]
     contents = {
@@ -108,16 +123,16 @@ def compressed(out: Path, channels: int) -> None:
         "std": (0.25,) * channels,
         "inputs": 3,
         "rejected": 0,
-        "options": {"fit": "squash", "size": [4, 6], "compress": "zstd"},
-        "decoders": {"zstd": frames.versions()},
-        "reader_features": (COMPRESSED_ROWS,),
+        "options": {"fit": "squash", "size": [4, 6], "compress": form},
+        "decoders": {codec_of(form): frames.versions(codec_of(form))},
+        "reader_features": reader_features_of(form),
     }
     blocks = [
         Block(0, 2, zlib.crc32(pixels[: 2 * row_bytes]), 0, 2 * row_bytes),
         Block(2, 3, zlib.crc32(pixels[2 * row_bytes :]), sum(map(len, lines[:2])), row_bytes),
     ]
     rows = [pixels[start : start + row_bytes] for start in range(0, 3 * row_bytes, row_bytes)]
-    write(out, *packed(contents, fields, blocks, rows, [(4, 6)] * 3))
+    write(out, *packed(form, contents, fields, blocks, rows, [(4, 6)] * 3))
 
 
 def texts(out: Path) -> None:
@@ -208,6 +223,7 @@ def levels(out: Path) -> None:
 
 
 def packed(
+    form: str,
     contents: dict[str, bytes],
     fields: dict[str, Any],
     blocks: list[Block],
@@ -215,15 +231,16 @@ def packed(
     sides: list[tuple[int, int]],
 ) -> tuple[dict[str, bytes], dict[str, Any], list[Block]]:
     """Return what a store says of raw rows as it says it of them compressed."""
-    packer = frames.Packer(fields["channels"])
-    made = [packer.pack(np.frombuffer(row, np.uint8), *side) for row, side in zip(rows, sides, strict=True)]
+    sizes, joined = [*map(len, rows)], np.frombuffer(b"".join(rows), np.uint8)
+    made, pixels, errors = packed_rows(form, fields["channels"], joined, sizes, sides)
+    begins = [0, *itertools.accumulate(sizes)]
     ends = [0, *itertools.accumulate(map(len, made))]
     blocks = [
         replace(
             block,
             crc32=zlib.crc32(b"".join(made[block.start : block.stop])),
             size_bytes=ends[block.stop] - ends[block.start],
-            pixels_crc32=block.crc32,
+            pixels_crc32=zlib.crc32(pixels[begins[block.start] : begins[block.stop]]),
         )
         for block in blocks
     ]
@@ -231,7 +248,10 @@ def packed(
         "_tensordict/pixels.memmap": b"".join(made).ljust(PAGE_BYTES, b"\0"),
         "_tensordict/frames.memmap": b"".join(struct.pack("<2q", *pair) for pair in itertools.pairwise(ends)),
     }
-    return contents, fields | {"compression": Compression.of(sum(map(len, rows)))}, blocks
+    contents["samples.jsonl"] = with_errors(contents["samples.jsonl"], errors)
+    ends = [0, *itertools.accumulate(map(len, contents["samples.jsonl"].splitlines(keepends=True)))]
+    blocks = [replace(block, samples_offset=ends[block.start]) for block in blocks]
+    return contents, fields | {"compression": Compression.of(form, sum(map(len, rows)), sum(errors))}, blocks
 
 
 # Of v1.1: what it records of how labels were read, with a key that no reader of today knows.
@@ -312,7 +332,11 @@ if __name__ == "__main__":
     if sys.argv[2:] in (["texts"], ["levels"]):
         {"texts": texts, "levels": levels}[sys.argv[2]](Path(sys.argv[1]))
     elif sys.argv[2:] == ["compressed-own-masks"]:
-        own_sizes(Path(sys.argv[1]), has_masks=True, compress=True)
+        own_sizes(Path(sys.argv[1]), has_masks=True, form=ZSTD)
+    elif sys.argv[2:] == ["jpeg-own-sizes"]:
+        own_sizes(Path(sys.argv[1]), form="jpeg:95")
+    elif sys.argv[2:] in (["jpeg"], ["jpeg-gray"]):
+        compressed(Path(sys.argv[1]), {"jpeg": 3, "jpeg-gray": 1}[sys.argv[2]], "jpeg:95")
     elif sys.argv[2:] and sys.argv[2].startswith("compressed"):
         compressed(Path(sys.argv[1]), {"compressed": 3, "compressed-gray": 1, "compressed-rgba": 4}[sys.argv[2]])
     elif sys.argv[2:] in (["own-sizes"], ["own-masks"]):

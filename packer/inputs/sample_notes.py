@@ -1,4 +1,5 @@
-"""What samples.jsonl says of many sources, counted for the manifest and the report: ICC profiles, and bits that are not used."""
+"""What samples.jsonl says of many sources, counted for the manifest and the report: ICC profiles, bits that are not used,
+and what JPEGs of rows have lost."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import collections
 from packer.text import counted, some
 from reader.format.samples import Sample
 
-_MARKS = ('"icc":"', '"bits_used":')
+_MARKS = ('"icc":"', '"bits_used":', '"squared_error":')
 
 
 class SampleNotes:
@@ -16,6 +17,8 @@ class SampleNotes:
     def __init__(self) -> None:
         self._profiles: collections.Counter[str] = collections.Counter()
         self._converted = self._dark = self._bits = 0
+        # of all rows, that what they are kept as has lost
+        self.squared_error = 0
 
     def add(self, lines: str) -> None:
         """Count some lines; where a name holds a mark its quotes are escaped, so that it is none."""
@@ -25,6 +28,7 @@ class SampleNotes:
             if any(mark in line for mark in _MARKS):
                 made = Sample.decode(line).decoding
                 self._profiles.update([made["icc"]] if "icc" in made else [])
+                self.squared_error += made.get("squared_error", 0)
                 self._converted += "icc_converted" in made
                 self._dark += "bits_used" in made
                 self._bits = max(self._bits, made.get("bits_used", 0))

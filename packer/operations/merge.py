@@ -125,7 +125,7 @@ def _plan(
         levels=like.levels,
         options=_options(manifests),
         decoders=like.decoders,
-        is_compressed=like.compression is not None,
+        form=like.compression.form if like.compression else "",
         labels=joint_labels(manifests, is_list_given=is_list_given),
         has_rejects=True,
         notes=_notes(selections, names, further),

@@ -19,7 +19,7 @@ from reader.format.manifest import MANIFEST, REJECTED, Block, Manifest
 from reader.format.row_values import RowValues, wrong_extents
 from reader.format.samples import read_rejects, read_samples_with_offsets
 from reader.format.shown import shown
-from reader.format.tensors import ITEM_BYTES, MOST_TEXT_BYTES, TEXTS_FILE, TensorSpec
+from reader.format.tensors import ITEM_BYTES, JPEG, MOST_TEXT_BYTES, TEXTS_FILE, TensorSpec
 
 # Of all tensors beside the pixels, read at once.
 _PIECE_BYTES = 4 << 20
@@ -159,6 +159,7 @@ def _wrong_lines(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterato
     """Yield lines of samples.jsonl that are elsewhere than the blocks say, or have another target than the row."""
     begins = {block.start: block.samples_offset for block in blocks}
     lines = read_samples_with_offsets(root, manifest)
+    lost = 0
     for start, columns in pieces(root, manifest, ["targets"]):
         targets = columns["targets"]
         found = list(itertools.islice(lines, len(targets)))
@@ -166,9 +167,12 @@ def _wrong_lines(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterato
             if begins.get(row, offset) != offset:
                 yield Wrong(MANIFEST, (row, row + 1), f"its line begins at byte {offset}, not at {begins[row]}")
                 return
+        lost += sum(sample.decoding.get("squared_error", 0) for _, sample in found)
         yield from _other_targets(manifest, start, [sample.target for _, sample in found], targets)
     for _ in lines:  # more than there are rows is an error of theirs
         pass
+    if manifest.compression and manifest.compression.codec == JPEG and manifest.compression.squared_error != lost:
+        yield Wrong(MANIFEST, None, f"its squared_error is not that of all lines, {lost}")
 
 
 def _other_targets(manifest: Manifest, start: int, lines: list[Any], targets: npt.NDArray[Any]) -> Iterator[Wrong]:

@@ -123,8 +123,9 @@ class CopySource:
         self.largest = common or tuple(self._sides[selection.rows].max(axis=0).tolist())
         # of the rows unpacked
         self.sizes: Ints = self._bytes[selection.rows]
-        self.unpacks = manifest.compression is not None
-        if self.unpacks:
+        # how the rows are kept: "", raw, "zstd" or "jpeg:95"
+        self.form = manifest.compression.form if manifest.compression else ""
+        if self.form:
             self._frames = FrameRows(selection.path, manifest)
             spans = np.fromfile(selection.path / self._paths["frames"], "<i8").reshape(-1, 2)
             self._offsets, self._bytes = spans[:, 0], spans[:, 1] - spans[:, 0]

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from packer.checksums import crc32_combine
 from packer.inputs.sample_notes import SampleNotes
 from packer.operations.row_sources import CopySource, ReadBuffer, Selection, check_same
-from packer.pixels.layout import EXPECTED_SHARE
+from packer.pixels.layout import expected_share
 from packer.report import Progress
 from packer.store.blocks import block_inputs
 from packer.store.checked_rows import Ints
@@ -34,12 +34,11 @@ from packer.store.out_folder import sync_names
 from packer.store.row_files import DigestedFile, channel_statistics
 from packer.store.seal import commit_manifest, set_size
 from packer.system import BINARY
-from packer.workers.frame_writer import FrameWriter
-from reader import frames
+from packer.workers.frame_writer import FrameWriter, packed_rows, with_errors
 from reader.format.filesystem import error_path
-from reader.format.head import COMPRESSED_ROWS, READER_FEATURES
+from reader.format.head import COMPRESSED_ROWS, JPEG_ROWS, READER_FEATURES
 from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry, FurtherTarget, Manifest
-from reader.format.tensors import FRAMES_SPEC, TEXTS_FILE, Compression, TensorSpec
+from reader.format.tensors import FRAMES_SPEC, TEXTS_FILE, Compression, TensorSpec, reader_features_of
 from reader.system import available_cpus
 
 _MOST_THREADS = 4
@@ -65,8 +64,8 @@ class CopyPlan:
     options: Mapping[str, Any]
     decoders: Mapping[str, Any]
     labels: Mapping[str, Any]
-    # how the rows are kept; of a merge as in the stores, whose frames are then copied
-    is_compressed: bool
+    # how the rows are kept, "" (raw), "zstd" or "jpeg:95"; frames of stores that have this form are copied
+    form: str
     texts: tuple[str, ...] = ()
     # by what sides are divided in the levels that are copied too
     levels: tuple[int, ...] = ()
@@ -79,13 +78,15 @@ class CopyPlan:
 class _Copied:
     """What is known of pixels that were written: sums is [2, C], of values and of their squares.
 
-    frames: the rows packed, where they are still to be written; crc32 is that of the pixels in any case.
+    frames: the rows packed, where they are still to be written; crc32 is that of the pixels in any case. errors: what each row
+    has lost by that, where it has.
     """
 
     crc32: int
     sums: npt.NDArray[Any]
     rows: int = 0
     frames: tuple[bytes, ...] = ()
+    errors: tuple[int, ...] = ()
 
 
 class StoreCopy:
@@ -107,13 +108,14 @@ class StoreCopy:
         self._rows = self._bounds[-1]
         self._ends = np.cumsum(np.concatenate([source.sizes for source in self._sources]))
         used = int(self._ends[-1])
-        self._is_flat = self._like.kind.is_flat or plan.is_compressed
+        self._is_flat = self._like.kind.is_flat or bool(plan.form)
         self._pixel_bytes = self._like.kind.file_bytes(used)
         # what the file of rows takes, of frames that are still to be packed an estimate
         self._file_bytes = self._pixel_bytes
-        if plan.is_compressed:
-            are_packed = all(source.unpacks for source in sources)
-            stored = sum(source.stored_bytes for source in sources) if are_packed else int(used * EXPECTED_SHARE)
+        if plan.form:
+            are_packed = all(source.form == plan.form for source in sources)
+            stored = sum(source.stored_bytes for source in sources)
+            stored = stored if are_packed else int(used * expected_share(plan.form))
             self._file_bytes = stored + -stored % PAGE_BYTES
 
     @cached_property
@@ -148,7 +150,7 @@ class StoreCopy:
             for name in names:
                 files[name] = DigestedFile(self._out / name)
                 held.callback(files[name].release)
-            writer = FrameWriter(pixels) if self._plan.is_compressed else None
+            writer = FrameWriter(pixels) if self._plan.form else None
             if writer is not None:
                 held.callback(writer.close)
             return self._written(pixels, files, writer)
@@ -172,7 +174,7 @@ class StoreCopy:
             for name, (path, spec) in self._tensors.items():
                 assert (values[name].dtype, values[name].shape[1:]) == (np.dtype(spec.dtype), spec.row_shape), name
                 files[path].write(values[name].astype(values[name].dtype.newbyteorder("<"), copy=False).tobytes())
-            lines = self._lines(start, stop)
+            lines = with_errors(self._lines(start, stop), found.errors)
             self._noted.add(lines.decode("ascii"))
             files[SAMPLES].write(lines)
             self._progress(Progress("copy", stop, self._rows))
@@ -196,7 +198,7 @@ class StoreCopy:
     def _fields(self, mean: list[float], std: list[float]) -> dict[str, Any]:
         like, plan = self._like, self._plan
         rejected = sum(selection.manifest.rejected for selection in plan.selections) if plan.has_rejects else 0
-        features = {*like.reader_features} - {COMPRESSED_ROWS} | ({COMPRESSED_ROWS} if plan.is_compressed else set())
+        features = {*like.reader_features} - {COMPRESSED_ROWS, JPEG_ROWS} | {*reader_features_of(plan.form)}
         height, width = np.max([source.largest for source in self._sources], axis=0).tolist()
         return {
             "rows": self._rows,
@@ -220,7 +222,7 @@ class StoreCopy:
             "reader_features": tuple(name for name in READER_FEATURES if name in features),
             "texts": plan.texts,
             "levels": plan.levels,
-            "compression": Compression.of(self._offset(self._rows)) if plan.is_compressed else None,
+            "compression": Compression.of(plan.form, self._offset(self._rows), self._noted.squared_error),
         }
 
     # -- pixels
@@ -234,7 +236,8 @@ class StoreCopy:
             size_bytes = self._span_bytes(stop, stop + piece.rows)
             if writer is not None:
                 writer.add(piece.frames)
-            found = _Copied(crc32_combine(found.crc32, piece.crc32, size_bytes), found.sums + piece.sums)
+            crc32 = crc32_combine(found.crc32, piece.crc32, size_bytes)
+            found = _Copied(crc32, found.sums + piece.sums, errors=found.errors + piece.errors)
             stop += piece.rows
             if stop % cut == 0 or stop == self._rows:
                 yield start, stop, found
@@ -295,28 +298,21 @@ class StoreCopy:
         start: int,
     ) -> _Copied:
         """Write rows of a source whose bytes there are data; or pack them, where they will be written one behind the other."""
+        form, pixels = self._plan.form, data
         packed: tuple[bytes, ...] = ()
-        pixels = data
-        if source.unpacks:
+        errors: tuple[int, ...] = ()
+        if source.form:
             pixels, packed = source.unpacked(rows, data)
+        if form and form != source.form:
+            sizes, sides = source.row_bytes(rows), source.sides(rows)
+            packed, pixels, errors = packed_rows(form, self._like.channels, pixels, sizes, sides)
+        if source.form or errors:
             crc32 = zlib.crc32(pixels.data)
-        if not self._plan.is_compressed:
+        if not form:
             packed = ()
             with error_path(self._out / PIXELS):
                 write_at(descriptor, pixels.data, self._offset(start))
-        elif not source.unpacks:
-            packed = self._packed(source, rows, pixels)
-        return _Copied(crc32, np.array(source.sums(rows, pixels), object), len(rows), packed)
-
-    def _packed(self, source: CopySource, rows: Ints, pixels: npt.NDArray[np.uint8]) -> tuple[bytes, ...]:
-        """Pack raw rows."""
-        if not hasattr(self._mine, "packer"):
-            self._mine.packer = frames.Packer(self._like.channels)
-        made, done = [], 0
-        for size_bytes, (height, width) in zip(source.row_bytes(rows), source.sides(rows), strict=True):
-            made.append(self._mine.packer.pack(pixels[done : done + size_bytes], height, width))
-            done += size_bytes
-        return tuple(made)
+        return _Copied(crc32, np.array(source.sums(rows, pixels), object), len(rows), packed, errors)
 
     # -- what a store says of each row
 
@@ -324,7 +320,7 @@ class StoreCopy:
     def _tensors(self) -> dict[str, tuple[str, TensorSpec]]:
         """Return path and spec of each tensor beside the pixels."""
         specs = {name: spec for name, spec in self._like.tensors.items() if name not in ("pixels", "frames")}
-        if self._plan.is_compressed:
+        if self._plan.form:
             specs["frames"] = FRAMES_SPEC
         if self._plan.target_count is not None:
             specs["targets"] = TensorSpec(specs["targets"].dtype, (self._plan.target_count,))

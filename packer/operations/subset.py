@@ -19,13 +19,14 @@ from packer.inputs.splits import check_one_store, stores_of
 from packer.operations.copy_rows import copy_plans, copy_target, joint_labels
 from packer.operations.row_sources import Selection, class_targets, open_for_copy
 from packer.operations.store_copy import CopyPlan
+from packer.options import CHANNELS, RowOptions
 from packer.report import PackReport, Progress
 from packer.store.checked_rows import Ints
 from packer.text import some
 from reader import frames
 from reader.format.manifest import Manifest
 from reader.format.row_values import has_boxes
-from reader.format.tensors import ZSTD, pixel_decoders
+from reader.format.tensors import codec_of, jpeg_quality, pixel_decoders
 
 
 def subset(
@@ -37,7 +38,7 @@ def subset(
     per_class: int | None = None,
     fraction: float | None = None,
     seed: int = 0,
-    compress: bool | None = None,
+    compress: bool | str | None = None,
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
     fetch: Callable[[Iterable[int]], None] = lambda rows: None,
@@ -56,7 +57,7 @@ def subset(
         per_class: so many rows of each class, or all there are of it, drawn by seed; those without a class are left out.
         fraction: this fraction of the rows, drawn by seed.
         seed: of per_class and fraction.
-        compress: keep the rows of OUT compressed, or not; None: as in the store.
+        compress: keep the rows of OUT compressed, or as "jpeg:95", or raw; None: as in the store.
         overwrite: replace a store OUT, which may be the store itself.
         progress: called a few times a second from the calling thread.
         fetch: called with the rows of one store that are chosen, before their pixels are read.
@@ -97,7 +98,7 @@ def _plan(
     per_class: int | None,
     fraction: float | None,
     seed: int,
-    compress: bool | None,
+    compress: bool | str | None,
 ) -> CopyPlan:
     """Choose the rows of one store."""
     path, manifest = open_for_copy(store)
@@ -135,22 +136,36 @@ def _plan(
     )
 
 
-def _kept(path: Path, manifest: Manifest, compress: bool | None) -> dict[str, Any]:
+def _kept(path: Path, manifest: Manifest, compress: bool | str | None) -> dict[str, Any]:
     """Return how the copy keeps its rows, and what it says of that: as a pack with --compress, or without."""
-    compress = manifest.compression is not None if compress is None else compress
+    before = manifest.compression.form if manifest.compression else ""
+    form = before if compress is None else RowOptions(compress=compress).form
+    if form == before:
+        return {"options": manifest.options, "decoders": manifest.decoders, "form": form}
+    lossy = before if jpeg_quality(before) else manifest.options.get("lossy")
+    _check_form(path, manifest, form, lossy)
     options = {name: value for name, value in manifest.options.items() if name != "compress"}
+    options |= {"lossy": lossy} if lossy else {}
     decoders = pixel_decoders(manifest.decoders)
-    if not compress:
-        return {"options": options, "decoders": decoders, "is_compressed": False}
-    if "masks" in manifest.extras:
+    if form:
+        options |= {"compress": form}
+        decoders |= {codec_of(form): frames.versions(codec_of(form))}
+    return {"options": options, "decoders": decoders, "form": form}
+
+
+def _check_form(path: Path, manifest: Manifest, form: str, lossy: str | None) -> None:
+    """Refuse a form that rows of a store cannot have."""
+    if form and "masks" in manifest.extras:
         raise OptionsError(f"{path} has masks of one size, which --compress does not take yet. Leave it out.")
-    if manifest.compression is not None:
-        return {"options": manifest.options, "decoders": manifest.decoders, "is_compressed": True}
-    return {
-        "options": options | {"compress": ZSTD},
-        "decoders": decoders | {ZSTD: frames.versions()},
-        "is_compressed": True,
-    }
+    if not jpeg_quality(form):
+        return
+    if lossy:
+        raise OptionsError(
+            f"the rows of {path} were kept as {lossy}, and --compress {form} would lose once more. Pack the images again."
+        )
+    if manifest.channels == CHANNELS["rgba"] or manifest.has_own_masks:
+        what = "masks" if manifest.has_own_masks else "alpha"
+        raise OptionsError(f"{path} has {what}, which --compress {form} does not take. Give --compress zstd.")
 
 
 def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:

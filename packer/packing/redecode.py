@@ -44,6 +44,8 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
         StoreError: other decoders than those of the pack are installed, whose pixels may differ.
     """
     options: dict[str, Any] = dict(manifest.options)
+    # what its rows were kept as before
+    options |= {"compress": options["lossy"]} if "lossy" in options else {}
     here = pixel_versions(options)
     if pixel_decoders(manifest.decoders) != pixel_decoders(here):
         raise StoreError(

@@ -17,6 +17,7 @@ from packer.store.blocks import Task
 from packer.store.row_files import MASKS
 from packer.workers.block_worker import PackJob
 from reader.format.manifest import PIXELS
+from reader.format.tensors import codec_of
 
 if TYPE_CHECKING:
     from packer.store.reuse import ReusedLines
@@ -36,10 +37,8 @@ def pack_job(
     if options.compress:
         from reader import frames
 
-        frames.library()
-    layout = RowLayout.of(
-        geometry, options.channels, has_masks=inputs.masks is not None, is_compressed=options.compress
-    )
+        frames.check_library(codec_of(options.form))
+    layout = RowLayout.of(geometry, options.channels, has_masks=inputs.masks is not None, form=options.form)
     return make_job(
         root=inputs.url or str(inputs.root.absolute()),
         pixels_path=str(out / PIXELS),

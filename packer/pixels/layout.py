@@ -7,11 +7,19 @@ from dataclasses import dataclass
 
 from packer.options import CHANNELS
 from packer.pixels.geometry import Geometry
-from reader.format.head import COMPRESSED_ROWS
 from reader.format.manifest import OWN_MASKS, OWN_SIZES, PAGE_BYTES
+from reader.format.tensors import jpeg_quality, reader_features_of
 
-# Of raw, that frames of photographs take: 0.54 of 200 of 224 x 224 (scripts/benchmarks/bench_compress.py).
-EXPECTED_SHARE = 0.55
+# Of raw, that frames of photographs take: 0.54 of 200 of 224 x 224, as JPEGs 0.21 at quality 95, 0.49 at 100
+# (scripts/benchmarks/bench_compress.py).
+_EXPECTED_SHARE, _OF_JPEGS, _OF_BEST_JPEGS, _USUAL_QUALITY = 0.55, 0.22, 0.5, 95
+
+
+def expected_share(form: str) -> float:
+    """Return what rows in a form take of their raw bytes, for photographs."""
+    if quality := jpeg_quality(form):
+        return _OF_JPEGS if quality <= _USUAL_QUALITY else _OF_BEST_JPEGS
+    return _EXPECTED_SHARE if form else 1
 
 
 @dataclass(frozen=True)
@@ -19,19 +27,25 @@ class RowLayout:
     """Rows of one size, whose masks are in a file of their own; see `of`.
 
     channels: rgb, gray or rgba, as in `packer.options.CHANNELS`.
-    is_compressed: each row is a frame, whose bytes are known once it is packed; sizes below are those of rows unpacked.
+    form: "", raw; "zstd" or "jpeg:95": each row is a frame, whose bytes are known once it is packed; sizes below are those of
+        rows unpacked.
     """
 
     geometry: Geometry
     channels: str
     has_masks: bool = False
-    is_compressed: bool = False
+    form: str = ""
 
     @staticmethod
-    def of(geometry: Geometry, channels: str, *, has_masks: bool = False, is_compressed: bool = False) -> RowLayout:
+    def of(geometry: Geometry, channels: str, *, has_masks: bool = False, form: str = "") -> RowLayout:
         """Return the layout of rows of this geometry."""
         kind = VariableRows if geometry.has_own_sizes else RowLayout
-        return kind(geometry, channels, has_masks, is_compressed)
+        return kind(geometry, channels, has_masks, form)
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether each row is a frame."""
+        return bool(self.form)
 
     @property
     def channel_count(self) -> int:
@@ -56,7 +70,7 @@ class RowLayout:
     @property
     def reader_features(self) -> tuple[str, ...]:
         """What a reader of the store must know, as the manifest records it."""
-        return (COMPRESSED_ROWS,) if self.is_compressed else ()
+        return reader_features_of(self.form)
 
     @property
     def tensor_bytes(self) -> dict[str, int]:
@@ -70,7 +84,7 @@ class RowLayout:
 
     def expected_bytes(self, size_bytes: int) -> int:
         """Bytes that rows of so many bytes probably take in the file."""
-        return self.file_bytes(int(size_bytes * EXPECTED_SHARE) if self.is_compressed else size_bytes)
+        return self.file_bytes(int(size_bytes * expected_share(self.form)))
 
     def size_bytes(self, rows: int, shapes: Iterable[tuple[int, int]] = ()) -> int:
         """Bytes of so many rows; shapes has (height, width) of each where they differ."""

@@ -13,13 +13,14 @@ from typing import Any
 
 from packer.clock import StageClock
 from packer.errors import NotRequantized
-from packer.options import MAX_PIXELS, RowOptions
+from packer.options import CHANNELS, MAX_PIXELS, RowOptions
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import icc, jpeg
 from packer.pixels.formats.versions import decoder_versions, littlecms_version
 from packer.pixels.geometry import Geometry
 from packer.pixels.resize import live_rule
-from packer.pixels.row import Row
+from packer.pixels.row import Row, RowDecoder
+from reader.format.tensors import codec_of, jpeg_quality
 
 
 @dataclass(frozen=True)
@@ -118,10 +119,17 @@ class RequantizingDecoder:
         return dataclasses.replace(row, done=done)
 
 
-def row_decoder(
-    geometry: Geometry, options: RowOptions, clock: StageClock | None = None
-) -> Decoder | RequantizingDecoder:
+def row_decoder(geometry: Geometry, options: RowOptions, clock: StageClock | None = None) -> RowDecoder:
     """Return what makes the rows of a pack."""
+    decoder = _image_decoder(geometry, options, clock)
+    if not jpeg_quality(options.form):
+        return decoder
+    from packer.pixels.jpeg_rows import JpegRowDecoder
+
+    return JpegRowDecoder(decoder, geometry, options.form, CHANNELS[options.channels], clock)
+
+
+def _image_decoder(geometry: Geometry, options: RowOptions, clock: StageClock | None) -> Decoder | RequantizingDecoder:
     decoder = Decoder(
         geometry,
         channels=options.channels,
@@ -154,10 +162,10 @@ def pixel_versions(options: Mapping[str, Any]) -> dict[str, Any]:
         versions_used["ffmpeg"] = versions()
     if options.get("icc") == "convert":
         versions_used["littlecms"] = {"version": littlecms_version()}
-    if options.get("compress"):
+    if form := options.get("compress"):
         from reader import frames
 
-        versions_used["zstd"] = frames.versions()
+        versions_used[codec_of(form)] = frames.versions(codec_of(form))
     return versions_used
 
 

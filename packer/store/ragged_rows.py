@@ -106,7 +106,9 @@ class FrameRows:
     """Compressed rows, of one size or of their own, unpacked one by one, and their masks."""
 
     def __init__(self, out: Path, manifest: Manifest) -> None:
-        frames.library()
+        assert manifest.compression is not None
+        self._codec = manifest.compression.codec
+        frames.check_library(self._codec)
         self._out, self._manifest, self._file = out, manifest, out / PIXELS
         self._table = mapped_tensor(out, manifest, "frames")
         self._shapes = mapped_tensor(out, manifest, "shapes") if "shapes" in manifest.tensors else None
@@ -128,7 +130,7 @@ class FrameRows:
             StoreError: it is not there, or is none of such a row.
         """
         span, size = self._table[row : row + 1], np.array([self._size_bytes(row)])
-        if wrong_frames(span, size, self._manifest.files[PIXELS].size_bytes)[0]:
+        if wrong_frames(self._codec, span, size, self._manifest.files[PIXELS].size_bytes)[0]:
             raise self._error(row, "its frame is not within the pixels")
         return int(span[0, 0]), int(span[0, 1] - span[0, 0])
 
@@ -150,7 +152,7 @@ class FrameRows:
         height, width = self._sides(row)
         masks = height * width * self._manifest.has_own_masks
         try:
-            return frames.unpacked(memoryview(frame), height, width, self._manifest.channels, masks)
+            return frames.unpacked(memoryview(frame), height, width, self._manifest.channels, masks, self._codec)
         except StoreError as e:
             raise self._error(row, str(e)) from None
 

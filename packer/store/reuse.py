@@ -25,7 +25,7 @@ from packer.text import difference, without_limits
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample, read_samples
-from reader.format.tensors import pixel_decoders
+from reader.format.tensors import JPEG, pixel_decoders
 
 
 class ReusedLines:
@@ -57,6 +57,8 @@ class ReusedRows:
             raise StoreError(f"{out} is another store than that of which rows were to be reused.")
         self._is_old = manifest.version < (1, 1)
         self._geometry, self._rows = Geometry.recorded(manifest), stored_rows(out, manifest)
+        # of zstd another version may make other frames; a JPEG that is encoded again would lose again
+        self._keeps_frames = manifest.compression is not None and manifest.compression.codec == JPEG
 
     @classmethod
     def open(cls, out: str, digest: str) -> ReusedRows | None:
@@ -83,7 +85,10 @@ class ReusedRows:
             pixels = self._pixels.read(begin, size_bytes)
             if len(pixels) == size_bytes:
                 content = self._geometry.content(self._geometry.resized(sample.width, sample.height))
-                return Row(self._rows.pixels(number, pixels), content, sample.width, sample.height, {**sample.decoding})
+                frame = pixels if self._keeps_frames else b""
+                return Row(
+                    self._rows.pixels(number, pixels), content, sample.width, sample.height, {**sample.decoding}, frame
+                )
         return None
 
 

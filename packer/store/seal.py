@@ -151,7 +151,7 @@ def _fields(written: RowFiles, header: Header, layout: RowLayout, inputs: Inputs
         + ((LEVELS,) if "levels" in header.options else ()),
         "levels": FACTORS[: header.options.get("levels", 1) - 1],
         "texts": tuple(inputs.texts),
-        "compression": Compression.of(written.unpacked_bytes) if layout.is_compressed else None,
+        "compression": Compression.of(layout.form, written.unpacked_bytes, written.noted.squared_error),
     }
 
 

@@ -93,9 +93,7 @@ class PackJob:
     @property
     def layout(self) -> RowLayout:
         """How the rows are in the store's files."""
-        return RowLayout.of(
-            self.geometry, self.rows.channels, has_masks=self.has_masks, is_compressed=self.rows.compress
-        )
+        return RowLayout.of(self.geometry, self.rows.channels, has_masks=self.has_masks, form=self.rows.form)
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""The rows of a task in a worker's memory where a store keeps them compressed: each is packed as it is decoded."""
+"""The rows of a task in a worker's memory where a store keeps them compressed: each is packed as it is decoded.
+
+One that is a frame already, as a JPEG is whose pixels the row has, stays so.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class FrameBuffer:
     """Rows of any size, each packed into a frame with its mask."""
 
     def __init__(self, layout: RowLayout, clock: StageClock) -> None:
-        self._layout, self._clock, self._packer = layout, clock, frames.Packer(layout.channel_count)
+        self._layout, self._clock, self._packer = layout, clock, frames.packer(layout.form, layout.channel_count)
         self._sums, self._crc32 = ChannelSums(layout.channel_count), native().crc32
         self._chunk = bytearray()
 
@@ -38,8 +41,10 @@ class FrameBuffer:
         result.unpacked_crc32 = self._crc32(mask, self._crc32(row.pixels, result.unpacked_crc32))
         result.unpacked_bytes += len(row.pixels) + len(mask)
         self._clock.enter("compress")
-        unpacked = np.concatenate([np.frombuffer(row.pixels, np.uint8), np.frombuffer(mask, np.uint8)])
-        frame = self._packer.pack(unpacked, height, width)
+        frame = row.frame
+        if not frame:
+            unpacked = np.concatenate([np.frombuffer(row.pixels, np.uint8), np.frombuffer(mask, np.uint8)])
+            frame = self._packer.pack(unpacked, height, width)
         self._clock.enter("other")
         result.frames.append(len(frame))
         self._chunk += frame

@@ -2,15 +2,61 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from packer.checksums import crc32_combine
+from packer.errors import PackError
+from packer.pixels.jpeg_rows import SQUARED_ERROR
 from packer.store.checked_rows import Ints
+from reader import frames
 from reader.format.filesystem import error_path
+from reader.format.samples import Sample
+from reader.format.tensors import jpeg_quality
+
+
+def packed_rows(
+    form: str, channels: int, pixels: npt.NDArray[np.uint8], sizes: Sequence[int], sides: Sequence[tuple[int, int]]
+) -> tuple[tuple[bytes, ...], npt.NDArray[np.uint8], tuple[int, ...]]:
+    """Pack rows that are one behind the other, in a form, "zstd" or "jpeg:95".
+
+    Args:
+        sizes, sides: the bytes of each row, and its height and width.
+
+    Returns: the frames, the pixels that they hold, and, where these are others, the squared error of each row.
+
+    Raises:
+        PackError: no frame can be of such a row.
+    """
+    spans = itertools.pairwise(itertools.accumulate(sizes, initial=0))
+    rows = [(pixels[start:stop], *own) for (start, stop), own in zip(spans, sides, strict=True)]
+    if not jpeg_quality(form):
+        packer = frames.packer(form, channels)
+        return tuple(packer.pack(*row) for row in rows), pixels, ()
+    try:
+        lossy = frames.LossyPacker(form, channels)
+        made = [lossy.pack(*row) for row in rows]
+    except frames.RowSizeError as e:
+        raise PackError(f"a row cannot be kept as {form}: {e}. Leave it out, or keep rows as they are.") from None
+    kept = np.concatenate([row.pixels for row in made])
+    return tuple(row.frame for row in made), kept, tuple(row.squared_error for row in made)
+
+
+def with_errors(lines: bytes, errors: Sequence[int]) -> bytes:
+    """Say in lines of samples.jsonl what their rows have lost, where any did."""
+    if not errors:
+        return lines
+    made = []
+    for line, error in zip(lines.splitlines(), errors, strict=True):
+        sample = Sample.decode(line)
+        made.append(replace(sample, decoding={**sample.decoding, SQUARED_ERROR: error}).encode())
+    return "".join(made).encode("ascii")
 
 
 class FrameWriter:

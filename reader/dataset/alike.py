@@ -16,7 +16,7 @@ from reader.format.head import LEVELS
 from reader.format.manifest import PIXELS, FileEntry, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.shown import shown
-from reader.format.tensors import TEXTS_FILE, is_of_level
+from reader.format.tensors import JPEG, TEXTS_FILE, ZSTD, is_of_level
 from reader.rows import Rows
 
 
@@ -28,8 +28,8 @@ def check_alike(stores: Sequence[tuple[str, Manifest]]) -> None:
     """
     path, first = stores[0]
     for other_path, other in stores[1:]:
-        if (other.compression is None) != (first.compression is None):
-            kinds = ["raw" if manifest.compression is None else "compressed" for manifest in (other, first)]
+        kinds = [_kind(manifest) for manifest in (other, first)]
+        if kinds[0] != kinds[1]:
             raise StoreError(
                 f"{other_path} has {kinds[0]} rows, {path} has {kinds[1]} ones, and concat takes one kind. Make them alike: pack"
                 " subset OUT NEW --compress, or --no-compress."
@@ -101,7 +101,11 @@ def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> 
         # those of its stores are read by their own names
         levels=(),
         compression=first.compression
-        and dataclasses.replace(first.compression, pixel_bytes=sum(m.pixel_bytes for m in manifests)),
+        and dataclasses.replace(
+            first.compression,
+            pixel_bytes=sum(m.pixel_bytes for m in manifests),
+            squared_error=sum(m.compression.squared_error for m in manifests if m.compression),
+        ),
         reader_features=tuple(name for name in first.reader_features if name != LEVELS),
         files={
             **{name: entry for name, entry in holder.files.items() if not is_of_level(name)},
@@ -117,6 +121,12 @@ def _texts_entry(manifests: Sequence[Manifest]) -> dict[str, FileEntry]:
     if not manifests[0].texts:
         return {}
     return {TEXTS_FILE: FileEntry(sum(m.files[TEXTS_FILE].size_bytes for m in manifests), "")}
+
+
+def _kind(manifest: Manifest) -> str:
+    """Name how rows are kept; JPEGs of any quality are read alike."""
+    codec = manifest.compression.codec if manifest.compression else ""
+    return {"": "raw", ZSTD: "compressed", JPEG: "JPEG"}[codec]
 
 
 def names_columns(manifest: Manifest) -> bool:

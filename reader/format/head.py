@@ -26,11 +26,13 @@ OWN_SIZES = "own-sizes"
 OWN_MASKS = "own-masks"
 # and of rows that are frames of zstd
 COMPRESSED_ROWS = "compressed-rows"
+# and of such frames that are JPEGs
+JPEG_ROWS = "jpeg-rows"
 # and of texts of rows, in a file of their own
 TEXT_COLUMNS = "text-columns"
 # and of the same rows at half the size, in stores of their own within it
 LEVELS = "levels"
-READER_FEATURES = (OWN_SIZES, OWN_MASKS, COMPRESSED_ROWS, TEXT_COLUMNS, LEVELS)
+READER_FEATURES = (OWN_SIZES, OWN_MASKS, COMPRESSED_ROWS, JPEG_ROWS, TEXT_COLUMNS, LEVELS)
 # What `pack pull` must know of a manifest.json at a URL that names a store in a folder of its own; no folder on a disk has it.
 GENERATIONS = "generations"
 # and of one whose pixels are there as objects of their own

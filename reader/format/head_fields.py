@@ -97,6 +97,7 @@ _OPTIONS = {
     "upright_labels": BOOL,
     "masks": TEXT,
     "compress": TEXT,
+    "lossy": TEXT,
     "levels": integer(1, 3),
     "max_size": Check(
         'an integer, "short:" and one, or null',

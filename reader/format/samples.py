@@ -40,6 +40,7 @@ _DECODING = {
     "bits_used": integer(1, 64),
     "dct_scale": integer(1, 64),
     "decoded": SHARE,
+    "squared_error": integer(0),
     "warnings": TEXTS,
 }
 _REJECT = {"path": TEXT, "reason": TEXT, "line": optional(integer(0))}

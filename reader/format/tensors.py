@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from reader.format.errors import StoreError
 from reader.format.fields import check_fields, integer, one_of
-from reader.format.head import COMPRESSED_ROWS, LEVELS, TEXT_COLUMNS
+from reader.format.head import COMPRESSED_ROWS, JPEG_ROWS, LEVELS, OWN_MASKS, TEXT_COLUMNS
 from reader.format.shown import brief
 
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
@@ -45,31 +45,45 @@ def metadata_names(*, has_extras: bool) -> list[str]:
     return [TOP_META, TENSORS_META, EXTRAS_META] if has_extras else [TOP_META, TENSORS_META]
 
 
-ZSTD = "zstd"
+ZSTD, JPEG = "zstd", "jpeg"
 # The tensor `frames`: the bytes [begin, end) of pixels.memmap that each row's frame has.
 FRAMES_SPEC = TensorSpec("int64", (2,))
 # Of 200 photographs of 224 x 224: 0.54 of raw; levels 2 and 3 are no smaller, -1 has 0.77 (scripts/benchmarks/bench_compress.py).
 LEVEL = 1
 # The only predictor: green is subtracted from red and blue, then from each line the line above it.
 UP = "up"
+# The only sampling of JPEGs: as many samples of each component.
+ALL_SAMPLES = "4:4:4"
 
 # Why something cannot be done, behind the path of a store.
 NEEDS_RAW = (
     "its rows are compressed: read them by MemmapDataset, or make a raw store: pack subset OUT RAW --no-compress"
 )
 
-# A block of zstd that repeats one byte has 4 bytes and stands for 128 KiB: no frame holds more than this for each of its bytes.
-MOST_RATIO = 1 << 15
+# No frame holds more than this for each of its bytes. A block of zstd that repeats one byte has 4 bytes and stands for 128 KiB;
+# 64 samples of a JPEG take 2 bits at least.
+MOST_RATIO = {ZSTD: 1 << 15, JPEG: 1 << 8}
 
-# zstd makes a row longer by 1/256 at most, and by some 100 bytes.
-_MOST_BEYOND = 512
+# zstd makes a row longer by 1/256 at most, and by some 100 bytes. A JPEG of noise at quality 100 has 1.6 times the bytes of the
+# row, and 620 of tables.
+_MOST_BEYOND = {ZSTD: 512, JPEG: 4096}
+_MOST_TIMES = 4
 
 _LEAST_LEVEL, _MOST_LEVEL = -7, 22
 _FIELDS = {
-    "codec": one_of(ZSTD),
-    "level": integer(_LEAST_LEVEL, _MOST_LEVEL),
-    "predictor": one_of(UP),
-    "pixel_bytes": integer(1),
+    ZSTD: {
+        "codec": one_of(ZSTD),
+        "level": integer(_LEAST_LEVEL, _MOST_LEVEL),
+        "predictor": one_of(UP),
+        "pixel_bytes": integer(1),
+    },
+    JPEG: {
+        "codec": one_of(JPEG),
+        "quality": integer(1, 100),
+        "subsampling": one_of(ALL_SAMPLES),
+        "pixel_bytes": integer(1),
+        "squared_error": integer(0),
+    },
 }
 
 
@@ -77,38 +91,65 @@ _FIELDS = {
 class Compression:
     """How rows are compressed.
 
+    codec: "zstd", with level and predictor; or "jpeg", with quality, 1 to 100, subsampling and squared_error.
     pixel_bytes: of all rows, unpacked, with their masks where those are behind the pixels.
+    squared_error: the sum over all of these of the square of what was lost.
     """
 
     # in files of tensordict
     batch_type: ClassVar[str] = "<class 'reader.store.CompressedRows'>"
 
     codec: str
-    level: int
-    predictor: str
     pixel_bytes: int
+    level: int = 0
+    predictor: str = ""
+    quality: int = 0
+    subsampling: str = ""
+    squared_error: int = 0
+
+    @property
+    def form(self) -> str:
+        """What asks for such rows, as --compress and the option `compress` of a manifest have it: "zstd", or "jpeg:95"."""
+        return f"{JPEG}:{self.quality}" if self.codec == JPEG else self.codec
+
+    @property
+    def psnr(self) -> float:
+        """The peak signal-to-noise ratio over all bytes of all rows, dB; infinite where nothing was lost."""
+        if not self.squared_error:
+            return math.inf
+        return 10 * math.log10(255 * 255 * self.pixel_bytes / self.squared_error)
 
     def to_json(self) -> dict[str, Any]:
         """Return the value of the key `compression`."""
-        return {name: getattr(self, name) for name in _FIELDS}
+        return {name: getattr(self, name) for name in _FIELDS[self.codec]}
 
     @classmethod
-    def of(cls, pixel_bytes: int) -> Compression:
-        """Return how `reader.frames` packs rows that have so many bytes."""
-        return cls(ZSTD, LEVEL, UP, pixel_bytes)
+    def of(cls, form: str, pixel_bytes: int, squared_error: int = 0) -> Compression | None:
+        """Return how `reader.frames` packs rows that have so many bytes in this form; None where it is "", raw."""
+        if not form:
+            return None
+        if quality := jpeg_quality(form):
+            return cls(JPEG, pixel_bytes, quality=quality, subsampling=ALL_SAMPLES, squared_error=squared_error)
+        return cls(ZSTD, pixel_bytes, LEVEL, UP)
 
     @classmethod
     def of_head(cls, head: Mapping[str, Any]) -> Compression | None:
         """Build from the key `compression` of a manifest's head; None where its rows are raw.
 
         Raises:
-            StoreError: a field is missing or malformed.
+            StoreError: a field is missing or malformed, or rows cannot be such frames.
         """
-        if COMPRESSED_ROWS not in head["reader_features"]:
+        features = head["reader_features"]
+        codec = JPEG if JPEG_ROWS in features else ZSTD
+        if codec == JPEG and (COMPRESSED_ROWS not in features or OWN_MASKS in features or head["channels"] > 3):
+            raise StoreError(
+                f"the manifest says {JPEG_ROWS}, expected {COMPRESSED_ROWS} with it, 1 or 3 channels, and no {OWN_MASKS}."
+            )
+        if COMPRESSED_ROWS not in features:
             return None
         fields: Any = head.get("compression")
-        check_fields("compression of the manifest", fields, _FIELDS)
-        return cls(**{name: fields[name] for name in _FIELDS})
+        check_fields("compression of the manifest", fields, _FIELDS[codec])
+        return cls(**{name: fields[name] for name in _FIELDS[codec]})
 
     def check_sums(self, pixel_bytes: int, file_bytes: int) -> None:
         """Check the bytes of all pixels by those of their rows, 0 where these have sizes of their own, and of their file.
@@ -118,10 +159,28 @@ class Compression:
         """
         if pixel_bytes not in (0, self.pixel_bytes):
             raise StoreError(f"it lists {self.pixel_bytes} bytes of compressed pixels, the rows need {pixel_bytes}.")
-        if self.pixel_bytes // MOST_RATIO > file_bytes:
+        if self.pixel_bytes // MOST_RATIO[self.codec] > file_bytes:
             raise StoreError(
                 f"it lists {self.pixel_bytes} bytes of pixels, more than {file_bytes} bytes of frames can hold."
             )
+        if self.squared_error > 255 * 255 * self.pixel_bytes:
+            raise StoreError(f"it says squared_error = {self.squared_error}, more than its pixels can differ.")
+
+
+def jpeg_quality(form: str) -> int:
+    """Return the quality of a form of rows, 0 where they are no JPEGs: "jpeg:95" -> 95."""
+    codec, _, quality = form.partition(":")
+    return int(quality) if codec == JPEG else 0
+
+
+def codec_of(form: str) -> str:
+    """Return the codec of a form of rows: "jpeg:95" -> "jpeg"."""
+    return form.partition(":")[0]
+
+
+def reader_features_of(form: str) -> tuple[str, ...]:
+    """Return what a reader must know of rows in this form."""
+    return (COMPRESSED_ROWS, JPEG_ROWS) if jpeg_quality(form) else (COMPRESSED_ROWS,) if form else ()
 
 
 # All texts of the rows as UTF-8, without gaps: of row 0 all columns, then of row 1.
@@ -148,14 +207,15 @@ def text_files(texts: Sequence[str], extras: Mapping[str, TensorSpec], features:
 
 
 def pixel_decoders(decoders: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a manifest's decoders that determine pixels: the library of frames gives back what it was given."""
+    """Return those of a manifest's decoders that determine pixels: the library of zstd gives back what it was given."""
     return {name: value for name, value in decoders.items() if name != ZSTD}
 
 
-def wrong_frames(frames: Any, sizes: Any, size_bytes: int) -> Any:
+def wrong_frames(codec: str, frames: Any, sizes: Any, size_bytes: int) -> Any:
     """Return which rows have frames that are not in the file, or cannot hold the row, bool[n].
 
     Args:
+        codec: as of `Compression`.
         frames: int64[n, 2], the byte where each begins and the byte behind it.
         sizes: int64[n], bytes of each row, unpacked.
         size_bytes: of the file of frames.
@@ -163,7 +223,9 @@ def wrong_frames(frames: Any, sizes: Any, size_bytes: int) -> Any:
     begins, ends = frames[:, 0], frames[:, 1]
     wrong = (begins < 0) | (ends <= begins) | (ends > size_bytes)
     lengths = (ends - begins) * ~wrong
-    return wrong | (sizes // MOST_RATIO > lengths) | (lengths > sizes + sizes // 128 + _MOST_BEYOND)
+    beyond = lengths - _MOST_BEYOND[codec]
+    too_long = beyond // _MOST_TIMES > sizes if codec == JPEG else beyond > sizes + sizes // 128
+    return wrong | (sizes // MOST_RATIO[codec] > lengths) | too_long
 
 
 # The rows again at half the size, and a quarter, are stores in this folder, each by what sides are divided by.

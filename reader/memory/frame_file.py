@@ -47,7 +47,9 @@ class FrameFile:
     def __init__(
         self, locate: Locate, manifest: Manifest, table: torch.Tensor, size_bytes: int, read: ReadBytes
     ) -> None:
-        frames.library()
+        assert manifest.compression is not None
+        self._codec = manifest.compression.codec
+        frames.check_library(self._codec)
         self._locate, self._channels, self._has_masks = locate, manifest.channels, manifest.has_own_masks
         self._read = read
         self._sides = np.array([manifest.height, manifest.width])
@@ -62,7 +64,7 @@ class FrameFile:
             StoreError: one is not in the file, or is no frame of such a row; names it.
         """
         spans = self.table.numpy()[rows]
-        wrong = wrong_frames(spans, sizes, self.size_bytes)
+        wrong = wrong_frames(self._codec, spans, sizes, self.size_bytes)
         if wrong.any():
             raise self._error(int(rows[wrong.argmax()]), "its frame is not within the pixels")
         return spans[:, 0], spans[:, 1] - spans[:, 0]
@@ -137,7 +139,8 @@ class FrameFile:
             packed[offset : offset + length].data
             for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True)
         ]
-        if damage := frames.unpack_rows(each, shapes, self._channels, out, has_masks=self._has_masks):
+        damage = frames.unpack_rows(each, shapes, self._channels, out, has_masks=self._has_masks, codec=self._codec)
+        if damage:
             raise self._error(int(rows[damage[0]]), damage[1])
 
     def _error(self, row: int, what: str) -> StoreError:

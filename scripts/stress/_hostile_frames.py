@@ -57,7 +57,9 @@ def compress(
         block[3:] = [sum(map(len, made[start : start + block[0]])), block[1]]
         start += block[0]
     head["reader_features"].append("compressed-rows")
-    head["compression"] = Compression.of(sum(map(len, rows))).to_json()
+    compression = Compression.of("zstd", sum(map(len, rows)))
+    assert compression is not None
+    head["compression"] = compression.to_json()
     head["options"]["compress"] = "zstd"
     head["decoders"]["zstd"] = {"zstandard": "0", "zstd": "0"}
     return _files(made)

@@ -203,7 +203,7 @@ def test_another_version_of_the_library_is_refused(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
 ) -> None:
     interrupted(pack, tree, tmp_path / "out", inputs=8, size=32, compress=True, workers=1)
-    monkeypatch.setattr(frames, "versions", lambda: {"zstandard": "9", "zstd": "9"})
+    monkeypatch.setattr(frames, "versions", lambda codec: {"zstandard": "9", "zstd": "9"})
     with pytest.raises(PackError, match=r"other decoders.*zstd"):
         pack(tree, tmp_path / "out", size=32, compress=True, workers=1, resume=True)
 
@@ -233,7 +233,7 @@ def test_an_update_and_redecode_take_another_version_of_the_library(
     out = tmp_path / "out"
     pack(tree, out, size=32, compress=True, workers=1)
     packed = content(out)
-    monkeypatch.setattr(frames, "versions", lambda: {"zstandard": "9", "zstd": "9"})
+    monkeypatch.setattr(frames, "versions", lambda codec: {"zstandard": "9", "zstd": "9"})
     assert verify(out, redecode=24, images=tree).problems == []
     assert update(tree, out, workers=1).kept == 24
     assert read_manifest(out).decoders["zstd"] == {"zstandard": "9", "zstd": "9"}

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from packer.cli.help import command
-from packer.cli.options import INPUTS, RUN, StorePath, images_argument
+from packer.cli.options import COMPRESS, INPUTS, RUN, CompressingCommand, StorePath, images_argument
 from packer.cli.output import print_packed
 from packer.cli.progress import ProgressBar
 from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions
 
 
-@command(short_help="Decode IMAGES into the store OUT (the default command).")
+@command(short_help="Decode IMAGES into the store OUT (the default command).", cls=CompressingCommand)
 @click.argument("images", type=StorePath(), nargs=-1)
 @click.argument("out", type=StorePath())
 @click.option(
@@ -49,11 +49,7 @@ from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions
     show_default=True,
     help="Filter, always antialiased.",
 )
-@click.option(
-    "--compress",
-    is_flag=True,
-    help="Compress rows by zstd, exactly: photographs take half the disk, reading more CPU.",
-)
+@COMPRESS
 @click.option(
     "--levels",
     type=click.IntRange(1, 3),

@@ -8,13 +8,13 @@ import click
 
 from packer.cli import messages
 from packer.cli.help import command
-from packer.cli.options import CACHE, COPY, StorePath, checked_spans, read_rows, row_spans
+from packer.cli.options import CACHE, COMPRESS, COPY, CompressingCommand, StorePath, checked_spans, read_rows, row_spans
 from packer.cli.output import print_copied_rows
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
 
 
-@command(short_help="Copy some rows of a store into another, without decoding.")
+@command(short_help="Copy some rows of a store into another, without decoding.", cls=CompressingCommand)
 @click.argument("store", type=StorePath())
 @click.argument("out", type=StorePath())
 @click.option(
@@ -33,8 +33,13 @@ from packer.errors import OptionsError
 )
 @click.option("--fraction", type=float, metavar="F", help="This share of the rows, drawn by --seed.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of --per-class and --fraction.")
-@click.option("--compress", is_flag=True, help="Compress the rows of OUT, exactly; without it they are as in STORE.")
-@click.option("--no-compress", "unpacks", is_flag=True, help="Keep the rows of OUT raw.")
+@COMPRESS
+@click.option(
+    "--no-compress",
+    "unpacks",
+    is_flag=True,
+    help="Keep the rows of OUT raw. Without this and --compress they are as in STORE.",
+)
 @CACHE
 @COPY
 def subset(
@@ -71,7 +76,7 @@ def subset(
     options["classes"] = names or options["classes"]
     if options["compress"] and unpacks:
         raise OptionsError("--compress and --no-compress contradict each other: give one of them.")
-    options["compress"] = True if options["compress"] else False if unpacks else None
+    options["compress"] = False if unpacks else options["compress"]
     with local_store(store, cache) as source:
         if (rows := options["rows"]) is not None:
             options["rows"] = read_rows() if rows == "-" else checked_spans(row_spans(rows), source.path)

@@ -1,0 +1,44 @@
+"""Rows that a store keeps as JPEGs: a row is then what its JPEG decodes to, and it is known what that has lost."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from packer.clock import StageClock
+from packer.errors import DecodeError
+from packer.pixels.geometry import Geometry
+from packer.pixels.row import Row, RowDecoder
+from reader import frames
+
+# What a line of samples.jsonl calls it.
+SQUARED_ERROR = "squared_error"
+
+
+class JpegRowDecoder:
+    """As another decoder, but rows have gone through a JPEG: their pixels, and the frame that a store keeps.
+
+    Args:
+        form: "jpeg:95".
+    """
+
+    def __init__(
+        self, decoder: RowDecoder, geometry: Geometry, form: str, channels: int, clock: StageClock | None
+    ) -> None:
+        self._decoder, self._clock = decoder, clock or StageClock("decode")
+        self._sides = None if geometry.has_own_sizes else geometry.sides
+        self._lossy = frames.LossyPacker(form, channels)
+
+    def row(self, data: bytes) -> Row:
+        """Decode one image into a row; raises DecodeError."""
+        row = self._decoder.row(data)
+        self._clock.enter("compress")
+        height, width = self._sides or row.content[2:]
+        try:
+            made = self._lossy.pack(np.frombuffer(row.pixels, np.uint8), height, width)
+        except frames.RowSizeError as e:
+            raise DecodeError(str(e)) from e
+        self._clock.enter("decode")
+        done = row.done | {SQUARED_ERROR: made.squared_error}
+        return dataclasses.replace(row, pixels=made.pixels.tobytes(), frame=made.frame, done=done)

@@ -1,0 +1,147 @@
+"""A row as a JPEG, both ways: what is kept of it, what of that is believed, and the one module of the reader that knows libjpeg.
+
+Pillow encodes, with the same settings everywhere. The compiled part decodes, where it is built, else Pillow: without
+subsampling the exact inverse DCT, which is the default of both, makes the same pixels. Where a row is in a store it never knows.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]
+
+# libjpeg's JPEG_MAX_DIMENSION
+_MOST_SIDE = 65_500
+
+# ISO/IEC 10918-1, table B.1
+_START, _END = b"\xff\xd8", b"\xff\xd9"
+_APP0, _TABLES, _BASELINE, _SCAN = 0xE0, (0xC4, 0xDB), 0xC0, 0xDA
+# A JPEG has no checksum of its own: its crc32, little-endian, is behind it.
+_CHECKSUM_BYTES = 4
+# Each component has as many samples as the picture: 4:4:4.
+_NOT_SUBSAMPLED = 0x11
+# Differences are squared so many at a time, while they are in the CPU's cache.
+_COMPARED = 1 << 15
+
+
+class RowSizeError(ValueError):
+    """No JPEG has as many pixels a side as a row."""
+
+
+def versions() -> dict[str, Any]:
+    """Return what decides about the bytes of a JPEG: the versions of Pillow and of the libjpeg-turbo in it."""
+    import PIL
+    from PIL import features
+
+    return {"pillow": PIL.__version__, "libjpeg_turbo": features.version("libjpeg_turbo")}
+
+
+def encode(row: Pixels, height: int, width: int, channels: int, quality: int) -> bytes:
+    """Return the frame of a row, uint8[height * width * channels]: its JPEG, and the JPEG's crc32.
+
+    Never subsampled: of 24 photographs of 224 x 224, quality 85 has 0.118 of raw at 35.4 dB, quality 90 with 4:2:0 0.120 at 35.2;
+    quality 90 0.148 at 37.3 dB, quality 95 with 4:2:0 0.169 at 37.3 (2026-11-23).
+
+    Raises:
+        RowSizeError: a side has more than 65,500 pixels.
+    """
+    if max(height, width) > _MOST_SIDE:
+        raise RowSizeError(f"its row has {height} x {width} pixels, a JPEG up to {_MOST_SIDE:,} a side")
+    from PIL import Image
+
+    pixels = row.reshape(height, width, channels)
+    written = io.BytesIO()
+    Image.fromarray(pixels if channels > 1 else pixels[:, :, 0]).save(written, "JPEG", quality=quality, subsampling=0)
+    data = written.getvalue()
+    return data + struct.pack("<I", zlib.crc32(data))
+
+
+def decode(frame: memoryview, height: int, width: int, channels: int, row: Pixels) -> str:
+    """Decode a frame into a row, uint8[height * width * channels]; returns what is wrong with it, "" where nothing is.
+
+    Other threads run meanwhile. The checksum and the header are looked at first: libjpeg takes no memory that a frame claims.
+    """
+    data = frame[:-_CHECKSUM_BYTES]
+    if len(frame) <= _CHECKSUM_BYTES or zlib.crc32(data) != int.from_bytes(frame[-_CHECKSUM_BYTES:], "little"):
+        return "its frame is damaged (its checksum is another)"
+    if what := _wrong_header(data, height, width, channels):
+        return what
+    native = _compiled()
+    what = native(data, height, width, channels, row) if native else _decoded_by_pillow(data, row)
+    return f"its frame is damaged ({what})" if what else ""
+
+
+def squared_error(one: Pixels, other: Pixels) -> int:
+    """Return the sum of the squares of the differences of two rows, uint8[n]."""
+    total = 0
+    for start in range(0, len(one), _COMPARED):
+        stop = start + _COMPARED
+        differences = np.subtract(one[start:stop], other[start:stop], dtype=np.float32)
+        # 255 * 255 * 32,768 is below 2 ** 31, but above 2 ** 24
+        total += int(np.dot(differences.astype(np.float64), differences))
+    return total
+
+
+def _wrong_header(data: memoryview, height: int, width: int, channels: int) -> str:
+    """Say why what stands before the scan is not that of a JPEG of ours of this size; "" where it is."""
+    if data[:2] != _START or data[-2:] != _END:
+        return "its frame is no complete JPEG"
+    at, is_sized = 2, False
+    while len(data) - at >= 4 and data[at] == 0xFF:
+        marker, segment = data[at + 1], data[at + 4 : at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")]
+        if marker == _BASELINE and not is_sized:
+            if what := _wrong_size(segment, height, width, channels):
+                return what
+            is_sized = True
+        elif marker == _SCAN:
+            is_right = is_sized and len(segment) == 4 + 2 * channels and segment[0] == channels
+            return "" if is_right else "its JPEG has another scan than one of all components"
+        elif marker != _APP0 and marker not in _TABLES:
+            return f"its JPEG has a segment FF{marker:02X} before its scan, which ours have not"
+        at += 4 + len(segment)
+    return "its JPEG has no scan"
+
+
+def _wrong_size(segment: memoryview, height: int, width: int, channels: int) -> str:
+    if len(segment) < 6:
+        return "its JPEG does not say its size"
+    precision, lines, columns, count = struct.unpack_from(">BHHB", segment)
+    if (precision, lines, columns, count) != (8, height, width, channels):
+        found, wanted = f"{lines} x {columns} x {count}", f"{height} x {width} x {channels}"
+        return f"its JPEG has {found} values of {precision} bits, the row {wanted} of 8"
+    ids, factors = bytes(segment[6::3]), bytes(segment[7::3])
+    if ids != bytes(range(1, channels + 1)) or factors != bytes([_NOT_SUBSAMPLED] * channels):
+        return "its JPEG is subsampled, or has other components than Y, Cb, Cr"
+    return ""
+
+
+def _decoded_by_pillow(data: memoryview, row: Pixels) -> str:
+    # not by Image.open, whose limit of pixels is another's
+    from PIL.JpegImagePlugin import JpegImageFile
+
+    try:
+        with JpegImageFile(io.BytesIO(data)) as image:
+            row[:] = np.asarray(image).reshape(-1)
+    except (OSError, SyntaxError, ValueError) as e:
+        return str(e)
+    return ""
+
+
+@functools.cache
+def _compiled() -> Callable[..., str] | None:
+    """Return what decodes in the compiled part; None where it is not built."""
+    try:
+        from pixpack_native import functions
+
+        found: Callable[..., str] = functions().jpeg_pixels
+    except ImportError:
+        return None
+    return found

@@ -1,0 +1,501 @@
+"""Rows kept as JPEGs: what they lose is measured, everything else is as of compressed rows, and no bad JPEG is believed."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import check_golden_bytes, interrupted, make_tree
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from packer import merge, pack, pull, push, subset, update
+from packer.cli import run
+from packer.errors import OptionsError, PackError
+from packer.operations.verify import verify
+from packer.packing.parts.seal_parts import seal_parts
+from reader import MemmapDataset, MemmapLoader, frames, jpeg_frames
+from reader.dataset.concat import concat
+from reader.format.errors import StoreError
+from reader.format.manifest import PIXELS, read_manifest
+from reader.format.samples import read_samples
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FRAMES = "_tensordict/frames.memmap"
+WAYS: dict[str, dict[str, Any]] = {
+    "equal": {"size": 32},
+    "padded": {"size": (24, 40), "fit": "pad"},
+    "gray": {"size": 32, "channels": "gray"},
+    "own": {"fit": "none"},
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tree(tmp_path_factory.mktemp("jpegs") / "images")
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def pair(request: pytest.FixtureRequest, tree: Path) -> tuple[Path, Path]:
+    """The same images packed raw and as JPEGs."""
+    raw, lossy = (tree.parent / f"{request.param}-{kind}" for kind in ("raw", "jpeg"))
+    if not raw.exists():
+        pack(tree, raw, workers=1, **WAYS[request.param])
+        pack(tree, lossy, workers=1, compress="jpeg:95", **WAYS[request.param])
+    return raw, lossy
+
+
+@pytest.fixture(scope="module")
+def equal(tree: Path) -> tuple[Path, Path]:
+    raw, lossy = tree.parent / "one-raw", tree.parent / "one-jpeg"
+    pack(tree, raw, workers=1, size=32)
+    pack(tree, lossy, workers=1, size=32, compress="jpeg:95")
+    return raw, lossy
+
+
+def content(store: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(store)): p.read_bytes() for p in sorted(store.rglob("*")) if p.is_file()}
+
+
+def table(store: Path) -> list[list[int]]:
+    found: list[list[int]] = np.fromfile(store / FRAMES, "<i8").reshape(-1, 2).tolist()
+    return found
+
+
+def stored(store: Path) -> list[bytes]:
+    pixels = (store / PIXELS).read_bytes()
+    return [pixels[begin:end] for begin, end in table(store)]
+
+
+def each_image(store: Path) -> list[torch.Tensor]:
+    return [image for image, _ in MemmapDataset(store)]  # type: ignore[attr-defined]
+
+
+def decoded(frame: bytes) -> Any:
+    """What Pillow makes of a frame, whose checksum it does not know."""
+    with Image.open(io.BytesIO(frame)) as image:
+        found = np.asarray(image)
+    return found if found.ndim == 3 else found[:, :, None]
+
+
+# -- what it is
+
+
+def test_a_frame_is_the_jpeg_that_pillow_makes_of_the_row(pair: tuple[Path, Path]) -> None:
+    raw, lossy = map(MemmapDataset, pair)
+    for row, frame in enumerate(stored(pair[1])):
+        pixels = raw[row][0].movedim(0, -1).numpy()
+        written = io.BytesIO()
+        image = Image.fromarray(pixels if pixels.shape[2] > 1 else pixels[:, :, 0])
+        image.save(written, "JPEG", quality=95, subsampling=0)
+        assert frame == written.getvalue() + struct.pack("<I", zlib.crc32(written.getvalue()))
+        assert (decoded(frame) == lossy[row][0].movedim(0, -1).numpy()).all()
+
+
+def test_the_loss_is_that_of_all_rows(pair: tuple[Path, Path]) -> None:
+    errors, count = [], 0
+    for one, other in zip(*map(each_image, pair), strict=True):
+        errors.append(int(((one.int() - other.int()) ** 2).sum()))
+        count += one.numel()
+    compression = read_manifest(pair[1]).compression
+    assert compression is not None
+    assert [sample.decoding["squared_error"] for sample in read_samples(pair[1])] == errors
+    assert (compression.squared_error, compression.pixel_bytes) == (sum(errors), count)
+    assert compression.psnr == pytest.approx(10 * np.log10(255**2 / (sum(errors) / count)))
+    assert compression.psnr > 25
+
+
+def test_the_manifest_says_how_rows_are_kept(pair: tuple[Path, Path]) -> None:
+    head = json.loads((pair[1] / "manifest.json").read_text())
+    assert head["reader_features"][-2:] == ["compressed-rows", "jpeg-rows"]
+    assert head["options"]["compress"] == "jpeg:95"
+    assert head["decoders"]["jpeg"] == frames.versions("jpeg")
+    compression = head["compression"]
+    assert (compression["codec"], compression["quality"], compression["subsampling"]) == ("jpeg", 95, "4:4:4")
+
+
+def test_mean_and_std_are_those_of_the_rows_as_they_are_read(equal: tuple[Path, Path]) -> None:
+    pixels = torch.stack(each_image(equal[1])).double() / 255
+    manifest = read_manifest(equal[1])
+    assert manifest.mean == pytest.approx(pixels.mean(dim=(0, 2, 3)).tolist())
+    assert manifest.std == pytest.approx(pixels.std(dim=(0, 2, 3), unbiased=False).tolist())
+
+
+@pytest.mark.parametrize("sides", [(1, 1), (7, 9), (33, 65), (1, 500), (500, 1), (64, 64)], ids=str)
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("quality", [1, 90, 100])
+def test_pixels_are_the_same_whatever_decodes(sides: tuple[int, int], channels: int, quality: int) -> None:
+    draw = np.random.default_rng(0)
+    for row in (
+        draw.integers(0, 256, sides[0] * sides[1] * channels, dtype=np.uint8),
+        draw.integers(0, 2, sides[0] * sides[1] * channels, dtype=np.uint8) * np.uint8(255),
+    ):
+        frame = jpeg_frames.encode(row, *sides, channels, quality)
+        ours = frames.unpacked(memoryview(frame), *sides, channels, codec="jpeg")
+        pillows = np.empty_like(ours)
+        assert jpeg_frames._decoded_by_pillow(memoryview(frame)[:-4], pillows) == ""
+        assert (ours == pillows).all()
+        assert len(frame) <= 4 * len(row) + 4096
+
+
+def test_a_row_that_is_too_long_for_a_jpeg_is_a_reject(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (66_000, 1), "teal").save(tmp_path / "images" / "long.png")
+    Image.new("RGB", (60, 10), "teal").save(tmp_path / "images" / "short.png")
+    report = pack(tmp_path / "images", tmp_path / "out", fit="none", compress="jpeg:95", workers=1, max_rejects=1)
+    assert (report.rows, report.rejected) == (1, 1)
+    assert "its row has 1 x 66000 pixels, a JPEG up to 65,500 a side" in (tmp_path / "out/rejected.jsonl").read_text()
+    pack(tmp_path / "images", tmp_path / "raw", fit="none", workers=1)
+    with pytest.raises(PackError, match="a row cannot be kept as jpeg:95: its row has 1 x 66000 pixels"):
+        subset(tmp_path / "raw", tmp_path / "copy", compress="jpeg:95")
+
+
+# -- reading
+
+
+def test_indexing_gives_the_decoded_rows(pair: tuple[Path, Path]) -> None:
+    data = MemmapDataset(pair[1])
+    expected = [torch.tensor(decoded(frame)).movedim(-1, 0) for frame in stored(pair[1])]
+    for index in (slice(2, 9), slice(0, 24, 5), [5, 1, 1, 7]):
+        found = data[index][0]
+        wanted = [expected[n] for n in (range(24)[index] if isinstance(index, slice) else index)]
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize(("shuffle", "residency"), [(False, "disk"), ("full", "cache"), ("block", "ram")])
+def test_a_loader_gives_what_indexing_gives(pair: tuple[Path, Path], shuffle: Any, residency: str) -> None:
+    data, seen = MemmapDataset(pair[1]), 0
+    with MemmapLoader(data, 5, shuffle=shuffle, residency=residency, as_tuple=False) as loader:
+        for batch in loader:
+            for image, row in zip(batch.images, batch.rows.tolist(), strict=True):
+                assert torch.equal(image, data[row][0])
+                seen += 1
+    assert seen == 24
+
+
+def test_a_dataloader_of_torch_reads_them(equal: tuple[Path, Path]) -> None:
+    ways = [DataLoader(MemmapDataset(equal[1]), 8, num_workers=workers) for workers in (0, 1)]
+    for (a, _), (b, _) in zip(*ways, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_stores_of_any_quality_are_read_as_one(equal: tuple[Path, Path], tmp_path: Path) -> None:
+    subset(equal[0], tmp_path / "worse", compress="jpeg:50")
+    data = [MemmapDataset(path) for path in (equal[1], tmp_path / "worse")]
+    joined = concat(data)
+    assert torch.equal(joined[30][0], data[1][6][0])
+    assert torch.equal(joined[3][0], data[0][3][0])
+    sums = [one.manifest.compression.squared_error for one in (*data, joined)]
+    assert sums[2] == sums[0] + sums[1]
+    with pytest.raises(StoreError, match=r"has raw rows, .* has JPEG ones, and concat takes one kind"):
+        concat([data[0], MemmapDataset(equal[0])])
+
+
+def test_without_the_compiled_part_pillow_decodes(equal: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = MemmapDataset(equal[1])[:][0]
+    monkeypatch.setattr(jpeg_frames, "_compiled", lambda: None)
+    assert torch.equal(MemmapDataset(equal[1])[:][0], expected)
+
+
+# -- packing
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_bytes_are_the_same_from_any_number_of_workers(
+    pair: tuple[Path, Path], tree: Path, tmp_path: Path, workers: int
+) -> None:
+    options = WAYS[pair[0].name.partition("-")[0]]
+    pack(tree, tmp_path / "out", workers=workers, compress="jpeg:95", **options)
+    assert content(tmp_path / "out") == content(pair[1])
+
+
+def test_a_resumed_pack_has_the_same_bytes(
+    equal: tuple[Path, Path], tree: Path, tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, straight = tmp_path / "out", tmp_path / "straight"
+    options: dict[str, Any] = {"size": 32, "workers": 1}
+    pack(tree, straight, compress="jpeg:95", **options)
+    interrupted(pack, tree, out, inputs=8, compress="jpeg:95", **options)
+    for other in (False, True, "jpeg:90"):
+        with pytest.raises(PackError, match="other options"):
+            pack(tree, out, compress=other, resume=True, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(jpeg_frames, "versions", lambda: {"pillow": "99", "libjpeg_turbo": "9"})
+        with pytest.raises(PackError, match=r"other decoders.*jpeg"):
+            pack(tree, out, compress="jpeg:95", resume=True, **options)
+    report = pack(tree, out, compress="jpeg:95", resume=True, **options)
+    assert report.resumed_from > 0
+    assert content(out) == content(straight)
+
+
+def test_parts_make_the_same_store(tree: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    options = WAYS[pair[0].name.partition("-")[0]]
+    for number in (1, 2):
+        pack(tree, tmp_path / "out", compress="jpeg:95", part=f"{number}/2", workers=1, **options)
+    seal_parts(tmp_path / "out")
+    assert content(tmp_path / "out") == content(pair[1])
+
+
+@pytest.mark.parametrize("way", ["equal", "own"])
+def test_an_update_takes_over_the_frames(tree: Path, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, out = tmp_path / "images", tmp_path / "out"
+    shutil.copytree(tree, images)
+    pack(images, out, compress="jpeg:95", workers=1, **WAYS[way])
+    first, *_, last = sorted(images.rglob("*.jpg"))
+    first.unlink()
+    shutil.copy(images / "class1" / last.name, last)
+    report = update(images, out, workers=1)
+    pack(images, tmp_path / "again", compress="jpeg:95", workers=1, **WAYS[way])
+    assert (report.kept, report.rows) == (22, 23)
+    assert content(out) == content(tmp_path / "again")
+    monkeypatch.setattr(jpeg_frames, "versions", lambda: {"pillow": "99", "libjpeg_turbo": "9"})
+    with pytest.raises(PackError, match="old and new rows would not be alike"):
+        update(images, out, workers=1)
+
+
+def test_levels_are_jpegs_too(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "out", size=32, levels=2, compress="jpeg:95", workers=1)
+    pack(tree, tmp_path / "half", size=16, compress="jpeg:95", workers=1)
+    assert content(tmp_path / "out/levels/2") == content(tmp_path / "half")
+    assert verify(tmp_path / "out").problems == []
+    subset(tmp_path / "out", tmp_path / "raw", compress=False)
+    assert torch.equal(MemmapDataset(tmp_path / "raw/levels/2")[3][0], MemmapDataset(tmp_path / "half")[3][0])
+
+
+def test_splits_are_jpegs_too(tree: Path, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        shutil.copytree(tree / "class0", tmp_path / "images" / split / "class0")
+    pack(tmp_path / "images", tmp_path / "out", size=32, compress="jpeg:80", workers=1)
+    assert {read_manifest(tmp_path / "out" / split).compression.form for split in ("train", "val")} == {"jpeg:80"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compress": "jpeg"}, "--compress is 'jpeg', expected zstd, or jpeg: and a quality from 1 to 100"),
+        ({"compress": "jpeg:0"}, "expected zstd, or jpeg: and a quality from 1 to 100"),
+        ({"compress": "jpeg:101"}, "expected zstd, or jpeg: and a quality from 1 to 100"),
+        ({"compress": "lz4"}, "expected zstd, or jpeg: and a quality from 1 to 100"),
+        ({"compress": "jpeg:95", "channels": "rgba"}, "takes --channels rgb or gray, as a JPEG has no alpha"),
+        ({"compress": "jpeg:95", "masks": "m"}, "does not go with --masks, which a JPEG would change"),
+    ],
+    ids=str,
+)
+def test_what_it_cannot_be_is_refused(tree: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionsError, match=message):
+        pack(tree, tmp_path / "out", size=32, **options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "form"),
+    [
+        (["--compress", "IMAGES", "OUT"], "zstd"),
+        (["IMAGES", "--compress", "OUT"], "zstd"),
+        (["IMAGES", "OUT", "--compress"], "zstd"),
+        (["IMAGES", "OUT", "--compress", "zstd"], "zstd"),
+        (["--compress", "jpeg:90", "IMAGES", "OUT"], "jpeg:90"),
+        (["--compress=jpeg:90", "--", "IMAGES", "OUT"], "jpeg:90"),
+    ],
+    ids=" ".join,
+)
+def test_the_command_takes_a_form_or_none(tree: Path, tmp_path: Path, words: list[str], form: str) -> None:
+    pytest.importorskip("zstandard")
+    named = {"IMAGES": str(tree), "OUT": str(tmp_path / "out")}
+    assert run(["--size", "32", "--quiet", *(named.get(word, word) for word in words)]) == 0
+    assert read_manifest(tmp_path / "out").options["compress"] == form
+
+
+# -- every command
+
+
+def test_a_raw_store_becomes_the_one_that_a_pack_makes(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    raw, lossy = pair
+    subset(raw, tmp_path / "copy", compress="jpeg:95")
+    assert content(tmp_path / "copy") == content(lossy)
+    rows = [5, 3, 23, *range(7, 12)]
+    subset(lossy, tmp_path / "some", rows=rows)
+    subset(raw, tmp_path / "others", rows=rows, compress="jpeg:95")
+    assert content(tmp_path / "some") == content(tmp_path / "others")
+    assert stored(tmp_path / "some") == [stored(lossy)[row] for row in rows]
+
+
+@pytest.mark.parametrize("form", [False, "zstd"])
+def test_the_loss_stays_in_other_forms(
+    pair: tuple[Path, Path], tree: Path, tmp_path: Path, form: bool | str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if form:
+        pytest.importorskip("zstandard")
+    lossy, copy = pair[1], tmp_path / "copy"
+    subset(lossy, copy, compress=form)
+    assert all(torch.equal(a, b) for a, b in zip(each_image(copy), each_image(lossy), strict=True))
+    assert read_manifest(copy).options["lossy"] == "jpeg:95"
+    assert (copy / "samples.jsonl").read_bytes() == (lossy / "samples.jsonl").read_bytes()
+    assert verify(copy, redecode=24, images=tree).problems == []
+    with pytest.raises(OptionsError, match=r"were kept as jpeg:95, and --compress jpeg:95 would lose once more"):
+        subset(copy, tmp_path / "again", compress="jpeg:95")
+    with pytest.raises(PackError, match="was packed with other options.*lossy"):
+        update(tree, copy, workers=1)
+    assert run(["info", str(copy)]) == 0
+    assert "rows were kept as jpeg:95 before" in capsys.readouterr().out
+
+
+def test_another_quality_is_refused(equal: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(OptionsError, match=r"were kept as jpeg:95, and --compress jpeg:80 would lose once more"):
+        subset(equal[1], tmp_path / "worse", compress="jpeg:80")
+    subset(equal[0], tmp_path / "worse", compress="jpeg:80")
+    with pytest.raises(PackError, match=r"other options.*jpeg:95 and jpeg:80"):
+        merge([equal[1], tmp_path / "worse"], tmp_path / "merged")
+
+
+def test_alpha_and_masks_are_refused_of_a_copy_too(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "rgba", size=32, channels="rgba", workers=1)
+    with pytest.raises(OptionsError, match=r"rgba has alpha, which --compress jpeg:95 does not take"):
+        subset(tmp_path / "rgba", tmp_path / "copy", compress="jpeg:95")
+
+
+def test_frames_are_merged_as_they_are(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    merge([pair[1], pair[1]], tmp_path / "merged")
+    assert stored(tmp_path / "merged") == 2 * stored(pair[1])
+    sums = [read_manifest(path).compression.squared_error for path in (pair[1], tmp_path / "merged")]  # type: ignore[union-attr]
+    assert sums[1] == 2 * sums[0]
+    assert verify(tmp_path / "merged").problems == []
+
+
+def test_it_is_pushed_and_pulled_as_it_is(equal: tuple[Path, Path], tmp_path: Path) -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'pixpack[remote]'")
+    url = (tmp_path / "bucket" / "out").as_uri()
+    push(equal[1], url)
+    pull(url, tmp_path / "back")
+    assert content(tmp_path / "back") == content(equal[1])
+
+
+def test_it_is_shown_and_described(
+    equal: tuple[Path, Path], tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["show", str(equal[1]), "--rows", "5", "-o", str(tmp_path / "row.png")]) == 0
+    capsys.readouterr()
+    assert run(["info", str(equal[1])]) == 0
+    said = capsys.readouterr().out
+    assert "by JPEGs of quality 95, 4:4:4" in said
+    assert "loss        PSNR " in said
+    assert verify(equal[1], redecode=24, images=tree).problems == []
+
+
+# -- what is stored
+
+
+@pytest.mark.parametrize("name", ["jpeg", "jpeg-gray", "jpeg-own-sizes"])
+def test_golden_stores_of_jpegs_load_forever(name: str) -> None:
+    check_golden_bytes(GOLDEN / name)
+    assert verify(GOLDEN / name).problems == []
+    data = MemmapDataset(GOLDEN / name, as_tuple=False)
+    lost = 0
+    for r in range(3):
+        pixels = data[r].pixels.numpy()
+        y, x, c = np.indices(pixels.shape)
+        difference = pixels.astype(int) - (40 + 50 * r + 5 * y + 4 * x + 9 * c)
+        assert abs(difference).max() <= 8
+        lost += int((difference**2).sum())
+        assert (pixels == decoded(stored(GOLDEN / name)[r])).all()
+    assert data.manifest.compression is not None
+    assert data.manifest.compression.squared_error == lost
+
+
+def put(out: Path, row: int, frame: bytes) -> None:
+    """Put bytes in the place of a frame, without any of its checksums."""
+    begin, end = table(out)[row]
+    with open(out / PIXELS, "r+b") as file:
+        file.seek(begin)
+        file.write(frame.ljust(end - begin, b"\0")[: end - begin])
+
+
+def test_every_flipped_bit_of_a_frame_is_named_with_its_row(equal: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(equal[1], out)
+    intact = stored(out)[5]
+    for at in range(0, len(intact), max(1, len(intact) // 40)):
+        put(out, 5, intact[:at] + bytes([intact[at] ^ 4]) + intact[at + 1 :])
+        with pytest.raises(StoreError, match=r"out: row 5: its frame.*run pack verify"):
+            MemmapDataset(out)[5]
+        with pytest.raises(StoreError, match="row 5"), MemmapLoader(MemmapDataset(out), 8) as loader:
+            list(loader)
+    assert [problem.rows for problem in verify(out).problems] == [(5, 6)]
+    with pytest.raises(PackError, match=r"is damaged: rows .* not what was packed"):
+        subset(out, tmp_path / "copy", rows=[5])
+
+
+def signed(data: bytes) -> bytes:
+    return data + struct.pack("<I", zlib.crc32(data))
+
+
+def image_of(height: int, width: int, mode: str = "RGB", **options: Any) -> bytes:
+    written = io.BytesIO()
+    pixels = np.arange(height * width * 3, dtype=np.uint32).astype(np.uint8).reshape(height, width, 3)
+    Image.fromarray(pixels).convert(mode).save(written, "JPEG", quality=95, **{"subsampling": 0, **options})
+    return written.getvalue()
+
+
+GOOD = image_of(32, 32)
+SCAN = GOOD.index(b"\xff\xda")
+SIZE = GOOD.index(b"\xff\xc0")
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (image_of(32, 64), "its JPEG has 32 x 64 x 3 values of 8 bits, the row 32 x 32 x 3"),
+        (image_of(32, 32, "L"), "its JPEG has 32 x 32 x 1 values"),
+        (image_of(32, 32, "CMYK"), "which ours have not"),
+        (image_of(32, 32, progressive=True), "a segment FFC2 before its scan"),
+        (image_of(32, 32, subsampling=2), "its JPEG is subsampled"),
+        (image_of(32, 32, comment=b"x"), "a segment FFFE before its scan"),
+        (image_of(32, 32, restart_marker_blocks=1), "a segment FFDD before its scan"),
+        (GOOD[: SIZE + 5] + b"\xff\xdc" * 2 + GOOD[SIZE + 9 :], "its JPEG has 65500 x 65500 x 3 values"),
+        (GOOD[:-2], "its frame is no complete JPEG"),
+        (GOOD + b"x", "its frame is no complete JPEG"),
+        (GOOD[:SCAN] + b"\xff\xd9", "its JPEG has no scan"),
+        (GOOD[:SIZE] + GOOD[SCAN:], "its JPEG has another scan than one of all components"),
+        (b"\xff\xd8\xff\xd9", "its JPEG has no scan"),
+        (b"", "its frame is damaged"),
+        (bytes(3072), "its frame is no complete JPEG"),
+    ],
+    ids=[str(number) for number in range(15)],
+)
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_what_is_no_jpeg_as_ours_is_refused(
+    data: bytes, what: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(jpeg_frames, "_compiled", lambda: None)
+    assert frames.unpacked(memoryview(signed(GOOD)), 32, 32, 3, codec="jpeg").shape == (3072,)
+    with pytest.raises(StoreError, match=what):
+        frames.unpacked(memoryview(signed(data)), 32, 32, 3, codec="jpeg")
+
+
+def test_a_scan_that_ends_early_is_refused() -> None:
+    """By the compiled part: Pillow fills the rest with gray, as nobody but who has made its checksum right can see."""
+    pytest.importorskip("pixpack_native._native")
+    with pytest.raises(
+        StoreError, match=r"its frame is damaged \(Corrupt JPEG data|its frame is damaged \(Premature end"
+    ):
+        frames.unpacked(memoryview(signed(GOOD[: SCAN + 40] + b"\xff\xd9")), 32, 32, 3, codec="jpeg")
+
+
+def test_a_reader_without_the_feature_refuses_in_one_sentence(
+    equal: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reader.format import head
+
+    known = tuple(name for name in head.READER_FEATURES if name != "jpeg-rows")
+    monkeypatch.setattr(head, "READER_FEATURES", known)
+    with pytest.raises(StoreError, match=r"reading this store needs jpeg-rows, unknown here. Update pixpack."):
+        MemmapDataset(equal[1])
