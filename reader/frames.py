@@ -172,26 +172,36 @@ class Unpacker:
 
         The frame's header is looked at first: zstd takes no memory that it claims.
         """
+        if what := self.wrong_header(frame, len(row)):
+            return what
         try:
-            header = self._zstd.get_frame_parameters(frame)
-            if header.content_size == self._zstd.CONTENTSIZE_UNKNOWN:
-                return "its frame does not say its size"
-            if header.content_size != len(row) or header.window_size > max(len(row), _LEAST_WINDOW):
-                return f"its frame holds {header.content_size} bytes, the row has {len(row)}"
-            if header.dict_id:
-                return f"its frame needs the dictionary {header.dict_id}, expected none"
-            if not header.has_checksum:
-                return "its frame has no checksum"
-            following = len(frame) - _frame_bytes(frame, self._zstd.frame_header_size(frame))
-            if following > 0:
-                return f"{following} bytes follow its frame"
             with self._decompressor.stream_reader(frame, read_size=len(frame)) as reader:
                 count = reader.readinto(row)
                 # the checksum behind it is looked at when more is asked for; of a frame that is cut zstd waits for the rest
-                is_complete = not following and count == len(row) and not reader.read(1)
+                is_complete = count == len(row) and not reader.read(1)
         except self._zstd.ZstdError as e:
             return f"its frame is damaged ({e})"
         return "" if is_complete else "its frame is cut short"
+
+    def wrong_header(self, frame: memoryview, size_bytes: int) -> str:
+        """Say what is wrong with the headers of a frame, and of its blocks, for a row of so many bytes; "" where nothing is."""
+        try:
+            header = self._zstd.get_frame_parameters(frame)
+            header_bytes = self._zstd.frame_header_size(frame)
+        except self._zstd.ZstdError as e:
+            return f"its frame is damaged ({e})"
+        if header.content_size == self._zstd.CONTENTSIZE_UNKNOWN:
+            return "its frame does not say its size"
+        if header.content_size != size_bytes or header.window_size > max(size_bytes, _LEAST_WINDOW):
+            return f"its frame holds {header.content_size} bytes, the row has {size_bytes}"
+        if header.dict_id:
+            return f"its frame needs the dictionary {header.dict_id}, expected none"
+        if not header.has_checksum:
+            return "its frame has no checksum"
+        following = len(frame) - _frame_bytes(frame, header_bytes)
+        if following > 0:
+            return f"{following} bytes follow its frame"
+        return "its frame is cut short" if following else ""
 
     def spare(self, size_bytes: int) -> Pixels:
         """Return uint8[size_bytes] for `restore`, the same memory each time."""
@@ -229,6 +239,7 @@ def unpack_rows(
     *,
     has_masks: bool = False,
     codec: str = ZSTD,
+    restores: bool = True,
 ) -> tuple[int, str] | None:
     """Unpack frames into rows, one behind the other, which are then restored together where they are alike.
 
@@ -237,6 +248,7 @@ def unpack_rows(
         shapes: int64[n, 2], height and width of each.
         out: uint8[m], exactly the bytes of all rows.
         has_masks: behind the pixels of each row is its mask.
+        restores: not, rows stay what `predict` made of them.
 
     Returns: the number of the first frame that is damaged, and what is wrong with it; None where none is.
     """
@@ -249,7 +261,7 @@ def unpack_rows(
             return number, what
         start = stop
     start = 0
-    for count, height, width in _alike(shapes, together=not has_masks):
+    for count, height, width in _alike(shapes, together=not has_masks) if restores else ():
         size_bytes = count * height * width * channels
         lines = out[start : start + size_bytes].reshape(count, height, width * channels)
         restore(lines, channels, own.spare(size_bytes))

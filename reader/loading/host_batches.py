@@ -15,7 +15,9 @@ import torch
 from reader import system
 from reader.buffers import BufferPool, PinnedMemoryError
 from reader.dataset.dataset import MemmapDataset
+from reader.device.transfer import Sendable
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
+from reader.loading.residencies.packed_rows import begin_packed
 from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
 from reader.loading.shared_residency import host_copy, host_units, reads_of
 from reader.memory import residency as residencies
@@ -40,7 +42,7 @@ Ahead = ReadAhead | RemoteAhead
 class HostBatches:
     """Batches whose pixels may still be copied: iterating waits for them, and lets go of each batch as it is given."""
 
-    def __init__(self, batches: Sequence[Batch], copies: Copies | None = None) -> None:
+    def __init__(self, batches: Sequence[Sendable], copies: Copies | None = None) -> None:
         self._batches, self._copies = deque(batches), copies
 
     @property
@@ -48,7 +50,7 @@ class HostBatches:
         """Say whether there is nothing to wait for."""
         return self._copies is None
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Sendable]:
         if self._copies is not None:
             with stage("gather"):
                 self._copies.wait()
@@ -90,6 +92,7 @@ class Gathering:
         must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
         processes: how many of this host read so.
         has_pixels: False: batches have pixels of their shape that are zeros and take no memory.
+        unpack: where compressed rows are unpacked, see `packed_rows`.
 
     Raises:
         PinnedMemoryError: as must_pin says.
@@ -105,15 +108,16 @@ class Gathering:
         must_pin: bool,
         processes: int = 1,
         has_pixels: bool = True,
+        unpack: str = "host",
     ) -> None:
         # False: what makes something of a batch reads its pixels itself
-        self._has_pixels = has_pixels
+        self._has_pixels, self._unpack = has_pixels, unpack
         self._dataset, self._device, self._keep, self._processes = dataset, device, keep, processes
         self._is_warm = chosen.is_warm
         self._past_cache = chosen.host == "disk"
         self._store, kind = dataset.mapped, dataset.manifest.kind
-        # a little room spares most of the batches that follow a fresh buffer
-        self._has_room = kind.has_own_sizes
+        # of batches that differ in size, of frames too: a little room spares most of those that follow a fresh buffer
+        self._has_room = kind.has_own_sizes or unpack == "device"
         # held here: other loaders of the store share it, and it goes with the last of them
         self.copy = host_copy(dataset) if chosen.name == "ram" else None
         self._row_shape = self._store.pixels.shape[1:]
@@ -206,10 +210,17 @@ class Gathering:
 
     def _unpacking(self, rows: Rows, counts: list[int]) -> HostBatches:
         """Begin to unpack a group of batches of compressed rows, and cut it."""
+
+        def memory(need: int) -> torch.Tensor:
+            """Lease as much."""
+            return self.buffers(need).lease(need)
+
+        if self._unpack != "host":
+            with stage("gather"):
+                packed, copies = begin_packed(self._dataset, self._unpack, rows, memory, self._read_copy)
+            return HostBatches(packed.parts(counts), copies)
         with stage("gather"):
-            batch, copies = self._dataset.opened_store.begin_unpacking(
-                rows, lambda need: self.buffers(need).lease(need), self._read_copy
-            )
+            batch, copies = self._dataset.opened_store.begin_unpacking(rows, memory, self._read_copy)
         if len(counts) == 1:
             return HostBatches([batch], copies)
         return HostBatches(

@@ -37,6 +37,7 @@ from reader.loading.validation import (
     check_others,
     checked_collate,
     checked_device,
+    checked_prefetch,
     checked_sampler,
     checked_threads,
     integer,
@@ -92,6 +93,8 @@ class MemmapLoader:
             shuffle "block", a window of blocks at a time. Copies hold what their loaders read, each row once. "auto" chooses by
             free memory (cgroup and the host's other ranks included), what is cached and the file system, and never takes a
             device's memory; the log says which and why.
+        unpack: experimental: where compressed rows of one size are unpacked. "host"; "split": zstd on the host, lines are summed
+            on the device; "device": all of it there, by nvCOMP, so that frames cross the bus.
         as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
             boxes, masks or several target columns (images, dict by name). False: an ImageBatch. The dataset's own as_tuple is
             that of indexing, and says nothing here.
@@ -151,6 +154,7 @@ class MemmapLoader:
         rank: int | None = None,
         world_size: int | None = None,
         residency: str | Residency = "auto",
+        unpack: str = "host",
         as_tuple: bool = True,
         as_dict: tuple[str, str] | None = None,
         collate_fn: Collate | None = None,
@@ -158,10 +162,7 @@ class MemmapLoader:
     ) -> None:
         check_others(others)
         rows, samples = packed_rows(dataset)
-        if (prefetch := integer("prefetch", prefetch)) < 0:
-            raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
-        if transform is not None and not callable(transform):
-            raise ValueError(f"transform is {transform!r}, expected a function of a batch.")
+        prefetch = checked_prefetch(prefetch)
         self.dataset, self.prefetch, self.device = rows, prefetch, checked_device(device)
         self.as_tuple, self.as_dict = truth("as_tuple", as_tuple), two_names(as_dict, as_tuple)
         self._given = given_ranks(rank, world_size)
@@ -190,7 +191,8 @@ class MemmapLoader:
         self._announced: int | None = None
         self._has_begun = False
         reads_levels = self._sizes.are_given and may_read_levels(self.schedule.part, residency, self.transform)
-        reading = reading_of(self.schedule, self.device, residency, ranks, prefetch=prefetch, has_levels=reads_levels)
+        how: dict[str, Any] = {"prefetch": prefetch, "has_levels": reads_levels, "unpack": unpack}
+        reading = reading_of(self.schedule, self.device, residency, ranks, **how)
         self._checked = ranks if ranks.is_known else None
         self.residency, self.in_windows, self.gathering, self.resident, self.producer, self._levels = reading
         self.state = LoopState(self.schedule)
@@ -302,17 +304,15 @@ class MemmapLoader:
         # what changes the batches of later epochs does not change those of this one
         schedule = self.schedule.with_batch_size(self.schedule.batch_size)
         form: dict[str, Any] = {"as_tuple": self.as_tuple, "as_dict": self.as_dict, "threads": self.threads}
+        form["on_device"] = self.device.type == "cuda"
         transform, levels = self._sizes.of(self.transform, epoch, position), None
-        on_device = self.device.type == "cuda"
-        is_worked_on = self.transform is not None or on_device
+        is_worked_on = self.transform is not None or form["on_device"]
         group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
         steps = schedule.steps(epoch, position, items, group_bytes)
         if self._levels is not None:
             levels = self._levels.in_pass(schedule, transform, epoch)
             steps = levels.ahead(steps)
-        finish = Finish(
-            self.dataset, transform, epoch=epoch, seed=self.seed, on_device=on_device, source=levels, **form
-        )
+        finish = Finish(self.dataset, transform, epoch=epoch, seed=self.seed, source=levels, **form)
         source = functools.partial(self.producer.groups, epoch, position, steps, finish.ahead)
         return Pass(progress, entered(self.device, source), finish, schedule)
 

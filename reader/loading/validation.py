@@ -120,9 +120,11 @@ def transform_of_batches(
     samples is done for each row, on so many threads.
 
     Raises:
-        ValueError: both have one, or samples are to be changed on a device.
+        ValueError: it cannot be called, both have one, or samples are to be changed on a device.
         TypeError: collate is given, and there are no samples.
     """
+    if transform is not None and not callable(transform):
+        raise ValueError(f"transform is {transform!r}, expected a function of a batch.")
     given = None if isinstance(transform, SampleTransform) else transform
     of_dataset, change = getattr(dataset, "transform", None), _change_of(dataset)
     if change and given is not None and given is not of_dataset:
@@ -184,6 +186,13 @@ def integer(name: str, value: SupportsIndex) -> int:
         return operator.index(value)
     except TypeError:
         raise ValueError(f"{name} is {value!r}, expected an integer.") from None
+
+
+def checked_prefetch(prefetch: SupportsIndex) -> int:
+    """Return how many batches are gathered ahead; raises ValueError below 0."""
+    if (found := integer("prefetch", prefetch)) < 0:
+        raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
+    return found
 
 
 def checked_threads(threads: SupportsIndex | None, processes: int) -> int:

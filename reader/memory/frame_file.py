@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,14 +67,38 @@ class FrameFile:
         spans = self.table.numpy()[rows]
         wrong = wrong_frames(self._codec, spans, sizes, self.size_bytes)
         if wrong.any():
-            raise self._error(int(rows[wrong.argmax()]), "its frame is not within the pixels")
+            raise self.error(int(rows[wrong.argmax()]), "its frame is not within the pixels")
         return spans[:, 0], spans[:, 1] - spans[:, 0]
 
     def begin_equal(
-        self, rows: Rows, memory: Callable[[int], torch.Tensor], read: ReadBytes | None = None
+        self,
+        rows: Rows,
+        memory: Callable[[int], torch.Tensor],
+        read: ReadBytes | None = None,
+        *,
+        restores: bool = True,
     ) -> tuple[torch.Tensor, Copies]:
-        """Begin to unpack rows of one size; as `begin`."""
-        return self.begin(rows, np.broadcast_to(self._sides, (len(rows), 2)), memory, read)
+        """Begin to unpack rows of one size; as `begin`. restores: not, the memory has what the predictor makes of pixels."""
+        return self.begin(rows, np.broadcast_to(self._sides, (len(rows), 2)), memory, read, restores=restores)
+
+    def begin_frames(
+        self, rows: Rows, memory: Callable[[int], torch.Tensor], read: ReadBytes | None = None, *, align: int
+    ) -> tuple[torch.Tensor, list[tuple[int, int]], Copies]:
+        """Begin to read frames of rows of one size, and to look at their headers; each begins at a multiple of align bytes.
+
+        Returns: uint8[n]; the first byte of each frame there, and how many it has; what to wait for.
+        """
+        size_bytes = int(self._sides.prod()) * self._channels
+        begins, lengths = self.extents(rows, np.full(len(rows), size_bytes))
+        ends = np.cumsum(-(-lengths // align) * align)
+        firsts = np.append(0, ends[:-1])
+        out = memory(int(ends[-1]))
+        each = [
+            (read or self._read, rows[a:b], begins[a:b], lengths[a:b], firsts[a:b], out.numpy().data, size_bytes)
+            for a, b in _pieces(ends)
+        ]
+        spans = list(zip(firsts.tolist(), lengths.tolist(), strict=True))
+        return out, spans, on_threads("read", torch.get_num_threads(), self._read_frames, each)
 
     def begin_ragged(
         self,
@@ -95,6 +120,8 @@ class FrameFile:
         shapes: npt.NDArray[np.int64],
         memory: Callable[[int], torch.Tensor],
         read: ReadBytes | None = None,
+        *,
+        restores: bool = True,
     ) -> tuple[torch.Tensor, Copies]:
         """Begin to unpack rows, one behind the other; the memory is complete when the copies were waited for.
 
@@ -103,6 +130,7 @@ class FrameFile:
             shapes: int64[B, 2], height and width of each.
             memory: gives uint8[n], n the bytes of all of them with masks; asked once the frames are known to be in the file.
             read: reads the file from elsewhere, such as a copy of it.
+            restores: not, the memory has what the predictor makes of pixels.
         """
         sizes = shapes[:, 0] * shapes[:, 1] * (self._channels + self._has_masks)
         begins, lengths = self.extents(rows, sizes)
@@ -117,6 +145,7 @@ class FrameFile:
                 begins[a:b],
                 lengths[a:b],
                 pixels[int(ends[a] - sizes[a]) : int(ends[b - 1])],
+                restores,
             )
             for a, b in _pieces(ends)
         ]
@@ -130,6 +159,7 @@ class FrameFile:
         begins: Rows,
         lengths: Rows,
         out: npt.NDArray[np.uint8],
+        restores: bool,
     ) -> None:
         """Read, unpack and restore some rows: out has exactly their bytes."""
         packed = np.empty(int(lengths.sum()), np.uint8)
@@ -139,11 +169,29 @@ class FrameFile:
             packed[offset : offset + length].data
             for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True)
         ]
-        damage = frames.unpack_rows(each, shapes, self._channels, out, has_masks=self._has_masks, codec=self._codec)
-        if damage:
-            raise self._error(int(rows[damage[0]]), damage[1])
+        how: dict[str, Any] = {"has_masks": self._has_masks, "codec": self._codec, "restores": restores}
+        if damage := frames.unpack_rows(each, shapes, self._channels, out, **how):
+            raise self.error(int(rows[damage[0]]), damage[1])
 
-    def _error(self, row: int, what: str) -> StoreError:
+    def _read_frames(
+        self,
+        read: ReadBytes,
+        rows: Rows,
+        begins: Rows,
+        lengths: Rows,
+        firsts: Rows,
+        out: memoryview,
+        size_bytes: int,
+    ) -> None:
+        """Read some frames, and look at their headers."""
+        read(out, list(zip(begins.tolist(), lengths.tolist(), firsts.tolist(), strict=True)))
+        own = frames.unpacker()
+        for row, first, length in zip(rows.tolist(), firsts.tolist(), lengths.tolist(), strict=True):
+            if what := own.wrong_header(out[first : first + length], size_bytes):
+                raise self.error(row, what)
+
+    def error(self, row: int, what: str) -> StoreError:
+        """Return the error of a row whose frame is damaged."""
         where, number = self._locate(row)
         return StoreError(f"{where}: row {number}: {what}. The store is damaged: run pack verify {where}")
 

@@ -14,6 +14,7 @@ from reader.loading.producer import Producer
 from reader.loading.ranks import Ranks, ranks_here
 from reader.loading.residencies.device_rows import batches_on, room_on
 from reader.loading.residencies.levels import LevelRows
+from reader.loading.residencies.packed_rows import check_unpack
 from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import reads_of, resident_on
 from reader.memory.residency import Residency, choose
@@ -42,12 +43,14 @@ def reading_of(
     *,
     prefetch: int,
     has_levels: bool,
+    unpack: str,
 ) -> Reading:
     """Choose where rows are read from, and bring them there.
 
     Args:
         ranks: that are expected.
         has_levels: crops read the levels of the store.
+        unpack: where compressed rows are unpacked.
 
     Raises:
         ValueError: they do not fit where they are asked for, or the order does not go with a cache or the ranks.
@@ -57,6 +60,7 @@ def reading_of(
     levels = LevelRows(part, processes) if has_levels else None
     room = room_on(schedule, device, processes) if residency == "gpu" else None
     chosen = choose(residency, reads_of(part, processes) if levels is None else levels.reads(), room)
+    check_unpack(unpack, part, device, on_device=chosen.name == "gpu", has_levels=has_levels)
     log_choices(schedule, ranks, chosen)
     gathering = Gathering(
         part,
@@ -66,6 +70,7 @@ def reading_of(
         must_pin=residency == "ram",
         processes=processes,
         has_pixels=levels is None,
+        unpack=unpack,
     )
     if levels is not None:
         levels.begin(chosen)
