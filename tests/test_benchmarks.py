@@ -466,8 +466,8 @@ def test_bench_forms_compares_bytes_and_time_of_each_form_of_rows(
     even = found["even_megabytes_per_second"]
     assert [*even] == [
         "raw rows / compressed rows",
-        "compressed rows / JPEG rows, quality 95, 4:4:4",
-        "JPEG rows, quality 95, 4:4:4 / the images, as ImageFolder",
+        "compressed rows / JPEG rows, quality 95",
+        "JPEG rows, quality 95 / the images, as ImageFolder",
     ]
     rate = load("benchmarks.bench_forms").rate_of
     # where two forms are even, both are: the larger one by the link, the smaller one by its CPUs

@@ -3,9 +3,9 @@
     python -m scripts.benchmarks.bench_forms --images photos/ --picture docs/benchmarks/forms-of-rows.svg
 
 Makes rows of some images in memory, in each form, and takes the processor time that one core needs for an image of it, in turns:
-raw rows are copied, compressed ones unpacked, JPEGs of the rows decoded by Pillow, and the images decoded, resized and cropped by
-Pillow as ImageFolder does. What a disk or link gives, and what the CPUs then do, follows from bytes and seconds; the lesser of
-the two is drawn. JPEG rows are no form of a store: pixpack has none. Prints one JSON object last.
+raw rows are copied, compressed ones unpacked, JPEGs of the rows decoded, as a loader does it, and the images decoded, resized and
+cropped by Pillow as ImageFolder does. What a disk or link gives, and what the CPUs then do, follows from bytes and seconds; the
+lesser of the two is drawn. Prints one JSON object last.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from packer.cli.charts import DARK, GRAY, OTHER, OURS, svg_bytes
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from reader import frames
+from reader.format.tensors import JPEG, ZSTD
 from reader.system import available_cpus
 from scripts.benchmarks._bench import machine, photographs
 from scripts.benchmarks._pictures import central_crop
@@ -39,8 +41,8 @@ from scripts.benchmarks.timing import in_turns, seconds
 # Rows that a thread of MemmapLoader unpacks together.
 _TOGETHER = 13
 _RATES = np.geomspace(10e6, 10e9, 200)
-# quality, and subsampling as Pillow counts it: 4:4:4, 4:2:0
-_JPEGS = {"JPEG rows, quality 95, 4:4:4": (95, 0), "JPEG rows, quality 90, 4:2:0": (90, 2)}
+# The first one is drawn.
+_JPEGS = ("jpeg:95", "jpeg:90")
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,14 @@ def forms_of(sources: Sequence[bytes], size: int) -> list[Form]:
         Form("raw rows", rows.nbytes, lambda: _copied(rows)),
         Form("compressed rows", sum(map(len, packed)), lambda: _unpacked(packed, size)),
     ]
-    for name, (quality, subsampling) in _JPEGS.items():
-        jpegs = [_jpeg(row.reshape(size, size, 3), quality, subsampling) for row in rows]
-        worth = [_psnr(_decoded(data).reshape(-1), row) for data, row in zip(jpegs, rows, strict=True)]
-        forms.append(Form(name, sum(map(len, jpegs)), lambda jpegs=jpegs: [_decoded(data) for data in jpegs], worth))
+    for form in _JPEGS:
+        lossy = frames.LossyPacker(form, 3)
+        made = [lossy.pack(row, size, size) for row in rows]
+        jpegs = [memoryview(one.frame) for one in made]
+        worth = [_psnr(one.squared_error, rows.shape[1]) for one in made]
+        forms.append(
+            Form(_name(form), sum(map(len, jpegs)), lambda jpegs=jpegs: _unpacked(jpegs, size, JPEG), worth)
+        )
     crops = round(size / 0.875), size
     forms.append(
         Form("the images, as ImageFolder", sum(map(len, sources)), lambda: [_cropped(data, *crops) for data in sources])
@@ -116,7 +122,7 @@ def report_of(forms: Sequence[Form], seconds: dict[str, float], cpus: int) -> di
     ]
     even = {
         f"{one['name']} / {other['name']}": round(_even(one, other, cpus) / 1e6)
-        for one, other in itertools.pairwise(way for way in ways if "4:2:0" not in str(way["name"]))
+        for one, other in itertools.pairwise(way for way in ways if way["name"] != _name(_JPEGS[1]))
     }
     return {"images": count, "cpus": cpus, "forms": ways, "even_megabytes_per_second": even}
 
@@ -135,7 +141,7 @@ def drawn(report: dict[str, Any]) -> bytes:
     """Draw images/s over the rate of a disk or link, one line a form."""
     from matplotlib.figure import Figure
 
-    ways, cpus = [way for way in report["forms"] if "4:2:0" not in way["name"]], report["cpus"]
+    ways, cpus = [way for way in report["forms"] if way["name"] != _name(_JPEGS[1])], report["cpus"]
     figure = Figure(figsize=(7.5, 4.2), layout="constrained", facecolor="white")
     axes = figure.subplots()
     for way, color in zip(ways, (OURS, DARK, OTHER, GRAY), strict=True):
@@ -163,12 +169,13 @@ def _copied(rows: np.ndarray) -> np.ndarray:
     return out
 
 
-def _unpacked(packed: Sequence[memoryview], size: int) -> np.ndarray:
+def _unpacked(packed: Sequence[memoryview], size: int, codec: str = ZSTD) -> np.ndarray:
     """Unpack all rows, some at a time; returns the last ones, uint8[n, size * size * 3]."""
     out = np.empty((_TOGETHER, size * size * 3), np.uint8)
     for piece in _pieces(len(packed)):
         some = packed[piece]
-        assert frames.unpack_rows(some, np.full((len(some), 2), size), 3, out[: len(some)].reshape(-1)) is None
+        shapes = np.full((len(some), 2), size)
+        assert frames.unpack_rows(some, shapes, 3, out[: len(some)].reshape(-1), codec=codec) is None
     return out[: len(some)]
 
 
@@ -176,15 +183,8 @@ def _count(forms: Sequence[Form]) -> int:
     return len(forms[2].psnr)
 
 
-def _jpeg(row: np.ndarray, quality: int, subsampling: int) -> bytes:
-    written = io.BytesIO()
-    Image.fromarray(row).save(written, "JPEG", quality=quality, subsampling=subsampling)
-    return written.getvalue()
-
-
-def _decoded(data: bytes) -> np.ndarray:
-    with Image.open(io.BytesIO(data)) as image:
-        return np.asarray(image)
+def _name(form: str) -> str:
+    return f"JPEG rows, quality {form.partition(':')[2]}"
 
 
 def _cropped(data: bytes, resized: int, size: int) -> np.ndarray:
@@ -194,9 +194,8 @@ def _cropped(data: bytes, resized: int, size: int) -> np.ndarray:
     return np.asarray(whole.crop((first, first, first + size, first + size)))
 
 
-def _psnr(found: np.ndarray, expected: np.ndarray) -> float:
-    error = float(np.mean((found.astype(np.float64) - expected) ** 2))
-    return float(10 * np.log10(255**2 / error)) if error else float("inf")
+def _psnr(squared_error: int, size_bytes: int) -> float:
+    return 10 * math.log10(255**2 * size_bytes / squared_error) if squared_error else math.inf
 
 
 if __name__ == "__main__":

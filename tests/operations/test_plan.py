@@ -123,6 +123,26 @@ def test_a_plan_has_the_bytes_of_compressed_rows(mixed: Path, tmp_path: Path) ->
     assert "better here: raw, whose rows fit into memory" in summary(found)
 
 
+def test_a_plan_has_the_bytes_and_the_loss_of_jpeg_rows(mixed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
+    found = plan(mixed, crop=56, workers=1)
+    words = [*shlex.split(found.recommended), "--compress", "jpeg:95", "--max-rejects", "1"]
+    assert run(["build", str(mixed), str(tmp_path / "out"), *words]) == 0
+    compression = read_manifest(tmp_path / "out").compression
+    stored = np.fromfile(tmp_path / "out/_tensordict/frames.memmap", "<i8").max()
+    assert found.time is not None
+    assert found.time.rates is not None
+    assert found.time.rates.jpeg is not None
+    assert compression is not None
+    assert found.time.rates.jpeg.share == pytest.approx(stored / compression.pixel_bytes)
+    assert found.time.rates.jpeg.psnr == pytest.approx(compression.psnr)
+    assert f"of raw, with a loss, PSNR {compression.psnr:.1f} dB: a core reads" in summary(found)
+    alpha = plan(mixed, crop=56, workers=1, channels="rgba").time
+    assert alpha is not None
+    assert alpha.rates is not None
+    assert alpha.rates.jpeg is None
+
+
 def test_a_plan_without_the_library_names_no_compressed_rows(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     found = plan(mixed, crop=56, workers=1)

@@ -217,12 +217,19 @@ def summary(found: SizePlan) -> str:
 
 def _shown_rates(rates: ReadRates, best: Choice, sampled: int) -> list[str]:
     """Write what compressed rows take, how fast both kinds are read, and which is the better one here."""
-    return [
+    lines = [
         f"{best.options} --compress takes {size_text(int(best.pixel_bytes * rates.share))}, {rates.share:.2f} of"
         f" {size_text(best.pixel_bytes)}: from memory a core reads {rates.compressed:,.0f} images/s of it, raw"
         f" {rates.raw:,.0f} ({counted(sampled, 'image', 'images')} measured)",
         f"better here: {rates.better(best.pixel_bytes)}",
     ]
+    if jpeg := rates.jpeg:
+        loss = "no loss" if jpeg.psnr is None else f"a loss, PSNR {jpeg.psnr:.1f} dB"
+        lines.append(
+            f"--compress {jpeg.form} takes {size_text(int(best.pixel_bytes * jpeg.share))}, {jpeg.share:.2f} of raw, with {loss}:"
+            f" a core reads {jpeg.images_per_second:,.0f} images/s of it"
+        )
+    return lines
 
 
 def _shown_time(time: PackTime) -> str:

@@ -1,7 +1,8 @@
-"""What rows of some images take compressed, and how fast a core reads them from memory: raw, and compressed."""
+"""What rows of some images take compressed, and how fast a core reads them from memory: raw, compressed, and as JPEGs."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from reader import frames
 from reader.format.filesystem import size_text
+from reader.format.tensors import JPEG, ZSTD, Compression
 from reader.system import available_bytes, available_cpus
 
 # Rows are timed together, as a thread of MemmapLoader unpacks them.
@@ -22,8 +24,20 @@ _TOGETHER_BYTES = 2 << 20
 _MOST_BYTES = 64 << 20
 # Pixels of a row, its frame, its height and width.
 _Held = tuple[npt.NDArray[np.uint8], memoryview, tuple[int, int]]
+# The one that docs/how-to/compressed-rows.md gives figures of.
+_JPEGS = "jpeg:95"
 # Times that the rows are copied, which takes a few milliseconds.
 _COPIES = 5
+
+
+@dataclass(frozen=True)
+class LossyRates:
+    """What one core reads of rows in a form that loses some, images/s; their share of raw bytes, and PSNR, dB, None: no loss."""
+
+    form: str
+    images_per_second: float
+    share: float
+    psnr: float | None
 
 
 @dataclass(frozen=True)
@@ -31,7 +45,7 @@ class ReadRates:
     """What one core reads from memory, images/s, by its processor time: rows as they are stored, without a transform.
 
     raw: rows copied. compressed: rows unpacked. share: bytes of compressed rows for each byte of raw ones. row_bytes: of a raw
-    row, on average. cpus: that this process may use.
+    row, on average. cpus: that this process may use. jpeg: rows as JPEGs; None: they have an alpha.
     """
 
     raw: float
@@ -39,6 +53,7 @@ class ReadRates:
     share: float
     row_bytes: float
     cpus: int
+    jpeg: LossyRates | None = None
 
     @property
     def even_bytes_per_second(self) -> float:
@@ -77,6 +92,7 @@ class RowForms:
         # the first of them
         self._held: list[_Held] = []
         self._held_bytes = 0
+        self._jpegs = JpegForm(self._channels) if channels != "rgba" else None
 
     def add(self, row: Row) -> None:
         """Compress a row."""
@@ -90,6 +106,8 @@ class RowForms:
         if self._held_bytes + len(pixels) <= _MOST_BYTES or not self._held:
             self._held.append((pixels, memoryview(frame), (height, width)))
             self._held_bytes += len(pixels)
+            if self._jpegs is not None:
+                self._jpegs.add(pixels, height, width)
 
     def rates(self) -> ReadRates | None:
         """Read the rows both ways; None: they cannot be compressed here."""
@@ -107,7 +125,7 @@ class RowForms:
         def unpack() -> None:
             """Unpack all of them."""
             for piece in pieces:
-                self._unpack(piece, out)
+                _unpack(piece, self._channels, out)
 
         copied, unpacked = _timed(copy) / _COPIES, _timed(unpack)
         count = len(self._held)
@@ -117,12 +135,46 @@ class RowForms:
             self._packed_bytes / self._raw_bytes,
             self._raw_bytes / self._count,
             available_cpus(),
+            self._jpegs.rates(out) if self._jpegs is not None else None,
         )
 
-    def _unpack(self, piece: list[_Held], out: npt.NDArray[np.uint8]) -> None:
-        shapes = np.array([sides for _, _, sides in piece], np.int64)
-        size_bytes = sum(len(pixels) for pixels, _, _ in piece)
-        frames.unpack_rows([frame for _, frame, _ in piece], shapes, self._channels, out[:size_bytes])
+
+class JpegForm:
+    """Rows as JPEGs, of one quality."""
+
+    def __init__(self, channels: int) -> None:
+        self._channels, self._lossy = channels, frames.LossyPacker(_JPEGS, channels)
+        self._held: list[_Held] = []
+        self._lost = 0
+
+    def add(self, pixels: npt.NDArray[np.uint8], height: int, width: int) -> None:
+        """Encode a row; one that is too long for a JPEG is left out."""
+        with contextlib.suppress(frames.RowSizeError):
+            made = self._lossy.pack(pixels, height, width)
+            self._held.append((pixels, memoryview(made.frame), (height, width)))
+            self._lost += made.squared_error
+
+    def rates(self, out: npt.NDArray[np.uint8]) -> LossyRates | None:
+        """Decode the rows into memory, one after the other; None: there are none."""
+        if not self._held:
+            return None
+
+        def decode() -> None:
+            """Decode all of them."""
+            for held in self._held:
+                _unpack([held], self._channels, out, JPEG)
+
+        raw_bytes = sum(len(pixels) for pixels, _, _ in self._held)
+        compression = Compression.of(_JPEGS, raw_bytes, self._lost)
+        assert compression is not None
+        share = sum(len(frame) for _, frame, _ in self._held) / raw_bytes
+        return LossyRates(_JPEGS, len(self._held) / _timed(decode), share, compression.psnr if self._lost else None)
+
+
+def _unpack(piece: list[_Held], channels: int, out: npt.NDArray[np.uint8], codec: str = ZSTD) -> None:
+    shapes = np.array([sides for _, _, sides in piece], np.int64)
+    size_bytes = sum(len(pixels) for pixels, _, _ in piece)
+    frames.unpack_rows([frame for _, frame, _ in piece], shapes, channels, out[:size_bytes], codec=codec)
 
 
 def _copy(piece: list[_Held], out: npt.NDArray[np.uint8]) -> None:
