@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
     from reader.transforms.color import ColorJitter, Normalize
     from reader.transforms.composition import Compose, RandomApply, RandomChoice
+    from reader.transforms.conversions import from_torchvision
     from reader.transforms.mixing import CutMix, MixUp, RandomErasing
     from reader.transforms.padding import Pad
     from reader.transforms.per_sample import PerSample
@@ -42,7 +43,14 @@ if TYPE_CHECKING:
         RandomSolarize,
     )
     from reader.transforms.random_crops import AlternatingFlip, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
-    from reader.transforms.recipes import MultiCrop, TimmRandAugment, timm_train, torchvision_eval, torchvision_train
+    from reader.transforms.recipes import (
+        MultiCrop,
+        MultiView,
+        TimmRandAugment,
+        timm_train,
+        torchvision_eval,
+        torchvision_train,
+    )
     from reader.transforms.resize import CenterCrop, Resize
 
 _HOMES = {
@@ -93,6 +101,8 @@ _HOMES = {
     "MixUp": "reader.transforms.mixing",
     "PerSample": "reader.transforms.per_sample",
     "MultiCrop": "reader.transforms.recipes",
+    "MultiView": "reader.transforms.recipes",
+    "from_torchvision": "reader.transforms.conversions",
     "timm_train": "reader.transforms.recipes",
     "torchvision_eval": "reader.transforms.recipes",
     "torchvision_train": "reader.transforms.recipes",
@@ -117,6 +127,7 @@ __all__ = [
     "MemmapLoader",
     "MixUp",
     "MultiCrop",
+    "MultiView",
     "Normalize",
     "Pad",
     "PerSample",
@@ -144,6 +155,7 @@ __all__ = [
     "TimmRandAugment",
     "TrivialAugmentWide",
     "concat",
+    "from_torchvision",
     "open_store",
     "timm_train",
     "to_device",

@@ -41,7 +41,7 @@ PYTHON = {
     " RandomAffine RandomRotation RandomErasing MultiCrop TimmRandAugment torchvision_train torchvision_eval timm_train",
     "color-transforms": "ColorJitter Grayscale RandomGrayscale GaussianBlur RandomInvert RandomSolarize RandomPosterize"
     " RandomEqualize RandomAutocontrast RandomAdjustSharpness RandAugment TrivialAugmentWide AutoAugment AugMix MixUp CutMix"
-    " Compose RandomApply RandomChoice PerSample Normalize",
+    " Compose RandomApply RandomChoice MultiView from_torchvision PerSample Normalize",
 }
 
 

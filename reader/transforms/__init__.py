@@ -16,14 +16,14 @@ _HOMES = {
         "pixel_transforms": "GaussianBlur Grayscale RandomAdjustSharpness RandomAutocontrast RandomEqualize RandomGrayscale"
         " RandomInvert RandomPosterize RandomSolarize",
         "random_crops": "AlternatingFlip RandomCrop RandomHorizontalFlip RandomResizedCrop",
-        "conversions": "ConvertImageDtype PILToTensor ToDtype ToImage ToPureTensor ToTensor",
+        "conversions": "ConvertImageDtype PILToTensor ToDtype ToImage ToPureTensor ToTensor from_torchvision",
         "composition": "Compose RandomApply RandomChoice",
         "mixing": "CutMix MixUp RandomErasing",
         "padding": "Pad",
         "resize": "CenterCrop Resize",
         "auto_augment": "AugMix AutoAugment RandAugment TrivialAugmentWide",
         "per_sample": "PerSample",
-        "recipes": "MultiCrop TimmRandAugment timm_train torchvision_eval torchvision_train",
+        "recipes": "MultiCrop TimmRandAugment MultiView timm_train torchvision_eval torchvision_train",
     }.items()
     for name in names.split()
 }

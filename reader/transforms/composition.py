@@ -50,7 +50,7 @@ class Compose:
     """
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
-        self.transforms = distinct(without_conversions(_checked(transforms)))
+        self.transforms = distinct(without_conversions(checked_transforms(transforms)))
 
     def __call__(self, batch: Any) -> Any:
         """Return what the last one returns."""
@@ -105,7 +105,7 @@ class RandomApply:
     """
 
     def __init__(self, transforms: Sequence[Transform], p: float = 0.5, *, seed: int = 0) -> None:
-        self.transforms, self.p, self.seed = distinct(_checked(transforms)), checked_p(p), seed
+        self.transforms, self.p, self.seed = distinct(checked_transforms(transforms)), checked_p(p), seed
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return a batch of the same shapes.
@@ -139,7 +139,7 @@ class RandomChoice:
     """
 
     def __init__(self, transforms: Sequence[Transform], p: Sequence[float] | None = None, *, seed: int = 0) -> None:
-        self.transforms, self.seed = distinct(_checked(transforms)), seed
+        self.transforms, self.seed = distinct(checked_transforms(transforms)), seed
         shares = [1.0] * len(transforms) if p is None else list(p)
         if len(shares) != len(transforms) or min(shares) < 0 or not sum(shares) > 0:
             raise ValueError(f"p is {p!r}, expected a share for each of {len(transforms)} transforms.")
@@ -240,7 +240,8 @@ def _joined(
     return made
 
 
-def _checked(transforms: Sequence[Transform]) -> Sequence[Transform]:
+def checked_transforms(transforms: Sequence[Transform]) -> Sequence[Transform]:
+    """Return transforms; raises ValueError where there are none, and TypeError where one cannot be called."""
     if not isinstance(transforms, Sequence) or not transforms:
         raise ValueError(f"transforms is {transforms!r}, expected a list of one or more.")
     for transform in transforms:

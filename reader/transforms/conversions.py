@@ -1,10 +1,13 @@
-"""What a recipe of torchvision's says of types: a store's rows are uint8 tensors already, so that most of it changes nothing.
+"""Recipes written for torchvision: its own objects made ours, and what a recipe says of types, most of which changes nothing.
 
-So a list of transforms that was written for torchvision's Compose stands in ours as it is.
+A store's rows are uint8 tensors already. So a list of transforms that was written for torchvision's Compose stands in ours as it
+is. Imports no torchvision.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +20,74 @@ from reader.transforms.random import check_batch
 from reader.transforms.resize import CenterCrop, Resize
 
 Transform = Callable[[Any], Any]
+
+# Arguments of torchvision's that ours do not have, and what they may be: pixels are always antialiased, and nothing is in place.
+_OTHERS = {"inplace": (True, False), "antialias": (True, None), "max_size": (None,)}
+
+
+def from_torchvision(transform: Any) -> Any:
+    """Make a transform of batches of one of torchvision's, v1 or v2: the same names, arguments and distributions.
+
+    Each image still draws for itself, but other numbers than torchvision would. Pixels are those of torchvision for uint8
+    tensors, as each transform here says; of PIL images torchvision's own differ by a level or two.
+
+    Args:
+        transform: such as v2.Compose([...]), with what stands in it.
+
+    Raises:
+        TypeError: it, or one in it, is none of torchvision's, or has no transform of batches of its name.
+        ValueError: an argument has a value that the transform of batches does not take.
+    """
+    made = _converted(transform)
+    return made if hasattr(made, "transforms") else importlib.import_module("reader.transforms").Compose([made])
+
+
+def _converted(transform: Any) -> Any:
+    kind = type(transform)
+    if not kind.__module__.startswith("torchvision.transforms."):
+        raise TypeError(
+            f"{kind.__module__}.{kind.__qualname__} is no transform of torchvision. Leave the recipe to the dataset,"
+            " MemmapDataset(..., transform=...), which calls it for each image."
+        )
+    ours = getattr(importlib.import_module("reader.transforms"), kind.__name__, None)
+    if ours is None:
+        raise TypeError(
+            f"{kind.__name__} of torchvision has no transform of batches of its name. Leave the recipe to the dataset,"
+            " MemmapDataset(..., transform=...), which calls it for each image."
+        )
+    return ours(**_arguments(transform, kind, ours))
+
+
+def _arguments(transform: Any, kind: type, ours: Any) -> dict[str, Any]:
+    """Return what torchvision's was made with, as ours takes it."""
+    known, found = _names(ours), {}
+    for name in _names(kind):
+        value = getattr(transform, name)
+        if name not in known and value not in _OTHERS.get(name, ()):
+            raise ValueError(
+                f"{kind.__name__} of torchvision has {name}={value!r}, which no transform of batches takes. Leave the recipe to"
+                " the dataset, MemmapDataset(..., transform=...), which calls it for each image."
+            )
+        if name == "transforms":
+            value = [_converted(each) for each in value]
+        elif name == "value" and isinstance(value, list) and not any(value):
+            value = 0
+        elif isinstance(value, list):
+            value = tuple(value)
+        if name in known:
+            # torchvision's enumerations have the names of ours as values
+            found[name] = getattr(value, "value", value)
+    return found
+
+
+def _names(kind: Any) -> list[str]:
+    """Name the arguments that a transform is made with."""
+    parameters = inspect.signature(kind).parameters.values()
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
 
 
 class ToImage:
@@ -137,7 +208,7 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
     """
     found = _joined([transform for transform in transforms if not isinstance(transform, ToImage)])
     kept: list[Transform] = []
-    for transform, after in zip(found, [*found[1:], None], strict=True):
+    for transform, after in zip(found, [*found, None][1:], strict=True):
         if kept and isinstance(kept[-1], Normalized | ToDtype):
             _check_takes_floats(transform)
         if isinstance(transform, Normalize):

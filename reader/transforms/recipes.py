@@ -13,7 +13,7 @@ from reader.store import ImageBatch, RaggedBatch
 from reader.transforms.affine import Fill
 from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from reader.transforms.color import ColorJitter
-from reader.transforms.composition import Compose, distinct
+from reader.transforms.composition import Compose, checked_transforms, distinct
 from reader.transforms.mixing import RandomErasing
 from reader.transforms.policy_steps import OPERATIONS, Policy
 from reader.transforms.random import TIMM_RAND_AUGMENT, draw
@@ -35,7 +35,37 @@ _SECTION = re.compile(r"(mstd|mmax|inc|m|n|p)(\d+(?:\.\d*)?|inf)")
 Transform = Callable[[Any], Any]
 
 
-class MultiCrop:
+class MultiView:
+    """Call several transforms with the same images, each of which draws by itself, also one that is listed twice.
+
+    Called with a batch it returns (views, targets): a list of what each made, [B, C, h, w], as DataLoader collates samples
+    that are lists of images. It stands last, alone or in a Compose.
+
+    Args:
+        transforms: one for each view, each of batches, such as Compose([...]).
+
+    Raises:
+        ValueError: there are none.
+        TypeError: one cannot be called.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> views, targets = MultiView([RandomResizedCrop(32)] * 2)(batch)
+        >>> len(views), torch.equal(*views)
+        (2, False)
+    """
+
+    def __init__(self, transforms: Sequence[Transform]) -> None:
+        self.transforms = distinct(checked_transforms(transforms))
+
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Return the views and the targets."""
+        made = [view(batch) for view in self.transforms]
+        return [view.images if isinstance(view, ImageBatch) else view for view in made], batch.targets
+
+
+class MultiCrop(MultiView):
     """Cut several random crops of each image, each view with draws of its own: DINO's multi-crop, SimCLR's two views.
 
     Called with a batch it returns (views, targets): a list of uint8[B, C, size, size], the global ones first, as DataLoader
@@ -81,13 +111,7 @@ class MultiCrop:
         large = RandomResizedCrop(global_size, global_scale, interpolation=interpolation, seed=seed)
         small = RandomResizedCrop(local_size, local_scale, interpolation=interpolation, seed=seed)
         views = _views(global_crops, global_transform, large) + _views(local_crops, local_transform, small)
-        # no two views draw alike
-        self.transforms = distinct(views)
-
-    def __call__(self, batch: ImageBatch | RaggedBatch) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Return the views and the targets."""
-        made = [view(batch) for view in self.transforms]
-        return [view.images if isinstance(view, ImageBatch) else view for view in made], batch.targets
+        super().__init__(views)
 
 
 class TimmRandAugment(Policy):

@@ -10,7 +10,7 @@ from scripts.studies.claims import _plot
 from scripts.studies.programs._turns import is_within
 
 HEAD = ["program", "way", "lines", "loss before", "with a store", "apart", "times as fast", "p10..p90"]
-_WAYS = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader", "batches": "MemmapLoader, transforms of batches"}
+_WAYS = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader"}
 _MOST_LINES = 9
 
 

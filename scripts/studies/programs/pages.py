@@ -26,7 +26,7 @@ PAGES = {
     "airbench.md": ("airbench",),
 }
 BEGIN, END = "<!-- diffs: written by python -m scripts.studies.programs.pages -->", "<!-- end of diffs -->"
-_NAMES = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader", "batches": "MemmapLoader, transforms of batches"}
+_NAMES = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader"}
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import torch
 from torchvision.transforms import v2
 
-from reader import MemmapDataset, MemmapLoader
+from reader import MemmapDataset, MemmapLoader, MultiView, from_torchvision
 from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 
 
@@ -56,7 +56,8 @@ def dino_loss(student, teacher, center):
 def main():
     options = parsed()
     transform = DataAugmentationDINO(options.size, options.size * 3 // 7, local_crops_number=6)
-    train = MemmapDataset(options.data / "train", transform=transform)
+    kinds = [transform.global_transfo1, transform.global_transfo2, *[transform.local_transfo] * 6]
+    train = MemmapDataset(options.data / "train", transform=MultiView([from_torchvision(kind) for kind in kinds]))
     loader = MemmapLoader(train, options.batch_size, shuffle=True, seed=options.seed, drop_last=True)
     student, teacher, center = network(32), network(32), torch.zeros(32)
     teacher.load_state_dict(student.state_dict())

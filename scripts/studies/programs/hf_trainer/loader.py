@@ -7,7 +7,7 @@ from torch import nn
 from torchvision.transforms import v2
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from reader import ColumnDataset, MemmapDataset, MemmapLoader
+from reader import ColumnDataset, MemmapDataset, MemmapLoader, from_torchvision
 from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 
 
@@ -56,7 +56,7 @@ def main():
         examples["pixel_values"] = [look(image.convert("RGB")) for image in examples.pop("image")]
         return examples
 
-    dataset = {part: ColumnDataset(MemmapDataset(options.data, split=part, as_pil=True)) for part in ("train", "val")}
+    dataset = {part: ColumnDataset(MemmapDataset(options.data, split=part)) for part in ("train", "val")}
     classes = dataset["train"].features["label"].names
     dataset["train"].set_transform(train_transforms)
     dataset["val"].set_transform(val_transforms)
@@ -83,9 +83,10 @@ def main():
         data_collator=collate_fn,
         callbacks=[lines],
     )
-    how = {"batch_size": options.batch_size, "seed": options.seed, "collate_fn": collate_fn}
-    trainer.get_train_dataloader = lambda: MemmapLoader(dataset["train"], shuffle=True, **how)
-    trainer.get_eval_dataloader = lambda _=None: MemmapLoader(dataset["val"], **how)
+    train, val = (dataset[part].dataset for part in ("train", "val"))
+    how = {"batch_size": options.batch_size, "seed": options.seed, "as_dict": ("pixel_values", "labels")}
+    trainer.get_train_dataloader = lambda: MemmapLoader(train, shuffle=True, transform=from_torchvision(learn), **how)
+    trainer.get_eval_dataloader = lambda _=None: MemmapLoader(val, transform=from_torchvision(look), **how)
     trainer.train()
 
 

@@ -3,7 +3,7 @@
 import torch
 from torchvision.transforms import v2
 
-from reader import MemmapDataset, MemmapLoader
+from reader import MemmapDataset, MemmapLoader, MultiView, from_torchvision
 from scripts.studies.programs.common import Log, network, parsed
 
 
@@ -45,7 +45,7 @@ def info_nce_loss(features, n_views=2, temperature=0.07):
 def main():
     options = parsed()
     train = MemmapDataset(
-        options.data / "train", transform=ContrastiveLearningViewGenerator(simclr_pipeline(options.size))
+        options.data / "train", transform=MultiView([from_torchvision(simclr_pipeline(options.size))] * 2)
     )
     loader = MemmapLoader(
         train,

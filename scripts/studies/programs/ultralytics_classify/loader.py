@@ -3,15 +3,15 @@
 from ultralytics import YOLO
 from ultralytics.models.yolo.classify import train
 
-from reader import MemmapDataset, MemmapLoader
+from reader import MemmapDataset, MemmapLoader, from_torchvision
 from scripts.studies.programs.common import Log, parsed
 
 
 def main():
     options = parsed()
     def build_dataloader(dataset, batch, *_, **__):
-        rows = MemmapDataset(options.data, split=dataset.root.name, transform=dataset.torch_transforms, as_pil=True)
-        rows.torch_transforms = rows.transform
+        rows = MemmapDataset(options.data, split=dataset.root.name, transform=from_torchvision(dataset.torch_transforms))
+        rows.torch_transforms = dataset.torch_transforms
         return MemmapLoader(rows, batch, shuffle=True, seed=options.seed, as_dict=("img", "cls"))
     train.build_dataloader = build_dataloader
     log = Log()

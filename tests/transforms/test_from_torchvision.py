@@ -1,0 +1,119 @@
+"""torchvision's own objects made transforms of batches: the same names and arguments, or one sentence that says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from augmenting import many, pictures, v2
+from conftest import torchvision_or_skip
+
+from reader import ImageBatch, MultiView, Normalize, from_torchvision, transforms
+from reader.transforms import Compose
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+# name and arguments, as both versions of torchvision have them
+RECIPE: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("RandomResizedCrop", (20,), {"scale": (0.5, 1.0)}),
+    ("RandomCrop", (20, 2), {"padding_mode": "reflect"}),
+    ("CenterCrop", (20,), {}),
+    ("Resize", (20,), {}),
+    ("Resize", ((20, 18),), {}),
+    ("Pad", (3,), {"fill": 7}),
+    ("RandomHorizontalFlip", (0.3,), {}),
+    ("ColorJitter", (0.4, 0.3, 0.2, 0.1), {}),
+    ("ColorJitter", (), {"hue": 0.1}),
+    ("RandomGrayscale", (0.3,), {}),
+    ("Grayscale", (3,), {}),
+    ("GaussianBlur", (3, (0.1, 2.0)), {}),
+    ("RandomSolarize", (100, 0.3), {}),
+    ("RandomPosterize", (3, 0.3), {}),
+    ("RandomEqualize", (0.3,), {}),
+    ("RandomAutocontrast", (0.3,), {}),
+    ("RandomAdjustSharpness", (2, 0.3), {}),
+    ("RandomInvert", (0.3,), {}),
+    ("RandomRotation", (30,), {"fill": 9}),
+    ("RandomAffine", (30, (0.1, 0.1), (0.8, 1.2), 10), {}),
+    ("RandomErasing", (0.4,), {"value": 3}),
+    ("RandAugment", (1, 5), {}),
+    ("TrivialAugmentWide", (), {}),
+    ("AutoAugment", (), {}),
+    ("AugMix", (2,), {}),
+    ("PILToTensor", (), {}),
+    ("ConvertImageDtype", (torch.float32,), {}),
+    ("Normalize", (MEAN, STD), {}),
+]
+NAMES = [f"{n}-{name}" for n, (name, _, _) in enumerate(RECIPE)]
+
+
+def versions() -> list[Any]:
+    return [torchvision_or_skip().transforms, v2()]
+
+
+def same(made: Any, expected: Any) -> bool:
+    """Say whether two transforms give the same for a batch."""
+    ours, theirs = (transform(pictures(8, size=(30, 28))).pixels for transform in (made, expected))
+    return bool(torch.equal(ours, theirs))
+
+
+@pytest.mark.parametrize(("name", "given", "named"), RECIPE, ids=NAMES)
+def test_each_is_ours_of_the_same_name_and_arguments(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    expected = Compose([getattr(transforms, name, Normalize)(*given, **named)])
+    for version in versions():
+        assert same(from_torchvision(getattr(version, name)(*given, **named)), expected)
+
+
+def test_a_recipe_within_a_recipe_becomes_one_of_ours() -> None:
+    two = v2()
+    floats = two.Compose([two.ToImage(), two.ToDtype(torch.float32, scale=True), two.Normalize(MEAN, STD)])
+    jitter = two.RandomApply([two.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
+    choice = two.RandomChoice([two.RandomInvert(1), two.RandomGrayscale(1)], p=[0.2, 0.8])
+    made = from_torchvision(two.Compose([two.RandomResizedCrop(20), jitter, choice, floats, two.RandomErasing(0.5)]))
+    of_ours = transforms.RandomApply([transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
+    ours = transforms.RandomChoice([transforms.RandomInvert(1), transforms.RandomGrayscale(1)], p=[0.2, 0.8])
+    end = [transforms.Compose([Normalize(MEAN, STD)]), transforms.RandomErasing(0.5)]
+    assert same(made, Compose([transforms.RandomResizedCrop(20), of_ours, ours, *end]))
+    assert made(pictures(4, size=(30, 28))).pixels.dtype == torch.float32
+
+
+def test_pixels_are_torchvisions_where_nothing_is_drawn() -> None:
+    two, batch = v2(), pictures(6, size=(50, 40))
+    floats = [two.ToImage(), two.ToDtype(torch.float32, scale=True), two.Normalize(MEAN, STD)]
+    recipe = two.Compose([two.Resize(32), two.CenterCrop(28), *floats])
+    made = from_torchvision(recipe)(batch).images
+    torch.testing.assert_close(made, torch.stack([recipe(image) for image in batch.images]), atol=1e-5, rtol=1e-5)
+
+
+def test_what_has_no_transform_of_batches_is_refused_with_the_way_out() -> None:
+    two = v2()
+    way = r"Leave the recipe to the dataset, MemmapDataset\(\.\.\., transform=\.\.\.\), which calls it for each image\.$"
+    with pytest.raises(TypeError, match=f"^RandomVerticalFlip of torchvision has no transform of batches of its name. {way}"):
+        from_torchvision(two.Compose([two.RandomVerticalFlip()]))
+    with pytest.raises(TypeError, match=f"is no transform of torchvision. {way}"):
+        from_torchvision(two.Compose([lambda image: image]))
+    with pytest.raises(TypeError, match=r"^reader\.transforms\.composition\.Compose is no transform of torchvision"):
+        from_torchvision(Compose([transforms.RandomInvert()]))
+    with pytest.raises(ValueError, match=f"^Resize of torchvision has max_size=40, .* {way}"):
+        from_torchvision(two.Resize(30, max_size=40))
+    with pytest.raises(ValueError, match="^RandomResizedCrop of torchvision has antialias=False"):
+        from_torchvision(two.RandomResizedCrop(30, antialias=False))
+    with pytest.raises(ValueError, match="expand=True"):
+        from_torchvision(two.RandomRotation(30, expand=True))
+    with pytest.raises(ValueError, match="^interpolation is"):
+        from_torchvision(two.RandomResizedCrop(30, interpolation=two.InterpolationMode.NEAREST))
+
+
+def test_views_of_one_transform_differ() -> None:
+    batch = many(50, (24, 20))
+    pixels = pictures(50).pixels
+    batch = ImageBatch(pixels=pixels, targets=batch.targets, rows=batch.rows, batch_size=[50])
+    recipe = transforms.Compose([transforms.RandomResizedCrop(16), transforms.ColorJitter(0.4, 0.4, 0.4)])
+    views, targets = MultiView([recipe] * 3)(batch)
+    assert [tuple(view.shape) for view in views] == [(50, 3, 16, 16)] * 3
+    assert torch.equal(targets, batch.targets)
+    assert torch.equal(views[0], recipe(batch).images)
+    for other in views[1:]:
+        assert (views[0] != other).flatten(1).any(1).sum() > 45
+    with pytest.raises(ValueError, match="expected a list of one or more"):
+        MultiView([])
