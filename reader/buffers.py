@@ -14,6 +14,7 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils.data import get_worker_info
 
 from reader.format.filesystem import size_text
 
@@ -94,6 +95,24 @@ class FittingPool:
             room = size_bytes // 4 if self._has_room else 0
             pool = self._pool = BufferPool(size_bytes + room, keep=self._keep)
         return pool.lease(size_bytes)
+
+
+def fresh(size_bytes: int) -> torch.Tensor:
+    """Allocate uint8[size_bytes]: in a DataLoader worker in shared memory, so that nothing is copied on the way out."""
+    if get_worker_info() is not None:
+        storage = torch.UntypedStorage._new_shared(size_bytes)
+        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+    return own_memory(size_bytes)
+
+
+def own_memory(size_bytes: int) -> torch.Tensor:
+    """Allocate uint8[size_bytes] of this process alone."""
+    return torch.from_numpy(np.empty(size_bytes, np.uint8))
+
+
+def alone(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a view into memory that holds nothing else; by numpy, as torch would wake its threads for so little."""
+    return torch.from_numpy(tensor.numpy().copy())
 
 
 def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:

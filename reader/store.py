@@ -195,9 +195,8 @@ Targets = torch.Tensor | dict[str, Images]
 def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
     """Check OUT and map it: uint8[N, H, W, C] and the rest, in milliseconds whatever N.
 
-    The second of the two is an ImageBatch, or a RaggedBatch where rows have sizes of their own.
-
-    The mapping is private: an in-place op changes this process's copy of a page, never the file. Compressed pixels are on "meta".
+    The second of the two is an ImageBatch, or a RaggedBatch where rows have sizes of their own. The mapping is private: an
+    in-place op changes this process's copy of a page, never the file. Compressed pixels are on "meta".
 
     Args:
         out: the folder of a store.
@@ -209,8 +208,8 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
     return manifest, map_store(Path(out), manifest)
 
 
-def map_store(root: Path, manifest: Manifest) -> Batch:
-    """Map the files of a store whose manifest was checked, as `open_store` does.
+def map_store(root: Path, manifest: Manifest, pixels: torch.Tensor | None = None) -> Batch:
+    """Map the files of a store whose manifest was checked, as `open_store` does; pixels: uint8[...] in place of their file.
 
     Raises:
         StoreError: a file's size is not what the manifest says.
@@ -222,8 +221,10 @@ def map_store(root: Path, manifest: Manifest) -> Batch:
         if name == "pixels" and manifest.compression:
             # the shape that the rows have unpacked, without memory: nothing can read it
             tensors[name] = torch.empty(manifest.pixel_shape, dtype=torch.uint8, device="meta")
-            continue
-        tensors[name] = map_tensor(root / path, getattr(torch, spec.dtype), shape)
+        elif name == "pixels" and pixels is not None:
+            tensors[name] = pixels.view(shape)
+        else:
+            tensors[name] = map_tensor(root / path, getattr(torch, spec.dtype), shape)
     return store_of(manifest, tensors)
 
 

@@ -393,3 +393,22 @@ def range_server(many_blocks: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "3")
     with serving(many_blocks) as running:
         yield running
+
+
+@pytest.fixture
+def no_holes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File systems that punch no holes, for this process and the fetchers that it starts."""
+    folder = tmp_path_factory.mktemp("no-holes")
+    (folder / "sitecustomize.py").write_text("from reader import system\nsystem._libc = lambda: None")
+    # a fetcher finds modules where its parent does
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr("reader.system._libc", lambda: None)
+
+
+@pytest.fixture(params=["holes", "slots"])
+def small_caches(request: pytest.FixtureRequest) -> str:
+    """Caches smaller than their stores in both forms: in a file with holes, and in slots."""
+    if request.param == "slots":
+        request.getfixturevalue("no_holes")
+    kind: str = request.param
+    return kind

@@ -16,12 +16,12 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
-from reader.buffers import FittingPool
+from reader.buffers import FittingPool, fresh
 from reader.dataset import collate
 from reader.dataset.groups import Groups
 from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.made import Column, with_extras, with_targets
-from reader.dataset.opened_store import OpenedStore, fresh
+from reader.dataset.opened_store import OpenedStore
 from reader.dataset.pil import check_pillow, pil_image
 from reader.dataset.samples import JointTransform, PairTransform, Transform, check_forms, sample_of
 from reader.dataset.splits import added, check_classes, remote_store, store_path

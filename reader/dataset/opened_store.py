@@ -19,17 +19,18 @@ from tensordict import TensorDict
 from torch.utils.data import get_worker_info
 
 from reader import system
+from reader.buffers import alone, own_memory
 from reader.dataset.sources import JoinedSources, Sources
 from reader.dataset.views import Views
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PAGE_BYTES, Manifest
+from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, Manifest
 from reader.format.row_values import RowValues
 from reader.format.tensors import NEEDS_RAW
 from reader.memory.frame_file import FrameFile, ReadBytes, mapped_bytes
 from reader.memory.gather import Copies, gather, is_run
 from reader.memory.joined_file import RowSource
 from reader.memory.pages import extents, gathered, row_of
-from reader.memory.row_file import Read, RowFile, RowReader, reads_in_order
+from reader.memory.row_file import Read, RowFile, RowMemory, RowReader, reads_in_order
 from reader.memory.text_file import TextFile
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows
@@ -90,7 +91,9 @@ class OpenedStore:
             self.text_file = TextFile.of(path, self.manifest) if self.manifest.texts else None
             is_one_store = before == self._seen()
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
-        self._sizes = [(file, sizes[name]) for name, file in files.items()]
+        # a file of slots has a size of its own
+        in_slots = remote is not None and remote.folder.in_slots
+        self._sizes = [(file, sizes[name]) for name, file in files.items() if not (in_slots and name == "pixels")]
         self.files, self._row_files = {**files}, files
         if self.manifest.compression:
             read = (
@@ -173,15 +176,15 @@ class OpenedStore:
         self.check_files()
         # read, not copied from the mapping: whenever a file is cut short, that is an error, not the end of the process
         if system.can_read_ahead() and not self.manifest.has_own_sizes:
-            return self.with_texts(self._read(np.array(row), _own))
+            return self.with_texts(self._read(np.array(row), own_memory))
         rows = np.array([row])
-        some = self._read(rows, _own) if system.can_read_ahead() else self.gather(rows, _own)
+        some = self._read(rows, own_memory) if system.can_read_ahead() else self.gather(rows, own_memory)
         found: Any = row_of(some, 0) if isinstance(some, RaggedBatch) else some[0]
         if isinstance(some, RaggedBatch):
             # what was read are pages, in which others are too
-            found.pixels = _alone(found.pixels)
+            found.pixels = alone(found.pixels)
             if some.mask_offsets is not None:
-                found.extras["masks"] = _alone(found.extras["masks"])
+                found.extras["masks"] = alone(found.extras["masks"])
         found.rows = self.numbers(rows)[0]
         return self.with_texts(found)
 
@@ -214,7 +217,7 @@ class OpenedStore:
         self.check_files()
         rows = np.arange(start, stop)
         if not self.is_local or self.frames is not None:
-            return self._read(rows, _own)
+            return self._read(rows, own_memory)
         if not isinstance(self.mapped, RaggedBatch):
             batch = self.views.rows(start, stop)
             batch.rows = torch.from_numpy(rows)
@@ -299,8 +302,11 @@ class OpenedStore:
     def _mapped(self) -> tuple[Manifest, Batch]:
         if self.remote is None:
             return open_store(self.path)
-        manifest = self.remote.folder.manifest
-        return manifest, map_store(self.path, manifest)
+        folder, manifest = self.remote.folder, self.remote.folder.manifest
+        size_bytes = manifest.files[PIXELS].size_bytes
+        # what stands for blocks in slots has the shape of the store's, and takes no memory: nothing looks at it
+        pixels = RowMemory(size_bytes, 1, is_reserved=True).rows if folder.in_slots else None
+        return manifest, map_store(self.path, manifest, pixels)
 
     def _seen(self) -> tuple[int, int] | None:
         """Say which file the manifest is; None where there is none just now."""
@@ -358,37 +364,11 @@ class OpenedStore:
         return columns | {"extras": TensorDict(extras, batch_size=shape) if extras else None}
 
     def _read_pixels(self, memory: memoryview, reads: Sequence[Read]) -> None:
-        file = self.files["pixels"]
         if self.remote is None or self.remote.is_complete:
-            file.read(memory, reads)
+            self.files["pixels"].read(memory, reads)
             return
-        # so that a small cache holds all that one read needs
-        most = max(1, self.remote.folder.largest // file.row_bytes)
-        parts = [
-            (start, min(most, row + count - start), slot + start - row)
-            for row, count, slot in reads
-            for start in range(row, row + count, most)
-        ]
-        spans = [(row * file.row_bytes, (row + count) * file.row_bytes) for row, count, _ in parts]
-        self.remote.read(spans, lambda some: file.read(memory, [parts[n] for n in some]))
-
-
-def fresh(size_bytes: int) -> torch.Tensor:
-    """Allocate uint8[size_bytes]: in a DataLoader worker in shared memory, so that nothing is copied on the way out."""
-    if get_worker_info() is not None:
-        storage = torch.UntypedStorage._new_shared(size_bytes)
-        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-    return _own(size_bytes)
-
-
-def _own(size_bytes: int) -> torch.Tensor:
-    """Allocate uint8[size_bytes] of this process alone."""
-    return torch.from_numpy(np.empty(size_bytes, np.uint8))
-
-
-def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a view into memory that holds nothing else; by numpy, as torch would wake its threads for so little."""
-    return torch.from_numpy(tensor.numpy().copy())
+        unit = self.files["pixels"].row_bytes
+        self.remote.read(memory, [(row * unit, count * unit, slot * unit) for row, count, slot in reads])
 
 
 def _reads_files() -> bool:

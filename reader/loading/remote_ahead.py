@@ -95,7 +95,7 @@ class RemoteAhead:
             steps, blocks = self._waiting.popleft()
             self._remote.reached = self._plan_index(steps.starts[0])
             self._asked.difference_update(blocks)
-            self._asked_bytes -= sum(map(self._remote.folder.size, blocks))
+            self._asked_bytes -= sum(map(self._remote.folder.room, blocks))
             self._rows_bytes -= self._bytes_of(steps)
             if not self._dataset.manifest.compression:  # compressed rows are read as they are unpacked
                 self._taken.extend(steps.batches)
@@ -148,7 +148,7 @@ class RemoteAhead:
             missing = [block for block in found if block not in self._asked and not has(block)]
             self._waiting.append((steps, missing))
             self._asked.update(missing)
-            self._asked_bytes += sum(map(self._remote.folder.size, missing))
+            self._asked_bytes += sum(map(self._remote.folder.room, missing))
             self._rows_bytes += self._bytes_of(steps)
             new += missing
             # of the first steps, which nothing is asked for before
@@ -252,9 +252,9 @@ def _check_windows(schedule: Schedule, remote: RemoteStore, limit: int) -> None:
     """Refuse a limit below what windows of blocks that are read at once take."""
     if schedule.order != "block":
         return
-    size, largest = remote.folder.size, dict[int, int]()
+    room, largest = remote.folder.room, dict[int, int]()
     for window in _in_order(schedule, 0, remote):
-        largest[window.node] = max(largest.get(window.node, 0), sum(map(size, window.blocks)))
+        largest[window.node] = max(largest.get(window.node, 0), sum(map(room, window.blocks)))
     if limit < (need := sum(largest.values())):
         what = "a window" if len(largest) == 1 else f"a window each of {len(largest)} canonical nodes"
         raise ValueError(

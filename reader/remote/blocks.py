@@ -15,11 +15,10 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
-from reader import system
 from reader.format.errors import StoreError
 from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS
-from reader.remote.eviction import Plan, check_punch, chosen
+from reader.remote.eviction import Plan, chosen
 from reader.remote.folder import GUARDED_SHARE, LOCK, CacheFolder, Locks
 from reader.remote.objects import MissingObjectError
 from reader.remote.opening import Source, fetch_file, on_demand, write_beside
@@ -52,9 +51,7 @@ class BlockFetcher:
 
     def __init__(self, folder: CacheFolder, source: Source, limit: int | None) -> None:
         self._folder, self._source = folder, source
-        self._limit = limit if limit is not None and limit < folder.starts[-1] else None
-        if self._limit is not None and not folder.table.is_complete:
-            check_punch(folder.root)
+        self._limit = limit if limit is not None and (folder.in_slots or limit < folder.starts[-1]) else None
         self._locks = Locks(folder.inside / LOCK)
         self._pixels = os.open(folder.pixels, os.O_RDWR)
         self._table, self._plan = folder.table, Plan()
@@ -291,28 +288,24 @@ class BlockFetcher:
     def _write(self, run: Sequence[int], data: memoryview) -> None:
         """Write blocks that are one behind the other, whose locks are held, and mark them."""
         with self._locks.changing():
-            self._make_room(len(data))
-            for block in run:
-                self._table.begin(block)
-        start, done = self._folder.starts[run[0]], 0
-        while done < len(data):
-            done += os.pwrite(self._pixels, data[done:], start + done)
+            self._make_room(run)
+            self._folder.file.begin(run)
+        self._folder.file.write(self._pixels, run, data)
         # before their marks: a power cut must not leave these without the bytes
         os.fdatasync(self._pixels) if hasattr(os, "fdatasync") else os.fsync(self._pixels)
         for block in run:
             self._table.finish(block)
 
-    def _make_room(self, need: int) -> None:
+    def _make_room(self, run: Sequence[int]) -> None:
         if self._limit is None or self._table.is_complete:
             return
-        need -= self._limit - self._folder.present_bytes()
+        need = sum(map(self._folder.room, run)) + self._folder.present_bytes() - self._limit
         if need <= 0:
             return
-        leaving = chosen(self._folder, self._plan, need, self._is_abandoned)
+        leaving = chosen(self._folder, self._plan, need, self._limit, self._is_abandoned)
         # marked on disk before their bytes go
         self._table.forget(leaving)
-        for block in leaving:
-            system.punch_hole(self._pixels, self._folder.starts[block], self._folder.size(block))
+        self._folder.file.free(self._pixels, leaving)
 
     def _is_abandoned(self, block: int) -> bool:
         if block in self._under_way or not self._locks.take(block):

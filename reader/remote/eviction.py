@@ -1,15 +1,11 @@
-"""Which blocks leave a cache that is full, and how: those that will be used last, by holes in the sparse file."""
+"""Which blocks leave a cache that is full: those that will be used last."""
 
 from __future__ import annotations
 
 import bisect
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
-from reader import system
-from reader.format.errors import StoreError
 from reader.remote.folder import GUARDED_SHARE, CacheFolder
 
 _MOST_GUARDED_BYTES = 512 << 20
@@ -61,8 +57,8 @@ def _uses_of_blocks(order: Iterable[int]) -> dict[int, list[int]]:
     return found
 
 
-def chosen(folder: CacheFolder, plan: Plan, need: int, is_free: Callable[[int], bool]) -> list[int]:
-    """Choose blocks that leave, of so many bytes together or more where there are.
+def chosen(folder: CacheFolder, plan: Plan, need: int, limit: int, is_free: Callable[[int], bool]) -> list[int]:
+    """Choose blocks that leave, of so many bytes together or more where there are; of a file above the limit its end first.
 
     is_free: says of a block that is begun whether nobody writes it any more.
     """
@@ -72,25 +68,12 @@ def chosen(folder: CacheFolder, plan: Plan, need: int, is_free: Callable[[int], 
     # what came last is yet to be read; where the order is known, that protects it
     guarded = min(_MOST_GUARDED_BYTES, int(folder.present_bytes() * GUARDED_SHARE)) // (8 if plan.is_known else 1)
     while there and guarded > 0:
-        guarded -= folder.size(there.pop())
+        guarded -= folder.room(there.pop())
     found: list[int] = []
-    for block in [*left, *sorted(there, key=plan.next_use, reverse=True)]:
+    there.sort(key=lambda block: (folder.file.is_beyond(block, limit), plan.next_use(block)), reverse=True)
+    for block in [*left, *there]:
         if need <= 0:
             break
         found.append(block)
-        need -= folder.size(block)
+        need -= folder.room(block)
     return found
-
-
-def check_punch(cache: Path) -> None:
-    """Raise StoreError where nothing can be freed in a cache: it must hold all of a store then."""
-    try:
-        with tempfile.TemporaryFile(dir=cache) as file:
-            file.write(b"x" * 8192)
-            file.flush()
-            system.punch_hole(file.fileno(), 0, 4096)
-    except OSError as e:
-        raise StoreError(
-            f"cache {cache} cannot be made smaller than the store: its file system punches no holes ({e.strerror}). Choose"
-            " another folder, or leave cache_size out where the store fits on the disk."
-        ) from None

@@ -37,9 +37,9 @@ class Session:
         self._blocks: BlockFetcher | None = None
         self._making = threading.Lock()
 
-    def open(self, url: str, cache: str, limit: int | None, digest: str | None) -> str:
+    def open(self, url: str, cache: str, limit: int | None, digest: str | None, in_slots: bool | None) -> str:
         """Bring what opening needs into the cache; returns the folder."""
-        root, source = prepared(url, Path(cache), digest)
+        root, source = prepared(url, Path(cache), digest, limit, in_slots=in_slots)
         folder = CacheFolder(root)
         if not folder.table.is_complete:
             check_cache_size(folder, limit)
@@ -77,7 +77,7 @@ class Session:
             self.blocks.reach(index)
         match question["ask"]:
             case "open":
-                return self.open(question["url"], question["cache"], question["limit"], question["digest"])
+                return self.open(*(question[name] for name in ("url", "cache", "limit", "digest", "in_slots")))
             case "folder":
                 return self.folder()
             case "ensure":

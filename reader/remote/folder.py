@@ -6,7 +6,9 @@
     .remote/lock                locks of bytes, see `Locks`
     .remote/source.json         the URL
 
-So nobody takes it for a local store before it is one. Asks nothing of a network.
+So nobody takes it for a local store before it is one. Beside it, CACHE/<16 hex digits>.slots is that of caches smaller than the
+store where no holes can be punched: its pixels.memmap has blocks in slots, see `block_files.py`, and it never is a store. Asks
+nothing of a network.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS, Manifest, read_manifest
+from reader.remote.block_files import BlockFile, BlockPart, SlotFile, SparseFile
 from reader.remote.table import BlockTable
 
 INSIDE = ".remote"
 SOURCE = "source.json"
 TABLE = "blocks"
 LOCK = "lock"
+_SLOTS = ".slots"
 
 # Of the cache, what came last is not freed: it is yet to be read.
 GUARDED_SHARE = 1 / 8
@@ -41,9 +45,14 @@ FEWEST_BLOCKS = 8
 _MOST_BLOCK_BYTES = 1 << 30
 
 
-def folder_of(cache: Path, digest: str) -> Path:
-    """Return the folder of the store with this digest."""
-    return cache / digest.removeprefix("sha256:")[:16]
+def folder_of(cache: Path, digest: str, *, in_slots: bool = False) -> Path:
+    """Return the folder of the store with this digest; in_slots: of its blocks in slots."""
+    return cache / (digest.removeprefix("sha256:")[:16] + (_SLOTS if in_slots else ""))
+
+
+def is_of_slots(root: Path) -> bool:
+    """Say whether a store's folder has its blocks in slots."""
+    return root.name.endswith(_SLOTS)
 
 
 class CacheFolder:
@@ -69,6 +78,8 @@ class CacheFolder:
             )
         self.objects = BlockObjects((block.size_bytes for block in blocks), self.manifest.files[PIXELS].size_bytes)
         self.table = BlockTable(self.inside / TABLE, len(blocks))
+        self.in_slots = is_of_slots(root)
+        self.file: BlockFile = (SlotFile if self.in_slots else SparseFile)(root / PIXELS, self.starts, self.table)
 
     @property
     def count(self) -> int:
@@ -77,12 +88,16 @@ class CacheFolder:
 
     @property
     def pixels(self) -> Path:
-        """The sparse file."""
-        return self.root / PIXELS
+        """The file of blocks."""
+        return self.file.path
 
     def size(self, block: int) -> int:
         """Return the bytes of a block."""
         return self.starts[block + 1] - self.starts[block]
+
+    def room(self, block: int) -> int:
+        """Return the bytes that a block takes of the cache."""
+        return self.file.room(block)
 
     @functools.cached_property
     def largest(self) -> int:
@@ -94,9 +109,18 @@ class CacheFolder:
         first = bisect.bisect_right(self.starts, start) - 1
         return range(min(first, self.count), min(bisect.bisect_left(self.starts, stop), self.count))
 
+    def parts(self, start: int, size: int, offset: int) -> Iterator[BlockPart]:
+        """Cut bytes [start, start + size) of the pixels by blocks; what is behind the last one is left out.
+
+        offset: where in memory the first of them belongs.
+        """
+        for block in self.blocks_of(start, start + size):
+            first, stop = max(start, self.starts[block]), min(start + size, self.starts[block + 1])
+            yield BlockPart(block, first, stop - first, offset + first - start)
+
     def present_bytes(self) -> int:
-        """Return the bytes of all blocks that are there, or begun."""
-        return sum(self.size(block) for block in range(self.count) if self.table.number(block))
+        """Return the bytes that all blocks take which are there, or begun."""
+        return sum(self.room(block) for block in range(self.count) if self.table.number(block))
 
 
 def check_cache_size(folder: CacheFolder, limit: int | None) -> None:

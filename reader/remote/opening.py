@@ -21,9 +21,29 @@ from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, size_text
 from reader.format.head import read_head
-from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntry, Manifest, read_manifest
+from reader.format.manifest import (
+    MANIFEST,
+    PIXELS,
+    REJECTED,
+    SAMPLES,
+    FileEntry,
+    Manifest,
+    parse_manifest,
+    read_manifest,
+)
 from reader.format.tensors import is_of_level
-from reader.remote.folder import INSIDE, LOCK, SOURCE, TABLE, Locks, check_cache_folder, folder_of, known_digest
+from reader.remote.block_files import punches_holes
+from reader.remote.folder import (
+    INSIDE,
+    LOCK,
+    SOURCE,
+    TABLE,
+    Locks,
+    check_cache_folder,
+    folder_of,
+    is_of_slots,
+    known_digest,
+)
 from reader.remote.leftovers import hold, remove_abandoned
 from reader.remote.objects import MissingObjectError, Objects, UnreachableError
 from reader.remote.table import BlockTable
@@ -89,10 +109,17 @@ class Source:
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 
-def prepared(url: str, cache: Path, digest: str | None) -> tuple[Path, Source]:
+def prepared(
+    url: str, cache: Path, digest: str | None, limit: int | None = None, *, in_slots: bool | None = None
+) -> tuple[Path, Source]:
     """Bring what opening needs into a cache; returns the store's folder there.
 
-    digest: of the store that is expected. A store that is whole in the cache is opened without a network.
+    A store that is whole in the cache is opened without a network.
+
+    Args:
+        digest: of the store that is expected.
+        limit: bytes of blocks that the cache may hold; None: all.
+        in_slots: which of the store's two folders it is, see `folder.py`; None: the one that such a cache needs here.
 
     Raises:
         StoreError: there is no such store, it is another one by now, or the cache cannot be written.
@@ -109,6 +136,8 @@ def prepared(url: str, cache: Path, digest: str | None) -> tuple[Path, Source]:
         raise StoreError(f"{url} is another store than it was when this dataset was opened. Open it again.")
     root = folder_of(cache, source.digest)
     try:
+        if in_slots or (in_slots is None and limit is not None and _needs_slots(root, source, limit)):
+            root = folder_of(cache, source.digest, in_slots=True)
         _prepare(root, source)
     except OSError as e:
         raise StoreError(
@@ -197,6 +226,15 @@ def _prepare(root: Path, source: Source) -> None:
     write_beside(inside / SOURCE, [json.dumps({"url": source.url}).encode()])
 
 
+def _needs_slots(root: Path, source: Source, limit: int) -> bool:
+    """Say whether blocks must leave a cache of this size, and can leave no file of the store's own form."""
+    is_there = (root / INSIDE / MANIFEST).exists()
+    if not source.head or (is_there and BlockTable(root / INSIDE / TABLE, 0).is_complete):
+        return False
+    manifest, _ = parse_manifest(io.BytesIO(source.head), root / INSIDE / MANIFEST)
+    return limit < manifest.files[PIXELS].size_bytes and not punches_holes(root.parent)
+
+
 def _fill(root: Path, source: Source) -> None:
     inside = root / INSIDE
     # read from a file of its own name, as every manifest is
@@ -217,7 +255,8 @@ def _fill(root: Path, source: Source) -> None:
             done.result()
     pixels = root / PIXELS
     with error_path(pixels), open(pixels, "wb") as file:
-        file.truncate(manifest.files[PIXELS].size_bytes)
+        # of slots it grows with them: there may be no room for more, and none of these file systems need have holes
+        file.truncate(0 if is_of_slots(root) else manifest.files[PIXELS].size_bytes)
     BlockTable.create(inside / TABLE, blocks)
     # last: it is the commit
     os.replace(beside / MANIFEST, inside / MANIFEST)
@@ -225,8 +264,9 @@ def _fill(root: Path, source: Source) -> None:
 
 def _check_room(root: Path, need: int) -> None:
     """Refuse files that the disk has no room for before it is full of them."""
-    free = shutil.disk_usage(root).free
-    if need > free:
+    total, _, free = shutil.disk_usage(root)
+    # some file systems say nothing of their size, as ramfs
+    if total and need > free:
         raise StoreError(
             f"cache {root} needs {size_text(need)} to open the store, {size_text(free)} are free. Free some space there."
         )

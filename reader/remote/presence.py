@@ -15,17 +15,16 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST
+from reader.remote.block_files import BlockPart
 from reader.remote.folder import FEWEST_BLOCKS, GUARDED_SHARE, INSIDE, CacheFolder, folder_of
 from reader.remote.objects import MissingObjectError
 from reader.remote.urls import checked_url, size_of
-
-_T = TypeVar("_T")
 
 # Of a block, which has one row more than that at most; see `check_cache_size`.
 _USUAL_BLOCK_BYTES = 8 << 20
@@ -59,6 +58,8 @@ class RemoteStore:
         self.url, self.cache = checked_url(url), Path(os.path.abspath(cache))
         self.limit = None if cache_size is None else size_of(cache_size)
         self._digest = digest
+        # whether its folder has blocks in slots, once that is known
+        self._in_slots: bool | None = None
         self._begin()
         _ = self.folder
 
@@ -69,7 +70,8 @@ class RemoteStore:
         self._starting, self._process = threading.Lock(), os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url, "cache": self.cache, "limit": self.limit, "_digest": self._digest}
+        names = ("url", "cache", "limit", "_digest", "_in_slots")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -89,11 +91,13 @@ class RemoteStore:
             StoreError: as the class.
         """
         # what another process of this node has opened needs no network
-        root = None if self._digest is None else folder_of(self.cache, self._digest)
-        if root is None or not (root / INSIDE / MANIFEST).exists():
+        is_known = self._digest is not None and self._in_slots is not None
+        root = folder_of(self.cache, self._digest or "", in_slots=bool(self._in_slots))
+        if not is_known or not (root / INSIDE / MANIFEST).exists():
+            self._in_slots = None
             root = Path(self._started().folder)
         folder = CacheFolder(root)
-        self._digest = folder.manifest.digest
+        self._digest, self._in_slots = folder.manifest.digest, folder.in_slots
         return folder
 
     @functools.cached_property
@@ -131,23 +135,28 @@ class RemoteStore:
         if missing := [block for block in blocks if not table.has(block)]:
             self._started().ask("ensure", blocks=missing, reached=self.reached)
 
-    def read(self, spans: Sequence[tuple[int, int]], read: Callable[[Sequence[int]], object]) -> None:
-        """Have `read` called with the numbers of spans, bytes [start, stop) of the pixels, until each was read whole.
+    def read(self, memory: memoryview, reads: Iterable[tuple[int, int, int]]) -> None:
+        """Bring bytes of the pixels to memory: (first byte, how many, first byte of memory) each.
 
         What leaves the cache while it is read, is read again.
 
         Raises:
             StoreError: a block cannot be had.
         """
-        left = [(n, self.folder.blocks_of(*span)) for n, span in enumerate(spans)]
+        left, table, end = list[BlockPart](), self.folder.table, self.folder.starts[-1]
+        for start, size, offset in reads:
+            left.extend(self.folder.parts(start, size, offset))
+            if (filling := start + size - end) > 0:
+                filling = min(filling, size)
+                memory[offset + size - filling : offset + size] = bytes(filling)
         while left:
             group = self._group(left)
-            self.ensure(sorted({block for _, blocks in group for block in blocks}))
-            before = {block: self.folder.table.number(block) for _, blocks in group for block in blocks}
-            ready = [(n, blocks) for n, blocks in group if all(map(self.folder.table.has, blocks))]
-            read([n for n, _ in ready])
-            done = {n for n, blocks in ready if all(self.folder.table.number(b) == before[b] for b in blocks)}
-            left = [(n, blocks) for n, blocks in left if n not in done]
+            self.ensure(sorted({part.block for part in group}))
+            before = {part.block: table.number(part.block) for part in group}
+            ready = [part for part in group if table.has(part.block)]
+            self.folder.file.read(memory, ready)
+            done = {part for part in ready if table.number(part.block) == before[part.block]}
+            left = [part for part in left if part not in done]
 
     def ahead(self, blocks: Sequence[int], *, soon: int = 0) -> None:
         """Begin to fetch blocks that will be wanted, in this order; the first `soon` of them before any other."""
@@ -191,18 +200,16 @@ class RemoteStore:
             self._fetcher.close()
         self._fetcher = None
 
-    def _group(self, left: list[tuple[int, range]]) -> list[tuple[int, range]]:
-        """Return the first spans whose blocks, once fetched, stay in a small cache until they are read."""
-        group: list[tuple[int, range]] = []
+    def _group(self, left: list[BlockPart]) -> list[BlockPart]:
+        """Return the first parts whose blocks, once fetched, stay in a small cache until they are read."""
         size, seen = 0, set[int]()
-        for n, blocks in left:
-            new = [block for block in blocks if block not in seen]
-            size += sum(map(self.folder.size, new))
-            if group and size > self._group_bytes:
-                break
-            seen.update(new)
-            group.append((n, blocks))
-        return group
+        for count, part in enumerate(left):
+            if part.block not in seen:
+                size += self.folder.room(part.block)
+                seen.add(part.block)
+            if count and size > self._group_bytes:
+                return left[:count]
+        return left
 
     def _started(self) -> _Fetcher:
         if self._process != os.getpid():
@@ -210,14 +217,14 @@ class RemoteStore:
             self._begin()
         with self._starting:
             if self._fetcher is None or not self._fetcher.is_alive:
-                self._fetcher = _Fetcher(self.url, self.cache, self.limit, self._digest)
+                self._fetcher = _Fetcher(self.url, self.cache, self.limit, self._digest, self._in_slots)
             return self._fetcher
 
 
 class _Fetcher:
     """The fetcher of this process; `ask` is for any of its threads, one after the other."""
 
-    def __init__(self, url: str, cache: Path, limit: int | None, digest: str | None) -> None:
+    def __init__(self, url: str, cache: Path, limit: int | None, digest: str | None, in_slots: bool | None) -> None:
         # as this process finds its modules
         paths = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
@@ -229,7 +236,7 @@ class _Fetcher:
         )
         self._ids, self._asking = itertools.count(), threading.Lock()
         self.close = weakref.finalize(self, _end, self._process)
-        self.folder: str = self.ask("open", url=url, cache=str(cache), limit=limit, digest=digest)
+        self.folder: str = self.ask("open", url=url, cache=str(cache), limit=limit, digest=digest, in_slots=in_slots)
 
     @property
     def is_alive(self) -> bool:

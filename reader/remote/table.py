@@ -15,6 +15,9 @@ _KINDS = 4
 # Before the blocks' numbers: whether the cache is complete, and the count of changes.
 _COMPLETE, _CHANGES, _FIRST = 0, 1, 2
 _NUMBER_BYTES = 8
+# Of a number: 2 bits what is with its block, 37 the count of changes, and 25 its slot, where the cache has slots. The blocks of
+# the largest manifest that is fetched are fewer.
+_SLOT_SHIFT = 39
 
 
 class BlockTable:
@@ -47,12 +50,22 @@ class BlockTable:
 
     def age(self, block: int) -> int:
         """Return the count of changes when the block came last."""
-        return self._numbers[_FIRST + block] // _KINDS
+        return self._numbers[_FIRST + block] % (1 << _SLOT_SHIFT) // _KINDS
 
-    def begin(self, block: int) -> None:
-        """Say that a block is about to be written. For one process at a time."""
+    def slot(self, block: int) -> int:
+        """Return the slot that was named when a block came last."""
+        return self.slot_of(self._numbers[_FIRST + block])
+
+    @staticmethod
+    def slot_of(number: int) -> int:
+        """Return the slot of a block that has this number."""
+        return number >> _SLOT_SHIFT
+
+    def begin(self, block: int, slot: int = 0) -> None:
+        """Say that a block is about to be written, to a slot where the cache has some. For one process at a time."""
         self._numbers[_CHANGES] += 1
-        self._numbers[_FIRST + block] = self._numbers[_CHANGES] * _KINDS + _WRITING
+        # at once: whoever reads the one after a power cut has the other too
+        self._numbers[_FIRST + block] = (slot << _SLOT_SHIFT) + self._numbers[_CHANGES] * _KINDS + _WRITING
 
     def finish(self, block: int) -> None:
         """Say that a block is in the cache; its bytes are on disk."""

@@ -11,8 +11,10 @@ byte, and keeps its state.
               ranks of both nodes, or the server; what was killed is started again, ranks from their states. No batch may
               differ from the local store, and each must have the rows that an uninterrupted run has in it
     full disk a cache on a tmpfs that is smaller than the store: one sentence; as root
-    small     a cache of a third of the store there, and on an overlay above it: two epochs with all rows, and no more on the disk
+    small     a cache of a third of the store there, on an overlay above it, and on a ramfs, which punches no holes: two epochs
+              with all rows, and no more on the disk
 
+With --slots no file system punches holes, so that the caches smaller than the store have slots.
 Prints what was seen and one JSON object last; exits 1 at the first failure.
 """
 
@@ -44,7 +46,7 @@ from reader.format.manifest import PIXELS
 from reader.loading import schedule
 from scripts.benchmarks._shaped_server import started
 from scripts.stress._runs import TrialError
-from scripts.stress._small_disks import full_disk
+from scripts.stress._small_disks import full_disk, punch_no_holes
 
 _NODES = 2
 _SIDE, _BATCH = 32, 16
@@ -63,12 +65,15 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=4, help="of each of two nodes (default: 4)")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--slots", action="store_true", help="no file system punches holes")
     options = parser.parse_args()
     os.environ["LOCAL_WORLD_SIZE"] = str(options.ranks)
     # blocks of an order as small as the store's, and windows of 8
     schedule.BLOCK_BYTES, schedule.WINDOW_BLOCKS = max(1, options.rows // 128) * _SIDE * _SIDE * 3, 8
     try:
         with tempfile.TemporaryDirectory(prefix="pixpack-remote-") as folder:
+            if options.slots:
+                punch_no_holes(Path(folder, "shim"))
             store = _made(Path(folder), options)
             result = {"fetched": _fetched_once(store, Path(folder, "fetched"), options.ranks)}
             result["killed"] = _killed(store, Path(folder, "killed"), options)
@@ -76,7 +81,8 @@ def main() -> int:
     except TrialError as e:
         print(f"remote_test: {e}", file=sys.stderr)
         return 1
-    print(json.dumps({"benchmark": "remote_test", "seed": options.seed, "rows": options.rows} | result))
+    asked = {"seed": options.seed, "rows": options.rows, "slots": options.slots}
+    print(json.dumps({"benchmark": "remote_test"} | asked | result))
     return 0
 
 
@@ -250,6 +256,8 @@ def _killed(store: Path, work: Path, options: argparse.Namespace) -> dict[str, A
             trial.start(rank)
         trial.finish()
         steps, epochs_read = _check_batches(trial)
+        if options.slots != all(next((trial.work / f"node{n}").glob("*.slots"), None) for n in range(_NODES)):
+            raise TrialError("the caches have not the form that is tried")
     kinds = ", ".join(f"{count} {name}" for name, count in sorted(done.items()))
     print(f"{done.total()} kills of {trial.world_size} ranks ({kinds}): {meanwhile} batches between them,")
     print(f"{steps} of {epochs_read} epochs in all; none differs")
