@@ -45,17 +45,29 @@ static int read_all(int descriptor, uint8_t *into, size_t size) {
     return 1;
 }
 
-static int read_open(FileBytes *self, int descriptor, int64_t settled_ns) {
+/* Sets what is to be read of a file: all of it, or a part of the file that it was listed of. */
+static int choose_bytes(FileBytes *self, const struct stat *file, const FilePart *part, off_t *offset) {
+    int64_t size = part ? part->size : file->st_size;
+    *offset = part ? (off_t)part->offset : 0;
+    if (size < 1 || size > MOST_FILE_BYTES || !make_room(self, (size_t)size))
+        return 0;
+    self->size = (size_t)size;
+    return !part || (part->file_size == file->st_size && part->mtime_ns == self->mtime_ns && part->offset >= 0 &&
+                     part->offset <= file->st_size - size);
+}
+
+static int read_open(FileBytes *self, int descriptor, const FilePart *part, int64_t settled_ns) {
+    off_t offset;
     struct timespec begun;
     struct stat before, after;
     int64_t begun_ns, changed_ns;
     clock_gettime(CLOCK_REALTIME, &begun);
-    if (fstat(descriptor, &before) || !S_ISREG(before.st_mode) || before.st_size < 1 || before.st_size > MOST_FILE_BYTES ||
-        !nanoseconds(&begun, &begun_ns) || !nanoseconds(&before.st_mtim, &self->mtime_ns) ||
-        !nanoseconds(&before.st_ctim, &changed_ns) || !make_room(self, (size_t)before.st_size))
+    if (fstat(descriptor, &before) || !S_ISREG(before.st_mode) || !nanoseconds(&begun, &begun_ns) ||
+        !nanoseconds(&before.st_mtim, &self->mtime_ns) || !nanoseconds(&before.st_ctim, &changed_ns) ||
+        !choose_bytes(self, &before, part, &offset))
         return 0;
-    self->size = (size_t)before.st_size;
-    if (!read_all(descriptor, self->bytes, self->size) || fstat(descriptor, &after))
+    if ((offset && lseek(descriptor, offset, SEEK_SET) != offset) || !read_all(descriptor, self->bytes, self->size) ||
+        fstat(descriptor, &after))
         return 0;
     /* ctime too: no program can set it back */
     int64_t latest = changed_ns > self->mtime_ns ? changed_ns : self->mtime_ns;
@@ -64,12 +76,12 @@ static int read_open(FileBytes *self, int descriptor, int64_t settled_ns) {
            after.st_ctim.tv_nsec == before.st_ctim.tv_nsec && begun_ns - latest > settled_ns;
 }
 
-int file_read(FileBytes *self, const char *path, int64_t settled_ns) {
+int file_read(FileBytes *self, const char *path, const FilePart *part, int64_t settled_ns) {
     /* NONBLOCK: opening a FIFO without a writer would wait forever */
     int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (descriptor < 0)
         return 0;
-    int is_read = read_open(self, descriptor, settled_ns);
+    int is_read = read_open(self, descriptor, part, settled_ns);
     close(descriptor);
     return is_read;
 }

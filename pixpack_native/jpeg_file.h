@@ -16,15 +16,20 @@ typedef struct {
     int64_t mtime_ns;
 } FileBytes;
 
+/* A part of a file, which has the size and time that it had when the part was found in it. */
+typedef struct {
+    long long offset, size, file_size, mtime_ns;
+} FilePart;
+
 /* Of a JPEG that says nothing unusual before its first scan: head_bytes stand before that. */
 typedef struct {
     int width, height, has_profile;
     size_t head_bytes;
 } Head;
 
-/* Reads all of a regular file. Returns 0 where anything is unusual: an error, no bytes or too many, a change while it was read or
- * in the settled_ns before. */
-int file_read(FileBytes *self, const char *path, int64_t settled_ns);
+/* Reads all of a regular file, or a part of one where that is not NULL. Returns 0 where anything is unusual: an error, no bytes or
+ * too many, another file than the part was found in, a change while it was read or in the settled_ns before. */
+int file_read(FileBytes *self, const char *path, const FilePart *part, int64_t settled_ns);
 
 void file_free(FileBytes *self);
 

@@ -44,10 +44,10 @@ static void mark(Run *run, int64_t index, int is_reading) {
 }
 
 /* Returns 0 where the file holds neither; png->width is 0 of a JPEG, which is not looked for where nothing inflates. */
-static int read_head(Run *run, const char *path, int64_t index, Head *head, PlainPng *png) {
+static int read_head(Run *run, const char *path, const FilePart *part, int64_t index, Head *head, PlainPng *png) {
     mark(run, index, 1);
     double begun = seconds_now();
-    int is_read = file_read(&run->file, path, run->settled_ns);
+    int is_read = file_read(&run->file, path, part, run->settled_ns);
     run->read_seconds += seconds_now() - begun;
     mark(run, index, 0);
     memset(png, 0, sizeof(*png));
@@ -115,9 +115,14 @@ static PyObject *described(Run *run, const Head *head, int is_png) {
                          (char *)run->file.bytes, head_bytes, is_png ? Py_True : Py_False);
 }
 
-/* Makes the row of one file; returns what is known of it, or NULL: an error, or none where it is left to the caller. */
-static PyObject *make(Run *run, PyObject *path, int64_t index, uint8_t *row) {
-    PyObject *encoded = NULL;
+/* Makes the row of one file, or of a part of one; returns what is known of it, or NULL: an error, or none where it is left to the
+ * caller. */
+static PyObject *make(Run *run, PyObject *input, int64_t index, uint8_t *row) {
+    PyObject *encoded = NULL, *path = input;
+    FilePart part;
+    int is_part = PyTuple_Check(input);
+    if (is_part && !PyArg_ParseTuple(input, "OLLLL", &path, &part.offset, &part.size, &part.file_size, &part.mtime_ns))
+        return NULL;
     if (!PyUnicode_FSConverter(path, &encoded)) {
         PyErr_Clear(); /* a name that no file can have, which the caller words */
         return NULL;
@@ -129,7 +134,7 @@ static PyObject *make(Run *run, PyObject *path, int64_t index, uint8_t *row) {
     int is_right;
     const char *name = PyBytes_AsString(encoded);
     Py_BEGIN_ALLOW_THREADS;
-    is_right = read_head(run, name, index, &head, &png);
+    is_right = read_head(run, name, is_part ? &part : NULL, index, &head, &png);
     Py_END_ALLOW_THREADS;
     Py_DECREF(encoded);
     if (!is_right || !ask_plan(run, &head, &wanted, &place))
@@ -175,6 +180,7 @@ static PyObject *make_all(Run *run, PyObject *paths, long long first) {
 const char photographs_doc[] =
     "photographs(paths, first, plan, sha256, inflate, rows, row_bytes, marks, crc32, settled_ns) -> tuple\n\n"
     "Make the rows of files, up to the first that is no sound and plain JPEG or PNG, into rows = uint8[len(paths), row_bytes].\n\n"
+    "paths: str, or (path, offset, bytes, bytes of the file, its mtime_ns) of a part of a file that is still the same.\n"
     "plan(width, height) returns row()'s arguments from source on, or None. inflate(data, size) returns so many bytes, or None;\n"
     "where it is None, no PNG is served. marks: int64[4] of the image in flight, b'' for none;\n"
     "first is the number of the first file. crc32: of the rows before these. A file that was\n"

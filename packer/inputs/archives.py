@@ -6,6 +6,7 @@ Nothing is unpacked: members are read where they are when their turn comes.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import posixpath
@@ -30,7 +31,7 @@ from packer.inputs.tree import FileCounter, Tree, inputs_of, named_trees
 from packer.options import InputOptions
 from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE
-from packer.sources.tar_headers import ListedMember
+from packer.sources.tar_headers import ListedMember, listed
 from packer.text import counted
 
 # members of these suffixes say something about the image of their key, and are no inputs
@@ -211,15 +212,15 @@ def _as_folder(
     above = _common_above(members)
     trees = named_trees(name.removeprefix(above) for name in members)
     found = inputs_of(trees, images, classes, count, are_classes=are_classes)
-    for split, listed in found.items():
-        listed.root, listed.archives = blank.root, blank.archives
-        for index, name in enumerate(listed.paths):
+    for split, inputs in found.items():
+        inputs.root, inputs.archives = blank.root, blank.archives
+        for index, name in enumerate(inputs.paths):
             inside = f"{above}{split}/{name}" if split else above + name
             member, refusal = members[inside]
-            listed.members.values.extend(member)
-            listed.paths[index] = f"{blank.archives[member.archive].path}/{inside}"
+            inputs.members.values.extend(member)
+            inputs.paths[index] = f"{blank.archives[member.archive].path}/{inside}"
             if refusal:
-                listed.refused[index] = refusal
+                inputs.refused[index] = refusal
     return found
 
 
@@ -231,7 +232,13 @@ def _splits(names: Iterable[str]) -> list[str]:
 
 
 def _is_left_out(name: str) -> bool:
-    return bool(junk_above(name)) or is_junk_file(name.rpartition("/")[2])
+    folder, slash, base = name.rpartition("/")
+    return _is_junk_folder(folder + slash) or is_junk_file(base)
+
+
+@functools.lru_cache(1024)
+def _is_junk_folder(folder: str) -> bool:
+    return bool(junk_above(folder))
 
 
 def list_members(path: Path) -> dict[str, Member]:
@@ -240,7 +247,7 @@ def list_members(path: Path) -> dict[str, Member]:
         with zipfile.ZipFile(path) as file:
             return {name: _zip_member(info)[0] for name, info in _zip_members(file)[0].items()}
     with tarfile.open(path, "r:", tarinfo=ListedMember) as tar:
-        return {_inside(info.name): _tar_member(0, info) for info in tar}
+        return {_inside(info.name): _tar_member(0, info) for info in listed(tar)}
 
 
 def _empty(paths: list[Path]) -> Inputs:
@@ -267,8 +274,7 @@ _Sample = tuple[str, Member, str | None, _SampleLabels]
 def _tar_samples(path: Path, number: int, count: FileCounter) -> Iterator[_Sample]:
     """Yield name, member, refusal and labels of each input, in the order of the members.
 
-    Labels are complete at the tar's end: the members of a key may stand anywhere. Those without an image, such as
-    annotations.json, are not read.
+    Labels are complete at the tar's end: the members of a key may stand anywhere. Those without an image are not read.
     """
     records: dict[str, _SampleLabels] = {}
     # labels whose image has not come
@@ -303,8 +309,7 @@ def _tar_members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
     size_bytes, last = path.stat().st_size, "its beginning"
     try:
         with tarfile.open(path, "r:", tarinfo=ListedMember) as tar:
-            for info in tar:
-                tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
+            for info in listed(tar):
                 last = info.name
                 if info.offset_data + info.size > size_bytes and info.isreg():
                     raise tarfile.ReadError("the member's data are not all there")

@@ -36,6 +36,10 @@ Plan = tuple[Pair, Pair, Pair, Pair, int]
 Made = tuple[int, int, str, int, int, bytes, bool]
 
 
+# A file; or its path, the offset and bytes of a part of it, and the (size, mtime_ns) that it had when the part was found
+Input = str | tuple[str, int, int, int, int]
+
+
 class PhotographsOf(Protocol):
     """Makes the rows of files in one call, up to the first that is anything but plain and sound, in a file at rest.
 
@@ -49,7 +53,7 @@ class PhotographsOf(Protocol):
 
     def __call__(
         self,
-        paths: list[str],
+        paths: list[Input],
         first: int,
         plan: Callable[[int, int], Plan | None],
         sha256: Callable[[memoryview], Any],

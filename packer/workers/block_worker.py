@@ -256,13 +256,13 @@ class ImageRows:
             self._fetcher.forget(start, stop)
 
     def photographs(self, rows: RowBuffer) -> Photographs | None:
-        """Return what makes photographs below the root into rows of one size, where there are no masks and nothing is reused."""
+        """Return what makes photographs of files and tars into rows of one size, without masks, where nothing is reused."""
         job = self._job
-        if job.archives or job.has_masks or self._reused is not None or self._fetcher is not None:
+        if job.has_masks or self._reused is not None or self._fetcher is not None:
             return None
         if not isinstance(rows, EqualRowBuffer) or not isinstance(self._decoder, Decoder):
             return None
-        return Photographs.of(job.root, self._decoder, rows, self._in_flight.memory, self._clock)
+        return Photographs.of(job.root, job.archives, self._decoder, rows, self._in_flight.memory, self._clock)
 
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and all else that is known of an input; raises DecodeError."""

@@ -1,4 +1,4 @@
-"""Photographs in local files that become rows by the compiled part, several a call: no Python runs between one and the next.
+"""Photographs in local files and tars that become rows by the compiled part, several a call, without Python between two.
 
 Makes no decision about any other image: what the compiled part leaves, `block_worker.py` attempts by itself.
 """
@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from packer.clock import StageClock
-from packer.pixels.compiled import Made, PhotographsOf
+from packer.pixels.compiled import Input, Made, PhotographsOf
 from packer.pixels.decode import Decoder, is_photograph
 from packer.pixels.formats import jpeg
 from packer.sources import local
+from packer.sources.members import RAW, Archive, Member
 from packer.store.blocks import Result, Task
 from packer.workers.row_buffers import EqualRowBuffer
 from reader.format.samples import Sample
@@ -34,24 +35,40 @@ class Photographs:
 
     Args:
         root: the folder that paths start from.
+        archives: those that tasks have members of.
         decoder: what makes the rows of all other images, by the same rules.
         rows: where they go.
         marks: int64[4] of the image in flight, or empty.
     """
 
     def __init__(
-        self, made_by: PhotographsOf, root: str, decoder: Decoder, rows: EqualRowBuffer, marks: Any, clock: StageClock
+        self,
+        made_by: PhotographsOf,
+        root: str,
+        archives: tuple[Archive, ...],
+        decoder: Decoder,
+        rows: EqualRowBuffer,
+        marks: Any,
+        clock: StageClock,
     ) -> None:
-        self._made_by, self._root, self._decoder, self._rows = made_by, root, decoder, rows
+        self._made_by, self._root, self._archives, self._decoder, self._rows = made_by, root, archives, decoder, rows
         self._marks, self._clock, self._at_once, self._spare_pngs = marks, clock, 1, _LEFT_PNGS
         self._plan = functools.lru_cache(_PLANS)(decoder.plan)
 
     @classmethod
-    def of(cls, root: str, decoder: Decoder, rows: EqualRowBuffer, marks: Any, clock: StageClock) -> Photographs | None:
+    def of(
+        cls,
+        root: str,
+        archives: tuple[Archive, ...],
+        decoder: Decoder,
+        rows: EqualRowBuffer,
+        marks: Any,
+        clock: StageClock,
+    ) -> Photographs | None:
         """Return what makes photographs below root into rows; None where the compiled part makes no such rows."""
         if decoder.photographs is None or marks is None:
             return None
-        return cls(decoder.photographs, root, decoder, rows, marks, clock)
+        return cls(decoder.photographs, root, archives, decoder, rows, marks, clock)
 
     def begin(self, task: Task, index: int, begun: int, may_begin: Callable[[int], bool]) -> int:
         """Begin as many inputs from index on as one call makes; begun is the first that has not, and so is what it returns."""
@@ -65,12 +82,12 @@ class Photographs:
         first, stop = start - task.start, min(begun, self._stop(task, start)) - task.start
         if stop <= first:
             return 0
-        paths = [os.path.join(self._root, path) for path in task.paths[first:stop]]
-        memory = self._rows.room(result, len(paths))
+        inputs = [self._input(task, n) for n in range(first, stop)]
+        memory = self._rows.room(result, len(inputs))
         self._clock.enter("decode")
         begun_seconds = time.perf_counter()
         made, crc32, sums, seconds = self._made_by(
-            paths,
+            inputs,
             start,
             self._plan,
             hashlib.sha256,
@@ -85,25 +102,38 @@ class Photographs:
             self._clock.charge(stage, share)
         self._clock.enter("other")
         spent = time.perf_counter() - begun_seconds
-        self._at_once = max(1, min(_AT_ONCE, int(_CALL_SECONDS * len(paths) / spent)))
+        self._at_once = max(1, min(_AT_ONCE, int(_CALL_SECONDS * len(inputs) / spent)))
         self._rows.add_made(result, len(made), crc32, sums)
         for n, known in enumerate(made, start=first):
-            self._add(result, task.paths[n], task.targets[n], known)
-        if len(made) < len(paths) and paths[len(made)].lower().endswith(".png"):
+            self._add(result, task, n, known)
+        if len(made) < len(inputs) and task.paths[first + len(made)].lower().endswith(".png"):
             self._spare_pngs -= 1
         return len(made)
 
     def _stop(self, task: Task, start: int) -> int:
         """Return the input behind those from start on that one call may make: names of photographs, and not too many."""
         most = min(task.stop, start + self._at_once)
-        others = (i for i in range(start, most) if i in task.refused or not self._may_serve(task.paths[i - task.start]))
+        others = (i for i in range(start, most) if i in task.refused or not self._may_serve(task, i - task.start))
         return next(others, most)
 
-    def _may_serve(self, path: str) -> bool:
-        return is_photograph(path) or (self._spare_pngs > 0 and path.lower().endswith(".png"))
+    def _may_serve(self, task: Task, n: int) -> bool:
+        path = task.paths[n]
+        is_named = is_photograph(path) or (self._spare_pngs > 0 and path.lower().endswith(".png"))
+        # a zip's members stand behind headers, and have checksums
+        return is_named and (not task.members or Member(*task.members[n]).method == RAW)
 
-    def _add(self, result: Result, path: str, target: Any, known: Made) -> None:
+    def _input(self, task: Task, n: int) -> Input:
+        """Return where the bytes of an input are."""
+        if not task.members:
+            return os.path.join(self._root, task.paths[n])
+        member = Member(*task.members[n])
+        archive = self._archives[member.archive]
+        path = os.path.join(self._root, archive.path)
+        return path, member.offset, member.size_bytes, archive.size_bytes, archive.mtime_ns
+
+    def _add(self, result: Result, task: Task, n: int, known: Made) -> None:
         """Record one row."""
+        path, target = task.paths[n], task.targets[n]
         size_bytes, mtime_ns, sha256, width, height, head, is_png = known
         header = jpeg.read_header(head) if head else None
         done = self._decoder.done(width, height, header.icc if header else b"", is_png=is_png)
@@ -111,7 +141,9 @@ class Photographs:
         y0, x0, y1, x1 = content = self._decoder.content(width, height)
         result.inputs += 1
         result.rows += 1
-        result.sources.append((size_bytes, mtime_ns))
+        # of a member, those of its archive
+        file_bytes = self._archives[task.members[n][0]].size_bytes if task.members else size_bytes
+        result.sources.append((file_bytes, mtime_ns))
         result.source_bytes += size_bytes
         result.samples.append(Sample(path, target, size_bytes, sha256, width, height, done).encode())
         result.pixel_count += (y1 - y0) * (x1 - x0)

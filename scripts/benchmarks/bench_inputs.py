@@ -1,7 +1,7 @@
 """What bounds packing of other inputs than photographs of 500 x 375: of large ones, of small ones, of very many?
 
     python -m scripts.benchmarks.bench_inputs large   photographs of 4000 x 3000, with DCT scaling and with --exact
-    python -m scripts.benchmarks.bench_inputs small   60,000 PNGs of 32 x 32, beside merely reading and merely decoding them
+    python -m scripts.benchmarks.bench_inputs small   60,000 PNGs of 32 x 32 and a tar of them, beside reading and decoding them
     python -m scripts.benchmarks.bench_inputs icc     photographs of 500 x 375 without ICC profile, with sRGB's, with Display P3's
     python -m scripts.benchmarks.bench_inputs many    list a million files, then pack 1,000 and all of them: seconds and memory
 
@@ -17,6 +17,7 @@ import os
 import statistics
 import struct
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable
@@ -101,17 +102,24 @@ def large(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
 
 
 def small(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
-    """Pack small PNGs beside reading them, and reading and decoding them, in as many processes."""
+    """Pack small PNGs, and a tar of them, beside reading them, and reading and decoding them, in as many processes."""
     images = drawn(work / "images", count, SMALL, "png")
     inputs = scan(images)[""]
     paths = [images / name for name in inputs.paths]
+    archive = work / "images.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(images, arcname=".", filter=None)
     job = Job(images, work, paths, inputs.paths, [], [], SMALL[0], workers)
     ways = {
         "read": lambda: in_processes(job, read_alone) and {},
         "row": lambda: in_processes(job, make_rows) and {},
+        "tar": lambda: pack(archive, work / "tar", SMALL[0], workers),
         "pack": lambda: pack(images, work / "pack", SMALL[0], workers),
     }
-    return rates(*rates_in_turns(ways, count, runs), ours="pack")
+    found = rates(*rates_in_turns(ways, count, runs), ours="pack")
+    if not np.array_equal(*(np.fromfile(work / name / PIXELS, np.uint8) for name in ("tar", "pack"))):
+        raise BenchError("the rows of the tar are not those of the folder.")
+    return found
 
 
 def icc(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:

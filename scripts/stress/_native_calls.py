@@ -111,9 +111,16 @@ def _photographs(native: Any, folder: Path, contents: list[bytes], plan: tuple[A
     for number, content in enumerate(contents):
         paths.append(str(folder / f"{number}.jpg"))
         Path(paths[-1]).write_bytes(content)
+    inputs: list[Any] = [*paths]
+    if len(contents) > 1:
+        # one is a part of a file, as in a tar
+        parts = folder / "parts"
+        parts.write_bytes(b"".join(contents))
+        status = parts.stat()
+        inputs[1] = str(parts), len(contents[0]), len(contents[1]), status.st_size, status.st_mtime_ns
     rows, marks = bytearray(len(paths) * row_bytes), bytearray(32)
     arguments = lambda *_: plan, hashlib.sha256, None, rows, row_bytes, marks, 0, -(10**18)
-    made, crc32, _, _ = native.photographs(paths, 0, *arguments)
+    made, crc32, _, _ = native.photographs(inputs, 0, *arguments)
     assert crc32 == zlib.crc32(rows[: len(made) * row_bytes])
     for number, (known, content) in enumerate(zip(made, contents, strict=False)):
         assert rows[number * row_bytes : (number + 1) * row_bytes] == native.row(content, *plan)

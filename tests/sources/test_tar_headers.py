@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from packer.sources import tar_headers
 from packer.sources.tar_headers import ListedMember
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -54,7 +55,7 @@ def listed(data: bytes, kind: type[tarfile.TarInfo]) -> list[Any] | str:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:", tarinfo=kind) as tar:
             return [
                 (info.name, info.size, info.offset, info.offset_data, info.isreg(), info.isdir(), info.issparse())
-                for info in tar
+                for info in (tar_headers.listed(tar) if kind is ListedMember else tar)
             ] + [tar.offset]
     except tarfile.TarError as e:
         return f"{type(e).__name__}: {e}"
@@ -65,6 +66,53 @@ def test_members_are_those_of_tarfile(form: int) -> None:
     data = written(form)
     assert listed(data, ListedMember) == listed(data, tarfile.TarInfo)
     assert len(listed(data, ListedMember)) == len(members()) + 1
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        b"28 mtime=1700000000.123456\n",
+        b"9 uid=12\n12 comment=\n",
+        b"11 path=b\n",
+        b"10 size=3\n",
+        b"15 hdrcharset=\n",
+        b"9 uid=12",
+        b"99 uid=12\n",
+        b"0 uid=12\n",
+        b"-9 uid=12\n",
+        b"uid=12\n",
+        b"9 uid=12\n\0\0\0",
+        b"",
+    ],
+)
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_records_of_pax_are_those_of_tarfile(records: bytes, kind: bytes) -> None:
+    head, member = tarfile.TarInfo("records"), tarfile.TarInfo("a.jpg")
+    head.type, head.size, member.size = kind, len(records), 5
+    blocks = head.tobuf(tarfile.USTAR_FORMAT) + records + bytes(-len(records) % 512) if records else b""
+    data = member.tobuf(tarfile.USTAR_FORMAT) + bytes(512) + blocks
+    data += member.tobuf(tarfile.USTAR_FORMAT) + bytes(512 + 1024)
+    assert listed(data, ListedMember) == listed(data, tarfile.TarInfo)
+
+
+def test_plain_members_are_not_read_by_tarfile(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    following = tarfile.TarFile.next
+
+    def counted(tar: Any) -> Any:
+        read.append(tar.offset)
+        return following(tar)
+
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for number in range(20):
+            member = tarfile.TarInfo(f"{number}.jpg")
+            member.size, member.mtime = 600, number + 0.25
+            tar.addfile(member, io.BytesIO(bytes(600)))
+    monkeypatch.setattr(tarfile.TarFile, "next", counted)
+    assert len(listed(file.getvalue(), ListedMember)) == 21
+    # as it is opened, the first again, and the end
+    assert len(read) == 3
 
 
 def test_a_size_of_base_256_is_read() -> None:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from conftest import photo
 from PIL import Image, ImageCms
 
 from packer import pack
+from packer.errors import SourceChangedError
+from packer.inputs.scan import scan
 from packer.options import RowOptions
 from packer.pixels import compiled
 from packer.pixels.decode import Decoder
@@ -259,6 +262,50 @@ def test_a_file_changed_lately_is_left_to_where_it_is_read_twice(mixed: Path, mo
         assert (result.rows, served) == (2, count)
 
 
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_members_of_a_tar_are_made_as_one_by_one(
+    mixed: Path, tmp_path: Path, form: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+    with tarfile.open(tmp_path / "all.tar", "w", format=form) as tar:
+        tar.add(mixed, arcname="images")
+        tar.addfile(tarfile.TarInfo("images/nothing.jpg"))
+    inputs = scan(tmp_path / "all.tar")[""]
+    task = Task(0, 0, inputs.paths, [*range(len(inputs))], inputs.members.tolist(), inputs.refused)
+    job = PackJob(str(inputs.root), "", Geometry(32, 32), RowOptions(max_pixels=300_000), archives=inputs.archives)
+    singly, rows, _ = decoded(job, task, at_once=0)
+    for at_once in (1, 8):
+        found, pixels, served = decoded(job, task, at_once=at_once)
+        assert (found, pixels) == (singly, rows)
+        assert served > 12
+    assert {os.path.basename(reject["path"]) for reject in singly.rejects} >= {"cut.jpg", "fifo.jpg", "nothing.jpg"}
+    # one that is not the listed one is left, and refused where it is read
+    with open(tmp_path / "all.tar", "ab") as file:
+        file.write(bytes(512))
+    with pytest.raises(SourceChangedError, match="was changed since it was listed"):
+        decoded(job, task, at_once=8)
+
+
+def test_a_part_of_a_file_that_is_not_there_is_left(mixed: Path, tmp_path: Path) -> None:
+    data = (mixed / "00.jpg").read_bytes()
+    path = tmp_path / "parts"
+    path.write_bytes(b"before" + data + b"behind")
+    size_bytes, mtime_ns = len(data) + 12, path.stat().st_mtime_ns
+    right = (str(path), 6, len(data), size_bytes, mtime_ns)
+    made = call([right], bytearray(576))[0]
+    assert made[0][:3] == (len(data), mtime_ns, hashlib.sha256(data).hexdigest())
+    largest = (1 << 63) - 1
+    for n, values in enumerate(
+        ((-1, 13, largest, -largest), (0, -1, len(data) + 7, largest), (0, size_bytes + 1), (0, 1))
+    ):
+        for value in values:
+            wrong = (*right[: n + 1], value, *right[n + 2 :])
+            assert call([wrong], bytearray(576))[0] == []
+    for odd in ((str(path), 6), (str(path), 6, len(data), "long", 0)):
+        with pytest.raises(TypeError):
+            call([odd], bytearray(576))
+
+
 def test_inputs_that_are_asked_back_are_not_begun(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
     worker = BlockWorker(PackJob(str(mixed), "", Geometry(32, 32), RowOptions()))
@@ -334,7 +381,7 @@ def test_other_rows_are_made_one_by_one(mixed: Path, options: dict[str, Any]) ->
 # -- the call
 
 
-def call(paths: list[str], rows: Any, **changed: Any) -> Any:
+def call(paths: list[Any], rows: Any, **changed: Any) -> Any:
     arguments = {
         "first": 0,
         "plan": lambda width, height: ((width, height), (16, 12), (0, 0), (16, 12), 2),
