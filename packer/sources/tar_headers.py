@@ -1,4 +1,4 @@
-"""Headers of a tar's members: of plain ones only what a listing asks for, in a fifth of tarfile's time; others are tarfile's."""
+"""Headers of a tar's members: of plain ones only what a listing asks for, without tarfile's steps; others are tarfile's."""
 
 from __future__ import annotations
 
