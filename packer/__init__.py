@@ -6,7 +6,7 @@ Names load on first use (PEP 562), so that `pack --help` stays fast and worker p
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer.version import __version__
 
@@ -75,7 +75,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'packer' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -6,15 +6,15 @@ import math
 import operator
 import os
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import SupportsIndex
 
 from packer.errors import OptionsError
 from reader.format.tensors import JPEG, ZSTD, jpeg_quality
 from reader.format.urls import is_url
 
 
-def parsed_size(size: Any) -> tuple[int, int] | None:
+def parsed_size(size: int | str | Iterable[SupportsIndex] | None) -> tuple[int, int] | None:
     """Return (height, width) from pixels, a pair or text; None stays None. Raises OptionsError."""
     if size is None:
         return None

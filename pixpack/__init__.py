@@ -5,7 +5,7 @@ Names load on first use (PEP 562): `import pixpack` imports neither torch nor nu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import packer
 import reader
@@ -18,7 +18,7 @@ __version__ = packer.__version__
 __all__ = sorted([*packer.__all__, *reader.__all__])
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     for home in (packer, reader):
         if name in home.__all__:
             value = getattr(home, name)

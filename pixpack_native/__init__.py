@@ -5,13 +5,13 @@ May be missing: who calls it does the same in Python. It imports neither of them
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 # as native.c has it; both change with the functions
 INTERFACE = 10
 
 
-def functions() -> Any:
+def functions() -> ModuleType:
     """Import the module of the compiled functions.
 
     Raises:

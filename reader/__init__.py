@@ -10,7 +10,7 @@ Names load on first use (PEP 562): importing `reader` or `reader.format.manifest
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from reader.dataset.columns import ColumnDataset
@@ -164,7 +164,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'reader' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

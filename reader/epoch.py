@@ -64,7 +64,7 @@ def beside_loop(runs: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reading(source: Any) -> Iterator[None]:
+def reading(source: object) -> Iterator[None]:
     """Let crops that run inside read rows from a source; None: from their batch."""
     token = row_source.set(source)
     try:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +33,7 @@ class MissingLibraryError(StoreError, ImportError):
     """zstandard is not installed."""
 
 
-def library() -> Any:
+def library() -> ModuleType:
     """Return the module zstandard.
 
     Raises:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy.typing as npt
 import torch
@@ -181,7 +181,7 @@ class CompressedRows(TensorClass):
     """Names, in the files of a store of compressed rows, what no tensordict can load: `MemmapDataset` unpacks them."""
 
     @classmethod
-    def _load_memmap(cls, *args: Any, **options: Any) -> NoReturn:
+    def _load_memmap(cls, *args: object, **options: object) -> NoReturn:
         raise StoreError(NEEDS_RAW)
 
 
@@ -215,16 +215,14 @@ def map_store(root: Path, manifest: Manifest, pixels: torch.Tensor | None = None
         StoreError: a file's size is not what the manifest says.
     """
     tensors = {}
-    for name, path in manifest.tensor_paths().items():
-        spec = manifest.tensors[name]
-        shape = (manifest.count(name), *spec.row_shape)
+    for (name, path), spec in zip(manifest.tensor_paths().items(), manifest.tensors.values(), strict=True):
         if name == "pixels" and manifest.compression:
             # the shape that the rows have unpacked, without memory: nothing can read it
             tensors[name] = torch.empty(manifest.pixel_shape, dtype=torch.uint8, device="meta")
         elif name == "pixels" and pixels is not None:
-            tensors[name] = pixels.view(shape)
+            tensors[name] = pixels.view(manifest.pixel_shape)
         else:
-            tensors[name] = map_tensor(root / path, getattr(torch, spec.dtype), shape)
+            tensors[name] = map_tensor(root / path, getattr(torch, spec.dtype), (manifest.count(name), *spec.row_shape))
     return store_of(manifest, tensors)
 
 
@@ -360,11 +358,13 @@ def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
 
 def columns_of(batch: Batch, tensors: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
     """Return some tensors of a batch on the CPU by their names in the manifest, as views [n, ...]."""
-    found = {}
-    for name in tensors:
-        held: Any = batch.extras if name.startswith("extras/") else batch
-        found[name] = held.get(name.removeprefix("extras/")).numpy()
-    return found
+    return {name: tensor_of(batch, name).numpy() for name in tensors}
+
+
+def tensor_of(batch: Batch, name: str) -> torch.Tensor:
+    """Return a tensor of a batch by its name in the manifest, which it has."""
+    held = batch.extras if name.startswith("extras/") else batch
+    return cast(torch.Tensor, cast(TensorDict, held).get(name.removeprefix("extras/")))
 
 
 def map_tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

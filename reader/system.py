@@ -11,7 +11,10 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
 
 # Pages looked at: the share is then known to about 6 %.
 _PROBES = 256
@@ -215,7 +218,7 @@ def punch_hole(descriptor: int, start: int, size_bytes: int) -> None:
 
 
 @functools.cache
-def _libc() -> Any:
+def _libc() -> ctypes.CDLL | None:
     if not sys.platform.startswith("linux"):
         return None
     import ctypes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from packer.options import ENGINES, ON_ERROR, RunOptions
 class Range(click.FloatRange):
     """A number within bounds; nan, which is neither below nor above one, is not."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse the number; as a usage error where it is out of bounds."""
         number = super().convert(value, param, ctx)
         if number != number:
@@ -30,7 +31,9 @@ class Range(click.FloatRange):
 class StorePath(click.Path):
     """A path or URL; "" is none: as a folder it would be the current one, as a URL the root."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
         """Return what is named; as a usage error where nothing is, as of a variable that a script did not set."""
         if value == "":
             self.fail("it is empty, expected a path or URL.", param, ctx)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +14,8 @@ from packer.cli import messages
 from reader.format.shown import redacted, shown_lines
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from packer.operations.transfer.copy import CopyReport
     from packer.report import PackReport
 
@@ -21,7 +23,9 @@ EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 
 
-def print_report(report: Any, text: str, *, as_json: bool, quiet: bool, notes: Iterable[str] = ()) -> None:
+def print_report(
+    report: DataclassInstance, text: str, *, as_json: bool, quiet: bool, notes: Iterable[str] = ()
+) -> None:
     """Print a report, a dataclass, as JSON or as this text, then the notes on stderr."""
     if as_json:
         say_json(dataclasses.asdict(report))

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from packer.report import Progress
@@ -23,6 +23,24 @@ _NARROW_BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining}{postfix}"
 _LEAST_COLUMNS = 20
 
 
+class _Bar(Protocol):
+    """What is used of a tqdm."""
+
+    n: int
+    initial: int
+    total: int | None
+    ncols: int
+    bar_format: str | None
+    postfix: str | None
+    format_dict: dict[str, float]
+
+    def update(self, n: int) -> object: ...
+
+    def set_postfix_str(self, s: str, refresh: bool = True) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class ProgressBar:
     """Progress of a command on stderr: a tqdm line where that is a terminal, a new one for each stage; else plain lines.
 
@@ -37,7 +55,7 @@ class ProgressBar:
         self._hidden = hidden or sys.stderr is None
         self._unit = unit
         self._lines = None if self._hidden or sys.stderr.isatty() else _Lines(clock)
-        self._bar: Any = None
+        self._bar: _Bar | None = None
         self._stage, self._is_waiting = "", False
 
     def __enter__(self) -> ProgressBar:
@@ -85,7 +103,7 @@ class ProgressBar:
             bar.bar_format = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
             self._move(bar, round(100 * share))
 
-    def _show_waiting(self, bar: Any, what: str) -> None:
+    def _show_waiting(self, bar: _Bar, what: str) -> None:
         """Show instead of the bar what cannot be read now; of a long path its end."""
         room = max(_LEAST_COLUMNS, bar.ncols - len(f"{self._stage}, {_WAITING}") - 1)
         what = what if len(what) <= room else f"...{what[3 - room :]}"
@@ -96,10 +114,10 @@ class ProgressBar:
     def _unit_of(self, stage: str) -> str:
         return "B" if "allocate" in stage else self._unit
 
-    def _move(self, bar: Any, done: int) -> None:
+    def _move(self, bar: _Bar, done: int) -> None:
         bar.update(done - bar.n)
 
-    def _stage_bar(self, stage: str, total: int, done: int = 0) -> Any:
+    def _stage_bar(self, stage: str, total: int, done: int = 0) -> _Bar:
         """Return the bar of a stage; done: what an earlier run had done, which is no speed of this one."""
         if self._bar is None or stage != self._stage:
             from tqdm import tqdm

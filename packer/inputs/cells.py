@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from reader.format.fields import Json
+
 # a leading zero makes a name: 007 is not 7
 INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
@@ -52,7 +54,7 @@ def is_number(value: object, *more: type) -> bool:
     return type(value) in (int, float, *more)
 
 
-def parsed(cell: object) -> Any:
+def parsed(cell: object) -> Json:
     """Return what a cell means: an int64, a float, other text, a list of those where ; separates them, None if empty."""
     if isinstance(cell, str):
         text = cell.strip()
@@ -117,7 +119,7 @@ def _pieces(cell: object) -> list[Any]:
     return cell if isinstance(cell, list) else [cell]
 
 
-def _replaced(cell: object, is_missing: Callable[[Any], bool]) -> Any:
+def _replaced(cell: object, is_missing: Callable[[Any], bool]) -> object:
     """Return a cell with None where it is missing, or where pieces of it are; as it is where nothing is."""
     if not isinstance(cell, list) and not (isinstance(cell, str) and ";" in cell):
         return None if is_missing(cell) else cell

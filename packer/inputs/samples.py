@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.sources.members import Archive, Member
+from reader.format.fields import Json
 from reader.format.manifest import FurtherTarget
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Column:
         """Shape of one input's numbers: () or (count,)."""
         return () if self.count is None else (self.count,)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Json:
         if self.count is None:
             return self.values[index]
         return self.values[index * self.count : (index + 1) * self.count].tolist()

@@ -86,14 +86,15 @@ def class_sheet(out: str | os.PathLike[str], count: int, *, fetch: Fetch = _no_f
 def _sheet(
     overlay: Overlay,
     manifest: Manifest,
-    pixels: Any,
+    pixels: object,
     targets: npt.NDArray[Any],
     chosen: Sequence[int | None],
     columns: int,
 ) -> Image.Image:
     """Draw rows as labeled tiles, so many in a line; None leaves a gap."""
     side = _TILE if overlay.is_empty else _TILE_WITH_LABELS
-    tile = (side, side) if manifest.has_own_sizes else _scaled(manifest.width, manifest.height, side)
+    height, width = manifest.kind.common_sides(manifest.largest) or (side, side)
+    tile = _scaled(width, height, side)
     step_x, step_y = tile[0] + _MARGIN, tile[1] + _CAPTION + _MARGIN
     lines = -(-len(chosen) // columns)
     sheet = Image.new("RGB", (columns * step_x + _MARGIN, lines * step_y + _MARGIN), _PAPER)
@@ -158,7 +159,7 @@ def _open(out: str | os.PathLike[str]) -> tuple[Manifest, Any, npt.NDArray[Any]]
     """Return a store's manifest, what gives uint8[H, W, C] of a row by its number, and the targets."""
     manifest = check_store(out)
     shape = (manifest.rows, manifest.height, manifest.width, manifest.channels)
-    pixels: Any = stored_rows(Path(out), manifest)
+    pixels: object = stored_rows(Path(out), manifest)
     if isinstance(pixels, EqualRows):
         pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape)
     return manifest, pixels, mapped_tensor(Path(out), manifest, "targets")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -187,7 +187,7 @@ def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:
     return array.astype(np.int64).reshape(-1)
 
 
-def _row(value: Any, count: int) -> int:
+def _row(value: SupportsIndex, count: int) -> int:
     """Return a row's number; a mask of bools is none, and numbers are checked before any array refuses their size."""
     if isinstance(value, bool):
         raise TypeError("it has bools")
@@ -218,7 +218,7 @@ def _listed(classes: str | os.PathLike[str] | Sequence[str], path: Path, manifes
     return names
 
 
-def _integer(name: str, value: Any, *, least: int) -> int:
+def _integer(name: str, value: SupportsIndex, *, least: int) -> int:
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:

@@ -35,6 +35,7 @@ from packer.store.out_folder import resolved_out
 from packer.workers.block_worker import Attempt, PackJob
 from packer.workers.processes import InFlight
 from packer.workers.row_buffers import RowBuffer
+from reader.format.fields import Json
 from reader.format.manifest import TARGET_DTYPES
 from reader.format.samples import Sample
 
@@ -102,7 +103,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         raise OptionsError(f"there are {len(names)} classes, the first target has {kind.count} values.")
     inputs = Inputs(Path("."), classes=names if kind.name != "regression" else (), target_kind=kind.name)
     inputs.paths = list(map(str, range(len(dataset))))
-    blank: Any = -1 if kind.count is None else [0] * kind.count
+    blank: object = -1 if kind.count is None else [0] * kind.count
     inputs.targets = Column.of(kind.dtype, [blank] * len(dataset), kind.count)
     inputs.roots = _roots(dataset)
     inputs.identity = hashlib.sha256(first.tobytes() + repr(first_target).encode()).hexdigest()
@@ -139,7 +140,7 @@ class _Kind:
         """The store's dtype for targets of this kind."""
         return TARGET_DTYPES[self.name]
 
-    def checked(self, target: Any, class_count: int) -> Any:
+    def checked(self, target: Json, class_count: int) -> object:
         """Return a target as samples.jsonl has it; raises DecodeError where it is of another kind."""
         values = target if isinstance(target, list) else [target]
         if self.name == "class":
@@ -191,7 +192,7 @@ class DatasetRows:
         """Fill in the row and the line of an item; raises DecodeError."""
         job, path = self._job, task.paths[index - task.start]
 
-        def read() -> Any:
+        def read() -> object:
             """Get the item; an error of the disk that it is on is none of the item."""
             try:
                 return job.dataset[int(path)]
@@ -278,7 +279,7 @@ def _image(value: object) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def _plain(target: object) -> Any:
+def _plain(target: object) -> object:
     """Return a target as Python's own number, or a list of those; None is no class."""
     array = _array(target)
     if array is not None:

@@ -41,7 +41,7 @@ def takes(
         signature = inspect.Signature([*first, *inspect.signature(make).parameters.values()])
 
         @functools.wraps(function)
-        def called(*arguments: Any, **keywords: Any) -> Result:
+        def called(*arguments: object, **keywords: object) -> Result:
             given = signature.bind(*arguments, **keywords).arguments
             a, b = (given.pop(parameter.name) for parameter in first)
             return function(a, b, cast(Any, make)(**given))

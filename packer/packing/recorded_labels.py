@@ -22,6 +22,7 @@ from packer.options import PackOptions
 from packer.store.row_files import EXTRAS
 from packer.text import names_difference, some
 from packer.values import allowed_share
+from reader.format.fields import Json
 from reader.format.manifest import Manifest
 from reader.format.samples import read_samples
 
@@ -294,7 +295,7 @@ def _listed_again(paths: Sequence[str]) -> dict[str, list[int]]:
     return again
 
 
-def _meaning(target: Any, kind: str, classes: Sequence[str]) -> Any:
+def _meaning(target: Json, kind: str, classes: Sequence[str]) -> object:
     """Return what a target says, whatever numbers the classes have."""
     if kind == "class":
         return classes[target] if 0 <= target < len(classes) else None

@@ -10,6 +10,7 @@ import functools
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, Protocol
 
 from packer.pixels.formats import jpeg
@@ -60,7 +61,7 @@ class PhotographsOf(Protocol):
         inflate: Callable[[bytes, int], bytes | None] | None,
         rows: memoryview,
         row_bytes: int,
-        marks: Any,
+        marks: object,
         crc32: int,
         settled_ns: int,
         /,
@@ -127,7 +128,7 @@ def native() -> Native:
     return replace(known, row=built.row, photographs=getattr(built, "photographs", None), huffman=_huffman(built, own))
 
 
-def _huffman(built: Any, own: str) -> str:
+def _huffman(built: ModuleType, own: str) -> str:
     """Decode Huffman codes in the compiled part where it was built so, for the libjpeg-turbo that it runs with."""
     if not built.use_huffman(True):
         return "libjpeg-turbo"

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from fractions import Fraction
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from packer.errors import FfmpegError, NotRequantized
@@ -59,7 +60,7 @@ class InProcess:
         import av.filter
 
         av.logging.set_level(None)
-        self._av: Any = av
+        self._av: ModuleType = av
 
     def versions(self) -> dict[str, str | None]:
         """Return the versions of PyAV and FFmpeg."""
@@ -108,7 +109,7 @@ class InProcess:
         _check_format(frames[0].format.name)
         return frames[0]
 
-    def _filtered(self, frames: list[Any], chain: str) -> Any:
+    def _filtered(self, frames: list[Any], chain: str) -> object:
         """Send one frame, or two, through filters: "scale=8:8,format=gray" -> the frame that comes out."""
         graph = self._av.filter.Graph()
         sources = [graph.add_buffer(width=f.width, height=f.height, format=f.format, time_base=_RATE) for f in frames]

@@ -46,9 +46,8 @@ class Geometry:
     def of(cls, size: tuple[int, int], options: RowOptions) -> Geometry:
         """Take size = (height, width) and the rest from the options."""
         side, is_short, divisor = side_limit(options.max_size)
-        if options.has_own_sizes:
-            size = side, side
-        return cls(*size, options.fit, options.crop_fraction, options.resample, is_short, divisor)
+        sides = options.row_kind.common_sides(size) or (side, side)
+        return cls(*sides, options.fit, options.crop_fraction, options.resample, is_short, divisor)
 
     @classmethod
     def recorded(cls, manifest: Manifest) -> Geometry:

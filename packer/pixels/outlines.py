@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.errors import OutlineError
+from reader.format.fields import Json
 
 # Polygons, each x0, y0, x1, y1, ..., or RLE: {"size": [height, width], "counts": text or numbers}
 Outline = list[list[float]] | dict[str, Any]
@@ -51,7 +52,7 @@ def outline_of(segmentation: object) -> Outline | None:
     return segmentation
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: Json) -> bool:
     """Whether a value of a json is a number that can be a coordinate."""
     return type(value) in (int, float) and abs(value) <= _MOST  # false for nan
 

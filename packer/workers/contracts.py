@@ -52,7 +52,7 @@ class Pipe(Protocol):
     def send(self, message: tuple[Any, ...], /) -> None:
         """Send a message."""
 
-    def recv(self) -> Any:
+    def recv(self) -> tuple[Any, ...]:
         """Return the next message; waits for it."""
 
 

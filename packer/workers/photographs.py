@@ -10,7 +10,6 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 from packer.clock import StageClock
 from packer.pixels.compiled import Input, Made, PhotographsOf
@@ -48,7 +47,7 @@ class Photographs:
         archives: tuple[Archive, ...],
         decoder: Decoder,
         rows: EqualRowBuffer,
-        marks: Any,
+        marks: object,
         clock: StageClock,
     ) -> None:
         self._made_by, self._root, self._archives, self._decoder, self._rows = made_by, root, archives, decoder, rows
@@ -62,7 +61,7 @@ class Photographs:
         archives: tuple[Archive, ...],
         decoder: Decoder,
         rows: EqualRowBuffer,
-        marks: Any,
+        marks: object,
         clock: StageClock,
     ) -> Photographs | None:
         """Return what makes photographs below root into rows; None where the compiled part makes no such rows."""

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import Any
 
 from packer.store.blocks import Result, Task
 from packer.workers.contracts import Shared, WorkerProcess
@@ -100,7 +99,7 @@ class WorkerHandle:
         """Have it write a piece at its offset, once it is decoded."""
         self.send("write", piece.start, piece.offset)
 
-    def send(self, *message: Any) -> None:
+    def send(self, *message: object) -> None:
         """Send it a message."""
         # a worker that died in between is noticed by its pipe, where its pieces are given out again
         with contextlib.suppress(OSError):

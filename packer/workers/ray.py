@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Listener
+from types import ModuleType
 from typing import Any
 
 from packer.errors import EngineError
@@ -115,7 +116,7 @@ class RayWorkers:
     """
 
     def __init__(
-        self, address: str | None, witness: tuple[str, bytes], decoders: Any, find_decoders: Callable[[], Any]
+        self, address: str | None, witness: tuple[str, bytes], decoders: object, find_decoders: Callable[[], object]
     ) -> None:
         import ray
 
@@ -155,7 +156,7 @@ class RayWorkers:
             self._ask(job, num_cpus=0)
         connection = self._accept(job)
         number, node, sees, decoders = connection.recv()
-        actor = next(actor for actor, number, _ in self._starting if number == number)
+        actor = next(actor for actor, asked, _ in self._starting if asked == number)
         self._starting = [entry for entry in self._starting if entry[1] != number]
         if not sees:
             folder = os.path.dirname(os.path.dirname(self._witness[0]))
@@ -217,7 +218,7 @@ class RayProcess:
 
     exitcode: int | None = None
 
-    def __init__(self, ray: Any, actor: Any, node: str) -> None:
+    def __init__(self, ray: ModuleType, actor: object, node: str) -> None:
         self._ray, self._actor, self.node = ray, actor, node
 
     def kill(self) -> None:

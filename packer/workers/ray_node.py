@@ -14,6 +14,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,13 @@ class Host:
     """Runs on a node, as a Ray actor: one worker, until its connection ends."""
 
     def work(
-        self, job: PackJob, number: str, address: Any, key: bytes, witness: tuple[str, bytes], find_decoders: Any
+        self,
+        job: PackJob,
+        number: str,
+        address: str | tuple[str, int],
+        key: bytes,
+        witness: tuple[str, bytes],
+        find_decoders: Callable[[], object],
     ) -> None:
         """Connect, say where this is and what is here, and serve."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -77,7 +84,7 @@ class _SyncingEnd:
             self._send_now(("failed", e))
         threading.Thread(target=self._sync, args=(files,), name="pixpack-sync", daemon=True).start()
 
-    def recv(self) -> Any:
+    def recv(self) -> tuple[Any, ...]:
         """Return the next message."""
         return self._connection.recv()
 

@@ -107,7 +107,7 @@ def _tuple_row(images: Images, targets: Targets, n: int) -> CollatedRow:
     return CollatedRow((images[n], _target(targets, n)))
 
 
-def _target(values: Targets, n: int) -> Any:
+def _target(values: Targets, n: int) -> object:
     """Return one row's, a number where it is one."""
     if isinstance(values, dict):
         return {name: _target(v, n) if name == "targets" and torch.is_tensor(v) else v[n] for name, v in values.items()}
@@ -125,7 +125,7 @@ def _refuse_process() -> NoReturn:
     )
 
 
-def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:
+def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> object:
     """Give what was made at once; rows that were made one by one, as ConcatDataset does, are joined."""
     if isinstance(batch, Rows):
         return batch.batch

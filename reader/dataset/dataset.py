@@ -385,7 +385,7 @@ class MemmapDataset(Dataset[Any]):
             return default_collate(samples)
         return [image for image, _ in samples], default_collate([target for _, target in samples])
 
-    def _sample(self, index: int) -> Any:
+    def _sample(self, index: int) -> object:
         batch = self.opened_store.row(row := self._store_row(index))
         with rows_named(self.path, row):
             return self.as_sample(batch)

@@ -30,7 +30,7 @@ from reader.memory.frame_file import FrameFile
 from reader.memory.joined_file import FileSpan, JoinedFiles, RowSource, first_units, map_pieces
 from reader.memory.text_file import JoinedTexts
 from reader.rows import Rows
-from reader.store import Batch, store_of
+from reader.store import Batch, store_of, tensor_of
 
 # Stands for a target that its own store does not have: the check of rows then names it.
 _WRONG = -2
@@ -221,8 +221,7 @@ class JoinedStores(OpenedStore):
         m, held = store.manifest, store.mapped
         if name == "content" and not m.has_content:
             return torch.tensor([[0, 0, m.height, m.width]], dtype=torch.int32).expand(m.rows, 4)
-        found: Any = held.extras if name.startswith("extras/") else held
-        return found.get(name.removeprefix("extras/"))
+        return tensor_of(held, name)
 
     def _spread(self, values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         """Move the columns of uint8[N, K] to where the joined list has their classes."""

@@ -20,7 +20,7 @@ from reader.format.manifest import EXTRA_NAME, FileEntry, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.tensors import ITEM_BYTES, TensorSpec, metadata_names
 from reader.rows import Rows
-from reader.store import store_of
+from reader.store import store_of, tensor_of
 
 # One value, or one row of values, for each row of a dataset.
 Column = Sequence[Any] | torch.Tensor | npt.NDArray[Any]
@@ -90,9 +90,9 @@ def _changed(opened: OpenedStore, manifest: Manifest, columns: dict[str, torch.T
     made.manifest, made.made = manifest, opened.made | columns
     made.files = {name: file for name, file in opened.files.items() if name not in columns}
     made.begin()
-    held: Any = opened.mapped
-    tensors = {name: held.get(name) for name in manifest.tensors if "/" not in name and name not in made.made}
-    tensors |= {f"extras/{name}": held.extras.get(name) for name in opened.manifest.extras}
+    own = [name for name in manifest.tensors if "/" not in name and name not in made.made]
+    own += [f"extras/{name}" for name in opened.manifest.extras]
+    tensors = {name: tensor_of(opened.mapped, name) for name in own}
     tensors |= made.made
     made.mapped = store_of(manifest, {name: tensors[name] for name in manifest.tensors})
     made.mapped.rows = opened.mapped.rows

@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -175,7 +175,7 @@ class OpenedStore:
         """
         self.check_files()
         # read, not copied from the mapping: whenever a file is cut short, that is an error, not the end of the process
-        if system.can_read_ahead() and not self.manifest.has_own_sizes:
+        if system.can_read_ahead() and not isinstance(self.mapped, RaggedBatch):
             return self.with_texts(self._read(np.array(row), own_memory))
         rows = np.array([row])
         some = self._read(rows, own_memory) if system.can_read_ahead() else self.gather(rows, own_memory)
@@ -199,7 +199,7 @@ class OpenedStore:
         if self.text_file is None:
             return {}
         self.check_rows(rows)
-        held: Any = self.mapped.extras
+        held = cast(TensorDict, self.mapped.extras)
         chosen = torch.arange(self.manifest.rows) if rows is None else torch.from_numpy(rows)
         return self.text_file.texts(held.select(*self.manifest.texts)[chosen])
 
@@ -327,7 +327,7 @@ class OpenedStore:
         # of one row without the arithmetic, a sixth of its time
         reads = reads_in_order(rows) if rows.ndim else [(int(rows), 1, 0)]
         columns = self._read_columns(rows, reads)
-        if self.manifest.has_own_sizes:
+        if isinstance(self.mapped, RaggedBatch):
             some = RaggedBatch(pixels=self.mapped.pixels, **columns, rows=self.numbers(rows), batch_size=[])
             if self.frames is not None:
                 batch, copies = self.frames.begin_ragged(some, np.arange(len(rows)), rows, memory)

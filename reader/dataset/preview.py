@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from reader.format.fields import Json
+
 if TYPE_CHECKING:
     from reader.format.manifest import Manifest
     from reader.store import ImageBatch
@@ -69,7 +71,7 @@ def _tile(manifest: Manifest, row: ImageBatch) -> str:
     return _FIGURE.format(image, html.escape(_caption(manifest, row.targets.tolist())))
 
 
-def _caption(manifest: Manifest, target: Any) -> str:
+def _caption(manifest: Manifest, target: Json) -> str:
     kind, classes = manifest.target_kind, manifest.classes
     if kind == "regression":
         return ", ".join(f"{value:g}" for value in target)

@@ -9,10 +9,13 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from reader.format.errors import StoreError
 from reader.format.shown import brief
+
+# What json.loads gives: checked before it is used, by tables of fields.
+Json: TypeAlias = Any
 
 INT64_MOST = (1 << 63) - 1
 INT32_MOST = (1 << 31) - 1
@@ -34,7 +37,7 @@ def integer(least: int, most: int = INT64_MOST) -> Check:
     return Check(f"an integer of {least} {upto}", lambda value: type(value) is int and least <= value <= most)
 
 
-def one_of(*values: Any) -> Check:
+def one_of(*values: object) -> Check:
     """Expect one of these values, of its own type."""
     names = ", ".join(map(brief, values))
     return Check(
@@ -67,7 +70,7 @@ def object_of(check: Check, expected: str) -> Check:
     return Check(expected, lambda value: type(value) is dict and all(map(check.holds, value.values())))
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: Json) -> bool:
     return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
 
 

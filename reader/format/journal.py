@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from reader.format.errors import StoreError
-from reader.format.fields import BOOL, PLAIN, PLAIN_OBJECT, TEXT, TEXTS, check_fields, integer, list_of, optional
+from reader.format.fields import BOOL, PLAIN, PLAIN_OBJECT, TEXT, TEXTS, Json, check_fields, integer, list_of, optional
 from reader.format.filesystem import error_path, open_regular
 from reader.format.shown import brief
 
@@ -186,7 +186,7 @@ def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
             yield _parsed(text), end
 
 
-def _parsed(text: bytes) -> Any:
+def _parsed(text: bytes) -> Json:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -7,12 +7,11 @@ batch, `pack verify` and commands that write stores check all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from reader.format.errors import StoreError
 from reader.format.fields import INT32_MOST
 from reader.format.manifest import Manifest
-from reader.format.tensors import TEXTS_FILE, TensorSpec
+from reader.format.tensors import TEXTS_FILE, Array, TensorSpec
 
 
 class RowValues:
@@ -29,7 +28,7 @@ class RowValues:
         """The tensors that have rules, but for the offsets, which `wrong_extents` checks."""
         return [*self._ranges, *["content"] * self._has_content, *["shapes"] * self._has_shapes]
 
-    def wrong_row(self, columns: Mapping[str, Any]) -> tuple[int, str] | None:
+    def wrong_row(self, columns: Mapping[str, Array]) -> tuple[int, str] | None:
         """Return the first position whose values are none of this store, and what is wrong with them; None where all are right.
 
         columns: tensor -> numpy array [n, ...] of the same n rows; those without rules are not looked at.
@@ -43,7 +42,7 @@ class RowValues:
             return self._wrong_content(columns["content"])
         return self._wrong_shape(columns["shapes"]) if self._has_shapes else None
 
-    def check(self, where: str, rows: Any, columns: Mapping[str, Any]) -> None:
+    def check(self, where: str, rows: Array, columns: Mapping[str, Array]) -> None:
         """Check rows of a store that are about to be used.
 
         Args:
@@ -57,14 +56,14 @@ class RowValues:
             position, what = found
             raise _error(where, int(rows[position]), what)
 
-    def check_targets(self, where: str, start: int, targets: Any) -> None:
+    def check_targets(self, where: str, start: int, targets: Array) -> None:
         """Check the targets of the rows from start on alone; raises StoreError as `check`."""
         what, least, most = self._ranges.get("targets", ("", 0, 0))
         if what and targets.size and (targets.min() < least or targets.max() > most):
             position = _first((targets < least) | (targets > most))
             raise _error(where, start + position, f"{what} is {_listed(targets[position])}, expected {least} to {most}")
 
-    def _wrong_content(self, content: Any) -> tuple[int, str] | None:
+    def _wrong_content(self, content: Array) -> tuple[int, str] | None:
         starts, stops = content[:, :2], content[:, 2:]
         if not content.size or not (
             starts.min() < 0
@@ -80,7 +79,7 @@ class RowValues:
             f"its content is {content[position].tolist()}, which is no part of {self._height} x {self._width}",
         )
 
-    def _wrong_shape(self, shapes: Any) -> tuple[int, str] | None:
+    def _wrong_shape(self, shapes: Array) -> tuple[int, str] | None:
         height, width, channels = shapes.T
         wrong = (
             (shapes < 1).any(axis=1) | (height > self._height) | (width > self._width) | (channels != self._channels)
@@ -92,7 +91,7 @@ class RowValues:
         return position, f"its shape is {shapes[position].tolist()}, expected sides of 1 or more up to those of {most}"
 
 
-def wrong_extents(offsets: Any, shapes: Any, mask_offsets: Any | None, size_bytes: int) -> tuple[Any, Any]:
+def wrong_extents(offsets: Array, shapes: Array, mask_offsets: Array | None, size_bytes: int) -> tuple[Array, Array]:
     """Return the bytes of each row, int64[n], masks included, and which rows are not in the pixels, bool[n].
 
     Args:
@@ -148,12 +147,12 @@ def _error(where: str, row: int, what: str) -> StoreError:
     )
 
 
-def _first(wrong: Any) -> int:
+def _first(wrong: Array) -> int:
     """Return the first of n positions at which any value is wrong: bool[n, ...] -> n."""
     return int(wrong.reshape(len(wrong), -1).any(axis=1).argmax())
 
 
-def _listed(values: Any) -> str:
+def _listed(values: Array) -> str:
     """Write a number, or the first few of several."""
     found = values.reshape(-1)[:4].tolist()
     return str(found[0]) if values.ndim == 0 else f"{found}"

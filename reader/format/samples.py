@@ -19,6 +19,7 @@ from reader.format.fields import (
     SHARE,
     TEXT,
     TEXTS,
+    Json,
     check_fields,
     integer,
     optional,
@@ -60,7 +61,7 @@ class Sample:
     """
 
     path: str
-    target: Any
+    target: Json
     size_bytes: int | None
     sha256: str | None
     width: int

@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from reader.format.errors import StoreError
-from reader.format.fields import check_fields, integer, one_of
+from reader.format.fields import Json, check_fields, integer, one_of
 from reader.format.head import COMPRESSED_ROWS, JPEG_ROWS, LEVELS, OWN_MASKS, TEXT_COLUMNS
 from reader.format.shown import brief
+
+# Of numpy, which this package does not import.
+Array: TypeAlias = Any
 
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
 
@@ -147,7 +150,7 @@ class Compression:
             )
         if COMPRESSED_ROWS not in features:
             return None
-        fields: Any = head.get("compression")
+        fields: Json = head.get("compression")
         check_fields("compression of the manifest", fields, _FIELDS[codec])
         return cls(**{name: fields[name] for name in _FIELDS[codec]})
 
@@ -211,7 +214,7 @@ def pixel_decoders(decoders: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in decoders.items() if name != ZSTD}
 
 
-def wrong_frames(codec: str, frames: Any, sizes: Any, size_bytes: int) -> Any:
+def wrong_frames(codec: str, frames: Array, sizes: Array, size_bytes: int) -> Array:
     """Return which rows have frames that are not in the file, or cannot hold the row, bool[n].
 
     Args:

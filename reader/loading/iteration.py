@@ -218,12 +218,12 @@ class Finish:
         if self._threads == 1 or batch.pixels.device.type != "cpu":
             return _called(transform, batch)
 
-        def in_modes(chain: list[Transform], part: Any) -> Any:
+        def in_modes(chain: list[Transform], part: object) -> object:
             """Call transforms in the modes of the thread that began the epoch."""
             with self._modes.entered():
                 return functools.reduce(_in_turn, chain, part)
 
-        made: Any = batch
+        made: object = batch
         # what the compiled part makes of a whole batch; it does not move masks
         is_full_batch = not _has_masks(batch)
         for is_in_parts, run in itertools.groupby(_chain(transform), functools.partial(_is_in_parts, is_full_batch)):
@@ -327,11 +327,11 @@ def _is_of_reader(transform: object) -> bool:
     return type(transform).__module__.startswith(("reader.transforms.", "reader.loading."))
 
 
-def _in_turn(made: Any, transform: Transform) -> Any:
+def _in_turn(made: object, transform: Transform) -> object:
     return transform(made)
 
 
-def _called(transform: Transform, batch: Batch) -> object:
+def _called(transform: Transform, batch: object) -> object:
     try:
         return transform(batch)
     except StopIteration as e:

@@ -139,9 +139,11 @@ def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
 def _new_resident(dataset: MemmapDataset, device: torch.device) -> Resident | ResidentImages:
     """Return a copy on a device that holds nothing yet, and takes nothing."""
     store = dataset.mapped
-    if dataset.manifest.compression and dataset.manifest.has_own_sizes:
+    if not isinstance(store, RaggedBatch):
+        return Resident(store, device)
+    if dataset.manifest.compression:
         raise ValueError(f"residency 'gpu' of rows with sizes of their own: {dataset.path}: {NEEDS_RAW}.")
-    return ResidentImages(store, device) if isinstance(store, RaggedBatch) else Resident(store, device)
+    return ResidentImages(store, device)
 
 
 def _units(dataset: MemmapDataset, rows: Rows | None) -> Rows | None:

@@ -97,7 +97,7 @@ class Sizes:
         ValueError: it is none of these, or the transform has no crop.
     """
 
-    def __init__(self, size: Size | None, transform: Any, batch_size: BatchSize, dataset: MemmapDataset) -> None:
+    def __init__(self, size: Size | None, transform: object, batch_size: BatchSize, dataset: MemmapDataset) -> None:
         self._size, self._batch_size, self._dataset = size, batch_size, dataset
         self._has_warned = False
         # of the epoch that was begun last: what is set while it runs is for the next one
@@ -171,7 +171,7 @@ class Sizes:
             self.set((following[0], following[-1]))
             self._begun = int(state["epoch"]), sides
 
-    def _warn_of_small_rows(self, transform: Any, sides: tuple[int, int]) -> None:
+    def _warn_of_small_rows(self, transform: object, sides: tuple[int, int]) -> None:
         """Log once that crops are larger than the rows, or than the largest of them."""
         height, width, _ = self._dataset.manifest.sides
         if self._has_warned or not begins_with_crop(transform) or (sides[0] <= height and sides[1] <= width):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from reader.format.errors import StoreError
+from reader.format.fields import Json
 from reader.remote.blocks import BlockFetcher
 from reader.remote.folder import CacheFolder, check_cache_size
 from reader.remote.opening import Source, prepared
@@ -71,7 +72,7 @@ class Session:
             with contextlib.suppress(StoreError, OSError):
                 self._blocks.seal()
 
-    def answer(self, question: dict[str, Any]) -> Any:
+    def answer(self, question: dict[str, Json]) -> Json:
         """Do what is asked."""
         if index := question.get("reached"):
             self.blocks.reach(index)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from reader.format.errors import StoreError
+from reader.format.fields import Json
 from reader.format.manifest import MANIFEST
 from reader.remote.block_files import BlockPart
 from reader.remote.folder import FEWEST_BLOCKS, GUARDED_SHARE, INSIDE, CacheFolder, folder_of
@@ -243,7 +244,7 @@ class _Fetcher:
         """Whether it can be asked."""
         return self.close.alive and self._process.poll() is None
 
-    def ask(self, ask: str, **values: Any) -> Any:
+    def ask(self, ask: str, **values: Json) -> Json:
         """Ask, and return the answer.
 
         Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -72,7 +71,7 @@ class Normalize(torch.nn.Module):
         Raises:
             TypeError: what is no tensor: a list of images of different sizes, a batch with its targets.
         """
-        given: Any = images
+        given: object = images
         if isinstance(given, list):
             raise TypeError(
                 "images is a list: rows with sizes of their own come as a list."

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from tensordict import TensorDict
+from torch._ops import OpOverload
 
 from reader.epoch import ThreadMode, loop_runs
 from reader.store import ImageBatch, RaggedBatch, replaced
@@ -183,7 +184,9 @@ class Seeded(ThreadMode):
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         """Call an operator of torch, with a generator where it draws and has none."""
         if not _draws(func):
             return func(*args, **kwargs) if kwargs else func(*args)
@@ -199,13 +202,13 @@ class Seeded(ThreadMode):
 
 # asked of each operator that a transform calls
 @functools.cache
-def _draws(func: Any) -> bool:
+def _draws(func: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
 # its schema is read once, not at each draw
 @functools.cache
-def _with_generator(func: Any) -> Any:
+def _with_generator(func: OpOverload) -> OpOverload:
     """Return the overload of an operator that takes a generator: aten.rand.default -> aten.rand.generator."""
     names = {argument.name for argument in func._schema.arguments}
     if "generator" in names:
@@ -238,7 +241,7 @@ def _one(transform: Callable[..., Any], sample: Sample, seed: int) -> Sample:
         return {"image": _tensor(transform(sample["image"]))}
 
 
-def _by_albumentations(transform: Any, sample: Sample) -> Sample:
+def _by_albumentations(transform: Callable[..., Any], sample: Sample) -> Sample:
     given: dict[str, Any] = {"image": sample["image"].movedim(0, -1).numpy()}
     if "mask" in sample:
         given["mask"] = sample["mask"].numpy()
@@ -259,7 +262,7 @@ def _by_albumentations(transform: Any, sample: Sample) -> Sample:
 
 
 def _by_torchvision(transform: Callable[..., Any], sample: Sample) -> Sample:
-    kinds: Any = importlib.import_module("torchvision.tv_tensors")
+    kinds = importlib.import_module("torchvision.tv_tensors")
     target: dict[str, torch.Tensor] = {}
     if "boxes" in sample:
         canvas = {"format": "XYXY", "canvas_size": tuple(sample["image"].shape[-2:])}
@@ -285,7 +288,7 @@ def _by_torchvision(transform: Callable[..., Any], sample: Sample) -> Sample:
     return made
 
 
-def _tensor(found: Any) -> torch.Tensor:
+def _tensor(found: object) -> torch.Tensor:
     """Return what a transform gave as a plain tensor; an image of an array as [C, H, W]."""
     if isinstance(found, np.ndarray):
         array = torch.from_numpy(np.ascontiguousarray(found))
@@ -296,7 +299,7 @@ def _tensor(found: Any) -> torch.Tensor:
     return found.as_subclass(torch.Tensor)
 
 
-def _is_albumentations(transform: Any) -> bool:
+def _is_albumentations(transform: object) -> bool:
     return type(transform).__module__.split(".")[0].startswith("albument") and hasattr(transform, "set_random_seed")
 
 
@@ -350,7 +353,7 @@ def _with_area(sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:
     return boxes[is_left], sample["labels"][is_left]
 
 
-def _check_moves_labels(transform: Any, sample: Sample) -> None:
+def _check_moves_labels(transform: object, sample: Sample) -> None:
     """Refuse a transform that does not take boxes and masks along.
 
     Raises:
@@ -369,7 +372,7 @@ def _check_moves_labels(transform: Any, sample: Sample) -> None:
         )
 
 
-def _label_fields(transform: Any) -> list[str]:
+def _label_fields(transform: object) -> list[str]:
     """Return the names that albumentations' Compose takes labels of boxes by; none where it takes no boxes in pixels."""
     params: Any = getattr(getattr(transform, "processors", {}).get("bboxes"), "params", None)
     return list(params.label_fields or ()) if getattr(params, "format", None) == "pascal_voc" else []

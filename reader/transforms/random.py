@@ -6,7 +6,6 @@ A batch carries what they hang on. Never touches torch's generators, so a transf
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -60,7 +59,7 @@ _A_SEED, _AN_EPOCH, _A_POSITION, _A_LOADER = (
 )
 
 
-def check_batch(transform: object, batch: Any, *, takes_ragged: bool = False) -> None:
+def check_batch(transform: object, batch: object, *, takes_ragged: bool = False) -> None:
     """Check what a transform was called with.
 
     Raises:

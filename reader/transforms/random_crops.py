@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -29,6 +28,7 @@ from reader.transforms.random import (
     draw_for_rows,
 )
 from reader.transforms.resample import (
+    RowSource,
     boxes_on_levels,
     cut,
     mirrored,
@@ -281,7 +281,7 @@ class RandomResizedCrop:
         made: ImageBatch = replaced(batch, pixels=pixels, content=None, extras=extras)
         return made if is_mirrored is None else _with_mirrored_labels(made, pixels, is_mirrored)
 
-    def levels(self, source: Any, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+    def levels(self, source: RowSource, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
         return boxes_on_levels(source, batch, self.boxes(batch), torch.tensor([[self.width, self.height]]))[0]
 

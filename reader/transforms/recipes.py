@@ -285,7 +285,7 @@ def timm_train(
         given = (float(color_jitter),) * 3 if isinstance(color_jitter, int | float) else tuple(color_jitter)
         chain.append(ColorJitter(*given, seed=seed))
     if re_prob > 0:
-        value: Any = "random" if re_mode == "pixel" else _MEAN
+        value: str | tuple[float, ...] = "random" if re_mode == "pixel" else _MEAN
         chain.append(RandomErasing(re_prob, (0.02, 1 / 3), (0.3, 1 / 0.3), value, seed=seed))
     return Compose(chain)
 

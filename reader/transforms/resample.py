@@ -8,7 +8,7 @@ width, and what is asked for is cut from the result at top and left; without gri
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Optional, Protocol
 
 import torch
 
@@ -22,6 +22,22 @@ _MASKS_AT_ONCE = 32
 
 # A number, or one for each sample: int64[B, 1].
 _Where = int | torch.Tensor
+
+
+class RowSource(Protocol):
+    """What crops read rows from in place of their batch: a store and its levels.
+
+    factors: by what the sides of each level are divided.
+    """
+
+    @property
+    def factors(self) -> Iterable[int]: ...
+
+    def read(self, rows: torch.Tensor, factor: int) -> ImageBatch | RaggedBatch:
+        """Return rows of a level, 1: of the store."""
+
+    def content(self, rows: torch.Tensor, factor: int) -> torch.Tensor | None:
+        """Return what is image in rows of a level, int64[B, 4] x0, y0, x1, y1; None: all is."""
 
 
 def cut(
@@ -109,7 +125,7 @@ def resized_images(
 
 
 def resized_from_levels(
-    source: Any,
+    source: RowSource,
     batch: ImageBatch | RaggedBatch,
     boxes: torch.Tensor,
     height: int,
@@ -143,7 +159,7 @@ def resized_from_levels(
 
 
 def boxes_on_levels(
-    source: Any, batch: ImageBatch | RaggedBatch, boxes: torch.Tensor, need: torch.Tensor
+    source: RowSource, batch: ImageBatch | RaggedBatch, boxes: torch.Tensor, need: torch.Tensor
 ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
     """Return the smallest level that has the pixels of each box, int64[B] what its sides are divided by; and the boxes on each.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -16,6 +15,7 @@ from reader.transforms.annotations import Motion, content_of, moved_extras
 from reader.transforms.pixel_ops import in_parts
 from reader.transforms.random import check_batch
 from reader.transforms.resample import (
+    RowSource,
     boxes_on_levels,
     mirrored,
     nearest,
@@ -84,7 +84,7 @@ class CenterCrop:
             extras=cropped_extras(batch, motion, boxes, self.height, self.width, grids),
         )
 
-    def levels(self, source: Any, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+    def levels(self, source: RowSource, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
         y0, x0, y1, x1 = content_of(batch).unbind(-1)
         grids = self._grids(y1 - y0, x1 - x0)

@@ -477,3 +477,17 @@ def test_rows_of_their_own_sizes_are_the_same_bytes_from_connected_workers(
     monkeypatch.setattr(build.Build, "_launcher", lambda self: _Forked())
     pack(images, tmp_path / "out", engine="ray", **options)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+def test_the_worker_that_answers_is_the_one_that_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two that start connects first: its actor, not the other's, is that of its connection."""
+    workers = object.__new__(ray.RayWorkers)
+    ended: list[object] = []
+    library: Any = types.SimpleNamespace(is_initialized=lambda: True, kill=ended.append)
+    connection = types.SimpleNamespace(recv=lambda: ("2", "node", True, {}))
+    workers.__dict__.update(_ray=library, _decoders={}, _starting=[("first", "1", None), ("second", "2", None)])
+    monkeypatch.setattr(workers, "_accept", lambda job: connection)
+    process, _ = workers.start(None)  # type: ignore[arg-type]
+    process.kill()
+    assert ended == ["second"]
+    assert workers.__dict__["_starting"] == [("first", "1", None)]

@@ -92,12 +92,12 @@ def _low_bytes(image: Any, mode: str) -> Image.Image:
     return image
 
 
-def _swapped(arguments: Any) -> Any:
+def _swapped(arguments: object) -> object:
     """Return what a decoder of Pillow is given, with the other byte order in it."""
     if isinstance(arguments, str) and ";16" in arguments:
         return arguments[:-1] + _OTHER_ORDER[arguments[-1]]
     return tuple(map(_swapped, arguments)) if isinstance(arguments, tuple) else arguments
 
 
-def _flat(arguments: Any) -> tuple[Any, ...]:
+def _flat(arguments: object) -> tuple[object, ...]:
     return arguments if isinstance(arguments, tuple) else (arguments,)

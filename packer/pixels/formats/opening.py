@@ -6,6 +6,7 @@ What the libraries behind the formats do of themselves, turning a picture above 
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +133,6 @@ def _a(kind: str) -> str:
     return "an" if kind == plugins.AVIF else "a"
 
 
-def _orientation(tags: Any) -> int:
+def _orientation(tags: Mapping[int, object]) -> int:
     value = tags.get(_ORIENTATION, 1)
     return value if value in UPRIGHT else 1

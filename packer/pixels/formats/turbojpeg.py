@@ -7,7 +7,7 @@ refuses. What it accepts decodes to the same bytes as Pillow's. CMYK and YCCK ar
 from __future__ import annotations
 
 import functools
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +83,7 @@ class JpegDecoder:
         With a handle of its own: one that is used again decodes a JPEG that lacks its tables with those of the one before,
         and after some errors it refuses every good one. jpeg4py keeps its own.
         """
-        cffi: Any = _load()._cffi
+        cffi: ModuleType = _load()._cffi
         source = cffi.ffi.from_buffer("unsigned char[]", data)
         target = cffi.ffi.from_buffer("unsigned char[]", pixels, require_writable=True)
         height, width, _ = pixels.shape
@@ -108,7 +108,7 @@ class JpegDecoder:
 
 
 @functools.cache
-def _load() -> Any:
+def _load() -> ModuleType:
     """Import jpeg4py and let it find libturbojpeg."""
     import jpeg4py
 

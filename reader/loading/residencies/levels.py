@@ -121,7 +121,7 @@ class LevelRows:
             return None
         return held.content.index_select(0, rows)[:, [1, 0, 3, 2]].long()
 
-    def in_pass(self, schedule: Schedule, transform: Any, epoch: int) -> LevelsAhead:
+    def in_pass(self, schedule: Schedule, transform: object, epoch: int) -> LevelsAhead:
         """Begin a pass; transform: with the size that its crops have in it."""
         ends = schedule.window_end(epoch) if schedule.order == "block" and schedule.nodes is None else None
         draw = functools.partial(stamped, epoch=epoch, seed=schedule.seed)
