@@ -198,8 +198,9 @@ def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: P
     report = last_line(run("benchmarks.bench_read", "--store", wide_store, *options))
     assert json.loads(file.read_text()) == report
     others = ("limit", "store[idx]", "DataLoader 0", "DataLoader 2", "MemmapDataset")
-    assert set(report["images_per_second"]) == {"loader", "loader ram", *others}
+    assert set(report["images_per_second"]) == {"loader", "loader concat", "loader ram", *others}
     assert set(report["ratio"]) == {
+        "loader concat/loader",
         "loader ram/limit",
         "store[idx]/limit",
         "MemmapDataset/loader",

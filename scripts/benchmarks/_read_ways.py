@@ -6,6 +6,7 @@ Knows what is fair to each; no clock, no statistics.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import torch
 from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from reader import MemmapLoader
+from reader import MemmapDataset, MemmapLoader, concat
 from reader.bench.ways import ORDERS, FirstRows
 from reader.format.manifest import PAGE_BYTES, Manifest
 
@@ -28,6 +29,19 @@ class RowsInMemory(FirstRows):
         rows = np.tile(np.arange(full), -(-least_batches * self.size // full))
         shuffle = ORDERS[order]
         return MemmapLoader(self.data.subset(rows), self.size, shuffle=shuffle, drop_last=True, residency="ram")
+
+
+def joined_halves(data: MemmapDataset, folder: Path) -> MemmapDataset:
+    """Join one half of a store's rows and the other half of a second store, the same files by hard links in this folder.
+
+    All of its pages are mapped.
+    """
+    other, half = folder / "other", len(data) // 2
+    shutil.copytree(data.path, other, copy_function=os.link)
+    second = MemmapDataset(other, as_tuple=data.as_tuple).subset(np.arange(half, len(data)))
+    joined = concat({"first": data.subset(np.arange(half)), "second": second})
+    touch(joined.mapped.pixels.numpy())
+    return joined
 
 
 class RawBatch(NamedTuple):

@@ -2,7 +2,7 @@
 
     python -m scripts.benchmarks.bench_read --rows 20000 --batch-size 256 --rounds 40
 
-Seven ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times. The
+Eight ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times. The
 first five are those of `pack bench`; reader/bench/ways.py says why their clocks are fair:
 
     limit          consecutive slices of the store's pixels, copied into a ring of four buffers, as many as the loader uses, with
@@ -12,6 +12,7 @@ first five are those of `pack bench`; reader/bench/ways.py says why their clocks
     store[idx]     random rows of the tensorclass; the order is made before, untimed
     MemmapDataset  in torch's DataLoader as it is, 0 workers; likewise
     DataLoader     torch's, with 0 and 2 workers, over a numpy memmap with __getitems__ and no collation; likewise
+    loader concat  the loader over `concat` of one half of the store and the other half of a second one, which has the same files
     loader ram     the loader with residency "ram": the rows are copied into memory of this process first; left out where a copy
                    takes more than half of the free memory
 
@@ -56,12 +57,12 @@ from scripts.benchmarks._bench import (
     spread,
     table,
 )
-from scripts.benchmarks._read_ways import RawRows, RowsInMemory, touch
+from scripts.benchmarks._read_ways import RawRows, RowsInMemory, joined_halves, touch
 from scripts.benchmarks.arguments import READ_WORK, bench_parser
 from scripts.benchmarks.timing import collection_paused, in_turns
 
 WORKERS = 2
-IN_DATALOADER, IN_RAM = "MemmapDataset", "loader ram"
+IN_DATALOADER, IN_RAM, JOINED = "MemmapDataset", "loader ram", "loader concat"
 CHECKED_EVERY = 16
 EPOCHS = FIRST_BATCHES = 7
 # An epoch of fewer shows no pipeline.
@@ -136,6 +137,13 @@ def whole(out: Path) -> Path:
 
 def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Check everything once, then time all ways in turns."""
+    # beside it, where hard links lead to it
+    with tempfile.TemporaryDirectory(prefix=".bench-read-", dir=store.absolute().parent) as work:
+        return measured(store, options, Path(work))
+
+
+def measured(store: Path, options: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Do as `measure`, with a folder for files."""
     data, size = MemmapDataset(store, as_tuple=False), options.batch_size
     if size * (LEAST_BATCHES + 1) > len(data):
         raise BenchError(f"{len(data)} rows are {len(data) // size} batches, too few. Use a smaller --batch-size.")
@@ -145,19 +153,25 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     torch_loaders[IN_DATALOADER] = TorchLoader(data, 0)
     described, part, host = machine(store), FirstRows(data, size, len(data)), torch.device("cpu")
     touch(data.numpy())
-    loaders = {"loader": Loader(part, options.order, host)}
+    joined = joined_halves(data, work)
+    loaders = {
+        name: Loader(FirstRows(d, size, len(d)), options.order, host)
+        for name, d in (("loader", data), (JOINED, joined))
+    }
     if data.store.pixels.nbytes <= system.available_bytes() * COPY_SHARE:
         loaders[IN_RAM] = Loader(RowsInMemory(data, size, len(data)), options.order, host)
     ways = {"limit": SliceCopies(part), "store[idx]": StoreIndex(part), **loaders, **torch_loaders}
     for torch_loader in torch_loaders.values():
         torch_loader.part = part
     raw = np.memmap(store / PIXELS, np.uint8, "r", shape=tuple(data.store.pixels.shape))
-    compared = check_batches(data, raw_rows, raw, size) + check_epoch(data, raw, options)
+    compared = (
+        check_batches(data, raw_rows, raw, size) + check_epoch(data, raw, options) + check_epoch(joined, raw, options)
+    )
     with collection_paused():
         rates = in_turns({name: way.turn for name, way in ways.items()}, options.rounds, untimed=2)
     for loader in loaders.values():
         loader.close()
-    pairs = [("loader", name) for name in ways if name not in loaders]
+    pairs = [("loader", name) for name in ways if name not in loaders] + [(JOINED, "loader")]
     pairs += [("store[idx]", "limit"), (IN_DATALOADER, "loader")] + [
         (name, "limit") for name in loaders if name == IN_RAM
     ]
@@ -186,6 +200,7 @@ def text(report: dict[str, Any]) -> str:
     titles = {
         "limit": "limit: copying consecutive slices",
         "loader": f"MemmapLoader, {report['order']}",
+        JOINED: f"MemmapLoader, {report['order']}, of two stores joined by concat",
         IN_RAM: f"MemmapLoader, {report['order']}, residency ram",
         "store[idx]": "store[idx] of the tensorclass",
         "DataLoader 0": "DataLoader over np.memmap, 0 workers",
@@ -198,7 +213,7 @@ def text(report: dict[str, Any]) -> str:
             continue
         of = ratio_cells(report["ratio"].get(f"loader/{name}"))
         lines.append([title, *rate_cells(report["images_per_second"][name]), *of])
-    in_ram = ratio_cells(report["ratio"].get(f"{IN_RAM}/limit"))
+    in_ram, of_joined = (ratio_cells(report["ratio"].get(name)) for name in (f"{IN_RAM}/limit", f"{JOINED}/loader"))
     speed, first, epoch = (report[n] for n in ("gigabytes_per_second", "first_batch_ms", "epoch_images_per_second"))
     shape = "x".join(map(str, report["row_shape"]))
     return (
@@ -206,6 +221,7 @@ def text(report: dict[str, Any]) -> str:
         f" {report['rounds']} rounds: medians; ratios are medians of the ratios of each round\n{table(lines)}\n"
         f"copied: {speed['limit']} GB/s the limit, {speed['loader']} GB/s the loader\n"
         f"residency ram, of the limit: {in_ram[0] or 'not timed: too little memory'} {in_ram[1]}\n"
+        f"two stores joined by concat, of the loader of one: {of_joined[0]} {of_joined[1]}\n"
         f"whole epochs: {epoch['median']:,.0f} images/s, start included ({epoch['min']:,.0f}..{epoch['max']:,.0f})\n"
         f"first batch: {first['median']} ms after iter() of a new loader (at most {first['max']})\n"
         f"checked: {report['checks']['epoch_rows_once']} rows each once in an epoch,"
@@ -267,10 +283,13 @@ def check_epoch(data: MemmapDataset, raw: np.ndarray, options: argparse.Namespac
     Raises:
         BenchError: a row is missing or came twice, or a batch has wrong pixels or targets.
     """
-    seen, compared, targets = np.zeros(len(data), np.int64), 0, np.asarray(data.targets)
+    seen, compared = np.zeros(len(raw), np.int64), 0
+    first, _ = data.opened_store.parts[0]
+    targets = np.asarray(MemmapDataset(first.path).targets)
     with MemmapLoader(data, options.batch_size, shuffle=ORDERS[options.order], as_tuple=False) as loader:
         for step, batch in enumerate(loader):
-            rows = batch.rows.numpy()
+            # those of a second store count behind the first one's
+            rows = batch.rows.numpy() % len(raw)
             np.add.at(seen, rows, 1)
             if step % CHECKED_EVERY == 0 or step == len(loader) - 1:
                 compared += 1
