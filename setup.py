@@ -7,6 +7,7 @@ from setuptools import Extension, setup
 
 _PARTS = (
     "augment",
+    "blur",
     "crops",
     "huffman",
     "jpeg_file",

@@ -1,5 +1,6 @@
 /* What Python calls. It decides nothing about pictures: a JPEG to a row is jpeg_row.c's, files become rows in photographs.c,
- * rows become crops in crops.c, and are augmented in augment.c. */
+ * rows become crops in crops.c, and are augmented in augment.c
+ * and blur.c. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -8,6 +9,7 @@
 #include <string.h>
 
 #include "augment.h"
+#include "blur.h"
 #include "crops.h"
 #include "huffman.h"
 #include "jpeg_pixels.h"
@@ -18,7 +20,7 @@
 #include "unfilter.h"
 
 /* Of the functions and what they do, as __init__.py expects it: a file that was built from other sources is not used. */
-#define INTERFACE 10
+#define INTERFACE 11
 
 /* What rows took to be resized, of all that row() took; changed under the GIL. */
 static double resize_seconds_so_far;
@@ -216,6 +218,7 @@ const char *path = jpeg_library();
 
 static PyMethodDef methods[] = {
     {"augment", augment, METH_VARARGS, augment_doc},
+    {"blur", blur, METH_VARARGS, blur_doc},
     {"crops", crops, METH_VARARGS, crops_doc},
     {"crc32", crc32, METH_VARARGS, crc32_doc},
     {"floats", floats, METH_VARARGS, floats_doc},

@@ -104,6 +104,25 @@ def augmented(
     return made if is_made else None
 
 
+def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> torch.Tensor | None:
+    """Blur each image of uint8[B, H, W, C] by weights of its own, as `reader.transforms.pixel_ops.gaussian_blur` does.
+
+    Returns uint8[B, H, W, C]; None as `augmented`.
+
+    Args:
+        pixels: `take_steps`.
+        down, across: float32[B, taps], as many taps as are odd and reflected within a side.
+
+    Raises:
+        ValueError: there are more, or their number is even.
+    """
+    _, height, width, channels = pixels.shape
+    made, weights = np.empty(tuple(pixels.shape), np.uint8), torch.cat([down, across], 1).numpy()
+    kernel = down.shape[1], across.shape[1]
+    is_made = _functions().blur(pixels.numpy(), weights, made, (height, width), channels, kernel, _threads())
+    return torch.from_numpy(made) if is_made else None
+
+
 def take_steps(pixels: torch.Tensor) -> bool:
     """Say whether `augmented` takes uint8[B, H, W, C]: as `are_served`, and 1 or 3 channels."""
     return pixels.ndim == 4 and pixels.shape[-1] in _COLOR_CHANNELS and are_served(pixels, pixels.shape[-1])

@@ -191,13 +191,15 @@ def sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 def gaussian_blur(pixels: torch.Tensor, sigma: torch.Tensor, kernel_size: tuple[int, int]) -> torch.Tensor:
     """Blur uint8[B, H, W, C] by float32[B] pixels; kernel_size is (width, height), and beyond the edges it is reflected."""
-    count, height, width, channels = pixels.shape
-    down, across = _blur_matrix(sigma, kernel_size[1], height), _blur_matrix(sigma, kernel_size[0], width)
-    with torch.autocast(pixels.device.type, enabled=False):
-        made = torch.bmm(down, pixels.reshape(count, height, width * channels).float())
-        columns = made.view(count, height, width, channels).transpose(1, 2).reshape(count, width, height * channels)
-        made = torch.bmm(across, columns).view(count, width, height, channels).transpose(1, 2)
-    return made.round().clamp(0, 255).to(torch.uint8)
+    made = _blurred(pixels.float(), blur_weights(sigma, kernel_size[1]), 1)
+    return levels_of(_blurred(made, blur_weights(sigma, kernel_size[0]), 2).round_())
+
+
+def blur_weights(sigma: torch.Tensor, kernel_size: int) -> torch.Tensor:
+    """Give float32[B, kernel_size], what each pixel of a line counts: torchvision's exp(-x^2 / (2 sigma^2))."""
+    reach = kernel_size // 2
+    offset = torch.linspace(-reach, reach, kernel_size, device=sigma.device) / 2**0.5
+    return (-((offset / sigma[:, None]) ** 2)).softmax(1)
 
 
 def hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
@@ -285,18 +287,16 @@ def _histogram(bins: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _each(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.view(-1, 1, 1, 1)
+    return parameter.reshape(-1, 1, 1, 1)
 
 
-def _blur_matrix(sigma: torch.Tensor, kernel_size: int, size: int) -> torch.Tensor:
-    """Give float32[B, size, size], what each pixel of a line counts in each new one."""
-    reach = kernel_size // 2
-    # torchvision's kernel: exp(-x^2 / (2 sigma^2)), and its way to write that
-    taps = torch.linspace(-reach, reach, kernel_size, device=sigma.device) / 2**0.5
-    weights = (-((taps / sigma[:, None]) ** 2)).softmax(1)
-    new = torch.arange(size, device=sigma.device)
-    old = (new[:, None] + torch.arange(-reach, reach + 1, device=sigma.device)).abs()
+def _blurred(images: torch.Tensor, weights: torch.Tensor, dim: int) -> torch.Tensor:
+    """Sum float32[B, H, W, C] along a dimension by float32[B, taps], from the first tap to the last as the compiled part does."""
+    size, taps = images.shape[dim], weights.shape[1]
+    old = torch.arange(-(taps // 2), size + taps // 2, device=images.device).abs()
     # [-2, -1, 0, .., n - 1, n, n + 1] -> [2, 1, 0, .., n - 1, n - 2, n - 3]
-    old = torch.where(old >= size, 2 * (size - 1) - old, old)
-    matrix = torch.zeros(len(sigma), size, size, device=sigma.device)
-    return matrix.scatter_add_(2, old.expand(len(sigma), -1, -1), weights[:, None].expand(-1, size, -1))
+    padded = images.index_select(dim, torch.where(old >= size, 2 * (size - 1) - old, old))
+    made = padded.narrow(dim, 0, size) * _each(weights[:, 0])
+    for tap in range(1, taps):
+        made.addcmul_(padded.narrow(dim, tap, size), _each(weights[:, tap]))
+    return made

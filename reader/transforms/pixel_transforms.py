@@ -274,6 +274,9 @@ class GaussianBlur:
         torch.Size([2, 3, 32, 32])
     """
 
+    # a call makes a whole batch on several threads
+    is_compiled = property(lambda self: compiled.is_built())
+
     def __init__(
         self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0), *, seed: int = 0
     ) -> None:
@@ -298,9 +301,18 @@ class GaussianBlur:
                 f"GaussianBlur's kernel has {self.kernel_size[0]} x {self.kernel_size[1]} pixels, too many to reflect images"
                 f" of {width} x {height}. Take a smaller one."
             )
-        kernel = partial(pixel_ops.gaussian_blur, kernel_size=self.kernel_size)
-        pixels = pixel_ops.in_parts(kernel, batch.pixels, self.sigmas(batch))
+        sigma = self.sigmas(batch)
+        pixels = self._by_compiled_part(batch.pixels, sigma)
+        if pixels is None:
+            kernel = partial(pixel_ops.gaussian_blur, kernel_size=self.kernel_size)
+            pixels = pixel_ops.in_parts(kernel, batch.pixels, sigma)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+    def _by_compiled_part(self, pixels: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor | None:
+        if not compiled.take_steps(pixels):
+            return None
+        across, down = (pixel_ops.blur_weights(sigma, size) for size in self.kernel_size)
+        return compiled.blurred(pixels, down, across)
 
     def sigmas(self, batch: ImageBatch) -> torch.Tensor:
         """Draw the standard deviations that a call would use: float32[B] pixels."""

@@ -1,4 +1,4 @@
-"""Random calls of augment() and floats() of the compiled part, whose numbers may be any: what they write is their own alone."""
+"""Random calls of augment(), blur() and floats() , with any numbers: they write nothing that is not theirs."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def check_steps(native: Any, pixels: bytes, table: bytes, *further: Any) -> bool
     finally:
         assert around[:32] == around[-32:] == _GUARD
     (height, width), channels = further[:2]
+    _check_blur(native, pixels, (height, width), channels, further[-1])
     tables = [[float(level + 1000 * channel) for level in range(256)] for channel in range(channels)]
     floats = bytearray(_GUARD + bytes(4 * len(pixels)) + _GUARD)
     into = memoryview(floats)[32 : len(floats) - 32]
@@ -59,3 +60,15 @@ def check_steps(native: Any, pixels: bytes, table: bytes, *further: Any) -> bool
     expected = [tables[n % channels][level] for n, level in enumerate(made)]
     assert list(struct.unpack(f"={len(pixels)}f", into)) == expected
     return True
+
+
+def _check_blur(native: Any, pixels: bytes, size: tuple[int, int], channels: int, threads: int) -> None:
+    """Call blur() with the largest kernels of a size, of which one pixel counts: pixels stay."""
+    down, across = (2 * side - 1 for side in size)
+    count = len(pixels) // (size[0] * size[1] * channels)
+    weights = [float(n in (down // 2, down + across // 2)) for n in range(down + across)] * count
+    around = bytearray(_GUARD + bytes(len(pixels)) + _GUARD)
+    made = memoryview(around)[32 : len(around) - 32]
+    native.blur(pixels, struct.pack(f"={len(weights)}f", *weights), made, size, channels, (down, across), threads)
+    assert around[:32] == around[-32:] == _GUARD
+    assert made == pixels

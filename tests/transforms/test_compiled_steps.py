@@ -61,6 +61,9 @@ RANDOM = [
     transforms.RandomRotation(30, "bilinear", fill=200.5),
     transforms.RandomAffine(30, (0.3, 0.3), (0.5, 1.5), 20),
     transforms.RandomAffine(30, (0.3, 0.3), (0.5, 1.5), (-10, 10, -20, 20), "bilinear", None),
+    transforms.GaussianBlur(1),
+    transforms.GaussianBlur((9, 3), (0.1, 2.0)),
+    transforms.GaussianBlur((23, 1), 5),
     transforms.RandAugment(),
     transforms.RandAugment(4, 30, interpolation="bilinear", fill=9),
     transforms.TrivialAugmentWide(),
@@ -84,7 +87,8 @@ NAMES = [f"{n}-{type(transform).__name__}" for n, transform in enumerate(RANDOM 
 def test_steps_are_the_bytes_of_the_kernels_of_torch(transform: Any, channels: int) -> None:
     if channels == 3 and transform is FLOATS[-1]:
         transform = Compose([Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])])
-    for size in ((44, 57), (2, 9), (33, 300)):
+    blurs = isinstance(transform, transforms.GaussianBlur)
+    for size in ((44, 57), (13, 14) if blurs else (2, 9), (33, 300)):
         batch = batch_of(size, channels)
         found = levels_of(transform, batch)
         with without_compiled_part():
@@ -136,7 +140,8 @@ def test_each_transform_calls_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return augmented(*arguments)
 
     monkeypatch.setattr(compiled, "augmented", counted)
-    every = [transform for transform in RANDOM if not isinstance(transform, transforms.AugMix)]
+    others = transforms.AugMix, transforms.GaussianBlur
+    every = [transform for transform in RANDOM if not isinstance(transform, others)]
     for transform in every:
         transform(batch)
     assert len(calls) == len(every)
@@ -145,7 +150,8 @@ def test_each_transform_calls_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_it_declines_torch_does_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of((20, 20), 3)
     expected = [levels_of(transform, batch) for transform in RANDOM]
-    monkeypatch.setattr(compiled, "augmented", lambda *_: None)
+    for name in ("augmented", "blurred"):
+        monkeypatch.setattr(compiled, name, lambda *_: None)
     assert all(torch.equal(levels_of(t, batch), made) for t, made in zip(RANDOM, expected, strict=True))
 
 
@@ -189,6 +195,14 @@ def test_a_table_or_a_buffer_of_another_size_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="^expected "):
             functions.augment(*given, 1)
+    weights = bytes(16)
+    assert functions.blur(pixels, weights, out, (2, 2), 3, (3, 1), 1)
+    for pair in ((3, 3), (2, 2), (1, 1), (5, -1), (0, 1)):
+        with pytest.raises(ValueError, match="^expected complete images, odd kernels"):
+            functions.blur(pixels, weights, out, (2, 2), 3, pair, 1)
+    for given in ((weights[1:], out, (2, 2)), (weights, out[1:], (2, 2)), (weights, out, (2, 0))):
+        with pytest.raises(ValueError, match="^expected complete images, odd kernels"):
+            functions.blur(pixels, *given, 3, (3, 1), 1)
     tables = bytes(3 * 1024)
     functions.floats(pixels, tables, bytearray(48), 12, 1)
     for given in (
