@@ -5,7 +5,7 @@
     python examples/export.py out/ exported/ --checkpoint run.pt
 
 Writes model.onnx, model.torchscript and model.pt2 (torch.export; Model Explorer opens it and the ONNX): each takes
-uint8[B, C, H, W] as a store has it, for any B, so that whoever runs it cannot normalise wrongly. Each is loaded again and run
+uint8[B, C, H, W] as a store has it, for any B, so that whoever runs it cannot normalize wrongly. Each is loaded again and run
 on rows of the store. Where there are CUDA and Torch-TensorRT, the network is compiled with that too.
 """
 

@@ -42,7 +42,7 @@ def main() -> int:
     # by the store's own mean and std: 0 and 1, unless rows hold padding, which those leave out
     mean, std = total / pixels.size, (squares / pixels.size - (total / pixels.size) ** 2) ** 0.5
     print(
-        f"{len(pixels)} rows of uint8{list(pixels.shape[1:])}, normalised by {'jax' if has_jax else 'numpy'}:"
+        f"{len(pixels)} rows of uint8{list(pixels.shape[1:])}, normalized by {'jax' if has_jax else 'numpy'}:"
         f" mean {mean:.3f}, std {std:.3f}"
     )
     return 0

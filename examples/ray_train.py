@@ -87,7 +87,7 @@ def through_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: Me
 
 
 def report(parts: dict[str, Any], metrics: dict[str, Any]) -> None:
-    """Tell Ray of an epoch; the first worker's checkpoint is everybody's."""
+    """Report an epoch to Ray; the first worker's checkpoint is everybody's."""
     if distributed.get_rank():
         train.report(metrics)
         return

@@ -21,7 +21,7 @@ oldest_torch="(2, 11)"             # what tensordict 0.15.3 asks for
 main() {
     clean_environment
     take_lock
-    trap 'say "Interrupted. The next run goes on from here."; exit 130' INT
+    trap 'say "Interrupted. The next run continues from here."; exit 130' INT
     trap 'exit 143' TERM
     if ! is_current; then
         make_venv
@@ -374,7 +374,7 @@ pillow_wheel() {
     echo "$folder"/*.whl
 }
 
-# Pillow-SIMD itself asks for SSE4, and has AVX2 code for a compiler that is told so.
+# Pillow-SIMD itself asks for SSE4, and has AVX2 code for a compiler that is asked for it.
 compiler() { if [ "$(simd_level)" = avx2 ]; then echo "cc -mavx2"; else echo cc; fi; }
 
 # Try a wheel before it replaces a Pillow that works: it must know the formats and run on this CPU.

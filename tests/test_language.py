@@ -11,8 +11,18 @@ import pytest
 from test_docs import DOCS, FORMAT, PAGES, README, ROOT, rows_of_table
 
 LANGUAGE = DOCS / "contributing" / "language.md"
-SOURCES = sorted(path for package in ("packer", "pixpack_native", "reader") for path in (ROOT / package).rglob("*.py"))
-OTHER = [ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"]
+# programs that others wrote keep their words
+PROGRAMS = ROOT / "scripts" / "studies" / "programs"
+SOURCES = sorted(
+    path
+    for folder in ("packer", "pixpack", "pixpack_native", "reader", "scripts", "examples")
+    for path in (ROOT / folder).rglob("*.py")
+    if PROGRAMS not in path.parents
+)
+OTHER = [
+    ROOT / f"{name}.md" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY", "examples/README")
+]
+SCRIPTS = [ROOT / "scripts" / name for name in ("docs", "quickstart", "setup.sh", "test")]
 CODE = re.compile(r"^( *)```.*?^ *```$|`[^`\n]*`", re.M | re.S)
 
 
@@ -31,7 +41,7 @@ def found(text: str) -> Iterator[str]:
         yield " ".join(text[max(0, match.start() - 40) : match.end() + 40].split())
 
 
-@pytest.mark.parametrize("path", [README, FORMAT, *OTHER, *PAGES], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [README, FORMAT, *OTHER, *SCRIPTS, *PAGES], ids=lambda p: str(p.relative_to(ROOT)))
 def test_documents_use_plain_words(path: Path) -> None:
     assert list(found(CODE.sub("", path.read_text(encoding="utf-8")))) == []
 

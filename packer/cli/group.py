@@ -51,6 +51,9 @@ class _DefaultToBuild(click.Group):
     def _check_slip(self, ctx: click.Context, args: list[str]) -> None:
         """Raise a usage error where the first word is nothing that could be packed, and nearly a command's name or alone."""
         word = args[0]
+        own = difflib.get_close_matches(word, ("--version", "--help"), 1, _LIKENESS) if len(args) == 1 else []
+        if own and word not in {name for param in self.commands["build"].params for name in param.opts}:
+            raise click.UsageError(f"No such option {word!r}. Did you mean {own[0]}?", ctx)
         near = difflib.get_close_matches(word, self.commands, 1, _LIKENESS)
         hint = f" Did you mean {near[0]}?" if near else ""
         is_name = "://" not in word and not word.startswith("-")

@@ -122,11 +122,22 @@ def write_text_and_examples(ctx: click.Context, formatter: click.HelpFormatter, 
 
 
 def write_documentation(formatter: click.HelpFormatter) -> None:
-    """Write where the pages are; an installed wheel has none."""
+    """Write where the pages are: in this checkout, else at the address that the installed package names."""
     pages = Path(__file__).resolve().parents[2] / "docs"
-    if pages.is_dir():
+    if where := f"{pages}{os.sep}" if pages.is_dir() else _documentation_url():
         formatter.write_paragraph()
-        formatter.write(f"Documentation: {pages}{os.sep}\n")
+        formatter.write(f"Documentation: {where}\n")
+
+
+def _documentation_url() -> str | None:
+    """Return [project.urls] Documentation of the installed package, where it has one."""
+    from importlib.metadata import PackageNotFoundError, metadata  # slow to import: only where it is asked for
+
+    try:
+        urls = metadata("pixpack").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return None
+    return next((url.partition(", ")[2] for url in urls if url.startswith("Documentation, ")), None)
 
 
 def shell_lines(line: str, width: int) -> list[str]:

@@ -33,7 +33,7 @@ from scripts import ROOT, environment
 
 # Beside the checkout where the project is developed; elsewhere the benchmarks draw their own.
 _PHOTOS = ROOT.parent / "shared" / "photos"
-# What make_sample.py draws unasked.
+# What make_sample.py draws by default.
 _SAMPLE = 240
 
 

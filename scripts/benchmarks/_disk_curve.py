@@ -1,4 +1,4 @@
-"""What a disk gives for reads in random order: gigabytes a second by how many are under way and how large each is."""
+"""What a disk gives for reads in random order: gigabytes a second by how many are in flight and how large each is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 # beside the size of a row
 SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
 
-# size of a read -> how many are under way -> GB/s
+# size of a read -> how many are in flight -> GB/s
 Curve = dict[int, dict[int, float]]
 
 
@@ -75,7 +75,7 @@ def best(curves: dict[str, Curve], row_bytes: int) -> float:
 
 def table_lines(curves: dict[str, Curve]) -> list[list[str]]:
     """Return the curves as a table: a line a size, a column a depth."""
-    lines = [["reads under way", *map(str, DEPTHS)]]
+    lines = [["reads in flight", *map(str, DEPTHS)]]
     for name, curve in curves.items():
         for size_bytes, rates in curve.items():
             lines.append([f"{size_bytes / 1024:,.0f} KiB {name}", *(f"{rate:.2f}" for rate in rates.values())])
@@ -100,5 +100,5 @@ def _lines(axes: Any, name: str, curve: Curve) -> None:
     for size_bytes, rates in curve.items():
         axes.plot([*rates], [*rates.values()], marker="o", label=f"{size_bytes / 1024:,.0f} KiB")
     axes.set_xscale("log", base=2)
-    axes.set_xlabel(f"random reads under way, {name}")
+    axes.set_xlabel(f"random reads in flight, {name}")
     axes.legend()

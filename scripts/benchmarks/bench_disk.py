@@ -12,7 +12,7 @@ Ways, in turns, each with the file's pages dropped first (posix_fadvise) and see
 
 CPU seconds are this process's, all threads. The fastest of cat and direct in a round is the limit of that round.
 
---curve also measures what the disk gives for reads in random order, by their size and how many are under way: the best for
+--curve also measures what the disk gives for reads in random order, by their size and how many are in flight: the best for
 reads of a row's size is the limit of shuffle="full". --plot draws it (matplotlib). Checked:
 every epoch brings each row once, and a batch of each equals the raw file. --rows is what bench_read.py makes and keeps.
 """

@@ -1,7 +1,7 @@
 """How many images/s does a training loop get from ImageFolder and a DataLoader at its best, and how many from a store?
 
-    PIXPACK_TORCHVISION=.venv/torchvision python -m scripts.benchmarks.bench_imagefolder
-    PIXPACK_TORCHVISION=.venv/torchvision python -m scripts.benchmarks.bench_imagefolder --publish
+    python -m scripts.benchmarks.bench_imagefolder
+    python -m scripts.benchmarks.bench_imagefolder --publish
 
 Both give the same batches of uint8[B, 3, 224, 224] on this machine's CPUs: training batches of RandomResizedCrop and
 RandomHorizontalFlip, shuffled, by torchvision from the JPEGs and by `reader` from a store of `--fit none --max-size 512`; and
@@ -72,6 +72,7 @@ def main() -> int:
         "--publish", action="store_true", help="write figures, charts, and the lines of README and page"
     )
     options = parser.parse_args()
+    torchvision_v2()  # not after minutes of packing
     # it is the point of the sweep to try more workers than CPUs, too
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     try:

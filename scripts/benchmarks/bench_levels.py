@@ -117,7 +117,7 @@ def crops(side: int) -> dict[str, Any]:
 
 
 def rate(out: Path, where: str, crop: Any, size: dict[str, int]) -> float:
-    """Read an epoch of a store that is opened anew; returns rows/s, the start of its thread included."""
+    """Read an epoch of a store that is opened again; returns rows/s, the start of its thread included."""
     if where == "disk":
         # what is mapped stays: nothing of the store is open now
         for path in (out / PIXELS, out / "levels" / "2" / PIXELS):

@@ -255,14 +255,15 @@ def torchvision_functional() -> Any:
 
 def torchvision_v2() -> Any:
     """Import torchvision's v2 from where scripts/test puts it, or wherever Python finds it."""
-    sys.path[:0] = [os.environ.get("PIXPACK_TORCHVISION", ""), str(_SHIM)]
+    sys.path[:0] = [os.environ.get("PIXPACK_TORCHVISION", str(ROOT / ".venv" / "torchvision")), str(_SHIM)]
     try:
         if (_SHIM / "torchvision_shim.py").exists():
             import torchvision_shim  # noqa: F401
         from torchvision.transforms import v2
     except (ImportError, RuntimeError) as e:
         raise SystemExit(
-            f"torchvision cannot be imported ({e}). Install it, or name its folder in PIXPACK_TORCHVISION."
+            f"torchvision cannot be imported ({e}). Install the one of your torch: pip install --no-deps torchvision"
+            " (without --no-deps, plain Pillow may replace Pillow-SIMD); or name its folder in PIXPACK_TORCHVISION."
         ) from e
     return v2
 

@@ -192,7 +192,7 @@ def network(data: MemmapDataset) -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-# -- what came of it
+# -- what it comes to
 
 
 def judged(central: dict[str, Curve], random: dict[str, list[Curve]], trial: Trial) -> dict[str, object]:
@@ -224,13 +224,13 @@ def plot(
     styles = {"folder": ("#d9772b", 4.0), "store": ("#0b6fa4", 1.5)}
     runs = {name: (central[name], random[name]) for name in styles}
     for name, (one, several) in runs.items():
-        colour, width = styles[name]
+        color, width = styles[name]
         for row, curves in enumerate([[one], several]):
             losses = smoothed(np.mean([curve.losses for curve in curves], axis=0))
             label = f"{name}, mean accuracy {np.mean([curve.accuracy for curve in curves]):.3f}"
-            axes[row][0].plot(losses, color=colour, linewidth=width, label=label)
+            axes[row][0].plot(losses, color=color, linewidth=width, label=label)
             seconds = np.mean([curve.seconds for curve in curves], axis=0)[-len(losses) :]
-            axes[row][1].plot(seconds, losses, color=colour, linewidth=width)
+            axes[row][1].plot(seconds, losses, color=color, linewidth=width)
             axes[row][0].legend(frameon=False)
     axes[0][0].set_title(
         "central crops, one seed: equal at every step" if verdict["central_losses_are_equal"] else "UNEQUAL"

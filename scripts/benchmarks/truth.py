@@ -171,9 +171,9 @@ def at_fractions(pixels: Pixels, x0: float, y0: float, x1: float, y1: float, cro
 def weights(start: float, stop: float, size: int, new_size: int) -> npt.NDArray[np.float64]:
     """Return float64[new_size, size], rows that sum to 1, for a box within these pixels."""
     scale = (stop - start) / new_size
-    centre = start + (np.arange(new_size)[:, None] + 0.5) * scale
+    center = start + (np.arange(new_size)[:, None] + 0.5) * scale
     pixel = np.arange(size)
-    found = np.maximum(0, 1 - np.abs((pixel + 0.5 - centre) / max(scale, 1)))
+    found = np.maximum(0, 1 - np.abs((pixel + 0.5 - center) / max(scale, 1)))
     return found / found.sum(1, keepdims=True)
 
 
@@ -206,21 +206,21 @@ def plot(report: dict[str, Any], path: Path) -> None:
     for axes in (left, right):
         axes.tick_params(color=GRAY, labelcolor=DARK)
         axes.spines[:].set_color(GRAY)
-    colours = ["#c2571a", "#d98e3f", "#e3b577", "#b3aad4", "#7a6fa8", "#8fb8de", "#4a8bc2", "#1b5e9b"]
-    for way, colour in zip(report["ways"], colours, strict=True):
+    colors = ["#c2571a", "#d98e3f", "#e3b577", "#b3aad4", "#7a6fa8", "#8fb8de", "#4a8bc2", "#1b5e9b"]
+    for way, color in zip(report["ways"], colors, strict=True):
         # what is not reachable is never reached, so that the lines end at the share that is
         psnr = np.minimum(way["psnr"], 60)[::-1]
         share = 100 * np.arange(1, len(psnr) + 1) / report["boxes"]
-        left.plot([60, *psnr], [0, *share], color=colour, lw=2, label=way["way"])
+        left.plot([60, *psnr], [0, *share], color=color, lw=2, label=way["way"])
     left.set(xlim=(60.5, 20), ylim=(0, 102), xlabel="PSNR to the crop of the source, dB (60: no error)")
     left.set_ylabel("crops at least as true, % of all")
     left.set_title(f"{report['boxes']:,} random boxes of {report['images']} photographs, crops of {report['crop']}")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     left.grid(color="#e7ebee")
     place = np.arange(len(report["ways"]))[::-1]
-    for key, shift, colour in (("reachable", 0.2, "#1b5e9b"), ("upsampled", -0.2, "#c2571a")):
+    for key, shift, color in (("reachable", 0.2, "#1b5e9b"), ("upsampled", -0.2, "#c2571a")):
         values = [100 * way[key] for way in report["ways"]]
-        bars = right.barh(place + shift, values, 0.36, color=colour, label=key)
+        bars = right.barh(place + shift, values, 0.36, color=color, label=key)
         labels = right.bar_label(bars, [f"{value:.0f}" for value in values], padding=3, size=8)
         for label in labels:  # clear of the dotted line
             label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})

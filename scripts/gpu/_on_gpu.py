@@ -226,7 +226,7 @@ def parts(work: Path, *, no_cuda: bool) -> list[Part]:
 def outcome(
     part: Part, environment: dict[str, str], options: argparse.Namespace, work: Path, seconds: float
 ) -> dict[str, Any]:
-    """Run a part for so many seconds at most, and tell how it went."""
+    """Run a part for so many seconds at most, and report how it went."""
     if part.needs_cuda and options.no_cuda:
         return {"left_out": "needs a CUDA device"}
     if seconds <= 0:

@@ -22,7 +22,7 @@ from scripts.samples.make_sample import EXIF_ORIENTATION, TURNS
 from scripts.samples.scenes import SCENES, draw
 
 CLASSES = ("ball", "kite", "crate")
-COLOURS = [(214, 62, 48), (242, 190, 60), (52, 120, 190), (236, 236, 228), (96, 60, 130)]
+COLORS = [(214, 62, 48), (242, 190, 60), (52, 120, 190), (236, 236, 228), (96, 60, 130)]
 SIZES = [(480, 360), (360, 480), (500, 333), (420, 420), (375, 500), (640, 400)]
 ORIENTATIONS = (1, 6, 1, 3, 1, 8)
 # A shape is drawn so many times as large, then made smaller: soft edges.
@@ -82,14 +82,14 @@ def add_shape(image: Image.Image, mask: Image.Image, kind: int, rng: np.random.G
     cover = big.resize((side, side), Image.Resampling.BOX)
     # lit from the upper left
     light = 1.25 - 0.8 * np.add.outer(np.arange(side), np.arange(side)) / (2 * side)
-    colour = np.multiply.outer(light, COLOURS[int(rng.integers(len(COLOURS)))]).clip(0, 255)
-    image.paste(Image.fromarray(colour.astype(np.uint8)), (left, top), cover)
+    color = np.multiply.outer(light, COLORS[int(rng.integers(len(COLORS)))]).clip(0, 255)
+    image.paste(Image.fromarray(color.astype(np.uint8)), (left, top), cover)
     highest = (np.asarray(mask).max() + len(CLASSES) - 1) // len(CLASSES) * len(CLASSES)
     mask.paste(int(highest) + kind + 1, (left, top), cover.point(lambda value: 255 * (value > 127)))
 
 
 def line(is_there: np.ndarray, kind: int) -> str:
-    """Return YOLO's line of the pixels that are there: class, centre x, centre y, width, height, in shares."""
+    """Return YOLO's line of the pixels that are there: class, center x, center y, width, height, in shares."""
     rows, columns = (np.flatnonzero(is_there.any(axis)) for axis in (1, 0))
     height, width = is_there.shape
     (top, bottom), (left, right) = ((edge[0], edge[-1] + 1) for edge in (rows, columns))

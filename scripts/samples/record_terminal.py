@@ -21,6 +21,8 @@ from pathlib import Path
 from scripts import ROOT
 
 COLUMNS = 110
+# what a log has of progress; a terminal redraws one line, which is gone at the end
+_PROGRESS = re.compile(r"(?m)^[\w ]+: .*\d%, .*\d+:\d\d:\d\d left\n")
 COMMANDS = (
     "pack images/ out/ --size 224 --max-rejects 5%",
     "pack info out/",
@@ -56,7 +58,7 @@ def output(command: str, folder: Path) -> str:
         words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
     )
     done.check_returncode()
-    return done.stdout.rstrip().replace(str(folder.resolve()), "~").replace(str(folder), "~")
+    return _PROGRESS.sub("", done.stdout).rstrip().replace(str(folder.resolve()), "~").replace(str(folder), "~")
 
 
 def drawn(texts: list[tuple[str, str]]) -> str:

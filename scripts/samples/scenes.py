@@ -13,7 +13,7 @@ from PIL import Image
 Array = np.ndarray
 Rng = np.random.Generator
 
-# Colours of the scenes, in the order in which each takes them; a picture has one line.
+# Colors of the scenes, in the order in which each takes them; a picture has one line.
 PALETTES = {
     # sky, sky at the horizon, house walls
     "city": [
@@ -196,12 +196,12 @@ def moon(rng: Rng, picture: Array, x: Array, y: Array, aspect: float) -> Array:
 def northern_lights(rng: Rng, height: int, width: int) -> Array:
     y, _ = grid(height, width)
     light = np.zeros((height, width, 3), np.float32)
-    for colour in ("2cff9a", "35e0c0", "9a5cff"):
+    for color in ("2cff9a", "35e0c0", "9a5cff"):
         foot = 0.5 + 0.14 * curve(rng, width, points=2, octaves=3) + rng.uniform(-0.12, 0.08)
         rays = 0.55 + 0.45 * curve(rng, width, points=24, octaves=3)
         above = foot - y
         curtain = np.where(above > 0, np.exp(-above / (0.08 + 0.16 * rays)), np.exp(above / 0.012)) * rays
-        light += curtain[..., None] * rgb(colour) * 0.5
+        light += curtain[..., None] * rgb(color) * 0.5
     return light
 
 
@@ -295,9 +295,9 @@ def one_fruit(rng: Rng, picture: Array, nx: Array, ny: Array, sun: float) -> Arr
     nz = np.sqrt(np.clip(1 - nx**2 - ny**2, 0, 1))
     lambert = np.clip(nx * sun - ny * 0.62 + nz * 0.55, 0, 1)
     skin = noise(rng, *nx.shape, cells=40, octaves=2) - 0.5
-    colour = mix(base, blush, smooth(noise(rng, *nx.shape, cells=4, octaves=3, stretch=0.6) * 2 - 0.5))
+    color = mix(base, blush, smooth(noise(rng, *nx.shape, cells=4, octaves=3, stretch=0.6) * 2 - 0.5))
     bounce = np.clip(ny, 0, 1)[..., None] * picture.mean(axis=(0, 1)) * 0.3
-    ball = colour * (0.2 + 0.95 * lambert + 0.1 * skin)[..., None] + bounce
+    ball = color * (0.2 + 0.95 * lambert + 0.1 * skin)[..., None] + bounce
     shine = np.exp(-((nx - sun * 0.55) ** 2 + (ny + 0.5) ** 2) / 0.03)
     stem = smooth((0.05 - np.abs(nx - 0.25 * (ny + 0.8))) * 60) * smooth((0.14 - np.abs(ny + 0.88)) * 40)
     picture = mix(picture, ball + 0.5 * shine[..., None], smooth((1 - np.hypot(nx, ny)) * nx.shape[0] / 5 + 0.5))
@@ -358,7 +358,7 @@ def glow(right: Array, down: Array, radius: float) -> Array:
 
 
 def mix(a: Array, b: Array, share: Array | float) -> Array:
-    """a where share is 0, b where it is 1; colours are float32[3], shares of pixels float32[H, W]."""
+    """a where share is 0, b where it is 1; colors are float32[3], shares of pixels float32[H, W]."""
     if isinstance(share, np.ndarray):
         share = share[..., None]
     return a + (b - a) * np.float32(share)
@@ -380,7 +380,7 @@ def rgb(text: str) -> Array:
 
 
 def pick(rng: Rng, name: str) -> list[Array]:
-    """One line of PALETTES[name], each colour a little off, so that no two pictures share it."""
+    """One line of PALETTES[name], each color a little off, so that no two pictures share it."""
     palettes = PALETTES[name]
     words = palettes[int(rng.integers(len(palettes)))].split()
     shades = rng.uniform(0.9, 1.1, (len(words), 1)) * rng.uniform(0.97, 1.03, (len(words), 3))

@@ -1,4 +1,4 @@
-"""Runs a command under shims/calls.c: which calls changed files below a folder, in order, or one of them spoilt.
+"""Runs a command under shims/calls.c: which calls changed files below a folder, in order, or one of them spoiled.
 
 Knows the shim's variables and its log, and how strace writes down the same calls; nothing of what they mean.
 """
@@ -113,7 +113,7 @@ def strace_words(log: Path) -> list[str]:
 
 
 def read_strace(path: Path, root: Path) -> list[Call]:
-    """Parse what strace wrote, named as the shim names it: the calls below root, without opens, whose effect it does not tell.
+    """Parse what strace wrote, named as the shim names it: the calls below root, without opens, whose effect it does not show.
 
     A shared, writable mapping of a file comes as "mmap": bytes that reach a file so are in no call.
     """

@@ -109,7 +109,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _mutate(value: Any, draw: Random) -> None:
-    """Change one place of a JSON value: another value, a number near, one of its neighbours; or remove or repeat it."""
+    """Change one place of a JSON value: another value, a number near, one of its neighbors; or remove or repeat it."""
     places = _places(value)
     if not places:
         return

@@ -2,7 +2,7 @@
 
     python -m scripts.stress.fault_test
 
-For each kind of run (scripts/stress/_runs.py) and each fault the n-th call that the fault can hit is spoilt, n = 1, 2, 3, ...
+For each kind of run (scripts/stress/_runs.py) and each fault the n-th call that the fault can hit is spoiled, n = 1, 2, 3, ...
 until a run comes through untouched:
 
     kill     the process group dies at any call that changes a file below OUT's folder
@@ -53,7 +53,7 @@ _ALL = f"{_ROOM},close,truncate,ftruncate,rename,exchange,unlink,rmdir"
 
 @dataclass(frozen=True)
 class Fault:
-    """What a call comes back with ("die": never; "short", or an errno's name), which calls, and where the spoilt files are."""
+    """What a call comes back with ("die": never; "short", or an errno's name), which calls, and where the spoiled files are."""
 
     what: str
     names: str
@@ -109,7 +109,7 @@ def series(run: Run, work: Path, name: str, every: int) -> dict[str, int]:
         if call is None and not is_killed:
             if done.returncode or files(run.disk) != run.expected:
                 raise TrialError(f"{where}: untouched, yet it exits with {done.returncode}: {done.stderr.strip()}")
-            print(f"{run.kind}, {name}: {spoilt} spoilt calls, {successes} of the runs succeeded all the same")
+            print(f"{run.kind}, {name}: {spoilt} spoiled calls, {successes} of the runs succeeded all the same")
             return {"spoilt": spoilt, "succeeded": successes}
         spoilt, successes, at = spoilt + 1, successes + (done.returncode == 0), at + every
         if call is None:

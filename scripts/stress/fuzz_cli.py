@@ -215,7 +215,7 @@ class Trial:
         return 0.3 if option.name in ("overwrite", "resume", "max_rejects") else 0.07
 
     def _makes_a_store(self) -> bool:
-        """Tell whether the command was to write a store, rather than a part of one or its own help."""
+        """Say whether the command was to write a store, rather than a part of one or its own help."""
         names = {word.partition("=")[0] for word in self.words}
         return not {"-h", "--help", "--version", "--part"} & names
 

@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mutants", type=int, default=_MUTANTS, help="damaged images of a round")
     parser.add_argument(
-        "--list", action="store_true", help="print each damaged image that became another row in silence"
+        "--list", action="store_true", help="print each damaged image that became another row without a message"
     )
     parser.add_argument("--keep", type=Path, help="leave the folder of a failure there")
     options = parser.parse_args()
@@ -99,7 +99,7 @@ def main() -> int:
 def run_round(work: Path, rng: random.Random, mutants: int) -> tuple[collections.Counter[str], list[str]]:
     """Make a folder of damaged and untouched images, pack it, and compare.
 
-    Returns the counts, and of each image that became another row in silence its name, kind and PSNR.
+    Returns the counts, and of each image that became another row without a message its name, kind and PSNR.
 
     Raises:
         FuzzError: anything is not as it must be.

@@ -173,7 +173,7 @@ def resumed(place: Place) -> str:
     if not before:
         raise TrialError("--resume through the other mount began from the beginning")
     place.check_bytes(out, "a resumed pack")
-    return f"went on after {before} images through the other mount, the same bytes"
+    return f"resumed after {before} images through the other mount, the same bytes"
 
 
 def locked(place: Place) -> str:

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from email.message import Message
 from pathlib import Path
 
 import click
@@ -63,6 +64,17 @@ def test_an_example_that_is_cut_is_the_same_line_to_a_shell(width: int) -> None:
             assert shlex.split("\n".join(help.shell_lines(line, width)).replace("\\\n", "")) == shlex.split(line)
 
 
+def test_an_installed_package_without_pages_names_their_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fields = Message()
+    for url in ("Homepage, https://forge.example/a/b", "Documentation, https://forge.example/a/b/docs"):
+        fields.add_header("Project-URL", url)
+    monkeypatch.setattr("importlib.metadata.metadata", {"pixpack": fields}.__getitem__)
+    monkeypatch.setattr(help, "__file__", str(tmp_path / "packer" / "cli" / "help.py"))
+    formatter = click.HelpFormatter()
+    help.write_documentation(formatter)
+    assert formatter.getvalue() == "Documentation: https://forge.example/a/b/docs\n"
+
+
 def test_the_help_of_a_command_is_asked_for_either_way(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, "help") == shown(capsys, "--help")
     assert shown(capsys, "help", "info") == shown(capsys, "info", "--help")
@@ -81,6 +93,8 @@ def test_a_slip_in_a_commands_name_is_no_folder(
     assert f"Did you mean {meant}?" in capsys.readouterr().err
     assert run(["images", "out/"]) == 2
     assert "images does not exist" in capsys.readouterr().err
+    assert run(["--verison"]) == 2
+    assert "No such option '--verison'. Did you mean --version? See: pack --help" in capsys.readouterr().err
     assert run(["frobnicate"]) == 2
     assert "'frobnicate' is no command, and no such folder exists. See: pack --help" in capsys.readouterr().err
     (tmp_path / word).mkdir()

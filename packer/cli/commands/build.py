@@ -55,6 +55,7 @@ from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions
     type=click.IntRange(1, 3),
     default=PackOptions.levels,
     show_default=True,
+    metavar="N",
     help="2: also keep each image at half the size, for crops that need no more pixels: +25 % bytes; 3: also at a quarter.",
 )
 @click.option(

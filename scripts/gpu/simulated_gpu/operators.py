@@ -2,7 +2,7 @@
 
 The memory of a simulated device is the host's, so a kernel works on CPU tensors laid over it. It is launched by address, as a
 real one: it keeps no memory alive, and runs when its stream comes to it. What an operator returns is allocated by torch's own
-allocator before it runs, in the shape that its meta kernel tells. Copies from and to the host are torch's own.
+allocator before it runs, in the shape that its meta kernel gives. Copies from and to the host are torch's own.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Kernel:
     def _called(
         self, operator: Any, arguments: Any, named: dict[str, Any], device: torch.device, *, is_made: bool
     ) -> Any:
-        """Launch it on the current stream; is_made: no argument tells the device."""
+        """Launch it on the current stream; is_made: no argument names the device."""
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         made = None if self._must_wait else self._shaped(operator, arguments, named)
         on_host = [on_cpu(value) for value in arguments], {name: on_cpu(value) for name, value in named.items()}
@@ -137,7 +137,7 @@ class Kernel:
         return made
 
     def _shaped(self, operator: Any, arguments: Any, named: dict[str, Any]) -> Any:
-        """Return what comes out as tensors on "meta", and give `out=` its size; where nothing tells, wait from now on."""
+        """Return what comes out as tensors on "meta", and give `out=` its size; where nothing says so, wait from now on."""
         if self._is_in_place and not self._outs:
             return None
         shapes = {name: as_meta(value) for name, value in named.items() if name != "generator"}

@@ -129,7 +129,7 @@ def footer(report: dict[str, Any]) -> str:
 
 
 def verdict(result: dict[str, Any]) -> str:
-    """Say whether a claim holds here, which tiny data cannot tell."""
+    """Say whether a claim holds here, which tiny data cannot show."""
     return "quick run" if result["quick"] else VERDICTS[result["holds"]]
 
 

@@ -1,4 +1,4 @@
-"""The loaders of seven_loaders.py, each a generator of batches that tells a recorder what it does when."""
+"""The loaders of seven_loaders.py, each a generator of batches that reports to a recorder what it does when."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Reads(Dataset):
 
 
 class Loaders:
-    """The seven, each a generator of batches on the device that tells the recorder what it does."""
+    """The seven, each a generator of batches on the device that reports to the recorder what it does."""
 
     def __init__(self, images: Path, data: MemmapDataset, order: Rows, device: torch.device) -> None:
         self._files, self._pixels = sorted(images.rglob("*.jpg")), data.numpy()

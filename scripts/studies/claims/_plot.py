@@ -83,7 +83,7 @@ def save(figure: Figure, path: Path) -> None:
     if path.suffix == ".svg":
         path.write_bytes(svg_bytes(figure))
         return
-    # 128 colours: a third of the bytes, and no eye can tell
+    # 128 colors: a third of the bytes, and no eye sees it
     Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(128).save(path, optimize=True)
 
 
@@ -109,13 +109,13 @@ def bars(axes: Axes, values: Mapping[str, float], texts: Sequence[str], *, xlabe
         axes.set_xlim(0, max(values.values()) * 1.25)
 
 
-def end_labels(axes: Axes, ends: Mapping[str, float], colours: Mapping[str, str]) -> None:
+def end_labels(axes: Axes, ends: Mapping[str, float], colors: Mapping[str, str]) -> None:
     """Write each line's name right of the axes, at the height where the line ends, or just above the name below it."""
     low, gap = -np.inf, 0.055 * axes.get_ylim()[1]
     style = {"transform": axes.get_yaxis_transform(), "va": "center", "size": 9, "weight": "bold"}
     for name in sorted(ends, key=lambda name: ends[name]):
         low = max(ends[name], low + gap)
-        axes.text(1.015, low, name, color=colours[name], **style)
+        axes.text(1.015, low, name, color=colors[name], **style)
 
 
 def names_below(figure: Figure, axes: Axes) -> None:

@@ -86,9 +86,9 @@ def speedups(found: Figures, slow: str, fast: str) -> dict[str, float]:
 def draw_speedups(make: Any, found: Figures, slow: str, fast: str) -> Any:
     """Draw, for each size, how many times as fast the fast way is over the batch."""
     figure, (axes,) = make()
-    for colour, (size, batches) in zip((_plot.OURS, *_plot.LINES), found.items(), strict=False):
+    for color, (size, batches) in zip((_plot.OURS, *_plot.LINES), found.items(), strict=False):
         ratios = [of[slow]["median"] / of[fast]["median"] for of in batches.values()]
-        axes.plot([int(batch) for batch in batches], ratios, "o-", color=colour, label=size)
+        axes.plot([int(batch) for batch in batches], ratios, "o-", color=color, label=size)
     axes.axhline(1, color=_plot.GRAY, linewidth=1)
     axes.set_ylim(bottom=0)
     batches = sorted({int(batch) for of in found.values() for batch in of})

@@ -1,8 +1,8 @@
 """Where do augmentations belong: on the CPU, on the GPU, or on both?
 
-A MemmapLoader over rows of 256 x 256, in turns, whole epochs. All on the CPU: crop and resize, flip, jitter of colours and
+A MemmapLoader over rows of 256 x 256, in turns, whole epochs. All on the CPU: crop and resize, flip, jitter of colors and
 normalising, then floats are sent. All on the GPU: uint8 is sent first. Both: crop and flip on the CPU, the rest on the GPU.
-Without a GPU the chain is timed on the CPU stage by stage, which tells what a GPU would take over. Checked: up to the last step
+Without a GPU the chain is timed on the CPU stage by stage, which shows what a GPU would take over. Checked: up to the last step
 pixels stay uint8, and that step makes them float32.
 """
 
@@ -71,16 +71,16 @@ def ways(data: MemmapDataset, size: int, batch: int, device: torch.device) -> di
     moved, jitter = Chain(RandomResizedCrop(size), RandomHorizontalFlip()), ColorJitter(0.4, 0.4, 0.4)
     to_floats = {where: Normalize.of(data.manifest).to(where) for where in {"cpu", device.type}}
 
-    def normalised(batch: ImageBatch) -> torch.Tensor:
+    def normalized(batch: ImageBatch) -> torch.Tensor:
         return to_floats[batch.pixels.device.type](batch.images)
 
     def loader(transform: Stage | None, where: str = "cpu") -> MemmapLoader:
         options: dict[str, Any] = {"shuffle": "full", "residency": "cache", "as_tuple": False}
         return MemmapLoader(data, batch, device=where, transform=transform, **options)
 
-    whole, some = Chain(moved, jitter, normalised), data[:2]
+    whole, some = Chain(moved, jitter, normalized), data[:2]
     if jitter(moved(some)).pixels.dtype != torch.uint8 or whole(some).dtype != torch.float32:
-        raise RuntimeError("the augmentations do not keep uint8 until pixels are normalised.")
+        raise RuntimeError("the augmentations do not keep uint8 until pixels are normalized.")
 
     def epochs(loader: MemmapLoader) -> Callable[[], Any]:
         return lambda: loader
@@ -93,7 +93,7 @@ def ways(data: MemmapDataset, size: int, batch: int, device: torch.device) -> di
         ON_CPU: lambda: (images.to(device, non_blocking=True) for images in on_cpu),
     }
     if device.type == "cuda":
-        on_both, rest = loader(moved), Chain(jitter, normalised)
+        on_both, rest = loader(moved), Chain(jitter, normalized)
         found[ON_GPU] = epochs(loader(whole, device.type))
         found[ON_BOTH] = lambda: (rest(part.to(device)) for part in on_both)
     return found

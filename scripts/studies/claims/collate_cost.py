@@ -80,10 +80,10 @@ def conclude(figures: dict[str, Any]) -> Finding:
 def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, (axes,) = make()
     found = medians(figures["milliseconds"])
-    for place, (way, colours) in enumerate({OURS: (_plot.OURS, _plot.WARM), EACH: (_plot.OTHER, _plot.WARM)}.items()):
+    for place, (way, colors) in enumerate({OURS: (_plot.OURS, _plot.WARM), EACH: (_plot.OTHER, _plot.WARM)}.items()):
         items, collate = found[f"{way}: items"], found[f"{way}: collate"]
-        axes.barh(place, items, 0.5, color=colours[0])
-        axes.barh(place, collate, 0.5, left=items, color=colours[1])
+        axes.barh(place, items, 0.5, color=colors[0])
+        axes.barh(place, collate, 0.5, left=items, color=colors[1])
         axes.text(items + collate, place, f"  items {items:.1f} ms, collate {collate:.3g} ms", va="center", size=10)
     axes.set_yticks([0, 1], [OURS.replace(".", ".\n"), EACH.replace(", ", ",\n")])
     axes.tick_params("y", labelcolor=_plot.DARK)

@@ -27,8 +27,8 @@ SOURCE = LOOPS
 
 RANDPERM, NUMPY, GROUPS = "torch.randperm", "numpy permutation", "groups, shuffled inside"
 FULL, BLOCK = 'MemmapLoader "full"', 'MemmapLoader "block"'
-COLOURS = {RANDPERM: _plot.LINES[0], NUMPY: _plot.LINES[1], GROUPS: _plot.LINES[2], FULL: _plot.OURS}
-COLOURS[BLOCK] = _plot.OURS_LIGHT
+COLORS = {RANDPERM: _plot.LINES[0], NUMPY: _plot.LINES[1], GROUPS: _plot.LINES[2], FULL: _plot.OURS}
+COLORS[BLOCK] = _plot.OURS_LIGHT
 GROUP = 1000
 # What MemmapLoader asks an order for at a time, and its blocks, of 224 x 224 x 3.
 CHUNK = 1 << 16
@@ -139,7 +139,7 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
         for name, found in figures["orders"].items():
             values = np.maximum(found[key], 0.1) if key == "mib" else found[key]
-            axes.plot(figures["counts"], values, "o-", color=COLOURS[name], label=name)
+            axes.plot(figures["counts"], values, "o-", color=COLORS[name], label=name)
         axes.margins(0.1, 0.09)
         axes.set_xscale("log")
         axes.set_yscale("log")

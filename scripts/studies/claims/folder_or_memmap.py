@@ -31,7 +31,7 @@ SOURCE = SENDING
 
 ROUNDS, ROWS, WORKERS = 4, 256, 2
 FOLDER, MAPPED, OURS = "JPEG folder, DataLoader", "tensorclass, DataLoader", "MemmapLoader"
-COLOURS = {FOLDER: _plot.GRAY, MAPPED: _plot.LINES[0], OURS: _plot.OURS}
+COLORS = {FOLDER: _plot.GRAY, MAPPED: _plot.LINES[0], OURS: _plot.OURS}
 
 Epoch = Callable[[], Iterable[Any]]
 
@@ -142,9 +142,9 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, panels = make(panels=len(found))
     every = [way["median"] for batches in found.values() for of in batches.values() for way in of.values()]
     for axes, (size, batches) in zip(panels, found.items(), strict=True):
-        for way, colour in COLOURS.items():
+        for way, color in COLORS.items():
             rates = [of[way]["median"] for of in batches.values()]
-            axes.plot(range(len(batches)), rates, "o-", color=colour, label=way)
+            axes.plot(range(len(batches)), rates, "o-", color=color, label=way)
         axes.set_xticks(range(len(batches)), list(batches))
         axes.set_yscale("log")
         _plot.written_out(axes.yaxis)

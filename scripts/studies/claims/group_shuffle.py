@@ -21,7 +21,7 @@ SOURCE = LOOPS
 
 ROWS, GROUP, ROUNDS = (100_000, 1_000_000, 10_000_000, 100_000_000), 1000, 15
 PERMUTATION, GROUPS = "torch.randperm", "groups, shuffled inside"
-COLOURS = {PERMUTATION: _plot.LINES[0], GROUPS: _plot.OURS}
+COLORS = {PERMUTATION: _plot.LINES[0], GROUPS: _plot.OURS}
 
 
 def measure(quick: bool, work: Path) -> dict[str, Any]:
@@ -73,12 +73,12 @@ def conclude(figures: dict[str, Any]) -> Finding:
 def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, (axes,) = make()
     found = figures["milliseconds"]
-    for name, colour in COLOURS.items():
+    for name, color in COLORS.items():
         axes.plot(
             [int(count) for count in found],
             [of[name]["median"] for of in found.values()],
             "o-",
-            color=colour,
+            color=color,
             label=name,
         )
     axes.set_xscale("log")

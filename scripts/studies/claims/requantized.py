@@ -31,7 +31,7 @@ CLAIM = "ffmpeg -q:v 3 makes JPEGs many times smaller (3.5 MB to 207 kB), and a 
 SOURCE = SENDING
 
 ORIGINAL = "original"
-# half of what the slides tell: 3.5 MB to 207 kB is 17 times
+# half of what the slides say: 3.5 MB to 207 kB is 17 times
 LEAST = 8
 QUALITIES = (2, 3, 5, 10, 20)
 COUNT, ROUNDS, SIDE = 6, 5, 224

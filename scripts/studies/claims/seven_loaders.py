@@ -51,7 +51,7 @@ SOURCE = LOADER_NOTES
 
 ROUNDS, BATCH, SIDE, STEP_MS = 7, 256, 224, 30.0
 UNTIMED, DRAWN = 2, 8
-COLOURS = {READ: _plot.LINES[0], COLLATE: _plot.LINES[1], COPY: _plot.LINES[2], STEP: _plot.OTHER}
+COLORS = {READ: _plot.LINES[0], COLLATE: _plot.LINES[1], COPY: _plot.LINES[2], STEP: _plot.OTHER}
 OURS = "MemmapLoader"
 NAMES = (NAIVE, FAST, COLLATED, PINNED, PARALLEL, QUEUED, PREFETCHED, OURS)
 NEEDS_GPU = "needs a GPU"
@@ -161,10 +161,10 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
         spans = loaders.get(name, {}).get("spans", [])
         lanes = [*sorted({span[0] for span in spans if span[0] != MODEL}), MODEL]
         for n, lane in enumerate(lanes):
-            for stage in COLOURS:
+            for stage in COLORS:
                 its = [(start, stop - start) for where, what, start, stop in spans if (where, what) == (lane, stage)]
                 axes.broken_barh(
-                    its, (place + n, 0.86), color=COLOURS[stage], edgecolor="white", linewidth=0.6, label=stage
+                    its, (place + n, 0.86), color=COLORS[stage], edgecolor="white", linewidth=0.6, label=stage
                 )
         ticks[name] = place + len(lanes) / 2
         reported = f"{loaders[name]['fastest']:.0f} ms" if spans else ""
@@ -196,7 +196,7 @@ def name_stages(figure: Any, axes: Any, loaders: dict[str, Any]) -> None:
     """Name the stages that occur below the picture, each once."""
     seen = {span[1] for of in loaders.values() for span in of["spans"]}
     handles = dict(zip(axes.get_legend_handles_labels()[1], axes.get_legend_handles_labels()[0], strict=True))
-    shown = [stage for stage in COLOURS if stage in seen]
+    shown = [stage for stage in COLORS if stage in seen]
     figure.subplots_adjust(bottom=0.2)
     place = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.04)}
     figure.legend([handles[stage] for stage in shown], shown, ncols=len(shown), frameon=False, fontsize=9, **place)

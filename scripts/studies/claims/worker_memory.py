@@ -31,7 +31,7 @@ SOURCE = LOADER_NOTES
 BATCH = 16
 SIDE = 64
 EMPTY, LIST, MEMMAP, OURS = "an empty dataset", "a list of paths", "a numpy memmap", "MemmapDataset"
-COLOURS = {EMPTY: "#d5dade", LIST: _plot.LINES[0], MEMMAP: _plot.LINES[1], OURS: _plot.OURS}
+COLORS = {EMPTY: "#d5dade", LIST: _plot.LINES[0], MEMMAP: _plot.LINES[1], OURS: _plot.OURS}
 # Eight spawned workers take half a minute to import torch.
 WORKERS = {"fork": (0, 2, 4, 8), "spawn": (2, 8)}
 
@@ -109,7 +109,7 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
         for place, (name, by_count) in enumerate(by_name.items()):
             values = [by_count[n]["private"] for n in counts]
             places = np.arange(len(counts)) + (place - 1.5) * 0.21
-            drawn = axes.bar(places, values, 0.19, color=COLOURS[name], label=name)
+            drawn = axes.bar(places, values, 0.19, color=COLORS[name], label=name)
             axes.bar_label(drawn, [f"{value:.0f}" for value in values], size=8, padding=2, color=_plot.DARK)
         axes.set_xticks(range(len(counts)), [f"{n} workers" if n != "0" else "no worker" for n in counts])
         axes.grid(axis="x", visible=False)

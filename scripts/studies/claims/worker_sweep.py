@@ -85,12 +85,12 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure.subplots_adjust(right=0.8)
     share = shares(figures)
     counts = sorted({int(name.split()[0]) for name in share})
-    ends, colours = {LOADER: 1.0}, {LOADER: _plot.OURS}
-    for factor, colour in FACTORS.items():
+    ends, colors = {LOADER: 1.0}, {LOADER: _plot.OURS}
+    for factor, color in FACTORS.items():
         name, some = f"prefetch_factor {factor}", [n for n in counts if n]
         values = [share[f"{n} {factor}"] for n in some]
-        axes.plot([counts.index(n) for n in some], values, "o-", color=colour)
-        ends[name], colours[name] = values[-1], colour
+        axes.plot([counts.index(n) for n in some], values, "o-", color=color)
+        ends[name], colors[name] = values[-1], color
     axes.plot([0], [share[ALONE]], "o", color=_plot.GRAY, markersize=9)
     beside = {"xytext": (12, 0), "textcoords": "offset points", "va": "center", "size": 9}
     axes.annotate(f"no workers: {share[ALONE]:.2f}", (0, share[ALONE]), **beside)
@@ -100,5 +100,5 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
     axes.set_ylim(0, max(1, *share.values()) * 1.1)
     axes.set_xlabel("num_workers of DataLoader(MemmapDataset)")
     axes.set_ylabel("images/s, as a share of MemmapLoader's")
-    _plot.end_labels(axes, ends, colours)
+    _plot.end_labels(axes, ends, colors)
     return figure

@@ -59,7 +59,7 @@ def clean() -> dict[str, str]:
 
 
 def last_error(log: Path) -> str:
-    """Return the last line of a log that tells of an error, else the last one."""
+    """Return the last line of a log that names an error, else the last one."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     reported = [line for line in lines if "error" in line.partition(":")[0].lower() and line.partition(":")[2]]
     return ((reported or lines)[-1:] or ["it ended without a word"])[0][:300]
@@ -87,7 +87,7 @@ def _install_system(packages: Sequence[str]) -> None:
 
 
 def _missing(packages: Sequence[str]) -> list[str]:
-    """Name those that are not installed; none where there is no Debian to ask, and the build itself will tell."""
+    """Name those that are not installed; none where there is no Debian to ask, and the build itself will say."""
     if not packages or not shutil.which("dpkg-query"):
         return []
     command = ["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\n", *packages]

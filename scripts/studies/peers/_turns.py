@@ -120,7 +120,7 @@ def packed(job: Job, python: Path, dest: Path, log: Path) -> Path:
 
 @contextmanager
 def process(python: Path, job: Job, log: Path) -> Iterator[Ask]:
-    """Start a reading process; gives a function that tells it something and returns its answer."""
+    """Start a reading process; gives a function that sends it something and returns its answer."""
     command = [python, "-m", "scripts.studies.peers._reader", json.dumps(dataclasses.asdict(job))]
     environment = clean() | {"PYTHONPATH": os.pathsep.join([*([job.pillow] if job.pillow else []), str(ROOT)])}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
