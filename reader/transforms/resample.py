@@ -132,6 +132,7 @@ def resized_from_levels(
     width: int,
     grids: torch.Tensor | None,
     is_cubic: torch.Tensor | None,
+    is_mirrored: torch.Tensor | None,
 ) -> torch.Tensor:
     """Read each row at the size that its box needs, and resize the box there."""
     need = torch.tensor([[width, height]]) if grids is None else grids[:, [3, 2]]
@@ -143,7 +144,7 @@ def resized_from_levels(
         if not len(index):
             continue
         level = source.read(batch.rows[index], factor)
-        of_level = (None if given is None else given[index] for given in (grids, is_cubic))
+        of_level = (None if given is None else given[index] for given in (grids, is_cubic, is_mirrored))
         if isinstance(level, RaggedBatch):
             part = resized_images(level, at[index], height, width, *of_level)
         else:

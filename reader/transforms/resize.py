@@ -17,7 +17,6 @@ from reader.transforms.random import check_batch
 from reader.transforms.resample import (
     RowSource,
     boxes_on_levels,
-    mirrored,
     nearest,
     nearest_of_images,
     resized,
@@ -205,8 +204,7 @@ def resized_boxes(
     source = None if torch.compiler.is_compiling() else row_source.get()
     # what a crop before this one has made has pixels of its own
     if source is not None and (isinstance(batch, RaggedBatch) or batch.pixels.stride(1) == 0):
-        made = resized_from_levels(source, batch, boxes, height, width, grids, is_cubic)
-        return made if is_mirrored is None else mirrored(made, is_mirrored)
+        return resized_from_levels(source, batch, boxes, height, width, grids, is_cubic, is_mirrored)
     if isinstance(batch, RaggedBatch):
         return resized_images(batch, boxes, height, width, grids, is_cubic, is_mirrored)
     return resized(batch.pixels, boxes, height, width, grids, is_cubic, is_mirrored)
