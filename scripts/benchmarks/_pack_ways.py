@@ -32,6 +32,7 @@ from packer.pixels.geometry import Geometry
 from scripts import environment
 from scripts.benchmarks._bench import BenchError
 from scripts.benchmarks._pictures import picture
+from scripts.benchmarks.timing import seconds, timed
 
 # A worker draws so many files at a time: a block of pack has as many at 2,000 files.
 DRAW = 8
@@ -72,10 +73,10 @@ def in_processes(job: Job, start: Callable[[Job], Task]) -> float:
         process.start()
     for process in processes:
         process.join()
-    seconds = time.perf_counter() - begun
+    taken = time.perf_counter() - begun
     if any(process.exitcode for process in processes) or drawn.value < len(job.paths):
         raise BenchError(f"{start.__name__}: a process failed before all files were done.")
-    return seconds
+    return taken
 
 
 def _serve(job: Job, start: Callable[[Job], Task], drawn: Any) -> None:
@@ -161,9 +162,8 @@ def time_tutorial(job: Job) -> float:
 
 def time_call(job: Job) -> float:
     """Pack from this process; returns seconds."""
-    begun = time.perf_counter()
-    packer.pack(job.images, job.work / "store", size=job.size, workers=job.workers, max_rejects=0)
-    return time.perf_counter() - begun
+    out = job.work / "store"
+    return seconds(lambda: packer.pack(job.images, out, size=job.size, workers=job.workers, max_rejects=0))
 
 
 def time_vanilla(job: Job, way: str, pillow: Path) -> float:
@@ -211,12 +211,11 @@ def time_update(job: Job, packed: Path) -> float:
 
 
 def _time_words(words: list[str]) -> float:
-    begun = time.perf_counter()
-    done = subprocess.run(words, capture_output=True, text=True, env=command_environment())
-    seconds = time.perf_counter() - begun
+    environment = command_environment()
+    done, taken = timed(lambda: subprocess.run(words, capture_output=True, text=True, env=environment))
     if done.returncode:
         raise BenchError(f"pack ended with exit code {done.returncode}: {done.stderr.strip()}")
-    return seconds
+    return taken
 
 
 def command_environment() -> dict[str, str]:

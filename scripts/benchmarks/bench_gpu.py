@@ -43,7 +43,7 @@ from scripts import environment
 from scripts.benchmarks._bench import BenchError, machine, publish, ratios, spread, table
 from scripts.benchmarks._gpu_step import Step, spin
 from scripts.benchmarks.arguments import bench_parser
-from scripts.benchmarks.timing import collection_paused, in_turns, synchronize
+from scripts.benchmarks.timing import collection_paused, in_turns, seconds_over
 from scripts.samples.stores import random_store
 
 LIMIT = "limit"
@@ -272,12 +272,7 @@ def compared(ways: dict[str, Turn], rounds: int) -> dict[str, Any]:
 def rate(call: Callable[[], Any], count: int, size: int, device: torch.device) -> float:
     """Return images/s of calls that give a batch each, until the device has ended them."""
     call()
-    synchronize(device)
-    begun = time.perf_counter()
-    for _ in range(count):
-        call()
-    synchronize(device)
-    return count * size / (time.perf_counter() - begun)
+    return count * size / seconds_over(lambda _: call(), range(count), device)
 
 
 def with_cores(turn: Turn, cores: list[float]) -> float:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
+Item = TypeVar("Item")
 Name = TypeVar("Name")
 Result = TypeVar("Result")
 
@@ -55,14 +57,33 @@ def seconds(
 
     clock: time.process_time gives the CPU seconds of all threads, which other programs on the machine change little.
     """
+    return timed(call, device, clock)[1]
+
+
+def timed(
+    call: Callable[[], Result], device: torch.device | None = None, clock: Callable[[], float] = time.perf_counter
+) -> tuple[Result, float]:
+    """Return what a call returns, and its seconds as `seconds` has them."""
     synchronize(device)
     begun = clock()
-    call()
+    made = call()
     synchronize(device)
-    return clock() - begun
+    return made, clock() - begun
+
+
+def seconds_over(call: Callable[[Item], object], items: Iterable[Item], device: torch.device | None = None) -> float:
+    """Time a call for each of the items, one after the other, with the work that they leave on a device."""
+
+    def each() -> None:
+        for item in items:
+            call(item)
+
+    return seconds(each, device)
 
 
 def synchronize(device: torch.device | None) -> None:
     """Wait until a CUDA device has done all its work."""
     if device is not None and device.type == "cuda":
+        import torch
+
         torch.cuda.synchronize(device)

@@ -27,6 +27,7 @@ from typing import Any
 
 from packer.store.journal import JOURNAL, read_blocks
 from scripts.benchmarks._bench import BenchError, photographs, repeat_files
+from scripts.benchmarks.timing import seconds
 from scripts.stress._runs import TrialError, check_unfinished, difference, digests
 
 _SIZE = 64
@@ -110,9 +111,9 @@ def _make_images(folder: Path, count: int) -> Path:
 
 
 def _reference(images: Path, work: Path, workers: int) -> tuple[dict[str, str], float]:
-    begun = time.monotonic()
-    subprocess.run(_command(images, work / "whole", workers), check=True, stdout=subprocess.DEVNULL)
-    return digests(work / "whole"), time.monotonic() - begun
+    command = _command(images, work / "whole", workers)
+    taken = seconds(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
+    return digests(work / "whole"), taken
 
 
 def _command(images: Path, out: Path, workers: int) -> list[str]:

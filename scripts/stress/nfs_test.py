@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import random
@@ -39,6 +40,7 @@ from packer.workers.ray_node import open_shared
 from reader import system
 from reader.format.manifest import PIXELS
 from scripts.benchmarks._bench import BenchError, photographs, repeat_files
+from scripts.benchmarks.timing import timed
 from scripts.stress._loopback import NoNfsError, two_mounts
 from scripts.stress._runs import TrialError, difference, digests
 
@@ -143,9 +145,8 @@ def tried(place: Place, only: list[str] | None) -> dict[str, object]:
     for trial in TRIALS:
         if only and trial.__name__ not in ("packed", *only):
             continue
-        begun = time.monotonic()
-        said = trial(place)
-        seconds[trial.__name__] = round(time.monotonic() - begun, 1)
+        said, taken = timed(functools.partial(trial, place))
+        seconds[trial.__name__] = round(taken, 1)
         print(f"{trial.__name__:9} {said}", flush=True)
     return {"file_system": system.file_system(place.one), "seconds": seconds}
 

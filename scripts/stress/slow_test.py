@@ -26,6 +26,7 @@ from packer import pack
 from packer.pixels import decode
 from packer.pixels.compiled import Native
 from packer.sources.local import LocalSource
+from scripts.benchmarks.timing import timed
 
 
 def slow_pack(images: Path, out: Path, delays: dict[str, float], **options: Any) -> dict[str, Any]:
@@ -46,9 +47,7 @@ def slow_pack(images: Path, out: Path, delays: dict[str, float], **options: Any)
     native = decode.native
     decode.native = Native  # which reads files without it
     try:
-        begun = time.monotonic()
-        report = pack(images, out, **options)
-        seconds = time.monotonic() - begun
+        report, seconds = timed(lambda: pack(images, out, **options))
     finally:
         LocalSource.read, decode.native = original, native  # type: ignore[method-assign]
     counts = Counter(log.read_text().split())

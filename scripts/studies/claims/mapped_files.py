@@ -8,7 +8,6 @@ too, is not installed here.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from reader.bench.ways import FirstRows, Loader, SliceCopies
 from reader.format.manifest import PIXELS
 from scripts.benchmarks._bench import ratios, spread
 from scripts.benchmarks._read_ways import touch
-from scripts.benchmarks.timing import collection_paused, in_turns
+from scripts.benchmarks.timing import collection_paused, in_turns, seconds_over
 from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import LOADER_NOTES, Finding, medians, photo_folder
@@ -91,18 +90,16 @@ def indexed(index: Index, count: int, size: int) -> float:
     """Return images/s of a few batches of random rows by one index each."""
     untimed, *batches = np.random.default_rng().permutation(count)[: size * (count // size)].reshape(-1, size)[:5]
     index(untimed)
-    begun = time.perf_counter()
-    for rows in batches:
-        index(rows)
-    return len(batches) * size / (time.perf_counter() - begun)
+    return len(batches) * size / seconds_over(index, batches)
 
 
 def decoded(files: Iterator[Path], side: int, size: int) -> float:
     """Return images/s of as many photographs as a batch has rows, decoded and resized."""
-    begun = time.perf_counter()
-    for path in itertools.islice(files, size):
-        np.asarray(Image.open(path).convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
-    return size / (time.perf_counter() - begun)
+
+    def row(path: Path) -> np.ndarray:
+        return np.asarray(Image.open(path).convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
+
+    return size / seconds_over(row, itertools.islice(files, size))
 
 
 def conclude(figures: dict[str, Any]) -> Finding:

@@ -6,7 +6,6 @@ own reader does; then made into rows of 224 x 224 as pack does by default. Fidel
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from packer.pixels.formats.jpeg import read_header
 from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.geometry import Geometry
 from scripts.benchmarks._bench import spread
-from scripts.benchmarks.timing import in_turns
+from scripts.benchmarks.timing import in_turns, seconds_over
 from scripts.samples import scenes
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import SENDING, Finding, NotMeasured, medians
@@ -90,10 +89,7 @@ def decode_whole() -> Callable[[bytes], Any]:
 
 def rate(way: Callable[[bytes], Any], files: list[bytes]) -> float:
     """Return images/s of a way over all files."""
-    begun = time.perf_counter()
-    for data in files:
-        way(data)
-    return len(files) / (time.perf_counter() - begun)
+    return len(files) / seconds_over(way, files)
 
 
 def conclude(figures: dict[str, Any]) -> Finding:

@@ -32,6 +32,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from scripts.benchmarks.timing import seconds
+
 # The steady rate leaves out so many batches: queues hold at most 5 at a time, and FFCV's 5 output buffers, fresh memory in
 # each epoch, have all been written once.
 LEAD = 6
@@ -102,9 +104,7 @@ class Reader:
 
     def pack(self, dest: str) -> dict[str, float]:
         """Return images/s of packing into an empty folder, the processes' start included."""
-        begun = time.perf_counter()
-        self._module.pack(replace(self.job, packed=dest))
-        return {"packing": self.job.shape[0] / (time.perf_counter() - begun)}
+        return {"packing": self.job.shape[0] / seconds(lambda: self._module.pack(replace(self.job, packed=dest)))}
 
     def versions(self) -> dict[str, str]:
         return {name: found for name in self.job.libraries if (found := installed(name))}
