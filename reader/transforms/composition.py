@@ -83,6 +83,11 @@ class Compose:
         """Say whether one of them mixes the images of a batch."""
         return _need_full_batch(self.transforms)
 
+    @property
+    def is_compiled(self) -> bool:
+        """Say whether the compiled part does all that they do."""
+        return are_compiled(self.transforms)
+
 
 class RandomApply:
     """Call transforms one after the other for each image with probability p; the others stay as they are.
@@ -123,6 +128,11 @@ class RandomApply:
         """Say whether one of them mixes the images of a batch."""
         return _need_full_batch(self.transforms)
 
+    @property
+    def is_compiled(self) -> bool:
+        """Say whether the compiled part does all that they do."""
+        return are_compiled(self.transforms)
+
 
 class RandomChoice:
     """Call one of several transforms for each image, drawn by their probabilities.
@@ -161,6 +171,16 @@ class RandomChoice:
     def needs_full_batch(self) -> bool:
         """Say whether one of them mixes the images of a batch."""
         return _need_full_batch(self.transforms)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Say whether the compiled part does all that they do."""
+        return are_compiled(self.transforms)
+
+
+def are_compiled(transforms: Sequence[Transform]) -> bool:
+    """Say whether the compiled part does all that transforms do: then each is best called with a full batch."""
+    return all(getattr(transform, "is_compiled", False) for transform in transforms)
 
 
 def _has_size(transform: Transform) -> bool:

@@ -13,7 +13,7 @@ from reader.store import ImageBatch, RaggedBatch
 from reader.transforms.affine import Fill
 from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from reader.transforms.color import ColorJitter
-from reader.transforms.composition import Compose, checked_transforms, distinct
+from reader.transforms.composition import Compose, are_compiled, checked_transforms, distinct
 from reader.transforms.mixing import RandomErasing
 from reader.transforms.policy_steps import OPERATIONS, Policy
 from reader.transforms.random import TIMM_RAND_AUGMENT, draw
@@ -58,6 +58,11 @@ class MultiView:
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
         self.transforms = distinct(checked_transforms(transforms))
+
+    @property
+    def is_compiled(self) -> bool:
+        """Say whether the compiled part does all that they do."""
+        return are_compiled(self.transforms)
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return the views and the targets."""

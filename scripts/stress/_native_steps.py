@@ -1,4 +1,4 @@
-"""Random calls of augment(), blur() and floats() , with any numbers: they write nothing that is not theirs."""
+"""Random calls of augment(), blur() and floats(), with any numbers: they write nothing that is not theirs."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from augmenting import pictures
 from tensordict import TensorDict
 
-from reader import ColorJitter, ImageBatch, Normalize, compiled, transforms
+from reader import ColorJitter, ImageBatch, MemmapDataset, MemmapLoader, Normalize, compiled, transforms
 from reader.epoch import on_threads_of
 from reader.store import replaced
 from reader.transforms import Compose, ToDtype
@@ -145,6 +146,30 @@ def test_each_transform_calls_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for transform in every:
         transform(batch)
     assert len(calls) == len(every)
+
+
+def test_chains_and_views_are_compiled_where_all_in_them_is() -> None:
+    jitter, erase = ColorJitter(0.4), transforms.RandomErasing()
+    for within, is_compiled in (([jitter], True), ([jitter, erase], False)):
+        made = [kind(within) for kind in (Compose, transforms.RandomApply, transforms.RandomChoice, transforms.MultiView)]
+        assert [chain.is_compiled for chain in made] == [is_compiled] * 4
+    with without_compiled_part():
+        assert not transforms.MultiView([Compose([jitter])]).is_compiled
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_loader_gives_views_that_are_those_of_the_torch_kernels(threads: int, shared_store: Path) -> None:
+    jitter = transforms.RandomApply([ColorJitter(0.4)], 0.8)
+    recipe = Compose([transforms.RandomResizedCrop(28), jitter, transforms.GaussianBlur(3)])
+
+    def views() -> list[torch.Tensor]:
+        data = MemmapDataset(shared_store)
+        with MemmapLoader(data, 64, shuffle=True, threads=threads, transform=transforms.MultiView([recipe] * 3)) as loader:
+            return [torch.cat(made) for made, _ in loader]
+
+    found = views()
+    with without_compiled_part():
+        assert all(torch.equal(*pair) for pair in zip(found, views(), strict=True))
 
 
 def test_where_it_declines_torch_does_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
