@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 # torch and what it needs, numpy among it, stay that machine's own.
 PACKAGES = (
-    *("tensordict", "pyvers", "cloudpickle", "click", "tqdm", "pillow", "cffi", "pycparser"),
+    *("tensordict", "pyvers", "cloudpickle", "click", "tqdm", "pillow", "cffi", "pycparser", "zstandard"),
     *("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis", "sortedcontainers"),
     *("matplotlib", "contourpy", "cycler", "fonttools", "kiwisolver", "pyparsing", "python-dateutil", "six"),
 )

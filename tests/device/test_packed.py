@@ -94,6 +94,13 @@ def test_pixels_are_those_of_the_host(
         assert {(how["algorithm"], how["bitstream_kind"]) for how in nvcomp} == {("Zstd", "raw")}
 
 
+@pytest.mark.cuda
+def test_nvcomp_itself_gives_the_pixels_of_the_host(store: Path) -> None:
+    pytest.importorskip("nvidia.nvcomp", reason="nvCOMP is not installed: pip install 'pixpack[nvcomp]'")
+    packed._codec.cache_clear()
+    assert_equal(read(store, unpack="device", device="cuda"), read(store))
+
+
 def test_a_transform_is_called_with_pixels(store: Path) -> None:
     flips = Compose([RandomHorizontalFlip()])
     assert_equal(read(store, unpack="device", transform=flips), read(store, transform=flips))
