@@ -1,5 +1,6 @@
 """Blocks fetched into a cache by a few threads: each compared with its checksum, written, synced, and only then marked.
 
+As many requests are in progress as fill the link, see `depth.py`; what they have brought is written beside them.
 A block is fetched by one process of a node; what another one fetches just now is waited for. Where that one was killed, the
 kernel has freed its lock, and the block is fetched here.
 """
@@ -18,22 +19,23 @@ from collections.abc import Iterator, Sequence
 from reader.format.errors import StoreError
 from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS
+from reader.remote.depth import FEWEST, Request, RequestDepth
 from reader.remote.eviction import Plan, chosen
 from reader.remote.folder import GUARDED_SHARE, LOCK, CacheFolder, Locks
 from reader.remote.objects import MissingObjectError
 from reader.remote.opening import Source, fetch_file, on_demand, write_beside
 
-# Requests in progress: all blocks of a window of shuffle="block", which its first batch waits for. At 80 MB/s each, which is what
+# Requests in progress at most: all blocks of a window of shuffle="block", which its first batch waits for. At 80 MB/s each, as
 # object storage gives one connection, they fill a link of 20 Gbit/s.
 THREADS = 32
+# What has come is written by these meanwhile.
+_WRITING_THREADS = 8
 # Of one request, where neighbors are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
 REQUEST_BYTES = 16 << 20
 
-# What requests in progress hold: as much as they do where no block is larger than a request.
+# What requests in progress and what is being written hold together.
 _MOST_UNDER_WAY_BYTES = THREADS * REQUEST_BYTES
 
-# Requests in progress while others are waited for: with less the link would be idle between two answers.
-_BUSY_WHILE_WAITED = 4
 # Another process's fetch is looked for so often; it takes some ten times as long.
 _LOOK_SECONDS = 0.02
 # Kept for who draws them.
@@ -64,13 +66,13 @@ class BlockFetcher:
         self._fetched_bytes = 0
         # when the last of them began and ended
         self._requests: deque[tuple[float, float]] = deque(maxlen=_MOST_REQUESTS)
-        # threads at work, and blocks that somebody waits for
-        self._busy, self._waited = 0, Counter[int]()
+        # and blocks that somebody waits for
+        self._depth, self._waited = RequestDepth(THREADS), Counter[int]()
         # that nobody waits for yet
         self._soon: set[int] = set()
         # when it was begun, and how it ended
         self._failed: dict[int, tuple[float, Exception]] = {}
-        for _ in range(THREADS):
+        for _ in range(THREADS + _WRITING_THREADS):
             threading.Thread(target=self._serve, daemon=True).start()
 
     def plan(self, orders: Sequence[Sequence[int]]) -> None:
@@ -179,14 +181,16 @@ class BlockFetcher:
                 while not (run := self._next_run()):
                     self._changed.wait()
                 self._under_way.update(run)
-                self._busy += 1
-            begun, failed = time.monotonic(), None
+                request = self._depth.add(sum(map(self._folder.size, run)))
+            begun, failed = request.begins, None
+            time.sleep(max(0.0, begun - time.monotonic()))
+            self._depth.begin(request)
             try:
-                self._fetch_free(run)
+                self._fetch_free(run, request)
             except Exception as e:
                 failed = begun, e
             with self._changed:
-                self._busy -= 1
+                self._depth.end(request, 0)
                 self._requests.append((begun, time.monotonic()))
                 self._under_way.difference_update(run)
                 self._soon.difference_update(run)
@@ -196,10 +200,10 @@ class BlockFetcher:
 
     def _next_run(self) -> list[int]:
         """Take the next block that is wanted and not there, with the neighbors behind it that are wanted too."""
-        for queue in (self._urgent, self._later):
-            # what is waited for has the link to itself, but for what keeps it filled
-            is_waited_for = bool(self._waited or self._soon)
-            while queue and (queue is self._urgent or not is_waited_for or self._busy < _BUSY_WHILE_WAITED):
+        # until the link is measured, what is waited for has it to itself, but for what keeps it filled
+        ahead = FEWEST if self._waited or self._soon else THREADS
+        for queue, unmeasured in ((self._urgent, THREADS), (self._later, ahead)):
+            while queue and self._depth.in_progress < self._depth.requests(unmeasured):
                 block = queue.popleft()
                 if not self._is_wanted(block):
                     # another process has fetched it, or what fetches it here says when it has
@@ -220,25 +224,35 @@ class BlockFetcher:
     def _is_wanted(self, block: int) -> bool:
         return block not in self._under_way and not self._table.has(block)
 
-    def _fetch_free(self, run: Sequence[int]) -> None:
+    def _fetch_free(self, run: Sequence[int], request: Request) -> None:
         """Fetch those blocks of a run that no other process is fetching."""
         taken = [block for block in run if self._locks.take(block)]
         try:
-            wanted = [block for block in taken if not self._table.has(block)]
-            while wanted:
-                # [3, 4, 6] -> [3, 4], then [6]
-                count = next((n for n in range(1, len(wanted)) if wanted[n] != wanted[n - 1] + 1), len(wanted))
-                self._fetch(wanted[:count])
-                wanted = wanted[count:]
+            for part, data in self._brought([block for block in taken if not self._table.has(block)], request):
+                self._keep(part, data)
         finally:
             for block in taken:
                 self._locks.give(block)
 
-    def _fetch(self, run: Sequence[int]) -> None:
-        data = self._read(run)
-        # before the blocks are marked: who waits for them may ask for this number next
-        with self._changed:
-            self._fetched_bytes += len(data)
+    def _brought(self, wanted: Sequence[int], request: Request) -> list[tuple[Sequence[int], memoryview]]:
+        """Read blocks, neighbors together; another request may begin then."""
+        found, size = list[tuple[Sequence[int], memoryview]](), 0
+        try:
+            while wanted:
+                # [3, 4, 6] -> [3, 4], then [6]
+                count = next((n for n in range(1, len(wanted)) if wanted[n] != wanted[n - 1] + 1), len(wanted))
+                found.append((wanted[:count], self._read(wanted[:count], request)))
+                wanted = wanted[count:]
+            size = sum(len(data) for _, data in found)
+        finally:
+            with self._changed:
+                self._depth.end(request, size)
+                # before the blocks are marked: who waits for them may ask for this number next
+                self._fetched_bytes += size
+                self._changed.notify_all()
+        return found
+
+    def _keep(self, run: Sequence[int], data: memoryview) -> None:
         try:
             self._write(run, data)
         except OSError as e:
@@ -249,12 +263,14 @@ class BlockFetcher:
         with contextlib.suppress(StoreError, OSError):
             self.seal()
 
-    def _read(self, run: Sequence[int]) -> memoryview:
+    def _read(self, run: Sequence[int], request: Request) -> memoryview:
         """Read blocks that are one behind the other, and compare each with its checksum."""
         starts, name, wrong = self._folder.starts, self._source.name(PIXELS), 0
         for _ in range(_TRIES):
             try:
-                fetched = self._source.read_pixels(self._folder.objects, starts[run[0]], starts[run[-1] + 1])
+                fetched = self._source.read_pixels(
+                    self._folder.objects, starts[run[0]], starts[run[-1] + 1], request.answered
+                )
             except StoreError as e:
                 raise self._replaced(e) from None
             base = starts[run[0]]

@@ -61,15 +61,19 @@ class Objects:
         # of a URL of this machine
         self._folder = Path(url2pathname(urlsplit(self.url).path)) if self.url.startswith("file:") else None
 
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
+    def read(
+        self, name: str, start: int = 0, stop: int | None = None, answered: Callable[[], None] = lambda: None
+    ) -> memoryview:
         """Return an object's bytes [start, stop), or all of a manifest's; may be called by several threads.
+
+        answered: called when the answer begins.
 
         Raises:
             MissingObjectError, UnreachableError: as their names say.
             StoreError: access is denied, the object ends before stop, or the server sends more than is asked for.
         """
         most_bytes = MOST_FETCHED_MANIFEST_BYTES if stop is None else stop - start
-        data = self._retried(name, lambda: self._get(name, start, stop, most_bytes))
+        data = self._retried(name, lambda: self._get(name, start, stop, most_bytes, answered))
         if stop is not None and len(data) != stop - start:
             raise StoreError(
                 f"{self.url}/{name} ends at byte {start + len(data)}, expected {stop} or more: it was cut short or replaced."
@@ -79,14 +83,16 @@ class Objects:
 
     def read_once(self, name: str, most_bytes: int) -> memoryview:
         """Return all of an object, asked for once; raises whatever is wrong, as a StoreError or an error of obstore."""
-        return self._get(name, 0, None, most_bytes)
+        return self._get(name, 0, None, most_bytes, lambda: None)
 
     def size(self, name: str) -> int:
         """Return the bytes of an object, as the server says it; raises as `read`."""
         about = self._retried(name, lambda: self._library.head(self._store, name))
         return int(about["size"])
 
-    def _get(self, name: str, start: int, stop: int | None, most_bytes: int) -> memoryview:
+    def _get(
+        self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]
+    ) -> memoryview:
         if self._folder is not None:
             # obstore would wait for a pipe
             with open_regular(Path(os.path.realpath(self._folder / name))) as file:
@@ -95,8 +101,9 @@ class Objects:
         else:
             options = {} if stop is None else {"range": (start, stop)}
             # one chunk, as more than that is too much: a stranger's server sends what it likes, and without an end
-            found = self._library.get(self._store, name, options=options).stream(min_chunk_size=most_bytes + 1)
-            data = memoryview(next(found, b""))
+            found = self._library.get(self._store, name, options=options)
+            answered()
+            data = memoryview(next(found.stream(min_chunk_size=most_bytes + 1), b""))
         if len(data) > most_bytes:
             raise StoreError(
                 f"{self.url}/{name} has more than the {most_bytes} bytes that are expected. Look at the URL."
