@@ -10,6 +10,8 @@ FROM ${BASE}
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
 
+# versions are those of the release that BASE names: a pinned one is gone from its archive after the next fix
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends python3 python3-venv libturbojpeg libjpeg-turbo8 \
     && rm -rf /var/lib/apt/lists/* \
@@ -18,6 +20,7 @@ RUN apt-get update \
 WORKDIR /app
 COPY . .
 # the compiler stays out of the image; torch comes first, so that nothing else decides which build it is
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc libc6-dev libjpeg-dev python3-dev \
     && pip install --index-url "${TORCH_INDEX}" "$(grep -o '^torch==[^ ]*' scripts/constraints.txt)" \
