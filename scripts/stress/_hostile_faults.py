@@ -79,10 +79,6 @@ def _pipe(name: str) -> Callable[[Path], None]:
     return put
 
 
-def _many(draft: Draft, key: str, value: Any) -> None:
-    draft.head[key] = value
-
-
 def _classes_of_200_kb(draft: Draft) -> None:
     draft.head["classes"] = ["x" * 200_000, "bee", "cat"]
 

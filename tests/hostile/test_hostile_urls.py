@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import io
 import itertools
 import os
@@ -11,11 +9,11 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from range_server import RangeServer, serving
 
 from packer import pull, push
 from packer.cli.app import run
@@ -37,81 +35,8 @@ from reader.remote.folder import CacheFolder
 from reader.remote.objects import Objects
 
 _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e]")
-_PIECE = bytes(1 << 20)
 # What an endless answer may have sent before it is given up: what is read ahead, and what the system's buffers hold.
 _MOST_SENT_BYTES = 32 << 20
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves root by ranges of bytes. endless: names whose answers have no end, whatever is asked for."""
-
-    daemon_threads = True
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.root, self.endless, self.sent_bytes = root, set[str](), 0
-        # names whose requests get no answer before the end
-        self.silent, self.is_asked, self.ends = set[str](), threading.Event(), threading.Event()
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-    def handle_error(self, *_: object) -> None:
-        """Say nothing of clients that have heard enough."""
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Server
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-    def do_HEAD(self) -> None:
-        """Answer with the size."""
-        path = self.server.root / self.path.lstrip("/")
-        self.send_response(200 if path.is_file() else 404)
-        self.send_header("Content-Length", str(path.stat().st_size if path.is_file() else 0))
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        """Answer with the bytes that are asked for, and with more where that is told."""
-        path, wanted = self.server.root / self.path.lstrip("/"), self.headers.get("Range")
-        if not path.is_file():
-            self.send_response(404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        size = path.stat().st_size
-        first, _, last = (wanted or f"bytes=0-{size - 1}").removeprefix("bytes=").partition("-")
-        start, stop = int(first), min(int(last) + 1, size)
-        if self.path.lstrip("/") in self.server.silent:
-            self.server.is_asked.set()
-            self.server.ends.wait(240)
-            return
-        is_endless = self.path.lstrip("/") in self.server.endless
-        self.send_response(206 if wanted else 200)
-        self.send_header("Content-Length", str(1 << 50 if is_endless else stop - start))
-        if wanted:
-            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
-        self.end_headers()
-        if not is_endless:
-            with open(path, "rb") as file:
-                file.seek(start)
-                self.wfile.write(file.read(stop - start))
-        while is_endless:
-            self.server.sent_bytes += len(_PIECE)
-            self.wfile.write(_PIECE)
-
-
-@contextlib.contextmanager
-def _serving(root: Path) -> Iterator[Server]:
-    with Server(root) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -134,23 +59,28 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(root: Path) -> Iterator[Server]:
+def server(root: Path) -> Iterator[RangeServer]:
     """All of them, served."""
-    with _serving(root) as running:
+    with serving(root) as running:
         yield running
 
 
 @pytest.fixture
-def endless(server: Server) -> Iterator[Server]:
+def endless(server: RangeServer) -> Iterator[RangeServer]:
     """The server, whose answers about some names may have no end for this test."""
-    server.sent_bytes = 0
+    server.endless_bytes, before = 0, server.trouble
     yield server
-    server.endless.clear()
+    server.trouble = before
+
+
+def only_with(name: str, trouble: str) -> Callable[[str, int], str | None]:
+    """Return what gives trouble with one name."""
+    return lambda asked, count: trouble if asked == name else None
 
 
 @pytest.mark.parametrize("scheme", ["http", "file"])
 def test_what_opening_refuses_on_a_disk_it_refuses_at_a_url(
-    scheme: str, root: Path, server: Server, tmp_path: Path
+    scheme: str, root: Path, server: RangeServer, tmp_path: Path
 ) -> None:
     wrong = {}
     for number, (name, fault) in enumerate(FAULTS.items()):
@@ -172,7 +102,7 @@ def test_what_opening_refuses_on_a_disk_it_refuses_at_a_url(
 
 @pytest.mark.parametrize("name", ["a pipe as manifest.json", "a pipe as samples.jsonl", "a pipe as pixels"])
 def test_nothing_waits_for_a_pipe(
-    name: str, root: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, root: Path, server: RangeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     number = [*FAULTS].index(name)
     for url in (f"file://{root}/{number}", str(root / str(number)), f"{server.url}/{number}"):
@@ -183,31 +113,31 @@ def test_nothing_waits_for_a_pipe(
         found.read({"manifest": MANIFEST, "samples": SAMPLES, "pixels": PIXELS}[name.split()[-1].split(".")[0]], 0, 10)
 
 
-def test_an_answer_without_an_end_is_given_up(endless: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_an_end_is_given_up(endless: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "MOST_FETCHED_MANIFEST_BYTES", 1 << 20)
-    endless.endless.add(f"class/{MANIFEST}")
+    endless.trouble = only_with(f"class/{MANIFEST}", "endless")
     found = Objects(f"{endless.url}/class")
     for span in ((0, None), (0, 100), (5, 2000)):
         with pytest.raises(StoreError, match=f"{MANIFEST} has more than the [0-9]+ bytes that are expected"):
             found.read(MANIFEST, *span)
-    assert 0 < endless.sent_bytes <= _MOST_SENT_BYTES
+    assert 0 < endless.endless_bytes <= _MOST_SENT_BYTES
 
 
 @pytest.mark.parametrize("name", [MANIFEST, SAMPLES, PIXELS])
 def test_a_pull_takes_no_more_than_the_manifest_says(
-    name: str, endless: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, endless: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "MOST_FETCHED_MANIFEST_BYTES", 1 << 20)
-    endless.endless.add(f"class/{name}")
+    endless.trouble = only_with(f"class/{name}", "endless")
     with pytest.raises((StoreError, PackError), match=r"has more than the [0-9]+ bytes that are expected"):
         pull(f"{endless.url}/class", tmp_path / "out")
     assert not (tmp_path / "out" / MANIFEST).exists()
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 1 << 20
-    assert 0 < endless.sent_bytes <= _MOST_SENT_BYTES
+    assert 0 < endless.endless_bytes <= _MOST_SENT_BYTES
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_store_comes_from_a_web_server_as_it_is(kind: str, root: Path, server: Server, tmp_path: Path) -> None:
+def test_a_store_comes_from_a_web_server_as_it_is(kind: str, root: Path, server: RangeServer, tmp_path: Path) -> None:
     pull(f"{server.url}/{kind}", tmp_path / "out")
     files = [path.relative_to(root / kind) for path in (root / kind).rglob("*") if path.is_file()]
     assert {name: (tmp_path / "out" / name).read_bytes() for name in files} == {
@@ -218,7 +148,7 @@ def test_a_store_comes_from_a_web_server_as_it_is(kind: str, root: Path, server:
 def test_splits_come_from_a_web_server_and_none_goes_there(root: Path, tmp_path: Path) -> None:
     for split in ("train", "val"):
         valid_store(tmp_path / "url" / split, "class")
-    with _serving(tmp_path / "url") as server:
+    with serving(tmp_path / "url") as server:
         pull(server.url, tmp_path / "out")
         assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["train", "val"]
         with pytest.raises(OptionsError, match="is a web server's, which is only read"):
@@ -238,13 +168,13 @@ def test_a_block_is_pulled_in_pieces(root: Path, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("command", ["pull", "verify"])
 @pytest.mark.usefixtures("heard_signals")
 def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(command: str, root: Path, tmp_path: Path) -> None:
-    with _serving(root) as server:
-        server.silent.add(f"class/{PIXELS}")
+    with serving(root) as server:
+        server.trouble = only_with(f"class/{PIXELS}", "silent")
         words = [sys.executable, "-m", "packer", command, f"{server.url}/class"]
         words += [str(tmp_path / "out")] if command == "pull" else []
         process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         try:
-            assert server.is_asked.wait(60)
+            assert server.is_silent.wait(60)
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=120)
         finally:
@@ -301,7 +231,7 @@ def _read_all(url: str, cache: Path) -> None:
 @pytest.mark.parametrize("scheme", ["http", "file"])
 def test_a_store_of_objects_comes_from_a_url_as_it_is(scheme: str, root: Path, tmp_path: Path) -> None:
     _put(tmp_path / "url")
-    with _serving(tmp_path / "url") as server:
+    with serving(tmp_path / "url") as server:
         url = server.url if scheme == "http" else f"file://{tmp_path}/url"
         assert _refusal(url, tmp_path) == ""
     assert (tmp_path / "1" / PIXELS).read_bytes() == (root / "own-sizes" / PIXELS).read_bytes()

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# What an answer may be instead of the bytes: a status, or "cut" or "stall" in their midst.
+# What an answer may be instead of the bytes: a status, "cut" or "stall" in their midst, "endless", or none at all: "silent".
 Trouble = int | str | None
 
 # For what is never ready alone: less than a client waits, which asks again after 20 s.
 _LONGEST_SECONDS = 15.0
+_PIECE = bytes(1 << 20)
 
 
 class RangeServer(http.server.ThreadingHTTPServer):
@@ -25,6 +26,7 @@ class RangeServer(http.server.ThreadingHTTPServer):
     trouble: called with the name and the number of requests so far; says what goes wrong, None: nothing.
     is_ready: called with a span whenever one is asked for; its answer waits until this says True.
     was_late: one never was; nothing waits from then on.
+    endless_bytes: that endless answers have sent. is_silent: a request gets no answer until `ends`.
     """
 
     daemon_threads = True
@@ -38,7 +40,8 @@ class RangeServer(http.server.ThreadingHTTPServer):
         self.is_ready: Callable[[str, int, int], bool] = lambda name, start, stop: True
         self.was_late = False
         self.delay_seconds = 0.0
-        self.under_way = self.most_under_way = 0
+        self.under_way = self.most_under_way = self.endless_bytes = 0
+        self.is_silent, self.ends = threading.Event(), threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.lock = threading.Condition()
 
@@ -97,12 +100,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 lambda: self.server.was_late or self.server.is_ready(name, start, stop), _LONGEST_SECONDS
             ):
                 self.server.was_late = True
+        if trouble == "silent":
+            self.server.is_silent.set()
+            self.server.ends.wait(240)
+            return
         status = trouble if isinstance(trouble, int) else 404 if data is None else 206 if wanted else 200
         if status < 300 and wanted and start >= stop:
             status = 416
         body = (data or b"")[start:stop] if status < 300 else b"secret answer"
         self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(1 << 50 if trouble == "endless" else len(body)))
         if status == 206:
             self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data or b'')}")
         self.end_headers()
@@ -113,6 +120,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 time.sleep(5)
             self.close_connection = True
             return
+        while trouble == "endless":
+            self.server.endless_bytes += len(_PIECE)
+            self.wfile.write(_PIECE)
         self.wfile.write(body)
 
 

@@ -11,7 +11,6 @@ from scripts.studies.programs._turns import is_within
 
 HEAD = ["program", "way", "lines", "loss before", "with a store", "apart", "times as fast", "p10..p90"]
 _WAYS = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader"}
-_MOST_LINES = 9
 
 
 def lines_of(reports: dict[str, Any]) -> list[list[str]]:
