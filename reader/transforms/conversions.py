@@ -211,6 +211,9 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
     for transform, after in zip(found, [*found, None][1:], strict=True):
         if kept and isinstance(kept[-1], Normalized | ToDtype):
             _check_takes_floats(transform)
+        if kept and isinstance(kept[-1], Normalized) and hasattr(transform, "in_place"):
+            # of floats that were made just now
+            transform = transform.in_place()
         if isinstance(transform, Normalize):
             kept.append(Normalized(transform))
         elif not (isinstance(transform, ToDtype) and isinstance(after, Normalize)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -54,6 +55,18 @@ class RandomErasing:
         if isinstance(value, str) and value != "random":
             raise ValueError(f'value is {value!r}, expected a level, one for each channel, or "random".')
         self.p, self.scale, self.ratio, self.value, self.seed = checked_p(p), scale, ratio, value, seed
+        self._is_in_place = False
+
+    @property
+    def is_compiled(self) -> bool:
+        """Say whether a full batch takes no longer than its parts: almost nothing is done."""
+        return self._is_in_place
+
+    def in_place(self) -> RandomErasing:
+        """Return one that may overwrite the pixels of the batch that it is called with: for pixels that nobody else has."""
+        made = copy.copy(self)
+        made._is_in_place = True
+        return made
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return uint8 pixels of the same shape.
@@ -77,7 +90,8 @@ class RandomErasing:
 
         if batch.pixels.device.type == "cpu" and not isinstance(self.value, str) and not torch.compiler.is_compiling():
             # only what is overwritten is touched
-            pixels, level = batch.pixels.clone(), self._levels(batch, batch.pixels[:, :1, :1], sample)
+            pixels = batch.pixels if self._is_in_place else batch.pixels.clone()
+            level = self._levels(batch, batch.pixels[:, :1, :1], sample)
             for image, (x0, y0, x1, y1) in zip(pixels, boxes.tolist(), strict=True):
                 image[y0:y1, x0:x1] = level
         else:
