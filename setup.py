@@ -35,6 +35,8 @@ setup(
             depends=[f"pixpack_native/{name}.h" for name in _PARTS],
             define_macros=[("PIXPACK_FAST_HUFFMAN", None)] if os.environ.get("PIXPACK_FAST_HUFFMAN") == "1" else [],
             libraries=["jpeg"] if sys.platform == "win32" else ["jpeg", "m"],
+            # a libjpeg that is linked in, as in wheels, is for this alone: another one in the process must not take its place
+            extra_link_args=["-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else [],
             extra_compile_args=[] if sys.platform == "win32" else _FLAGS,
             optional=True,
         )

@@ -7,6 +7,7 @@ It never decides what is rejected, and words no reason.
 from __future__ import annotations
 
 import functools
+import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -121,11 +122,18 @@ def native() -> Native:
     except ImportError as e:
         return Native(reason=str(e), is_missing=True)
     known = Native(None, built.resize, built.sums, built.crc32, built.resize_seconds, built.unfilter)
-    own, other = jpeg.version_in(built.library()), jpeg.library_version()
+    own, other = _library_version(built), jpeg.library_version()
     if own is None or own != other:
         found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"
         return replace(known, reason=f"not used to decode: {found}")
     return replace(known, row=built.row, photographs=getattr(built, "photographs", None), huffman=_huffman(built, own))
+
+
+def _library_version(built: Any) -> str | None:
+    """Return the version of the libjpeg-turbo that the compiled part decodes with: where it is linked in, its headers'."""
+    path = built.library()
+    is_linked_in = path is not None and os.path.realpath(path) == os.path.realpath(built.__file__)
+    return str(built.HEADERS) if is_linked_in else jpeg.version_in(path)
 
 
 def _huffman(built: ModuleType, own: str) -> str:

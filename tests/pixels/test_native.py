@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -421,11 +422,23 @@ def test_a_file_built_from_other_sources_is_not_used(monkeypatch: pytest.MonkeyP
 
 def test_it_says_why_it_does_not_decode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled.jpeg, "library_version", lambda: "2.0")
-    monkeypatch.setattr(compiled.jpeg, "version_in", lambda path: "1.0" if "jpeg" in path else None)
+    monkeypatch.setattr(compiled, "_library_version", lambda built: "1.0")
     found = compiled.native.__wrapped__()
     assert found.row is None
     assert found.resize is not None
     assert found.reason == "not used to decode: it runs with libjpeg-turbo 1.0, and libturbojpeg is 2.0"
+
+
+def test_a_library_that_is_linked_in_has_its_headers_version(tmp_path: Path) -> None:
+    for name in ("_native.so", "libjpeg.so"):
+        (tmp_path / name).write_bytes(b"libjpeg-turbo version 2.1.2 (build 20211222)" * (name == "libjpeg.so"))
+    found = []
+    for library in ("_native.so", "libjpeg.so", "gone.so"):
+        path = str(tmp_path / library)
+        built = SimpleNamespace(__file__=str(tmp_path / "_native.so"), HEADERS="2.1.5", library=lambda path=path: path)
+        found.append(compiled._library_version(built))
+    assert found == ["2.1.5", "2.1.2", None]
+    assert compiled._library_version(SimpleNamespace(__file__="a", HEADERS="2.1.5", library=lambda: None)) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and print what they import")
