@@ -144,12 +144,13 @@ def _kept(path: Path, manifest: Manifest, compress: bool | str | None) -> dict[s
         return {"options": manifest.options, "decoders": manifest.decoders, "form": form}
     lossy = before if jpeg_quality(before) else manifest.options.get("lossy")
     _check_form(path, manifest, form, lossy)
-    options = {name: value for name, value in manifest.options.items() if name != "compress"}
+    options = {name: value for name, value in manifest.options.items() if name not in ("compress", "levels")}
     options |= {"lossy": lossy} if lossy else {}
+    options |= {"compress": form} if form else {}
+    # behind it, as a pack writes them
+    options |= {name: value for name, value in manifest.options.items() if name == "levels"}
     decoders = pixel_decoders(manifest.decoders)
-    if form:
-        options |= {"compress": form}
-        decoders |= {codec_of(form): frames.versions(codec_of(form))}
+    decoders |= {codec_of(form): frames.versions(codec_of(form))} if form else {}
     return {"options": options, "decoders": decoders, "form": form}
 
 

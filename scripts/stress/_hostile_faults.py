@@ -335,8 +335,9 @@ FAULTS: dict[str, Fault] = {
 }
 if HAS_FRAMES:
     from scripts.stress._hostile_frame_faults import FRAME_FAULTS
+    from scripts.stress._hostile_jpegs import JPEG_FAULTS
 
-    FAULTS |= FRAME_FAULTS
+    FAULTS |= FRAME_FAULTS | JPEG_FAULTS
 
 
 def make_faulty(valid: Path, out: Path, name: str) -> Path:

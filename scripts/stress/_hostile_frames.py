@@ -62,7 +62,7 @@ def compress(
     head["compression"] = compression.to_json()
     head["options"]["compress"] = "zstd"
     head["decoders"]["zstd"] = {"zstandard": "0", "zstd": "0"}
-    return _files(made)
+    return files_of(made)
 
 
 def frames_of(draft: _Draft) -> list[bytes]:
@@ -73,7 +73,7 @@ def frames_of(draft: _Draft) -> list[bytes]:
 
 def put_frames(draft: _Draft, made: Sequence[bytes]) -> None:
     """Put frames in the place of a store's, with the table and the blocks that they have."""
-    for name, content in _files(made).items():
+    for name, content in files_of(made).items():
         draft.write(name, content)
     start = 0
     for block in draft.blocks:
@@ -161,7 +161,8 @@ def _block(kind: int, size_bytes: int) -> bytes:
     return (1 | kind << 1 | size_bytes << 3).to_bytes(3, "little")
 
 
-def _files(made: Sequence[bytes]) -> dict[str, bytes]:
+def files_of(made: Sequence[bytes]) -> dict[str, bytes]:
+    """Return the files that frames are in: of pixels, and of where each is."""
     ends = itertools.accumulate(map(len, made), initial=0)
     pixels = b"".join(made)
     return {

@@ -13,7 +13,7 @@ from typing import Any
 
 from reader.format.manifest import REJECTED, SAMPLES
 from scripts.stress._hostile_faults import EVIL
-from scripts.stress._hostile_stores import FRAME_KINDS, KINDS, Draft, valid_store
+from scripts.stress._hostile_stores import FRAME_KINDS, JPEG_KINDS, KINDS, Draft, valid_store
 
 _MOST_CHANGES = 3
 _MOST_FLIPPED_BYTES = 1 << 20
@@ -76,7 +76,7 @@ def make_mutant(valid: Path, out: Path, seed: int, number: int) -> Path:
     after: list[Callable[[], None]] = []
     for _ in range(draw.randint(1, _MOST_CHANGES)):
         changes = (_head, _blocks, _tensor, _lines, _file, _raw, _frames)
-        change = draw.choices(changes, (6, 3, 6, 6, 1, 1, 8 if kind in FRAME_KINDS else 0))[0]
+        change = draw.choices(changes, (6, 3, 6, 6, 1, 1, 8 if kind in FRAME_KINDS + JPEG_KINDS else 0))[0]
         change(draft, draw, after)
     if draw.random() < 0.5:
         _try(draft.seal_blocks)
@@ -181,7 +181,13 @@ def _reframe(draft: Draft, draw: Random) -> None:
         frames.in_two,
         frames.of_size(draw.choice((0, 1, 192, 1 << 20, 1 << 31, (1 << 63) - 1, (1 << 64) - 2))),
     )
-    made[row] = draw.choice(kinds)(old)
+    if old.startswith(b"\xff\xd8"):
+        from scripts.stress._hostile_jpegs import resigned
+
+        change = draw.choice(kinds[:6])
+        made[row] = draw.choice((change, resigned(change)))(old)
+    else:
+        made[row] = draw.choice(kinds)(old)
     frames.put_frames(draft, made)
 
 

@@ -155,14 +155,17 @@ _CONTENT = struct.pack("<4i", 0, 0, SIDE, SIDE)
 RAW_KINDS = ("class", "boxes", "multi-hot", "regression", "further", "texts", "own-sizes", "own-masks")
 COMPRESSED = "compressed"
 FRAME_KINDS = (COMPRESSED, f"{COMPRESSED}-own-masks")
+JPEG = "jpeg"
+JPEG_KINDS = (JPEG, f"{JPEG}-own-sizes")
 # Frames are made and read by a package that need not be there.
 HAS_FRAMES = importlib.util.find_spec("zstandard") is not None
-KINDS = RAW_KINDS + FRAME_KINDS * HAS_FRAMES
+KINDS = RAW_KINDS + (FRAME_KINDS + JPEG_KINDS) * HAS_FRAMES
 
 
 def valid_store(out: Path, kind: str) -> Path:
     """Write a store of 14 rows of up to 8 x 8 in two blocks, with content and a reject, that every command accepts."""
-    is_compressed, kind = kind.startswith(COMPRESSED), kind.removeprefix(f"{COMPRESSED}-")
+    form = next((name for name in (COMPRESSED, JPEG) if kind.startswith(name)), "")
+    kind = kind.removeprefix(f"{form}-")
     is_ragged = kind.startswith("own")
     shapes = [(1 + row % SIDE, SIDE - row % 3, 3) if is_ragged else (SIDE, SIDE, 3) for row in range(ROWS)]
     shapes[7] = (SIDE, SIDE, 3)
@@ -187,10 +190,15 @@ def valid_store(out: Path, kind: str) -> Path:
     draft = Draft(out, head, blocks)
     draft.write(PIXELS, contents[PIXELS])
     draft.seal_blocks()
-    if is_compressed:
+    sides = [shape[:2] for shape in shapes]
+    if form == COMPRESSED:
         from scripts.stress._hostile_frames import compress
 
-        contents |= compress(head, blocks, rows, [shape[:2] for shape in shapes])
+        contents |= compress(head, blocks, rows, sides)
+    elif form == JPEG:
+        from scripts.stress._hostile_jpegs import encode
+
+        contents |= encode(head, blocks, rows, sides, contents[SAMPLES])
     names = [*contents, *metadata_names(has_extras=bool(extras))]
     head["files"] = {
         name: {"size_bytes": 0, "digest": f"crc32:{0:08x}" if name == PIXELS else f"sha256:{0:064x}"} for name in names
@@ -250,7 +258,7 @@ def _extras(kind: str) -> dict[str, tuple[str, list[int], bytes]]:
     if kind == "texts":
         ends = itertools.accumulate(map(len, _CAPTIONS), initial=0)
         return {"caption": ("int64", [2], b"".join(struct.pack("<2q", *span) for span in itertools.pairwise(ends)))}
-    return {"weight": ("float32", [], struct.pack("<f", 0.5) * ROWS)} if kind in ("class", COMPRESSED) else {}
+    return {"weight": ("float32", [], struct.pack("<f", 0.5) * ROWS)} if kind in ("class", COMPRESSED, JPEG) else {}
 
 
 def _head(kind: str, *, is_ragged: bool, extras: dict[str, tuple[str, list[int], bytes]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A reader of stores written from FORMAT.md alone: it knows nothing of ours, and refuses what the page tells a reader to refuse.
 
-Reads with the standard library, and frames with zstandard.
+Reads with the standard library, frames with zstandard, and JPEGs with libturbojpeg, as packer calls it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ import os
 import re
 import stat
 import struct
+import zlib
 from pathlib import Path
 from typing import Any, NoReturn
+
+from packer.errors import JpegError
+from packer.pixels.formats.turbojpeg import JpegDecoder
 
 INT31, INT63 = 1 << 31, 1 << 63
 ITEMS = {
@@ -24,7 +28,7 @@ ITEMS = {
     "int64": (8, "q"),
     "float64": (8, "d"),
 }
-FEATURES = {"own-sizes", "own-masks", "compressed-rows", "text-columns"}
+FEATURES = {"own-sizes", "own-masks", "compressed-rows", "jpeg-rows", "text-columns"}
 TARGETS = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
 DIGEST = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
 BLOCK = re.compile(r"\[(\d+(?:, \d+)*)\]")
@@ -100,7 +104,8 @@ class Store:
         need({*self.features} <= FEATURES, "a feature is unknown")
         texts(head["writer_features"])
         self.own, self.masks = "own-sizes" in self.features, "own-masks" in self.features
-        self.packed = "compressed-rows" in self.features
+        self.packed, self.jpegs = "compressed-rows" in self.features, "jpeg-rows" in self.features
+        need(not self.jpegs or (self.packed and not self.masks and head["channels"] != 4), "jpeg-rows")
 
     def _check_types(self) -> None:
         head = self.head
@@ -143,9 +148,14 @@ class Store:
             need(key != "missing" or texts(value) is not None, "labels")
         need(all(type(v) is int and 0 < v <= self.rows for v in icc.values()), "icc")
         if self.packed:
-            need(compression["codec"] == "zstd" and compression["predictor"] == "up", "the codec")
-            whole(compression["level"], -7, 23)
             self.pixel_bytes = whole(compression["pixel_bytes"], 1)
+            if self.jpegs:
+                need(compression["codec"] == "jpeg" and compression["subsampling"] == "4:4:4", "the codec")
+                whole(compression["quality"], 1, 101)
+                need(whole(compression["squared_error"]) <= 65_025 * self.pixel_bytes, "squared_error")
+            else:
+                need(compression["codec"] == "zstd" and compression["predictor"] == "up", "the codec")
+                whole(compression["level"], -7, 23)
             flat = self.rows * self.sides[0] * self.sides[1] * self.channels
             need(self.own or self.pixel_bytes == flat, "the bytes of pixels")
 
@@ -196,7 +206,8 @@ class Store:
             size = files[f"_tensordict/{name}.memmap"]["size_bytes"]
             need(size == count * math.prod(shape) * item, f"the size of {name}")
             need(not is_flat or (size % 4096 == 0 and size >= self.rows), "whole pages")
-        need(not self.packed or self.pixel_bytes // 32_768 <= self.flat_bytes, "the bytes of pixels")
+        ratio = 256 if self.jpegs else 32_768
+        need(not self.packed or self.pixel_bytes // ratio <= self.flat_bytes, "the bytes of pixels")
         for name, content in metas.items():
             need(files[name]["size_bytes"] == len(content) and read_regular(self.root / name, 1 << 20) == content, name)
 
@@ -281,7 +292,7 @@ class Store:
         else:
             begin = row * size
         if self.packed:
-            return self._unpacked(row, size)
+            return self._decoded(row, height, width) if self.jpegs else self._unpacked(row, size)
         return self._bytes("_tensordict/pixels.memmap", begin, size)
 
     def pixels(self, row: int) -> bytes:
@@ -289,7 +300,7 @@ class Store:
         height, width = self.values("shapes", row)[:2] if self.own else self.sides
         line = width * self.channels
         found = bytearray(self.row(row)[: height * line])
-        if self.packed:
+        if self.packed and not self.jpegs:
             for place in range(line, len(found)):
                 found[place] = (found[place] + found[place - line]) % 256
             for place in range(0, len(found) if self.channels > 1 else 0, self.channels):
@@ -346,6 +357,34 @@ class Store:
             return zstandard.ZstdDecompressor().decompress(frame)
         except zstandard.ZstdError:
             raise Refused("a frame is damaged") from None
+
+    def _decoded(self, row: int, height: int, width: int) -> bytes:
+        begin, end = self.values("frames", row)
+        size = height * width * self.channels
+        need(0 <= begin < end <= self.flat_bytes, "the offset of a frame")
+        need(size // 256 <= end - begin <= 4 * size + 4096, "the bytes of a frame")
+        frame = self._bytes("_tensordict/pixels.memmap", begin, end - begin)
+        data, crc = frame[:-4], frame[-4:]
+        need(struct.pack("<I", zlib.crc32(data)) == crc, "the checksum of a JPEG")
+        need(data[:2] == b"\xff\xd8" and data[-2:] == b"\xff\xd9", "a JPEG")
+        offset, sizes = 2, []
+        while data[offset : offset + 2] != b"\xff\xda":
+            need(data[offset : offset + 2] in (b"\xff\xe0", b"\xff\xdb", b"\xff\xc4", b"\xff\xc0"), "a segment of a JPEG")
+            length = int.from_bytes(data[offset + 2 : offset + 4], "big")
+            if data[offset + 1] == 0xC0:
+                sizes.append(data[offset + 4 : offset + 2 + length])
+            need(length >= 2, "the bytes of a segment")
+            offset += 2 + length
+        need(data[offset + 4 : offset + 5] == bytes([self.channels]), "the components of a scan")
+        need(len(sizes) == 1 and len(sizes[0]) == 6 + 3 * self.channels, "the frame header of a JPEG")
+        need(sizes[0][:6] == struct.pack(">BHHB", 8, height, width, self.channels), "the size of a JPEG")
+        components = {(n, 0x11) for n in range(1, self.channels + 1)}
+        need({*zip(sizes[0][6::3], sizes[0][7::3], strict=True)} == components, "the components of a JPEG")
+        try:
+            pixels = JpegDecoder().decode(data, width, height)
+        except JpegError:
+            raise Refused("a JPEG is damaged") from None
+        return bytes(pixels[:, :, : self.channels].tobytes())
 
     def _bytes(self, name: str, begin: int, count: int) -> bytes:
         with open(self.root / name, "rb") as file:

@@ -242,7 +242,13 @@ def test_rows_a_batch_that_cannot_be_are_refused(train: MemmapDataset, arguments
 
 
 @pytest.fixture(
-    scope="module", params=[{"size": (64, 96)}, {"fit": "none"}, {"size": 64, "fit": "pad", "compress": True}]
+    scope="module",
+    params=[
+        {"size": (64, 96)},
+        {"fit": "none"},
+        {"size": 64, "fit": "pad", "compress": True},
+        {"size": 64, "compress": "jpeg:95"},
+    ],
 )
 def leveled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "compress" in request.param:

@@ -26,6 +26,7 @@ KINDS: list[dict[str, Any]] = [
     {"size": 32, "crop_fraction": 0.8},
     {"size": (32, 48), "fit": "pad", "compress": True},
     {"fit": "none", "max_size": "short:32", "compress": True},
+    {"size": 32, "compress": "jpeg:90"},
 ]
 
 
@@ -37,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return images
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=["equal", "padded", "own-sizes"])
+@pytest.fixture(scope="module", params=KINDS, ids=["equal", "padded", "own-sizes", "jpeg"])
 def packed(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "compress" in request.param:
         pytest.importorskip("zstandard")
@@ -46,7 +47,7 @@ def packed(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytes
     return out
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=["equal", "padded", "own-sizes"])
+@pytest.mark.parametrize("kind", KINDS, ids=["equal", "padded", "own-sizes", "jpeg"])
 def test_a_level_is_what_a_pack_at_its_size_makes(folder: Path, tmp_path: Path, kind: dict[str, Any]) -> None:
     if "compress" in kind:
         pytest.importorskip("zstandard")

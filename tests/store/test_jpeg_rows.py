@@ -266,6 +266,9 @@ def test_levels_are_jpegs_too(tree: Path, tmp_path: Path) -> None:
     pack(tree, tmp_path / "half", size=16, compress="jpeg:95", workers=1)
     assert content(tmp_path / "out/levels/2") == content(tmp_path / "half")
     assert verify(tmp_path / "out").problems == []
+    pack(tree, tmp_path / "plain", size=32, levels=2, workers=1)
+    subset(tmp_path / "plain", tmp_path / "copy", compress="jpeg:95")
+    assert content(tmp_path / "copy") == content(tmp_path / "out")
     subset(tmp_path / "out", tmp_path / "raw", compress=False)
     assert torch.equal(MemmapDataset(tmp_path / "raw/levels/2")[3][0], MemmapDataset(tmp_path / "half")[3][0])
 
@@ -408,6 +411,16 @@ def test_golden_stores_of_jpegs_load_forever(name: str) -> None:
         assert (pixels == decoded(stored(GOLDEN / name)[r])).all()
     assert data.manifest.compression is not None
     assert data.manifest.compression.squared_error == lost
+
+
+@pytest.mark.parametrize("name", ["jpeg", "jpeg-gray"])
+def test_the_encoder_makes_the_bytes_of_the_golden_store(name: str) -> None:
+    """Those of Pillow-SIMD 12.1.1 with libjpeg-turbo 2.1.5, and of Pillow 12.1.1 with 3.1.3."""
+    channels = 1 if name == "jpeg-gray" else 3
+    y, x, c = np.indices((4, 6, channels))
+    for r, frame in enumerate(stored(GOLDEN / name)):
+        row = (40 + 50 * r + 5 * y + 4 * x + 9 * c).astype(np.uint8).reshape(-1)
+        assert jpeg_frames.encode(row, 4, 6, channels, 95) == frame
 
 
 def put(out: Path, row: int, frame: bytes) -> None:

@@ -104,9 +104,12 @@ def test_a_part_on_a_cluster_goes_with_one_of_this_machine(
 
 
 @pytest.mark.slow
-def test_compressed_rows_of_a_cluster_are_those_of_one_machine(cluster: Any, photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["zstd", "jpeg:95"])
+def test_compressed_rows_of_a_cluster_are_those_of_one_machine(
+    cluster: Any, photos: Path, tmp_path: Path, form: str
+) -> None:
     pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
-    kind: dict[str, Any] = {"fit": "none", "max_size": 32, "compress": True}
+    kind: dict[str, Any] = {"fit": "none", "max_size": 32, "compress": form}
     pack(photos, tmp_path / "whole", workers=1, **kind)
     report = pack(photos, tmp_path / "out", engine="ray", address=cluster.address, **kind)
     assert (report.rows, report.rejected) == (149, 1)
