@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -24,6 +25,8 @@ _MOST_SIDE = 65_500
 # ISO/IEC 10918-1, table B.1
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _APP0, _TABLES, _BASELINE, _SCAN = 0xE0, (0xC4, 0xDB), 0xC0, 0xDA
+# In a scan a zero follows each FF that is none.
+_MARKER = re.compile(rb"\xff[^\0]")
 # A JPEG has no checksum of its own: its crc32, little-endian, is behind it.
 _CHECKSUM_BYTES = 4
 # Each component has as many samples as the picture: 4:4:4.
@@ -102,8 +105,10 @@ def _wrong_header(data: memoryview, height: int, width: int, channels: int) -> s
                 return what
             is_sized = True
         elif marker == _SCAN:
-            is_right = is_sized and len(segment) == 4 + 2 * channels and segment[0] == channels
-            return "" if is_right else "its JPEG has another scan than one of all components"
+            if not is_sized or len(segment) != 4 + 2 * channels or segment[0] != channels:
+                return "its JPEG has another scan than one of all components"
+            end = _MARKER.search(data, at + 4 + len(segment))
+            return "" if end and end.start() == len(data) - len(_END) else "its JPEG has a marker in its scan"
         elif marker != _APP0 and marker not in _TABLES:
             return f"its JPEG has a segment FF{marker:02X} before its scan, which ours have not"
         at += 4 + len(segment)

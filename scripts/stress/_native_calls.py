@@ -42,7 +42,7 @@ class NativeCalls:
         self._originals = [make_jpeg(self._rng, sides[n % len(sides)], modes) for n in range(_ORIGINALS)]
         names = (
             "pngs png_rows rows row_calls rows_left files file_rows resize_calls crops_calls crops_refused steps_calls"
-            " steps_refused sums_calls"
+            " steps_refused sums_calls pixels_calls pixels_made"
         )
         self.counts = dict.fromkeys(names.split(), 0)
 
@@ -55,7 +55,7 @@ class NativeCalls:
         return [self._files()] if self._rng.random() < 0.4 else [self._row()]
 
     def _small(self) -> list[Call]:
-        """Call sums(), crc32() and unfilter(), and more often photographs() of a PNG, crops() and augment()."""
+        """Call sums(), crc32() and unfilter(), and more often photographs() of a PNG, crops(), augment() and jpeg_pixels()."""
         rng, counts, made = self._rng, self.counts, list[Call]()
         pixels = rng.randbytes(rng.choice([96, 97, 6 * rng.randint(0, 200), rng.randint(0, 999)]))
         arguments = self._native, pixels, rng.randint(1, 6)
@@ -71,7 +71,10 @@ class NativeCalls:
             steps = self._native, *steps_arguments(rng)
             counts["steps_calls"] += 1
             counts["steps_refused"] += not check_steps(*steps)
-            made += [(_crops, crop), (check_steps, steps)]
+            frame = self._native, *_pixels_arguments(rng, _data(rng, self._originals))
+            counts["pixels_calls"] += 1
+            counts["pixels_made"] += _jpeg_pixels(*frame)
+            made += [(_crops, crop), (check_steps, steps), (_jpeg_pixels, frame)]
         return [*made, (_sums, arguments)]
 
     def _resize(self) -> Call:
@@ -100,6 +103,30 @@ def _data(rng: random.Random, originals: list[Any]) -> bytes:
     """Return a JPEG, mostly a damaged one."""
     original = rng.choice(originals)
     return mutate(rng, original) if rng.random() < 0.8 else bytes(original.data)
+
+
+def _pixels_arguments(rng: random.Random, data: bytes) -> tuple[Any, ...]:
+    """Choose a JPEG, and a height, width and channels: those that its header states, mostly."""
+    at = data.find(b"\xff\xc0")
+    height, width = (int.from_bytes(data[at + n : at + n + 2], "big") for n in (5, 7)) if at >= 0 else (1, 1)
+    channels = data[at + 9] if at >= 0 and len(data) > at + 9 else 1
+    if rng.random() < 0.1:
+        height, width = rng.randint(1, 100), rng.randint(1, 100)
+    return data, min(max(1, height), 300), min(max(1, width), 300), channels if channels in (1, 3) else 3
+
+
+def _jpeg_pixels(native: Any, data: bytes, height: int, width: int, channels: int) -> bool:
+    """Decode a JPEG into memory, and compare the pixels with those of row(); returns whether there are any."""
+    guard, size_bytes = b"x" * 64, height * width * channels
+    around = bytearray(guard + bytes(size_bytes) + guard)
+    made = memoryview(around)[64 : 64 + size_bytes]
+    what = native.jpeg_pixels(data, height, width, channels, made)
+    assert around[:64] == around[-64:] == guard
+    if not what and channels == 3:
+        size = width, height
+        row = native.row(data, size, size, (0, 0), size, 2)
+        assert row is None or row == made
+    return not what
 
 
 def _photographs(native: Any, folder: Path, contents: list[bytes], plan: tuple[Any, ...]) -> int:

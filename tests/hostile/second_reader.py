@@ -376,6 +376,8 @@ class Store:
             need(length >= 2, "the bytes of a segment")
             offset += 2 + length
         need(data[offset + 4 : offset + 5] == bytes([self.channels]), "the components of a scan")
+        scan = data[offset + 2 + int.from_bytes(data[offset + 2 : offset + 4], "big") : -2]
+        need(scan.count(b"\xff") == scan.count(b"\xff\0"), "a marker in a scan")
         need(len(sizes) == 1 and len(sizes[0]) == 6 + 3 * self.channels, "the frame header of a JPEG")
         need(sizes[0][:6] == struct.pack(">BHHB", 8, height, width, self.channels), "the size of a JPEG")
         components = {(n, 0x11) for n in range(1, self.channels + 1)}

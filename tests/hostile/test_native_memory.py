@@ -35,6 +35,8 @@ def test_some_calls_under_sanitizers() -> None:
     assert result["crops_refused"] > 30
     assert result["steps_calls"] > 200
     assert result["steps_refused"] > 20
+    assert result["pixels_calls"] > 200
+    assert result["pixels_made"] > 20
 
 
 @pytest.mark.skipif(compiled.native().row is None, reason="the compiled part is not used here")

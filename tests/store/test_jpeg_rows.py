@@ -199,6 +199,12 @@ def test_stores_of_any_quality_are_read_as_one(equal: tuple[Path, Path], tmp_pat
         concat([data[0], MemmapDataset(equal[0])])
 
 
+@pytest.mark.parametrize("unpack", ["split", "device"])
+def test_they_are_unpacked_on_the_host_alone(equal: tuple[Path, Path], unpack: str) -> None:
+    with pytest.raises(ValueError, match="is for rows of one size that are compressed by zstd, and .* has others"):
+        MemmapLoader(MemmapDataset(equal[1]), 8, unpack=unpack)
+
+
 def test_without_the_compiled_part_pillow_decodes(equal: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = MemmapDataset(equal[1])[:][0]
     monkeypatch.setattr(jpeg_frames, "_compiled", lambda: None)
@@ -477,11 +483,13 @@ SIZE = GOOD.index(b"\xff\xc0")
         (GOOD + b"x", "its frame is no complete JPEG"),
         (GOOD[:SCAN] + b"\xff\xd9", "its JPEG has no scan"),
         (GOOD[:SIZE] + GOOD[SCAN:], "its JPEG has another scan than one of all components"),
+        (GOOD + GOOD, "its JPEG has a marker in its scan"),
+        (GOOD[:-9] + b"\xff\xd0" + GOOD[-9:], "its JPEG has a marker in its scan"),
         (b"\xff\xd8\xff\xd9", "its JPEG has no scan"),
         (b"", "its frame is damaged"),
         (bytes(3072), "its frame is no complete JPEG"),
     ],
-    ids=[str(number) for number in range(15)],
+    ids=[str(number) for number in range(17)],
 )
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_what_is_no_jpeg_as_ours_is_refused(
