@@ -7,8 +7,6 @@ through memory. Threads of OpenMP, which share each operator, do not help with t
 from __future__ import annotations
 
 import contextvars
-import ctypes
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from reader.epoch import transform_threads
+from reader.epoch import torch_thread_limit, transform_threads
 from reader.memory.gather import on_threads
 from reader.store import Batch, ImageBatch, RaggedBatch
 
@@ -135,23 +133,7 @@ def _content_of(batch: ImageBatch) -> torch.Tensor:
     return torch.tensor([0, 0, height, width], dtype=torch.int32).repeat(len(batch), 1)
 
 
-@functools.cache
 def _one_torch_thread() -> Callable[[], None] | None:
-    """Return a function that lets operators of torch use one thread, the calling one; None where this build has no such thing.
-
-    torch.set_num_threads would change the whole process.
-    """
-    if "ATen parallel backend: OpenMP" not in torch.__config__.parallel_info():
-        return None
-    try:
-        # by the OpenMP specification that of the calling thread alone
-        limit = ctypes.CDLL(None).omp_set_num_threads
-    except (OSError, AttributeError, TypeError):
-        return None
-
-    def call() -> None:
-        # torch sets a thread's number when it is first asked for, and not again
-        torch.get_num_threads()
-        limit(1)
-
-    return call
+    """Return a function that lets operators of torch use one thread, the calling one; None where this build has no such thing."""
+    limit = torch_thread_limit()
+    return None if limit is None else lambda: limit(1)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from reader.compiled import is_built
+from reader.epoch import on_one_torch_thread
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
 from reader.transforms.padding import Padding
@@ -296,6 +297,12 @@ class RandomResizedCrop:
     def boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw the boxes that a call would cut: int64[B, 4] x0, y0, x1, y1 in row pixels."""
         check_batch(self, batch, takes_ragged=True)
+        if torch.compiler.is_compiling() or batch.pixels.device.type != "cpu":
+            return self._boxes(batch)
+        with on_one_torch_thread():
+            return self._boxes(batch)
+
+    def _boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         y0, x0, y1, x1 = content_of(batch).unbind(-1)
         height, width = y1 - y0, x1 - x0
         drawn = draw(batch, self.seed, RESIZED_CROP)
