@@ -148,7 +148,8 @@ class Build:
         resumed_from = self._committed.inputs_stop - self._span.start
         try:
             if self._upload is not None:
-                self._upload.start(self._committed.size_bytes)
+                layout = self._job.layout
+                self._upload.start(self._committed.size_bytes, layout.mask_bytes if layout.has_mask_file else None)
             if self._options.update or journals.read_header(self._folder.out).update:
                 self._reuse(header)
             self._take_room()

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
+import torch
 from conftest import make_tree, store_bytes
+from PIL import Image
 from test_remote import fsspec
 
 from packer import OptionsError, PackError, pack, pull, push
@@ -21,7 +24,7 @@ from packer.store import blocks
 from packer.store.remote import objects, upload
 from packer.store.remote.at_url import RECORD, PushRecord
 from packer.store.remote.objects import LocalObjects, RemoteObjects
-from reader import system
+from reader import MemmapDataset, system
 from reader.format import at_url
 from reader.format.manifest import MANIFEST, PIXELS
 
@@ -397,12 +400,79 @@ def test_requests_are_tried_again_and_an_end_is_one_sentence(
     assert _pulled(tmp_path) == store_bytes(local)
 
 
+@pytest.mark.parametrize("compress", [True, "jpeg:95"])
+@pytest.mark.parametrize("shape", [{"size": 16}, {"fit": "none"}])
+def test_compressed_rows_are_those_of_a_local_pack_however_often_it_is_interrupted(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: Any, shape: dict[str, Any]
+) -> None:
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            _stopping(patch, 12)
+            with pytest.raises(Stopped):
+                pack(images, URL, workers=1, compress=compress, resume=True, **shape)
+    assert pack(images, URL, workers=1, compress=compress, resume=True, **shape).resumed_from > 0
+    pack(images, tmp_path / "out", workers=1, compress=compress, **shape)
+    assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
+
+
+@pytest.fixture
+def masks(images: Path, tmp_path: Path) -> Path:
+    """A mask for each of the images."""
+    for number, path in enumerate(sorted(images.rglob("*.jpg"))):
+        with Image.open(path) as image:
+            drawn = np.random.default_rng(number).integers(0, 5, image.size[::-1], dtype=np.uint8)
+        path = (tmp_path / "masks" / path.relative_to(images)).with_suffix(".png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(drawn).save(path)
+    return tmp_path / "masks"
+
+
+@pytest.mark.parametrize("left", [3, 14, 22, 33, 45])
+def test_masks_in_a_file_of_their_own_are_resumed_with_their_rows(
+    images: Path, masks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    with monkeypatch.context() as patch:
+        _stopping(patch, left)
+        with pytest.raises(Stopped):
+            pack(images, URL, size=16, workers=1, masks=masks)
+    report = pack(images, URL, size=16, workers=1, masks=masks, resume=True)
+    assert report.resumed_from > 0 or left == 3
+    pack(images, tmp_path / "out", size=16, workers=1, masks=masks)
+    assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
+    assert not [name for name in _there() if ".packing" in name or name == RECORD]
+
+
+def test_masks_of_sources_that_changed_are_sent_again(
+    images: Path, masks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        _stopping(patch, 22)
+        with pytest.raises(Stopped):
+            pack(images, URL, size=16, workers=1, masks=masks)
+    changed = sorted(masks.rglob("*.png"))
+    shutil.copyfile(changed[9], changed[2])
+    assert pack(images, URL, size=16, workers=1, masks=masks, resume=True).changed_count == 1
+    pack(images, tmp_path / "out", size=16, workers=1, masks=masks)
+    assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
+
+
+def test_a_url_with_masks_and_compressed_rows_is_read(images: Path, masks: Path, tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    for name, options in (("masks", {"masks": masks}), ("compress", {"compress": True})):
+        pack(images, f"file://{tmp_path}/{name}/url", size=16, workers=1, **options)
+        pack(images, tmp_path / name / "out", size=16, workers=1, **options)
+        remote = MemmapDataset(f"file://{tmp_path}/{name}/url", cache=tmp_path / "cache", as_tuple=False)
+        local = MemmapDataset(tmp_path / name / "out", as_tuple=False)
+        assert torch.equal(remote[3:12].pixels, local[3:12].pixels)
+        if name == "masks":
+            assert torch.equal(remote[3:12].extras["masks"], local[3:12].extras["masks"])
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"size": 16, "part": "1/2"}, "--part does not go with the URL memory://bucket/out as OUT. Pack the parts"),
         ({"size": 16, "engine": "ray"}, "--engine ray does not go with the URL"),
-        ({"size": 16, "boxes": "labels", "masks": "boxes"}, "--masks does not go with the URL"),
     ],
 )
 def test_what_needs_a_folder_is_refused(images: Path, options: dict[str, Any], says: str) -> None:

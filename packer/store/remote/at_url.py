@@ -35,7 +35,7 @@ _SMALL = ("meta.json", SAMPLES, REJECTED, TEXTS_FILE)
 _OWN = re.compile(
     rf"(?:{GENERATIONS}/[0-9a-f]{{16}}/)?(?:{LEVELS_FOLDER}/[24]/)?(?:\.?meta\.json|\.?{SAMPLES}|\.?{REJECTED}|\.?{re.escape(TEXTS_FILE)}|\.?{MANIFEST}"
     rf"|{_FOLDER}/(?:extras/)?\.?(?:meta\.json|[A-Za-z0-9_-]+\.memmap)"
-    rf"|{_FOLDER}/pixels\.memmap/\.?[0-9]{{16,}}|{re.escape(FOLDER)}/journal/\.?[0-9]{{16,}})(?:\.tmp)?"
+    rf"|{_FOLDER}/pixels\.memmap/\.?[0-9]{{16,}}|{re.escape(FOLDER)}/(?:journal|masks)/\.?[0-9]{{16,}})(?:\.tmp)?"
 )
 
 Objects = LocalObjects | RemoteObjects

@@ -23,7 +23,7 @@ from packer.errors import OptionsError, PackError
 from packer.sources.object_storage import is_refused, reason
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.files import write_synced
+from packer.store.files import write_at, write_synced
 from packer.store.remote.at_url import (
     RECORD,
     Objects,
@@ -35,6 +35,7 @@ from packer.store.remote.at_url import (
     read_record,
     read_store,
 )
+from packer.store.row_files import MASKS
 from packer.system import BINARY
 from reader import system
 from reader.format.at_url import OBJECT_BYTES, BlockObjects, encode_pointer, object_name, read_pointer
@@ -45,6 +46,8 @@ from reader.format.tensors import is_of_level
 
 # Below a store's folder at the URL, each named by the byte of the journal where it begins.
 PIECES = f"{journals.FOLDER}/journal"
+# Of masks that are in a file of their own, a piece a block, each named by its first byte of that file: until that is sent.
+_MASK_PIECES = f"{journals.FOLDER}/masks"
 # Sent at once; each holds an object, 8 MiB as a rule.
 _REQUESTS = 8
 # Seconds between the tries of a request, each shortened by up to a half: half a minute of a server that is throttling.
@@ -72,6 +75,8 @@ class Upload:
         # where pieces of the journal begin, and last where it ends; and its first line
         self._journal_bounds = [0]
         self._header = b""
+        # from bytes of the pixels to those of the masks; None: they have no file
+        self._mask_bytes: Callable[[int], int] | None = None
         self._run = secrets.token_hex(8)
         self._pool = concurrent.futures.ThreadPoolExecutor(_REQUESTS)
 
@@ -82,7 +87,10 @@ class Upload:
         return record is not None and record.is_pack and record.folder != self.found.folder
 
     def fetch_journal(self, *, is_all: bool = True) -> None:
-        """Bring the journal of the interrupted pack into the folder, and an empty file of rows; or the journal's header alone."""
+        """Bring the journal of the interrupted pack into the folder, and its masks; or the journal's header alone.
+
+        Its file of rows is empty there.
+        """
         begins = self._pieces()[: None if is_all else 1]
         content, bounds = bytearray(), [0]
         reads = [self._pool.submit(self._objects.read, self._piece(begin)) for begin in begins]
@@ -94,6 +102,22 @@ class Upload:
         for name, data in ((journals.JOURNAL, content), (PIXELS, b"")):
             (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
             write_synced(self._folder / name, bytes(data))
+        if is_all:
+            self._fetch_masks()
+
+    def _fetch_masks(self) -> None:
+        pieces = self._mask_pieces()
+        if not pieces:
+            return
+        path = self._folder / MASKS
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with error_path(path), open(path, "wb") as file:
+
+            def fetch(begin: int, name: str) -> None:
+                """Write one piece where it belongs."""
+                write_at(file.fileno(), memoryview(self._objects.read(name)), begin)
+
+            self._done([self._pool.submit(fetch, *piece) for piece in pieces.items()])
 
     def fetch_store(self) -> None:
         """Bring all of the finished store into the folder, but its pixels, of which it has only holes.
@@ -138,9 +162,13 @@ class Upload:
         """Start over, not where the interrupted pack stopped."""
         self._generation = ""
 
-    def start(self, size_bytes: int) -> None:
-        """Begin behind so many bytes of pixels, at the end of the folder's journal; what the URL has of another one goes."""
+    def start(self, size_bytes: int, mask_bytes: Callable[[int], int] | None) -> None:
+        """Begin behind so many bytes of pixels, at the end of the folder's journal; what the URL has of another one goes.
+
+        mask_bytes: converts a size in the file of rows to that in the file of masks; None: there is none.
+        """
         self._check_record()
+        self._mask_bytes = mask_bytes
         path = self._folder / journals.JOURNAL
         with error_path(path), open(path, "rb") as file:
             is_same, journal_end = file.readline() == self._header, os.fstat(file.fileno()).st_size
@@ -148,6 +176,13 @@ class Upload:
         bounds = [bound for bound in self._journal_bounds if bound <= journal_end] if is_same else [0]
         self._sent_bytes, self._journal_bytes = size_bytes, bounds[-1]
         self._remove([self._piece(begin) for begin in self._pieces() if begin not in bounds[:-1]])
+        kept_bytes = 0
+        if mask_bytes is not None:
+            kept_bytes, masks = mask_bytes(size_bytes), self._folder / MASKS
+            # of a pack that was interrupted before its first block nothing has come
+            masks.parent.mkdir(exist_ok=True)
+            masks.touch()
+        self._remove([name for begin, name in self._mask_pieces().items() if begin >= kept_bytes])
         self.put_journal()
 
     def put_blocks(self, results: Sequence[Result]) -> None:
@@ -166,12 +201,22 @@ class Upload:
                 spans += self._checked_spans(descriptor, begin, result)
                 begin += result.size_bytes
             self._done([self._pool.submit(self._put_span, descriptor, *span) for span in spans])
+            self._put_masks(self._sent_bytes, begin)
             if begin > self._sent_bytes:  # else all inputs of these blocks were rejected
                 with error_path(path):
                     system.punch_hole(descriptor, self._sent_bytes, begin - self._sent_bytes)
             self._sent_bytes = begin
         finally:
             os.close(descriptor)
+
+    def _put_masks(self, begin: int, end: int) -> None:
+        """Send the masks of rows, which stay here too; of bytes [begin, end) of the pixels."""
+        if self._mask_bytes is None or begin == end:
+            return
+        path, start = self._folder / MASKS, self._mask_bytes(begin)
+        with error_path(path), open(path, "rb") as file:
+            file.seek(start)
+            self._put(f"{_MASK_PIECES}/{start:016d}", file.read(self._mask_bytes(end) - start))
 
     def put_journal(self) -> None:
         """Send what the journal has that is not at the URL; what it names must be there.
@@ -196,7 +241,7 @@ class Upload:
         self._check_record()
         blocks = list(blocks)
         for name in manifest.files:
-            if is_of_level(name):
+            if is_of_level(name) or name == MASKS:
                 self._send(name)
             elif name != PIXELS:
                 self._put(name, (self._folder / name).read_bytes())
@@ -257,7 +302,9 @@ class Upload:
         Where that is another's by now, so may be what looks left: it removes all that is not its own when it is done.
         """
         if self._retried(lambda: read_record(self._objects)) == record:
-            self._remove([*self._below(PIECES), *leftovers(self._objects, self._generation), RECORD])
+            self._remove(
+                [*self._below(PIECES), *self._below(_MASK_PIECES), *leftovers(self._objects, self._generation), RECORD]
+            )
 
     def _put(self, name: str, content: bytes) -> None:
         self._retried(lambda: self._objects.put(name_in(self._generation, name), content))
@@ -273,6 +320,10 @@ class Upload:
         names = (name.rpartition("/")[2] for name in self._below(PIECES))
         # a killed pack to a folder leaves the beginning of a piece, under another name
         return sorted(int(name) for name in names if name.isdigit())
+
+    def _mask_pieces(self) -> dict[int, str]:
+        names = {name.rpartition("/")[2]: name for name in self._below(_MASK_PIECES)}
+        return {int(begin): name for begin, name in names.items() if begin.isdigit()}
 
     def _below(self, folder: str) -> list[str]:
         return self._objects.below(name_in(self._generation, folder))

@@ -198,8 +198,6 @@ def _check_options(url: str, options: PackOptions) -> None:
     for name, is_given, instead in (
         ("--part", options.part is not None, "Pack the parts into a folder"),
         ("--engine ray", options.engine == "ray", "Pack into a folder that all nodes see"),
-        ("--compress", options.compress, "Pack into a folder"),
-        ("--masks", options.has_mask_file, "Pack into a folder, or with --fit none"),
     ):
         if is_given:
             raise OptionsError(f"{name} does not go with the URL {url} as OUT. {instead}, then: pack push FOLDER {url}")
