@@ -395,14 +395,36 @@ def range_server(many_blocks: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield running
 
 
+def _begin_fetchers_with(code: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the fetchers of this process run some code first: they find modules where their parent does."""
+    folder = tmp_path_factory.mktemp("first")
+    (folder / "sitecustomize.py").write_text(code)
+    monkeypatch.syspath_prepend(str(folder))
+
+
 @pytest.fixture
 def no_holes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """File systems that punch no holes, for this process and the fetchers that it starts."""
-    folder = tmp_path_factory.mktemp("no-holes")
-    (folder / "sitecustomize.py").write_text("from reader import system\nsystem._libc = lambda: None")
-    # a fetcher finds modules where its parent does
-    monkeypatch.syspath_prepend(str(folder))
+    code = "from reader import system\nsystem._libc = lambda: None"
+    _begin_fetchers_with(code, tmp_path_factory, monkeypatch)
     monkeypatch.setattr("reader.system._libc", lambda: None)
+
+
+@pytest.fixture
+def no_obstore(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No obstore, for this process and the fetchers that it starts: objects come by fsspec."""
+    _begin_fetchers_with("import sys\nsys.modules['obstore'] = None", tmp_path_factory, monkeypatch)
+    monkeypatch.setitem(sys.modules, "obstore", None)
+
+
+@pytest.fixture(params=["obstore", "fsspec"])
+def carrier(request: pytest.FixtureRequest) -> str:
+    """What carries the bytes of objects."""
+    if request.param == "fsspec":
+        pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'pixpack[remote]'")
+        request.getfixturevalue("no_obstore")
+    name: str = request.param
+    return name
 
 
 @pytest.fixture(params=["holes", "slots"])

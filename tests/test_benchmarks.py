@@ -403,6 +403,16 @@ def test_bench_remote_reads_each_row_over_a_link_and_from_its_cache(wide_store: 
     assert all(values["median"] > 0 for values in report["seconds"].values())
 
 
+def test_bench_carriers_compares_two_libraries_over_two_kinds_of_url(wide_store: Path) -> None:
+    for name in ("obstore", "s3fs", "aiohttp"):
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'pixpack[remote]'")
+    report = last_line(run("benchmarks.bench_carriers", "--store", wide_store, "--rounds", 1))
+    names = {f"{kind} {library}" for kind in ("http", "s3") for library in ("obstore", "fsspec")}
+    assert set(report["seconds"]) == set(report["cpu_seconds"]) == names
+    assert all(values["median"] > 0 for values in report["seconds"].values())
+    assert set(report["cpu_seconds_of_fsspec_to_obstore"]) == {"http", "s3"}
+
+
 def test_bench_levels_times_each_way_and_compares_pixels_with_the_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from packer.errors import RemoteError
@@ -57,6 +58,9 @@ def direct_objects(url: str) -> Objects | None:
         return None
     # imported before this process was forked, its runtime would hang; set in a file, the endpoint is another
     if "obstore" in sys.modules or _has_fsspec_settings() or "endpoint" in _aws_config():
+        return None
+    # by fsspec, which asks here in any case, nothing would be gained
+    if find_spec("obstore") is None:
         return None
     with contextlib.suppress(ImportError, ValueError, StoreError):
         from reader.remote.objects import Objects

@@ -30,8 +30,6 @@ from reader.remote.blocks import REQUEST_BYTES, THREADS
 from reader.remote.leftovers import Scratch
 from reader.remote.opening import Source
 
-SAME_RANGES = "the same ranges by obstore alone"
-
 # More is fetched no differently.
 _MOST_BYTES = 1 << 30
 _PROBE_BYTES = 32 << 20
@@ -79,19 +77,19 @@ def measure_remote(
     if data.manifest.compression:
         raise BenchError(f"{url}: {NEEDS_RAW}.")
     size, where = checked(data, batch_size, "cpu")
-    name = f"MemmapLoader, {order or 'block'}, its cache empty"
+    limit, name = _limit_name(url), f"MemmapLoader, {order or 'block'}, its cache empty"
     progress("network", 0.0)
     probed = _probed(data, url)
     within = RowBytes(data).count_within(int(min(_MOST_BYTES, probed * seconds * _TURN_SHARE)))
     count = min(len(data), max(size, within))
     images = RowBytes(data).images(np.arange(count))
-    rates: dict[str, list[float]] = {SAME_RANGES: [], name: []}
+    rates: dict[str, list[float]] = {limit: [], name: []}
     first, begun = list[float](), time.perf_counter()
     for number in itertools.count():
         if number >= _FEWEST_ROUNDS and time.perf_counter() - begun > seconds:
             break
         for way in (list(rates), list(rates)[::-1])[number % 2]:
-            if way == SAME_RANGES:
+            if way == limit:
                 rates[way].append(images / _fetch(data, url, RowBytes(data).end(count)))
                 continue
             turn = _epoch(url, Path(scratch, f"turn{number}"), size, ORDERS[order or "block"], count)
@@ -99,7 +97,7 @@ def measure_remote(
             first.append(turn.first_batch)
         progress("network", min(1.0, (time.perf_counter() - begun) / seconds))
     data.remote.close()
-    section = section_of("network", data, count, (SAME_RANGES,), rates)
+    section = section_of("network", data, count, (limit,), rates)
     loaded = section.ways[-1].gigabytes_per_second
     total_bytes = data.mapped.pixels.nbytes
     return BenchReport(
@@ -124,6 +122,11 @@ def measure_remote(
             f" {size_text(int(loaded * 1e9))}/s.",
         ),
     )
+
+
+def _limit_name(url: str) -> str:
+    """Name the limit by what carries the bytes: obstore, or fsspec where that is not installed."""
+    return f"the same ranges by {Source(url).objects.library} alone"
 
 
 def _probed(data: MemmapDataset, url: str) -> float:

@@ -1,4 +1,4 @@
-"""Objects below a URL, whole or a range of bytes: the only module that imports obstore.
+"""Objects below a URL, whole or a range of bytes: the only module that imports obstore; without it they come by fsspec.
 
 Requests are retried within a budget of time. Credentials come from the environment alone: they are never kept, and what servers
 answer is shown without them. For a process that is not forked after its first request: obstore's runtime would hang there.
@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -52,14 +52,17 @@ class Objects:
 
     Raises:
         ValueError: it is no URL of a folder.
-        StoreError: nothing here knows such URLs, or obstore is not installed.
+        StoreError: nothing here knows such URLs, or neither obstore nor fsspec is installed.
     """
 
     def __init__(self, url: str) -> None:
         self.url = checked_url(url)
-        self._library, self._store = _connected(self.url)
-        # of a URL of this machine
-        self._folder = Path(url2pathname(urlsplit(self.url).path)) if self.url.startswith("file:") else None
+        self._carrier = _connected(self.url)
+
+    @property
+    def library(self) -> str:
+        """The name of what carries the bytes."""
+        return self._carrier.library
 
     def read(
         self, name: str, start: int = 0, stop: int | None = None, answered: Callable[[], None] = lambda: None
@@ -82,28 +85,17 @@ class Objects:
         return data
 
     def read_once(self, name: str, most_bytes: int) -> memoryview:
-        """Return all of an object, asked for once; raises whatever is wrong, as a StoreError or an error of obstore."""
+        """Return all of an object, asked for once; raises whatever is wrong, as a StoreError or an error of what carries it."""
         return self._get(name, 0, None, most_bytes, lambda: None)
 
     def size(self, name: str) -> int:
         """Return the bytes of an object, as the server says it; raises as `read`."""
-        about = self._retried(name, lambda: self._library.head(self._store, name))
-        return int(about["size"])
+        return self._retried(name, lambda: self._carrier.size(name))
 
     def _get(
         self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]
     ) -> memoryview:
-        if self._folder is not None:
-            # obstore would wait for a pipe
-            with open_regular(Path(os.path.realpath(self._folder / name))) as file:
-                file.seek(start)
-                data = memoryview(file.read(most_bytes + 1 if stop is None else most_bytes))
-        else:
-            options = {} if stop is None else {"range": (start, stop)}
-            # one chunk, as more than that is too much: a stranger's server sends what it likes, and without an end
-            found = self._library.get(self._store, name, options=options)
-            answered()
-            data = memoryview(next(found.stream(min_chunk_size=most_bytes + 1), b""))
+        data = self._carrier.get(name, start, stop, most_bytes, answered)
         if len(data) > most_bytes:
             raise StoreError(
                 f"{self.url}/{name} has more than the {most_bytes} bytes that are expected. Look at the URL."
@@ -128,33 +120,90 @@ class Objects:
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
 
-def _connected(url: str) -> tuple[Any, Any]:
-    try:
+class _Carrier(Protocol):
+    """Reads objects below a URL; of one that has more than most_bytes some more than that, and raises errors of its own."""
+
+    @property
+    def library(self) -> str: ...
+
+    def get(
+        self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]
+    ) -> memoryview: ...
+
+    def size(self, name: str) -> int: ...
+
+
+class _DiskFolder:
+    """A folder of this machine."""
+
+    library = "Python"
+
+    def __init__(self, url: str) -> None:
+        self._folder = Path(url2pathname(urlsplit(url).path))
+        if not self._folder.exists():
+            raise MissingObjectError(f"{url} does not exist. Expected the folder of a store.")
+
+    def get(self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]) -> memoryview:
+        # a pipe would be waited for
+        with open_regular(Path(os.path.realpath(self._folder / name))) as file:
+            file.seek(start)
+            return memoryview(file.read(most_bytes + 1 if stop is None else most_bytes))
+
+    def size(self, name: str) -> int:
+        return (self._folder / name).stat().st_size
+
+
+class _ByObstore:
+    """Objects by obstore; raises ImportError where that is not installed."""
+
+    library = "obstore"
+
+    def __init__(self, url: str) -> None:
         import obstore
         from obstore.store import from_url
-    except ImportError:
+
+        # plain HTTP where the caller names it: a server on this machine, or within a cluster
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        options: dict[str, Any] = {
+            "client_options": {
+                "allow_http": url.startswith("http:") or endpoint.startswith("http:"),
+                "connect_timeout": f"{STALL_SECONDS:.3f}s",
+                "read_timeout": f"{STALL_SECONDS:.3f}s",
+                "timeout": f"{BUDGET_SECONDS:.3f}s",
+            },
+            "retry_config": {"max_retries": 0},
+        }
+        self._obstore, self._store = obstore, from_url(url, **options)
+
+    def get(self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]) -> memoryview:
+        options: Any = {} if stop is None else {"range": (start, stop)}
+        # one chunk, as more than that is too much: a stranger's server sends what it likes, and without an end
+        found = self._obstore.get(self._store, name, options=options)
+        answered()
+        return memoryview(next(found.stream(min_chunk_size=most_bytes + 1), b""))
+
+    def size(self, name: str) -> int:
+        return int(self._obstore.head(self._store, name)["size"])
+
+
+def _connected(url: str) -> _Carrier:
+    try:
+        if url.startswith("file:"):
+            return _DiskFolder(url)
+        try:
+            return _ByObstore(url)
+        except ImportError:
+            from reader.remote import by_fsspec
+
+            return by_fsspec.connected(url, STALL_SECONDS, BUDGET_SECONDS)
+    except ImportError as e:
         raise StoreError(
-            f"{url} needs obstore, which is not installed (fsspec reads images from URLs, not stores): pip install"
+            f"{url} needs obstore, which is not installed, and fsspec cannot read it either ({e}): pip install"
             " 'pixpack[remote]'"
         ) from None
-    # plain HTTP where the caller names it: a server on this machine, or within a cluster
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-    options: dict[str, Any] = {
-        "client_options": {
-            "allow_http": url.startswith("http:") or endpoint.startswith("http:"),
-            "connect_timeout": f"{STALL_SECONDS:.3f}s",
-            "read_timeout": f"{STALL_SECONDS:.3f}s",
-            "timeout": f"{BUDGET_SECONDS:.3f}s",
-        },
-        "retry_config": {"max_retries": 0},
-    }
-    if url.startswith("file:"):
-        options = {}
-    try:
-        return obstore, from_url(url, **options)
+    except StoreError:
+        raise
     except Exception as e:
-        if url.startswith("file:") and "NotFound" in str(e):
-            raise MissingObjectError(f"{url} does not exist. Expected the folder of a store.") from None
         raise StoreError(f"{url} cannot be opened: {_text(e)}.") from None
 
 
@@ -179,7 +228,7 @@ def _raise_final(what: str, error: BaseException, text: str) -> None:
             f"{what} does not exist, or nothing shows it to these credentials."
             " Expected a store that was pushed there: pack push OUT URL"
         ) from None
-    if _METADATA_SERVER in str(error):
+    if _METADATA_SERVER in str(error) or "Credentials" in kind:
         raise StoreError(f"{what} cannot be read: there are no credentials. {_CREDENTIALS}.") from None
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or (status and status[1] in ("401", "403")):
         raise StoreError(f"{what} cannot be read: access is denied ({text}). {_CREDENTIALS}.") from None
@@ -192,5 +241,6 @@ def _raise_final(what: str, error: BaseException, text: str) -> None:
     # on a local disk nothing passes
     is_passing = not what.startswith("file:") and status is None
     is_passing |= status is not None and (status[1].startswith("5") or status[1] in _PASSING)
+    is_passing &= getattr(error, "is_passing", True)
     if not is_passing or isinstance(error, OSError | TypeError | NotImplementedError):
         raise StoreError(f"{what} cannot be read: {text}.") from None

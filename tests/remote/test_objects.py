@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from range_server import RangeServer, Trouble
+from range_server import RangeServer, Trouble, serving
 
 from reader.format.errors import StoreError
-from reader.format.manifest import PIXELS
+from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote import objects
 from reader.remote.objects import MissingObjectError, Objects, UnreachableError
+from reader.remote.presence import RemoteStore
+
+pytestmark = pytest.mark.usefixtures("carrier")
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +25,8 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "STALL_SECONDS", 0.5)
 
 
-def test_an_object_is_read_whole_and_in_part(range_server: RangeServer, many_blocks: Path) -> None:
+def test_an_object_is_read_whole_and_in_part(range_server: RangeServer, many_blocks: Path, carrier: str) -> None:
+    assert Objects(range_server.url).library == carrier
     found, data = Objects(range_server.url), (many_blocks / PIXELS).read_bytes()
     assert bytes(found.read(PIXELS)) == data
     assert bytes(found.read(PIXELS, 100, 5000)) == data[100:5000]
@@ -48,7 +53,7 @@ def test_what_passes_is_retried(range_server: RangeServer, many_blocks: Path, tr
             UnreachableError,
             "cannot be read: .*status code: 503 Service Unavailable. It was tried [0-9]+ times in [0-9] s",
         ),
-        ("cut", UnreachableError, "cannot be read: .*body error.*. It was tried"),
+        ("cut", UnreachableError, "cannot be read: .*(body error|payload is not completed).*. It was tried"),
         (404, MissingObjectError, "does not exist, or nothing shows it to these credentials"),
         (403, StoreError, "access is denied .*403 Forbidden.*. Set AWS_ACCESS_KEY_ID"),
         (400, StoreError, "cannot be read: .*400 Bad Request.$"),
@@ -79,7 +84,7 @@ def test_an_object_that_was_cut_short_is_named(range_server: RangeServer, many_b
 
 def test_a_server_that_is_not_there_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "BUDGET_SECONDS", 0.3)
-    with pytest.raises(UnreachableError, match=r"http://127.0.0.1:9/out/x cannot be read: .*connect. It was tried"):
+    with pytest.raises(UnreachableError, match=r"http://127.0.0.1:9/out/x cannot be read: .*connect.* It was tried"):
         Objects("http://127.0.0.1:9/out").read("x")
 
 
@@ -88,10 +93,28 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         Objects(f"file://{tmp_path}/nothing").read("x")
 
 
-def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(StoreError, match=r"s3://bucket/out needs obstore, .*: pip install 'pixpack\[remote\]'"):
+@pytest.mark.parametrize("missing", ["fsspec", "s3fs"])
+def test_without_both_the_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("obstore", missing):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        StoreError, match=rf"s3://bucket/out needs obstore, .* fsspec .*{missing}.*: pip install 'pixpack\[remote\]'"
+    ):
         Objects("s3://bucket/out")
+
+
+def test_a_local_folder_needs_no_library(many_blocks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("obstore", "fsspec"):
+        monkeypatch.setitem(sys.modules, name, None)
+    found = Objects(many_blocks.as_uri())
+    assert bytes(found.read(PIXELS, 7, 77)) == (many_blocks / PIXELS).read_bytes()[7:77]
+    assert found.size(PIXELS) == (many_blocks / PIXELS).stat().st_size
+
+
+def test_a_server_that_gives_no_ranges_is_one_sentence(range_server: RangeServer) -> None:
+    range_server.trouble = lambda name, count: 200
+    with pytest.raises(StoreError, match=f"{PIXELS} cannot be read: its server gives no ranges of bytes"):
+        Objects(range_server.url).read(PIXELS, 0, 1000)
 
 
 @pytest.mark.parametrize("body", ["<Error><Code>SlowDown</Code><AWSAccessKeyId>AKIAhush</AWSAccessKeyId></Error>"])
@@ -104,3 +127,89 @@ def test_the_code_of_an_answer_is_reported_and_not_its_body(body: str) -> None:
         text(error)
         == "Error GET http://h/x?X-Amz-Credential=*** - Server returned non-2xx status code: 503 Busy, SlowDown"
     )
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what a process has loaded is seen in /proc")
+def test_a_fetcher_has_the_library_that_is_there(range_server: RangeServer, tmp_path: Path, carrier: str) -> None:
+    store = RemoteStore(range_server.url, tmp_path)
+    maps = Path(f"/proc/{store._started()._process.pid}/maps").read_text()
+    assert ("/obstore/" in maps, "/aiohttp/" in maps) == (carrier == "obstore", carrier == "fsspec")
+    store.close()
+
+
+# -- a server of S3 that fails
+
+
+@pytest.fixture
+def failing_s3(many_blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
+    """The store as s3://bucket/out, on a server whose answers may be anything."""
+    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'pixpack[remote]'")
+    # the first request of s3fs loads what botocore knows of S3, which takes seconds on a busy machine
+    monkeypatch.setattr(objects, "BUDGET_SECONDS", 30.0)
+    (tmp_path / "root/bucket").mkdir(parents=True)
+    (tmp_path / "root/bucket/out").symlink_to(many_blocks)
+    settings = {"AWS_ACCESS_KEY_ID": "some", "AWS_SECRET_ACCESS_KEY": "thing", "AWS_REGION": "us-east-1"}
+    settings |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_CONFIG_FILE": os.devnull}
+    with serving(tmp_path / "root") as server:
+        for name, value in (settings | {"AWS_ENDPOINT_URL": server.url}).items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.mark.parametrize("trouble", [500, 503, 429, "cut", "stall"])
+def test_what_passes_is_retried_of_s3_too(failing_s3: RangeServer, many_blocks: Path, trouble: Trouble) -> None:
+    failing_s3.trouble = lambda name, count: trouble if count < 2 else None
+    data = Objects("s3://bucket/out").read(PIXELS, 0, 200_000)
+    assert bytes(data) == (many_blocks / PIXELS).read_bytes()[:200_000]
+    assert failing_s3.asked.total() == 3
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kind", "says"),
+    [
+        (503, UnreachableError, "cannot be read: .*. It was tried [0-9]+ times in [0-9] s"),
+        ("cut", UnreachableError, "cannot be read: .*. It was tried"),
+        (404, MissingObjectError, "does not exist, or nothing shows it to these credentials"),
+        (403, StoreError, "access is denied .*403 Forbidden.*. Set AWS_ACCESS_KEY_ID"),
+        (400, StoreError, "cannot be read: .*400 Bad Request.$"),
+    ],
+)
+def test_what_stays_is_one_sentence_of_s3_too(
+    failing_s3: RangeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: Trouble,
+    kind: type[StoreError],
+    says: str,
+) -> None:
+    if kind is UnreachableError:
+        monkeypatch.setattr(objects, "BUDGET_SECONDS", 6.0)
+    failing_s3.trouble = lambda name, count: trouble
+    with pytest.raises(kind, match=says) as caught:
+        Objects("s3://bucket/out").read(PIXELS, 0, 1000)
+    text = str(caught.value)
+    assert text.startswith(f"s3://bucket/out/{PIXELS} ")
+    assert "secret" not in text
+    assert "\n" not in text
+    assert (failing_s3.asked.total() == 1) is (kind is not UnreachableError)
+
+
+def test_an_object_of_s3_that_was_cut_short_is_named(failing_s3: RangeServer, many_blocks: Path) -> None:
+    size = (many_blocks / PIXELS).stat().st_size
+    with pytest.raises(StoreError, match=f"{PIXELS} ends at byte {size}, expected {size + 5} or more"):
+        Objects("s3://bucket/out").read(PIXELS, 10, size + 5)
+    with pytest.raises(StoreError, match=f"{PIXELS} is shorter than its manifest says"):
+        Objects("s3://bucket/out").read(PIXELS, size, size + 5)
+    assert bytes(Objects("s3://bucket/out").read(MANIFEST)) == (many_blocks / MANIFEST).read_bytes()
+
+
+def test_a_server_of_s3_that_is_not_there_is_given_up(failing_s3: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "BUDGET_SECONDS", 6.0)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(UnreachableError, match=r"s3://bucket/out/x cannot be read: .*connect.* It was tried"):
+        Objects("s3://bucket/out").read("x")
+
+
+def test_a_bucket_without_a_name_that_s3_has_is_one_sentence(failing_s3: RangeServer) -> None:
+    with pytest.raises(StoreError, match=r"s3://No_Bucket~/out") as caught:
+        Objects("s3://No_Bucket~/out").read("x")
+    assert "\n" not in str(caught.value)

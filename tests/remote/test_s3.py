@@ -23,6 +23,7 @@ def url(many_blocks: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> str:  # 
     return f"{s3}/deep/out"
 
 
+@pytest.mark.usefixtures("carrier")
 def test_a_pushed_store_is_read_as_the_local_one(url: str, many_blocks: Path, tmp_path: Path) -> None:
     remote, local = MemmapDataset(url, cache=tmp_path), MemmapDataset(many_blocks)
     assert torch.equal(remote[100:300][0], local[100:300][0])
@@ -31,6 +32,7 @@ def test_a_pushed_store_is_read_as_the_local_one(url: str, many_blocks: Path, tm
     assert remote.source(5) == local.source(5)
 
 
+@pytest.mark.usefixtures("carrier")
 def test_a_store_that_was_replaced_by_a_push_is_another(url: str, many_blocks: Path, tmp_path: Path) -> None:
     before = MemmapDataset(url, cache=tmp_path / "cache")
     make_tree(tmp_path / "images", each=3)
@@ -45,6 +47,7 @@ def test_a_store_that_was_replaced_by_a_push_is_another(url: str, many_blocks: P
     assert torch.equal(MemmapDataset(url, cache=tmp_path / "cache")[:][0], MemmapDataset(many_blocks)[:][0])
 
 
+@pytest.mark.usefixtures("carrier")
 @pytest.mark.parametrize(
     ("place", "says"),
     [
@@ -64,6 +67,7 @@ def test_what_is_not_there_is_one_sentence(url: str, tmp_path: Path, place: str,
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("carrier")
 def test_without_credentials_that_is_said(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -73,6 +77,7 @@ def test_without_credentials_that_is_said(url: str, tmp_path: Path, monkeypatch:
         MemmapDataset(url, cache=tmp_path)
 
 
+@pytest.mark.usefixtures("carrier")
 def test_no_file_of_a_cache_holds_credentials(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-of-mine")
     remote = MemmapDataset(url, cache=tmp_path)
@@ -89,6 +94,7 @@ def test_a_complete_cache_copied_elsewhere_is_a_store(url: str, many_blocks: Pat
     assert torch.equal(MemmapDataset(tmp_path / "copy")[:][0], MemmapDataset(many_blocks)[:][0])
 
 
+@pytest.mark.usefixtures("carrier")
 def test_a_store_that_is_packed_straight_to_s3_is_read_there(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

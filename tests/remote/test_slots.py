@@ -295,7 +295,7 @@ def test_a_slot_comes_and_goes_with_the_number_of_its_block(tmp_path: Path) -> N
     assert table.age(1) == 3
 
 
-def test_the_probe_tells_a_system_without_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_holes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "_libc", lambda: None)
     assert not block_files.punches_holes(tmp_path)
     assert [*tmp_path.iterdir()] == []
