@@ -116,6 +116,7 @@ def next_step(report: PackReport) -> str:
     """Write the lines of a training program that read the store."""
     # of splits, what is trained on comes first
     store = next(iter(report.splits.values()), report)
+    # rows of several sizes are cropped to be one batch
     crop = ", RandomResizedCrop" if store.has_own_sizes else ""
     transform = ", transform=RandomResizedCrop(224)" if crop else ""
     return "\n".join(

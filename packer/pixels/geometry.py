@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.options import RowOptions
 from packer.values import side_limit
+from reader.format.row_kinds import row_kind
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -73,6 +74,11 @@ class Geometry:
         return self.fit == "none"
 
     @property
+    def common_sides(self) -> tuple[int, int] | None:
+        """Height and width of every row; None where they differ."""
+        return row_kind(has_own_sizes=self.has_own_sizes).common_sides(self.sides)
+
+    @property
     def has_content(self) -> bool:
         """Whether rows can hold padding, so that the store records where the image is."""
         return self.fit in ("pad", "inside")
@@ -104,6 +110,7 @@ class Geometry:
 
     def row_size(self, resized: tuple[int, int]) -> tuple[int, int]:
         """Return (width, height) of the row of a picture resized to this."""
+        # asked for each image, several times
         return resized if self.has_own_sizes else (self.width, self.height)
 
     def to_row(self, image: Image.Image, resized: tuple[int, int]) -> tuple[Image.Image, tuple[int, int, int, int]]:

@@ -27,7 +27,7 @@ class JpegRowDecoder:
         self, decoder: RowDecoder, geometry: Geometry, form: str, channels: int, clock: StageClock | None
     ) -> None:
         self._decoder, self._clock = decoder, clock or StageClock("decode")
-        self._sides = None if geometry.has_own_sizes else geometry.sides
+        self._sides = geometry.common_sides
         self._lossy = frames.LossyPacker(form, channels)
 
     def row(self, data: bytes) -> Row:

@@ -60,7 +60,7 @@ class RowLayout:
     @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of every row; None where they differ."""
-        return self.geometry.sides
+        return self.geometry.common_sides
 
     @property
     def has_mask_file(self) -> bool:
@@ -111,10 +111,6 @@ class VariableRows(RowLayout):
     def pixel_bytes(self) -> int:
         """Bytes that a pixel takes in the file of rows, with its mask."""
         return self.channel_count + self.has_masks
-
-    @property
-    def size(self) -> None:
-        """There is none that all rows have."""
 
     @property
     def has_mask_file(self) -> bool:

@@ -75,6 +75,7 @@ class PackJob:
     def import_ahead(self, paths: Sequence[str]) -> None:
         """Import what decoding these inputs needs in a process that forks workers, which then need not, each by itself."""
         is_plain = self.rows.channels == "rgb" and self.rows.requantize is None
+        # what makes rows of several files in one call makes them of one size, without masks
         if self.has_masks or self.geometry.has_own_sizes or not is_plain or not serves(paths):
             import packer.pixels.pictures  # noqa: F401
 
