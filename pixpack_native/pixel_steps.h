@@ -9,7 +9,7 @@
 /* torch's kernels round a product and a sum once where the CPU can */
 #define FUSED __attribute__((target("avx2,fma")))
 #define HAS_FUSED (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-#elif defined(__aarch64__) || defined(PIXPACK_PLAIN_C)
+#elif defined(PIXPACK_PLAIN_C)
 #define FUSED
 #define HAS_FUSED 1
 #else

@@ -124,8 +124,9 @@ def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> t
 
 
 def take_steps(pixels: torch.Tensor) -> bool:
-    """Say whether `augmented` takes uint8[B, H, W, C]: as `are_served`, and 1 or 3 channels."""
-    return pixels.ndim == 4 and pixels.shape[-1] in _COLOR_CHANNELS and are_served(pixels, pixels.shape[-1])
+    """Say whether `augmented` takes uint8[B, H, W, C]: as `are_served`, 1 or 3 channels, and torch rounds sums as it does."""
+    is_color = pixels.ndim == 4 and pixels.shape[-1] in _COLOR_CHANNELS
+    return is_color and are_served(pixels, pixels.shape[-1]) and _are_sums_fused()
 
 
 def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
@@ -161,6 +162,12 @@ def are_served(pixels: torch.Tensor, channels: int) -> bool:
 def is_built() -> bool:
     """Say whether the compiled part is there."""
     return _function() is not None
+
+
+@functools.cache
+def _are_sums_fused() -> bool:
+    """Say whether torch's kernels round a product and a sum once; ATEN_CPU_CAPABILITY=default chooses others."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
 def _threads() -> int:
