@@ -35,6 +35,7 @@ from PIL import Image
 from torch import nn
 
 import packer
+from packer.cli.charts import DARK, DPI, GRAY, OTHER, OURS, WIDTH_INCHES, svg_bytes
 from reader import Compose, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, RandomResizedCrop
 from scripts.benchmarks._bench import machine, publish
 from scripts.benchmarks._folder_batches import RATIO, SCALE, FolderBatches, RandomView, View
@@ -96,7 +97,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--crop", type=int, default=64, help="side of what the network sees")
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--out", type=Path, default=Path("parity.png"), help="the picture; the figures go beside it")
+    parser.add_argument("--out", type=Path, default=Path("parity.svg"), help="the picture; the figures go beside it")
     parser.add_argument(
         "--work", type=Path, help="where images and stores are while it runs; default: the temporary folder"
     )
@@ -219,35 +220,44 @@ def plot(
 ) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.6, 7.2), dpi=105, layout="constrained")
-    axes = figure.subplots(2, 2, sharey="row")
-    styles = {"folder": ("#d9772b", 4.0), "store": ("#0b6fa4", 1.5)}
+    figure = Figure(figsize=(WIDTH_INCHES, 6.4), dpi=DPI, layout="constrained", facecolor="white")
+    axes = figure.subplots(2, 2, sharey="row", subplot_kw={"facecolor": "white"})
+    styles = {"folder": (OTHER, 5.0), "store": (OURS, 1.8)}
     runs = {name: (central[name], random[name]) for name in styles}
     for name, (one, several) in runs.items():
         color, width = styles[name]
         for row, curves in enumerate([[one], several]):
             losses = smoothed(np.mean([curve.losses for curve in curves], axis=0))
-            label = f"{name}, mean accuracy {np.mean([curve.accuracy for curve in curves]):.3f}"
-            axes[row][0].plot(losses, color=color, linewidth=width, label=label)
+            accuracy = np.mean([curve.accuracy for curve in curves])
+            axes[row][0].plot(losses, color=color, linewidth=width, label=f"{name}, accuracy {accuracy:.3f}")
             seconds = np.mean([curve.seconds for curve in curves], axis=0)[-len(losses) :]
             axes[row][1].plot(seconds, losses, color=color, linewidth=width)
-            axes[row][0].legend(frameon=False)
-    axes[0][0].set_title(
-        "central crops, one seed: equal at every step" if verdict["central_losses_are_equal"] else "UNEQUAL"
-    )
-    axes[1][0].set_title(f"random resized crops, {len(SEEDS)} seeds: their mean")
-    for line in axes:
+            axes[row][1].annotate(name, (seconds[0], losses[0]), (6, 0), textcoords="offset points", color=DARK)
+    means = f"random resized crops, mean of {len(SEEDS)} seeds"
+    for line, of in zip(axes, ("central crops, one seed", means), strict=True):
+        line[0].set_title(of, loc="left", size=10, color=DARK)
         line[0].set_ylabel(f"loss, mean of {SMOOTH} steps")
-        line[1].set_title("the same over time; the store's begins with packing")
+        line[0].legend(frameon=False)
+        line[1].set_title("over seconds, packing included", loc="left", size=10, color=DARK)
+        for each in line:
+            each.spines[["top", "right"]].set_visible(False)
+            each.spines[["left", "bottom"]].set_color(GRAY)
+            each.tick_params(color=GRAY, labelcolor=DARK)
     axes[1][0].set_xlabel("steps")
     axes[1][1].set_xlabel("seconds")
-    count = len(trial.train) + len(trial.val)
-    figure.suptitle(
-        f"The same network from the folder and from the store: {count} images, {trial.options.epochs} epochs,"
-        f" {trial.options.crop} x {trial.options.crop}",
-        weight="bold",
-    )
-    figure.savefig(out)
+    figure.suptitle(finding(central, random, verdict), weight="bold", color=DARK)
+    if out.suffix == ".svg":
+        out.write_bytes(svg_bytes(figure))
+    else:
+        figure.savefig(out)
+
+
+def finding(central: dict[str, Curve], random: dict[str, list[Curve]], verdict: dict[str, object]) -> str:
+    """Say in one line whether the same was learned, and in which share of the time."""
+    if not (verdict["central_losses_are_equal"] and verdict.get("random_agrees_within_noise", True)):
+        return "What is learned from the store is not what is learned from the folder"
+    seconds = {name: sum(curve.seconds[-1] for curve in (central[name], *random[name])) for name in ("folder", "store")}
+    return f"The network learns the same from the store, in {seconds['store'] / seconds['folder']:.2f} of the time"
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:
