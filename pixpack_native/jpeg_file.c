@@ -106,9 +106,58 @@ static int holds(const uint8_t *at, size_t size, const char *mark, size_t mark_s
     return 0;
 }
 
+static uint32_t number_at(const uint8_t *at, int bytes, int is_little) {
+    uint32_t number = 0;
+    for (int n = 0; n < bytes; n++)
+        number = number << 8 | at[is_little ? bytes - 1 - n : n];
+    return number;
+}
+
+/* jpeg.py, _is_upright: EXIF whose first directory has the orientation once, as a short of 1 */
+static int is_upright(const uint8_t *segment, size_t size) {
+    if (size < 16 || !begins_with(segment, size, "Exif\0", 6))
+        return 0;
+    const uint8_t *tiff = segment + 6;
+    size_t left = size - 6;
+    int is_little = begins_with(tiff, left, "II*", 4), found = 0;
+    if (!is_little && !begins_with(tiff, left, "MM\0*", 4))
+        return 0;
+    size_t first = number_at(tiff + 4, 4, is_little);
+    if (first > left - 2)
+        return 0;
+    size_t count = number_at(tiff + first, 2, is_little);
+    if (count * 12 > left - 2 - first)
+        return 0;
+    const uint8_t *entry = tiff + first + 2;
+    for (size_t n = 0; n < count; n++, entry += 12)
+        if (number_at(entry, 2, is_little) == 0x0112) {
+            if (found++ || number_at(entry + 2, 2, is_little) != 3 || number_at(entry + 4, 4, is_little) != 1 ||
+                number_at(entry + 8, 2, is_little) != 1)
+                return 0;
+        }
+    return found;
+}
+
 /* jpeg.py: EXIF tag 0x0112 in both byte orders, before a type below 256, and XMP's name for it */
-static int may_be_rotated(const uint8_t *segment, size_t size) {
+static int has_orientation(const uint8_t *segment, size_t size) {
     return holds(segment, size, "\x01\x12\x00", 3) || holds(segment, size, "\x12\x01", 2) || holds(segment, size, "rientation", 10);
+}
+
+/* What APP1 segments say: whether the first EXIF is upright, and whether anything but EXIF names an orientation. */
+typedef struct {
+    int has_exif, is_upright, has_other;
+} Orientations;
+
+/* Returns 0 where EXIF may say anything but upright. */
+static int orientation_read(const uint8_t *segment, size_t size, Orientations *said) {
+    int is_exif = begins_with(segment, size, "Exif\0", 6), is_named = has_orientation(segment, size);
+    if (is_named && is_exif && !is_upright(segment, size))
+        return 0;
+    if (is_exif && !said->has_exif)
+        said->is_upright = is_named;
+    said->has_exif |= is_exif;
+    said->has_other |= is_named && !is_exif;
+    return 1;
 }
 
 /* ISO/IEC 10918-1, table B.1: start-of-frame markers */
@@ -127,6 +176,7 @@ static int frame_read(int marker, const uint8_t *segment, size_t size, Head *hea
 
 int head_read(const uint8_t *data, size_t size, Head *head) {
     static const char icc[] = "ICC_PROFILE";
+    Orientations said = {0};
     memset(head, 0, sizeof(*head));
     if (!begins_with(data, size, "\xff\xd8", 2))
         return 0;
@@ -140,11 +190,11 @@ int head_read(const uint8_t *data, size_t size, Head *head) {
         const uint8_t *segment = data + at + 4;
         if (marker == 0xda) {
             head->head_bytes = at;
-            return head->width > 0;
+            return head->width > 0 && (!said.has_other || said.is_upright);
         }
         if (is_frame(marker) && !frame_read(marker, segment, length - 2, head))
             return 0;
-        if (marker == 0xe1 && may_be_rotated(segment, length - 2))
+        if (marker == 0xe1 && !orientation_read(segment, length - 2, &said))
             return 0;
         if (marker == 0xe2 && begins_with(segment, length - 2, icc, sizeof(icc)))
             head->has_profile = 1;

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tarfile
@@ -376,6 +377,58 @@ def test_a_pack_is_the_same_to_the_byte(mixed: Path, tmp_path: Path, monkeypatch
 def test_other_rows_are_made_one_by_one(mixed: Path, options: dict[str, Any]) -> None:
     pytest.importorskip({"compress": "zstandard", "requantize": "av"}.get(next(iter(options)), "PIL"))
     assert BlockWorker(PackJob(str(mixed), "", Geometry(32, 32), RowOptions(**options)))._photographs is None
+
+
+# -- orientations
+
+
+def exif_of(order: str, *entries: tuple[int, int, int, int], count: int | None = None) -> bytes:
+    """EXIF whose first directory has entries: tag, type, count, value."""
+    packed = b"".join(struct.pack(f"{order}HHIHxx", *entry) for entry in entries)
+    head = b"Exif\0\0" + (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 8)
+    return head + struct.pack(f"{order}H", len(entries) if count is None else count) + packed + bytes(4)
+
+
+MAKE, UPRIGHT, TURNED = (0x010F, 3, 1, 7), (0x0112, 3, 1, 1), (0x0112, 3, 1, 6)
+XMP = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="%d"/>'
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(
+    ("segments", "is_served"),
+    [
+        (lambda o: [exif_of(o, MAKE)], True),
+        (lambda o: [exif_of(o, MAKE, UPRIGHT)], True),
+        (lambda o: [exif_of(o, MAKE, TURNED)], False),
+        (lambda o: [exif_of(o, UPRIGHT, UPRIGHT)], False),
+        (lambda o: [exif_of(o, UPRIGHT, TURNED)], False),
+        (lambda o: [exif_of(o, (0x0112, 4, 1, 1))], False),
+        (lambda o: [exif_of(o, (0x0112, 3, 2, 1))], False),
+        (lambda o: [exif_of(o, UPRIGHT, count=2)], False),
+        (lambda o: [exif_of(o, UPRIGHT)[:-9]], False),
+        (lambda o: [exif_of(o, UPRIGHT) + b"\x01\x12\0\x12\x01"], True),
+        (lambda o: [XMP % 1], False),
+        (lambda o: [XMP % 6], False),
+        (lambda o: [XMP % 6, exif_of(o, UPRIGHT)], True),
+        (lambda o: [exif_of(o, UPRIGHT), XMP % 6], True),
+        (lambda o: [exif_of(o, MAKE), XMP % 6], False),
+        (lambda o: [exif_of(o, MAKE), exif_of(o, UPRIGHT), XMP % 6], False),
+        (lambda o: [exif_of(o, UPRIGHT), exif_of(o, TURNED)], False),
+        (lambda o: [b"Exif\0\0II*\0", b"Exif\0\0", b"rientation"], False),
+        (lambda o: [b"Exif\0\0" + exif_of(o, UPRIGHT)], False),
+    ],
+)
+def test_what_is_surely_upright_is_served(segments: Any, is_served: bool, order: str, tmp_path: Path) -> None:
+    parts = [b"\xff\xe1" + struct.pack(">H", len(segment) + 2) + segment for segment in segments(order)]
+    plain = encoded(photo(90, 70, 1))
+    data = plain[:2] + b"".join(parts) + plain[2:]
+    (tmp_path / "a.jpg").write_bytes(data)
+    header = jpeg.read_header(data)
+    assert header is not None
+    assert header.may_be_rotated != is_served
+    assert len(call([str(tmp_path / "a.jpg")], bytearray(576))[0]) == is_served
+    with Image.open(tmp_path / "a.jpg") as image:
+        assert not is_served or image.getexif().get(0x0112, 1) == 1
 
 
 # -- the call

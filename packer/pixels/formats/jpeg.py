@@ -19,7 +19,11 @@ FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 # EXIF tag 0x0112, in both byte orders, before a type below 256, and XMP's name for it: any of them, and Pillow is asked
 _ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01", b"rientation")
-_ICC_MARK = b"ICC_PROFILE\0"
+# that tag, and the type of its value (TIFF 6.0, section 2)
+_ORIENTATION, _SHORT = 0x0112, 3
+# the mark, TIFF's header, and a directory's count
+_LEAST_EXIF_BYTES = 16
+_EXIF_MARK, _ICC_MARK = b"Exif\0\0", b"ICC_PROFILE\0"
 # 65,535 of a segment, less its length, the mark, the number and the count
 _ICC_BYTES = 65_519
 # where jpeg4py 0.1.4 looks for libturbojpeg
@@ -47,15 +51,14 @@ def read_header(data: bytes) -> JpegHeader | None:
     """Walk the segments up to the first scan; None where the data is no JPEG or breaks off before a frame header."""
     if not data.startswith(b"\xff\xd8"):
         return None
-    size, may_be_rotated = len(data), False
+    size, named = len(data), list[bytes]()
     frame: tuple[int, int] | None = None
     profile: list[bytes] = []
     for marker, at, stop in segments(data):
         if marker in FRAMES:
             frame = frame or (at, marker)
         elif marker == 0xE1:
-            segment = data[at + 4 : stop]
-            may_be_rotated = may_be_rotated or any(mark in segment for mark in _ORIENTATION_MARKS)
+            named.append(data[at + 4 : stop])
         elif marker == 0xE2 and data.startswith(_ICC_MARK, at + 4):
             profile.append(data[at + 4 + len(_ICC_MARK) : stop])
     if frame is None or frame[0] + 10 > size:
@@ -63,7 +66,32 @@ def read_header(data: bytes) -> JpegHeader | None:
     precision, height, width, components = struct.unpack_from(">BHHB", data, frame[0] + 4)
     kind = frame[1] & 3
     icc = joined_profile(profile) if profile else b""
-    return JpegHeader(width, height, components, precision, kind == 2, kind == 3, may_be_rotated, icc)
+    return JpegHeader(width, height, components, precision, kind == 2, kind == 3, _may_be_rotated(named), icc)
+
+
+def _may_be_rotated(segments: list[bytes]) -> bool:
+    """Whether APP1 segments name an orientation, unless it is surely upright: Pillow asks the first EXIF, and XMP after that."""
+    exif = [segment for segment in segments if segment.startswith(_EXIF_MARK)]
+    named = [segment for segment in segments if any(mark in segment for mark in _ORIENTATION_MARKS)]
+    if any(segment in exif and not _is_upright(segment) for segment in named):
+        return True
+    return any(segment not in exif for segment in named) and not (exif and exif[0] in named)
+
+
+def _is_upright(segment: bytes) -> bool:
+    """Whether this is EXIF whose first directory has the orientation once, as a short of 1: Pillow then finds that too."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(segment[6:10])
+    if order is None or not segment.startswith(_EXIF_MARK) or len(segment) < _LEAST_EXIF_BYTES:
+        return False
+    tiff = segment[6:]
+    (first,) = struct.unpack_from(f"{order}I", tiff, 4)
+    if first > len(tiff) - 2:
+        return False
+    (count,) = struct.unpack_from(f"{order}H", tiff, first)
+    if 12 * count > len(tiff) - 2 - first:
+        return False
+    entries = [struct.unpack_from(f"{order}HHIH", tiff, first + 2 + 12 * n) for n in range(count)]
+    return [entry[1:] for entry in entries if entry[0] == _ORIENTATION] == [(_SHORT, 1, 1)]
 
 
 def segments(data: bytes, at: int = 2) -> Iterator[tuple[int, int, int]]:
