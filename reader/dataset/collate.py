@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from typing import Any, Generic, NoReturn, TypeVar, cast, overload
 
 import torch
 from torch.utils import _pytree as pytree
@@ -133,8 +133,7 @@ def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> 
         return batch
     first = batch[0]
     if isinstance(first, ImageBatch):
-        stacked: Any = torch.stack(list(batch))
-        return seeded(stacked)
+        return seeded(cast(ImageBatch, torch.stack(list(batch))))
     return default_collate([tuple(b) for b in batch])
 
 

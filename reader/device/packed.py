@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ def restored(differences: torch.Tensor) -> torch.Tensor:
     return pixels + pixels[..., 1:2] * is_added.to(torch.uint8)
 
 
-def nvcomp() -> Any:
+def nvcomp() -> ModuleType:
     """Return the module nvidia.nvcomp.
 
     Raises:

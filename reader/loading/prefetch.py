@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from reader.profiling import stage
 
@@ -93,7 +93,7 @@ class Feed(Generic[_T]):
         if not self._taken:
             self._asked.put(None)
         self._taken += 1
-        group: Any = None if self._is_stopped else _wait_for(self._ready)
+        group: object = None if self._is_stopped else _wait_for(self._ready)
         if self._is_stopped:
             raise RuntimeError("the loader was closed while it was iterated. Iterate over it again.")
         if group is _End:
@@ -104,8 +104,7 @@ class Feed(Generic[_T]):
                 raise group
             finally:
                 del group  # else error and frame hold each other, and with them the batch that failed
-        taken: _T = group
-        return taken
+        return cast(_T, group)
 
     @property
     def is_idle(self) -> bool:

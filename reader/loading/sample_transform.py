@@ -59,10 +59,9 @@ class SampleTransform:
         samples = self._rows(partial(self._sample, batch), range(len(batch)), row_seeds(batch))
         if self._collate is not None:
             return self._collate(samples)
-        first: Any = samples[0]
+        first: object = samples[0]
         if isinstance(first, ImageBatch):
-            stacked: Any = torch.stack(samples)
-            return stacked
+            return torch.stack(samples)
         try:
             made = self.dataset.joined(samples)
         except RuntimeError as e:
@@ -75,7 +74,8 @@ class SampleTransform:
 
     def _sample(self, batch: Batch, n: int, seed: int) -> Any:
         """Return row n of a batch as the dataset gives it; a transform that works in place changes a copy."""
-        number: Any = batch.rows
+        number = batch.rows
+        assert number is not None
         row: Any = (row_of(batch, n) if isinstance(batch, RaggedBatch) else batch[n]).clone()
         row.rows = number[n].clone()
         with Seeded(seed), rows_named(self._path, int(number[n])):

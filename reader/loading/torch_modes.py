@@ -9,9 +9,10 @@ import contextlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch._ops import OpOverload
 
@@ -91,5 +92,5 @@ class Draws(ThreadMode):
 
 
 def _states() -> tuple[object, ...]:
-    of_numpy: Any = np.random.get_state(legacy=True)
+    of_numpy = cast("tuple[str, npt.NDArray[np.uint32], int, int, float]", np.random.get_state(legacy=True))
     return torch.get_rng_state().numpy().tobytes(), of_numpy[1].tobytes(), of_numpy[2:], random.getstate()

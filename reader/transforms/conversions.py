@@ -25,7 +25,7 @@ Transform = Callable[[Any], Any]
 _OTHERS = {"inplace": (True, False), "antialias": (True, None), "max_size": (None,)}
 
 
-def from_torchvision(transform: Any) -> Any:
+def from_torchvision(transform: object) -> Any:
     """Make a transform of batches of one of torchvision's, v1 or v2: the same names, arguments and distributions.
 
     Each image still draws for itself, but other numbers than torchvision would. Pixels are those of torchvision for uint8
@@ -42,7 +42,7 @@ def from_torchvision(transform: Any) -> Any:
     return made if hasattr(made, "transforms") else importlib.import_module("reader.transforms").Compose([made])
 
 
-def _converted(transform: Any) -> Any:
+def _converted(transform: object) -> Any:
     kind = type(transform)
     if not kind.__module__.startswith("torchvision.transforms."):
         raise TypeError(
@@ -58,7 +58,7 @@ def _converted(transform: Any) -> Any:
     return ours(**_arguments(transform, kind, ours))
 
 
-def _arguments(transform: Any, kind: type, ours: Any) -> dict[str, Any]:
+def _arguments(transform: object, kind: type, ours: Callable[..., object]) -> dict[str, Any]:
     """Return what torchvision's was made with, as ours takes it."""
     known, found = _names(ours), {}
     for name in _names(kind):
@@ -80,7 +80,7 @@ def _arguments(transform: Any, kind: type, ours: Any) -> dict[str, Any]:
     return found
 
 
-def _names(kind: Any) -> list[str]:
+def _names(kind: Callable[..., object]) -> list[str]:
     """Name the arguments that a transform is made with."""
     parameters = inspect.signature(kind).parameters.values()
     return [
