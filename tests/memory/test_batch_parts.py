@@ -28,6 +28,7 @@ BY_ROW: dict[str, Any] = {
     "GaussianBlur": ours.GaussianBlur(9),
     "Grayscale": ours.Grayscale(3),
     "MultiCrop": ours.MultiCrop(2, 2, global_size=24, local_size=16),
+    "MultiView": ours.MultiView([RandomResizedCrop(24), RandomResizedCrop(24), ours.RandomRotation(30)]),
     "Pad": ours.Pad(3),
     "PILToTensor": ours.PILToTensor(),
     "RandAugment": ours.RandAugment(),
@@ -59,8 +60,10 @@ BY_ROW: dict[str, Any] = {
 }
 OF_IMAGES = {"Normalize"}
 WHOLE = {"CutMix", "MixUp", "PerSample"}
+# Makes transforms that are among the others.
+MAKERS = {"from_torchvision"}
 # Of rows that have boxes and masks: all but these, which refuse them.
-WITHOUT_LABELS = {"AugMix", "Resize", "MultiCrop"}
+WITHOUT_LABELS = {"AugMix", "Resize", "MultiCrop", "MultiView"}
 
 
 def batch_of(*, labels: bool = False) -> ImageBatch:
@@ -119,7 +122,7 @@ def part_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_transform_is_compared() -> None:
-    assert {*BY_ROW, *OF_IMAGES, *WHOLE} == {*ours.__all__}
+    assert {*BY_ROW, *OF_IMAGES, *WHOLE, *MAKERS} == {*ours.__all__}
 
 
 @pytest.mark.parametrize("name", BY_ROW)
