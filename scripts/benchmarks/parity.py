@@ -232,7 +232,6 @@ def plot(
             axes[row][0].plot(losses, color=color, linewidth=width, label=f"{name}, accuracy {accuracy:.3f}")
             seconds = np.mean([curve.seconds for curve in curves], axis=0)[-len(losses) :]
             axes[row][1].plot(seconds, losses, color=color, linewidth=width)
-            axes[row][1].annotate(name, (seconds[0], losses[0]), (6, 0), textcoords="offset points", color=DARK)
     means = f"random resized crops, mean of {len(SEEDS)} seeds"
     for line, of in zip(axes, ("central crops, one seed", means), strict=True):
         line[0].set_title(of, loc="left", size=10, color=DARK)
