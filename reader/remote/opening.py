@@ -56,6 +56,8 @@ _REQUESTS = 8
 _PIECE_BYTES = 16 << 20
 # What `write_beside` writes, before it has its name.
 _BESIDE = re.compile(r"\..+\.[0-9]+\.[0-9]+")
+# Begins every manifest of a store.
+_FORMAT, _HEAD_BYTES = b'"format": "pixpack"', 200
 # Begins the name of a folder of `face.py`, inside of a cache.
 FACE = "face."
 
@@ -84,6 +86,8 @@ class Source:
         """
         try:
             head = bytes(self.objects.read(MANIFEST))
+            if _FORMAT not in head[:_HEAD_BYTES]:
+                raise StoreError(f"{self.url} is no store: its {MANIFEST} is another program's. Look at the URL.")
             digest, folder, has_block_objects = read_pointer(head, f"{self.url}/{MANIFEST}")
             if folder:
                 head = bytes(self.objects.read(f"{folder}/{MANIFEST}"))

@@ -10,7 +10,7 @@ import torch
 from conftest import make_tree, store_bytes
 from test_remote import fsspec, s3, s3_server  # noqa: F401 (fixtures)
 
-from packer import pack, pull, push
+from packer import PackError, pack, pull, push
 from packer.cli.app import run
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.manifest import MANIFEST
@@ -68,6 +68,29 @@ def test_what_is_not_there_is_one_sentence(url: str, tmp_path: Path, place: str,
 
 
 @pytest.mark.usefixtures("carrier")
+def test_another_programs_manifest_is_no_store(url: str, tmp_path: Path) -> None:
+    other = url.replace("/deep/out", "/other")
+    fsspec.filesystem("s3").pipe_file(f"{other}/{MANIFEST}", b'{"hello": 1}')
+    with pytest.raises(
+        StoreError, match=r"/other is no store: its manifest.json is another program's. Look at the URL"
+    ):
+        MemmapDataset(other, cache=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("s3://pictures/nothing", "s3://pictures/nothing holds no store: there is no manifest.json. Expected one that"),
+        ("s3://no-such-bucket/out", "s3://no-such-bucket/out holds no store: The specified bucket does not exist. Exp"),
+    ],
+)
+def test_a_pull_of_nothing_is_one_sentence(url: str, tmp_path: Path, place: str, says: str) -> None:
+    with pytest.raises(PackError, match=says) as caught:
+        pull(place, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_credentials_that_is_said(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)

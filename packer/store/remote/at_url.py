@@ -21,6 +21,7 @@ from reader.format.errors import StoreError
 from reader.format.head import GENERATIONS, MOST_FETCHED_MANIFEST_BYTES
 from reader.format.journal import FOLDER
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
+from reader.format.shown import redacted
 from reader.format.tensors import LEVELS_FOLDER, TEXTS_FILE
 
 # What a push in progress has sent. Beside the manifest, gone with the last that the push leaves behind.
@@ -146,9 +147,13 @@ def read_store(objects: Objects, url: str) -> tuple[bytes, Pointer]:
     """
     try:
         content = _read_manifest(objects, url, MANIFEST)
-    except FileNotFoundError:
+    except FileNotFoundError as e:
         if (record := read_record(objects)) is None:
-            raise
+            # of a bucket that is not there storage says that
+            what = f"there is no {MANIFEST}" if MANIFEST in str(e) else redacted(str(e)).rstrip(".")
+            raise PackError(
+                f"{url} holds no store: {what}. Expected one that was sent by: pack push OUT {url}"
+            ) from None
         if record.is_pack:
             raise PackError(
                 f"{url} holds no store yet: a pack to it was interrupted or is running. Resume it by the same pack command and"
