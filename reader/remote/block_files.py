@@ -1,8 +1,8 @@
 """Where in its file a cache has its blocks: at the store's own offsets, or in slots of one size.
 
 A file of the first kind is the store's own once all blocks are there; a block that leaves becomes a hole. One of the second is
-for a small cache where no holes can be punched (macOS, exFAT, FUSE): a block that leaves frees its slot for another. Which
-blocks are wanted, and who writes them, is said by the caller.
+for a small cache where no holes can be punched (macOS, exFAT, disks by FUSE): a block that leaves frees its slot for another.
+Which blocks are wanted, and who writes them, is said by the caller.
 """
 
 from __future__ import annotations
