@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 import torch
 
+from reader import buffers
 from reader.device import transfer
 from reader.loading import loader
 from reader.loading.residencies import device_rows
-from reader.memory import buffers
 from reader.store import ImageBatch
 
 CUDA = torch.device("cuda", 0)
