@@ -6,6 +6,7 @@ is. Imports no torchvision.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
@@ -16,7 +17,9 @@ import torch
 from reader.compiled import floats_of, is_built
 from reader.store import ImageBatch, replaced
 from reader.transforms.color import Normalize
+from reader.transforms.padding import Padding
 from reader.transforms.random import check_batch
+from reader.transforms.random_crops import RandomCrop
 from reader.transforms.resize import CenterCrop, Resize
 
 Transform = Callable[[Any], Any]
@@ -29,7 +32,8 @@ def from_torchvision(transform: object) -> Any:
     """Make a transform of batches of one of torchvision's, v1 or v2: the same names, arguments and distributions.
 
     Each image still draws for itself, but other numbers than torchvision would. Pixels are those of torchvision for uint8
-    tensors, as each transform here says; of PIL images torchvision's own differ by a level or two.
+    tensors, as each transform here says; of PIL images torchvision's own differ by a level or two. CenterCrop resizes nothing, as
+    there, and CutMix and MixUp are refused.
 
     Args:
         transform: such as v2.Compose([...]), with what stands in it.
@@ -49,7 +53,9 @@ def _converted(transform: object) -> Any:
             f"{kind.__module__}.{kind.__qualname__} is no transform of torchvision. Leave the recipe to the dataset,"
             " MemmapDataset(..., transform=...), which calls it for each image."
         )
-    ours = getattr(importlib.import_module("reader.transforms"), kind.__name__, None)
+    ours: Any = getattr(importlib.import_module("reader.transforms"), kind.__name__, None)
+    if ours is CenterCrop:
+        ours = UnscaledCenterCrop
     if ours is None:
         raise TypeError(
             f"{kind.__name__} of torchvision has no transform of batches of its name. Leave the recipe to the dataset,"
@@ -62,7 +68,7 @@ def _arguments(transform: object, kind: type, ours: Callable[..., object]) -> di
     """Return what torchvision's was made with, as ours takes it."""
     known, found = _names(ours), {}
     for name in _names(kind):
-        value = getattr(transform, name)
+        value = _given(transform, kind, name)
         if name not in known and value not in _OTHERS.get(name, ()):
             raise ValueError(
                 f"{kind.__name__} of torchvision has {name}={value!r}, which no transform of batches takes. Leave the recipe to"
@@ -80,6 +86,17 @@ def _arguments(transform: object, kind: type, ours: Callable[..., object]) -> di
     return found
 
 
+def _given(transform: object, kind: type, name: str) -> Any:
+    """Return an argument as it was given; v2 keeps two otherwise."""
+    value = getattr(transform, name)
+    if not kind.__module__.startswith("torchvision.transforms.v2."):
+        return value
+    if (kind.__name__, name) == ("RandomCrop", "padding") and value is not None:
+        left, right, top, bottom = value
+        return [left, top, right, bottom]
+    return "random" if (kind.__name__, name, value) == ("RandomErasing", "value", None) else value
+
+
 def _names(kind: Callable[..., object]) -> list[str]:
     """Name the arguments that a transform is made with."""
     parameters = inspect.signature(kind).parameters.values()
@@ -88,6 +105,33 @@ def _names(kind: Callable[..., object]) -> list[str]:
         for parameter in parameters
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
+
+
+class UnscaledCenterCrop(RandomCrop):
+    """Cut the central size x size pixels (or (height, width)) of each row, with zeros around one that is smaller: torchvision's.
+
+    `CenterCrop` resizes rows before it cuts, this does not. Boxes, masks and content move with the pixels.
+
+    Args:
+        size: pixels, or (height, width).
+
+    Raises:
+        ValueError: size is not 1 or more pixels.
+    """
+
+    def __init__(self, size: int | tuple[int, int]) -> None:
+        super().__init__(size)
+
+    def _padding_of(self, row_height: int, row_width: int) -> Padding:
+        down, across = max(0, self.height - row_height), max(0, self.width - row_width)
+        return Padding((across // 2, down // 2, across - across // 2, down - down // 2), 0, "constant")
+
+    def _corners(self, batch: ImageBatch, padding: Padding) -> tuple[torch.Tensor, torch.Tensor]:
+        height, width = padding.size_of(*batch.pixels.shape[1:3])
+        # a half goes to the even neighbor, as in torchvision
+        corner = round((height - self.height) / 2), round((width - self.width) / 2)
+        top, left = torch.tensor(corner, device=batch.pixels.device).expand(len(batch), 2).unbind(-1)
+        return top, left
 
 
 class ToImage:
@@ -196,7 +240,8 @@ class Normalized:
 def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
     """Leave out what changes nothing, and ToDtype where Normalize comes right behind it; Normalize is then of batches.
 
-    Resize to a shorter side and a square CenterCrop become one, which takes images of different sizes.
+    Resize to a shorter side and a square CenterCrop become one, which takes images of different sizes; behind another Resize
+    CenterCrop resizes nothing more, as in torchvision.
 
     Raises:
         ValueError: a transform of uint8 pixels comes behind what makes them floats.
@@ -208,6 +253,7 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
     """
     found = _joined([transform for transform in transforms if not isinstance(transform, ToImage)])
     kept: list[Transform] = []
+    dtype: torch.dtype | None = None
     for transform, after in zip(found, [*found, None][1:], strict=True):
         if kept and isinstance(kept[-1], Normalized | ToDtype):
             _check_takes_floats(transform)
@@ -215,10 +261,18 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
             # of floats that were made just now
             transform = transform.in_place()
         if isinstance(transform, Normalize):
-            kept.append(Normalized(transform))
+            kept.append(Normalized(transform if dtype is None else _with_dtype(transform, dtype)))
         elif not (isinstance(transform, ToDtype) and isinstance(after, Normalize)):
             kept.append(transform)
+        dtype = transform.dtype if isinstance(transform, ToDtype) and transform.dtype != torch.uint8 else None
     return kept or [ToImage()]
+
+
+def _with_dtype(normalize: Normalize, dtype: torch.dtype) -> Normalize:
+    """Return a Normalize whose floats are those of the ToDtype before it, unless it has another dtype of its own."""
+    made = copy.copy(normalize)
+    made.dtype = dtype if normalize.dtype == torch.float32 else normalize.dtype
+    return made
 
 
 def _joined(transforms: list[Transform]) -> list[Transform]:
@@ -226,16 +280,26 @@ def _joined(transforms: list[Transform]) -> list[Transform]:
     made: list[Transform] = []
     for transform in transforms:
         before = made[-1] if made else None
-        if isinstance(transform, CenterCrop) and isinstance(before, Resize) and _is_cover(before, transform):
-            # half a pixel more: what the crop is divided by is rounded down
-            made[-1] = CenterCrop(transform.height, transform.height / (before.size[0] + 0.5))
+        if isinstance(before, Resize) and (crop := _unscaled(transform)) is not None:
+            if _is_cover(before, crop):
+                # half a pixel more: what the crop is divided by is rounded down
+                made[-1] = CenterCrop(crop.height, crop.height / (before.size[0] + 0.5))
+            else:
+                made.append(crop)
         else:
             made.append(transform)
     return made
 
 
-def _is_cover(resize: Resize, crop: CenterCrop) -> bool:
-    is_plain = (len(resize.size), resize.interpolation, resize.antialias, crop.fraction) == (1, "bilinear", True, 1)
+def _unscaled(transform: Transform) -> UnscaledCenterCrop | None:
+    """Return what torchvision's CenterCrop of this name does; None of another transform, or of one with a fraction."""
+    if isinstance(transform, CenterCrop) and transform.fraction == 1:
+        return UnscaledCenterCrop((transform.height, transform.width))
+    return transform if isinstance(transform, UnscaledCenterCrop) else None
+
+
+def _is_cover(resize: Resize, crop: UnscaledCenterCrop) -> bool:
+    is_plain = (len(resize.size), resize.interpolation, resize.antialias) == (1, "bilinear", True)
     return is_plain and crop.height == crop.width <= resize.size[0]
 
 
@@ -243,7 +307,10 @@ def _check_takes_floats(transform: Transform) -> None:
     """Refuse what computes levels of uint8; zeros are zeros in floats too, and a program's own function knows what it does."""
     is_ours = type(transform).__module__.startswith("reader.transforms.")
     is_erasing = type(transform).__name__ == "RandomErasing" and getattr(transform, "value", None) == 0
-    if is_ours and not is_erasing and not isinstance(transform, ToDtype | Normalize):
+    is_of_floats = isinstance(transform, Normalize) or (
+        isinstance(transform, ToDtype) and transform.dtype != torch.uint8
+    )
+    if is_ours and not is_erasing and not is_of_floats:
         raise ValueError(
             f"{type(transform).__name__} takes uint8 pixels, and what comes before it makes them floats. Let it come before"
             " ToDtype and Normalize."

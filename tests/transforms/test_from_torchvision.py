@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from augmenting import many, pictures, v2
 from conftest import torchvision_or_skip
+from tensordict import TensorDict
 
 from reader import ImageBatch, MultiView, Normalize, from_torchvision, transforms
 from reader.transforms import Compose
+from reader.transforms.conversions import UnscaledCenterCrop
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 # name and arguments, as both versions of torchvision have them
@@ -59,7 +62,9 @@ def same(made: Any, expected: Any) -> bool:
 
 @pytest.mark.parametrize(("name", "given", "named"), RECIPE, ids=NAMES)
 def test_each_is_ours_of_the_same_name_and_arguments(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    expected = Compose([getattr(transforms, name, Normalize)(*given, **named)])
+    # ours of that name resizes
+    kinds: dict[str, Any] = {"CenterCrop": UnscaledCenterCrop, "Normalize": Normalize}
+    expected = Compose([kinds.get(name, getattr(transforms, name, None))(*given, **named)])
     for version in versions():
         assert same(from_torchvision(getattr(version, name)(*given, **named)), expected)
 
@@ -85,10 +90,65 @@ def test_pixels_are_torchvisions_where_nothing_is_drawn() -> None:
     torch.testing.assert_close(made, torch.stack([recipe(image) for image in batch.images]), atol=1e-5, rtol=1e-5)
 
 
+UNDRAWN: dict[str, Callable[[Any], list[Any]]] = {
+    "a crop resizes nothing": lambda t: [t.CenterCrop((20, 15))],
+    "zeros around a smaller image": lambda t: [t.CenterCrop((61, 33))],
+    "a crop behind a bicubic resize": lambda t: [t.Resize(36, t.InterpolationMode.BICUBIC), t.CenterCrop(32)],
+    "a crop behind a resize of both sides": lambda t: [t.Resize((36, 44)), t.CenterCrop(31)],
+    "an oblong crop behind a resize": lambda t: [t.Resize(36), t.CenterCrop((30, 27))],
+    "a crop that is larger than the resized": lambda t: [t.Resize(30), t.CenterCrop(33)],
+    "a crop in a recipe within": lambda t: [t.Resize(36), t.Compose([t.CenterCrop(32)])],
+    "two sides of padding": lambda t: [t.RandomCrop((54, 46), padding=(3, 2), fill=9)],
+    "four sides of padding": lambda t: [t.RandomCrop((56, 44), padding=[1, 2, 3, 4])],
+    "a kernel of two sides": lambda t: [t.GaussianBlur((3, 7), (1.5, 1.5))],
+    "half floats": lambda t: [t.ConvertImageDtype(torch.float16), t.Normalize(MEAN, STD)],
+}
+
+
+@pytest.mark.parametrize("make", UNDRAWN.values(), ids=UNDRAWN.keys())
+def test_each_gives_the_pixels_of_torchvision(make: Callable[[Any], list[Any]]) -> None:
+    batch, two = pictures(4, size=(50, 40)), v2()
+    recipe = two.Compose(make(two))
+    made, expected = from_torchvision(recipe)(batch).images, torch.stack([recipe(image) for image in batch.images])
+    assert made.dtype == expected.dtype
+    torch.testing.assert_close(made, expected, atol=2e-3 if made.dtype.is_floating_point else 0, rtol=0)
+
+
+def test_what_is_cut_without_a_resize_moves_boxes_and_masks() -> None:
+    boxes = torch.tensor([[[10.0, 12.0, 20.0, 30.0]]])
+    extras = {"boxes": boxes, "box_count": torch.ones(1, dtype=torch.int32)}
+    masks = pictures(1, size=(50, 40)).pixels[..., 0]
+    batch = ImageBatch(
+        pixels=pictures(1, size=(50, 40)).pixels,
+        targets=torch.zeros(1, dtype=torch.int64),
+        rows=torch.arange(1),
+        extras=TensorDict({**extras, "masks": masks}, batch_size=[1]),
+        batch_size=[1],
+    )
+    made = from_torchvision(v2().CenterCrop((30, 20)))(batch)
+    assert made.extras["boxes"].tolist() == [[[0.0, 2.0, 10.0, 20.0]]]
+    assert torch.equal(made.extras["masks"], masks[:, 10:40, 10:30])
+    assert torch.equal(made.pixels, batch.pixels[:, 10:40, 10:30])
+
+
+def test_noise_is_noise_and_no_levels_are_made_of_floats() -> None:
+    batch = pictures(4)
+    assert same(from_torchvision(v2().RandomErasing(1, value="random")), transforms.RandomErasing(1, value="random"))
+    assert not torch.equal(from_torchvision(v2().RandomErasing(1, value="random"))(batch).pixels, batch.pixels)
+    with pytest.raises(
+        ValueError, match="^ConvertImageDtype takes uint8 pixels, and what comes before it makes them floats"
+    ):
+        transforms.Compose([transforms.ToTensor(), transforms.ConvertImageDtype(torch.uint8)])
+
+
 def test_what_has_no_transform_of_batches_is_refused_with_the_way_out() -> None:
     two = v2()
-    way = r"Leave the recipe to the dataset, MemmapDataset\(\.\.\., transform=\.\.\.\), which calls it for each image\.$"
-    with pytest.raises(TypeError, match=f"^RandomVerticalFlip of torchvision has no transform of batches of its name. {way}"):
+    way = (
+        r"Leave the recipe to the dataset, MemmapDataset\(\.\.\., transform=\.\.\.\), which calls it for each image\.$"
+    )
+    with pytest.raises(
+        TypeError, match=f"^RandomVerticalFlip of torchvision has no transform of batches of its name. {way}"
+    ):
         from_torchvision(two.Compose([two.RandomVerticalFlip()]))
     with pytest.raises(TypeError, match=f"is no transform of torchvision. {way}"):
         from_torchvision(two.Compose([lambda image: image]))
