@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,8 +20,9 @@ from test_remote import fsspec
 
 from packer import OptionsError, PackError, pack, pull, push
 from packer.cli.app import run
+from packer.packing.committer import Committer
 from packer.report import Progress
-from packer.store import blocks
+from packer.store import blocks, files
 from packer.store.remote import objects, upload
 from packer.store.remote.at_url import RECORD, PushRecord
 from packer.store.remote.objects import LocalObjects, RemoteObjects
@@ -459,6 +461,50 @@ def test_masks_of_sources_that_changed_are_sent_again(
     changed = sorted(masks.rglob("*.png"))
     shutil.copyfile(changed[9], changed[2])
     assert pack(images, URL, size=16, workers=1, masks=masks, resume=True).changed_count == 1
+    pack(images, tmp_path / "out", size=16, workers=1, masks=masks)
+    assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
+
+
+def _committing_together(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Have the first blocks of a pack committed at once, so that their masks are one object, and end the process then."""
+    held: list[Any] = []
+
+    def put(self: Committer, result: Any) -> None:
+        held.append(result)
+        if len(held) > count:
+            raise Stopped
+        if len(held) == count:
+            with self._results.mutex:
+                self._results.queue.extend(held)
+                self._results.not_empty.notify()
+
+    monkeypatch.setattr(Committer, "put", put)
+
+
+def test_masks_that_were_sent_again_take_the_place_of_those_before(
+    images: Path, masks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_sources = sorted(masks.rglob("*.png"))
+    for run in range(2):
+        with monkeypatch.context() as patch:
+            _committing_together(patch, 2)
+            with pytest.raises(Stopped):
+                pack(images, URL, size=16, workers=1, masks=masks, resume=True)
+        if run == 0:
+            # in the second block, which is then sent again
+            shutil.copyfile(of_sources[9], of_sources[2])
+    are_later_written = threading.Event()
+
+    def write_at(descriptor: int, data: memoryview, begin: int) -> None:
+        if begin:
+            files.write_at(descriptor, data, begin)
+            are_later_written.set()
+        else:
+            are_later_written.wait(10)
+            files.write_at(descriptor, data, begin)
+
+    monkeypatch.setattr(upload, "write_at", write_at)
+    assert pack(images, URL, size=16, workers=1, masks=masks, resume=True).resumed_from == 6
     pack(images, tmp_path / "out", size=16, workers=1, masks=masks)
     assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
 

@@ -111,13 +111,16 @@ class Upload:
             return
         path = self._folder / MASKS
         path.parent.mkdir(parents=True, exist_ok=True)
+        begins = sorted(pieces)
         with error_path(path), open(path, "wb") as file:
 
-            def fetch(begin: int, name: str) -> None:
-                """Write one piece where it belongs."""
-                write_at(file.fileno(), memoryview(self._objects.read(name)), begin)
+            def fetch(begin: int, end: int | None) -> None:
+                """Write what of a piece is before the next one: that begins where the rows of a changed source were sent again."""
+                piece = memoryview(self._objects.read(pieces[begin]))
+                write_at(file.fileno(), piece[: None if end is None else end - begin], begin)
 
-            self._done([self._pool.submit(fetch, *piece) for piece in pieces.items()])
+            ends = [*begins[1:], None]
+            self._done([self._pool.submit(fetch, *span) for span in zip(begins, ends, strict=True)])
 
     def fetch_store(self) -> None:
         """Bring all of the finished store into the folder, but its pixels, of which it has only holes.
