@@ -485,12 +485,12 @@ def test_masks_that_were_sent_again_take_the_place_of_those_before(
     images: Path, masks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_sources = sorted(masks.rglob("*.png"))
-    for run in range(2):
+    for number in range(2):
         with monkeypatch.context() as patch:
             _committing_together(patch, 2)
             with pytest.raises(Stopped):
                 pack(images, URL, size=16, workers=1, masks=masks, resume=True)
-        if run == 0:
+        if number == 0:
             # in the second block, which is then sent again
             shutil.copyfile(of_sources[9], of_sources[2])
     are_later_written = threading.Event()
