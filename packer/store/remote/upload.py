@@ -115,7 +115,7 @@ class Upload:
         with error_path(path), open(path, "wb") as file:
 
             def fetch(begin: int, end: int | None) -> None:
-                """Write what of a piece is before the next one, which may begin where rows of a changed source were sent again."""
+                """Write what of a piece is before the next one, which may begin where rows of a changed source came again."""
                 piece = memoryview(self._objects.read(pieces[begin]))
                 write_at(file.fileno(), piece[: None if end is None else end - begin], begin)
 
