@@ -3,6 +3,7 @@
 #include "crops.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "picture.h"
@@ -88,6 +89,20 @@ static void copy_lines(const uint8_t *from, size_t stride, uint8_t *out, const J
             memcpy(out, from, line_bytes);
 }
 
+/* Mirrors a crop that was made just now, and is in the core's cache. Returns 0 where there is no memory. */
+static int mirror_crop(uint8_t *out, const Job *job) {
+    size_t line_bytes = (size_t)job->width * (size_t)job->channels;
+    uint8_t *line = malloc(line_bytes);
+    if (!line)
+        return 0;
+    for (int n = 0; n < job->height; n++, out += line_bytes) {
+        memcpy(line, out, line_bytes);
+        mirror_line(line, out, job->width, job->channels);
+    }
+    free(line);
+    return 1;
+}
+
 static int make_crop(const void *given, int64_t n) {
     const Job *job = given;
     const Crop *crop = job->crops + n;
@@ -110,9 +125,8 @@ static int make_crop(const void *given, int64_t n) {
         .y0 = (int)crop->top,
         .y1 = (int)crop->top + job->height,
         .filter = crop->flags & IS_CUBIC ? BICUBIC : BILINEAR,
-        .is_mirrored = is_mirrored,
     };
-    return picture_resize(&picture, &wanted, out, (long)job->width * job->channels);
+    return picture_resize(&picture, &wanted, out, (long)job->width * job->channels) && (!is_mirrored || mirror_crop(out, job));
 }
 
 static int is_side(int64_t side) {

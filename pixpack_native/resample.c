@@ -98,23 +98,6 @@ static int axis_init(Axis *axis, int source, int outputs, int filter, int from, 
     return 1;
 }
 
-/* Puts the outputs in the opposite order. */
-static void axis_reverse(Axis *axis) {
-    for (int i = 0, j = axis->outputs - 1; i < j; i++, j--) {
-        int start = axis->starts[i], count = axis->counts[i];
-        axis->starts[i] = axis->starts[j];
-        axis->counts[i] = axis->counts[j];
-        axis->starts[j] = start;
-        axis->counts[j] = count;
-        int16_t *first = axis->weights + (size_t)i * axis->taps, *last = axis->weights + (size_t)j * axis->taps;
-        for (int n = 0; n < axis->taps; n++) {
-            int16_t weight = first[n];
-            first[n] = last[n];
-            last[n] = weight;
-        }
-    }
-}
-
 int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out_stride) {
     memset(self, 0, sizeof(*self));
     int sides[] = {wanted->source_width, wanted->source_height, wanted->width, wanted->height};
@@ -141,8 +124,6 @@ int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out
     self->packed = calloc((size_t)self->ring_bytes, 1);
     self->sources = calloc((size_t)down->taps, sizeof(*self->sources));
     self->channels = wanted->channels;
-    if (wanted->is_mirrored)
-        axis_reverse(across);
     self->out = out;
     self->out_stride = out_stride;
     return self->ring && self->packed && self->sources;

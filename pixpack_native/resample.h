@@ -23,10 +23,10 @@ typedef struct {
 /* PIL.Image.Resampling */
 enum { LANCZOS = 1, BILINEAR = 2, BICUBIC = 3, BOX = 4 };
 
-/* What of a picture is wanted: it is resized to width x height, of which [x0, x1) x [y0, y1) is kept, of so many channels, mirrored left
- * to right or not. Lines have 4 bytes a pixel, or, where that is said, 3; then all 3 channels are wanted. */
+/* What of a picture is wanted: it is resized to width x height, of which [x0, x1) x [y0, y1) is kept, of so many channels. Lines
+ * have 4 bytes a pixel, or, where that is said, 3; then all 3 channels are wanted. */
 typedef struct {
-    int source_width, source_height, width, height, x0, x1, y0, y1, filter, channels, has_three_bytes, is_mirrored;
+    int source_width, source_height, width, height, x0, x1, y0, y1, filter, channels, has_three_bytes;
 } Wanted;
 
 typedef struct {

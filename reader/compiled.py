@@ -132,14 +132,15 @@ def take_steps(pixels: torch.Tensor) -> bool:
 def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
     """Make float32[B, H, W, C] of uint8[B, H, W, C], each what `of_level` makes of its level; None where that is left to torch.
 
-    of_level: is given all levels, uint8[C, 1, 256], and returns as many numbers.
+    of_level: is given all levels, uint8[C, 1, 256]; what has another shape or type than float32 is left to torch.
     """
     channels = pixels.shape[-1]
     if not take_steps(pixels):
         return None
     levels = torch.arange(_LEVELS, dtype=torch.uint8, device="cpu").expand(channels, 1, _LEVELS)
-    tables = of_level(levels).reshape(channels, _LEVELS)
-    if tables.dtype != torch.float32 or tables.requires_grad:
+    tables = of_level(levels)
+    # other shapes: one channel becomes several
+    if tables.shape != levels.shape or tables.dtype != torch.float32 or tables.requires_grad:
         return None
     made = _memory(*pixels.shape, _FLOAT_BYTES).view(torch.float32)[..., 0]
     _functions().floats(pixels.numpy(), tables.contiguous().numpy(), made.numpy(), pixels[0].numel(), _threads())
@@ -157,6 +158,11 @@ def are_served(pixels: torch.Tensor, channels: int) -> bool:
         and channels in _CHANNELS
         and is_built()
     )
+
+
+def let_go() -> None:
+    """Free the memory that no result is in."""
+    _pool.cache_clear()
 
 
 def is_built() -> bool:

@@ -16,7 +16,7 @@ import torch
 
 from reader import frames
 from reader.format.errors import StoreError
-from reader.store import ImageBatch
+from reader.store import ImageBatch, replaced
 
 # Of the first byte of each frame. nvCOMP asks for it: Python API, `as_arrays`.
 FRAME_ALIGN = 16
@@ -65,7 +65,7 @@ class PackedBatch:
         return replace(self, batch=move(self.batch), frames=None if self.frames is None else send(self.frames))
 
     def unpacked(self) -> ImageBatch:
-        """Make the batch, where it is; for the caller's thread and stream.
+        """Make the batch, where it is; for the caller's thread and stream. After a Ctrl-C it is asked for again.
 
         Raises:
             StoreError: a frame is damaged.
@@ -74,8 +74,7 @@ class PackedBatch:
         if self.frames is not None:
             made = self._by_nvcomp(self.frames) if self.frames.is_cuda else self._by_zstandard(self.frames)
             differences = made.view(len(self), self.height, *differences.shape[2:])
-        self.batch.pixels = restored(differences)
-        return self.batch
+        return replaced(self.batch, pixels=restored(differences), content=self.batch.content, extras=self.batch.extras)
 
     @property
     def _row_bytes(self) -> int:

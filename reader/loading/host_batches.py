@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from reader import system
+from reader import compiled, system
 from reader.buffers import BufferPool, PinnedMemoryError
 from reader.dataset.dataset import MemmapDataset
 from reader.device.transfer import Sendable
@@ -205,8 +205,9 @@ class Gathering:
         return pool
 
     def let_go(self) -> None:
-        """Free the buffers that no batch is in."""
+        """Free the buffers that no batch is in, those of crops and floats too."""
         self._pool = None
+        compiled.let_go()
 
     def _unpacking(self, rows: Rows, counts: list[int]) -> HostBatches:
         """Begin to unpack a group of batches of compressed rows, and cut it."""

@@ -27,6 +27,7 @@ from reader.memory.parts import in_parts
 from reader.profiling import stage
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, plain
+from reader.transforms.composition import in_turn
 
 
 class Pass(NamedTuple):
@@ -177,7 +178,7 @@ class Finish:
         self._chain = [] if transform is None else _chain(transform)
         if on_device and source is not None:
             rest = self._chain[1:]
-            transform = functools.partial(functools.reduce, _in_turn, rest) if rest else None
+            transform = functools.partial(in_turn, rest) if rest else None
         self._dataset, self._transform, self._threads = dataset, transform, threads
         self._epoch, self._seed, self._as_tuple, self._as_dict = epoch, seed, as_tuple, as_dict
         self._modes, self._caller = Modes.here(), threading.get_ident()
@@ -221,7 +222,7 @@ class Finish:
         def in_modes(chain: list[Transform], part: object) -> object:
             """Call transforms in the modes of the thread that began the epoch."""
             with self._modes.entered():
-                return functools.reduce(_in_turn, chain, part)
+                return in_turn(chain, part)
 
         made: object = batch
         # what the compiled part makes of a whole batch; it does not move masks
@@ -325,10 +326,6 @@ def _has_masks(batch: Batch) -> bool:
 
 def _is_of_reader(transform: object) -> bool:
     return type(transform).__module__.startswith(("reader.transforms.", "reader.loading."))
-
-
-def _in_turn(made: object, transform: Transform) -> object:
-    return transform(made)
 
 
 def _called(transform: Transform, batch: object) -> object:

@@ -25,7 +25,6 @@ Transform = Callable[[Any], Any]
 # Odd, so that adding it leads through all seeds before one comes again.
 _NEXT_SEED = 0x9E3779B97F4A7C15
 
-# a flip that follows a crop is made with it
 _CROPS, _FLIPS = (RandomCrop, RandomResizedCrop), (AlternatingFlip, RandomHorizontalFlip)
 
 
@@ -54,17 +53,7 @@ class Compose:
 
     def __call__(self, batch: Any) -> Any:
         """Return what the last one returns."""
-        is_done = False
-        every: list[Any] = self.transforms
-        for transform, after in itertools.zip_longest(every, every[1:]):
-            if is_done:
-                is_done = False
-            elif type(transform) in _CROPS and type(after) in _FLIPS and isinstance(batch, ImageBatch | RaggedBatch):
-                # one pass over the pixels
-                batch, is_done = transform.mirrored(batch, after.chosen(batch)), True
-            else:
-                batch = transform(batch)
-        return batch
+        return in_turn(self.transforms, batch)
 
     def with_size(self, size: int | tuple[int, int]) -> Compose:
         """Return these with crops of another size, RandomResizedCrop and CenterCrop; raises ValueError where there is none."""
@@ -176,6 +165,20 @@ class RandomChoice:
     def is_compiled(self) -> bool:
         """Say whether the compiled part does all that they do."""
         return are_compiled(self.transforms)
+
+
+def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
+    """Call transforms one after the other; a flip right behind a crop is made in the crop's pass over the pixels."""
+    is_done = False
+    every: Sequence[Any] = transforms
+    for transform, after in itertools.zip_longest(every, every[1:]):
+        if is_done:
+            is_done = False
+        elif type(transform) in _CROPS and type(after) in _FLIPS and isinstance(batch, ImageBatch | RaggedBatch):
+            batch, is_done = transform.mirrored(batch, after.chosen(batch)), True
+        else:
+            batch = transform(batch)
+    return batch
 
 
 def are_compiled(transforms: Sequence[Transform]) -> bool:

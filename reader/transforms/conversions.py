@@ -231,7 +231,8 @@ class Normalized:
                 "Normalize takes uint8 pixels, and what comes before it made them floats. Let it come right behind ToDtype."
             )
         normalize = self.normalize.to(batch.pixels.device)
-        pixels = floats_of(batch.pixels, normalize)
+        # a program's own class may look at more than a level
+        pixels = floats_of(batch.pixels, normalize) if type(normalize) is Normalize else None
         if pixels is None:
             pixels = normalize(batch.images).movedim(-3, -1)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)

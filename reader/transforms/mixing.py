@@ -90,7 +90,9 @@ class RandomErasing:
 
         if batch.pixels.device.type == "cpu" and not isinstance(self.value, str) and not torch.compiler.is_compiling():
             # only what is overwritten is touched
-            pixels = batch.pixels if self._is_in_place else batch.pixels.clone()
+            # a Compose's own is also called by itself, with rows
+            is_own = self._is_in_place and batch.pixels.is_floating_point()
+            pixels = batch.pixels if is_own else batch.pixels.clone()
             level = self._levels(batch, batch.pixels[:, :1, :1], sample)
             for image, (x0, y0, x1, y1) in zip(pixels, boxes.tolist(), strict=True):
                 image[y0:y1, x0:x1] = level

@@ -60,7 +60,9 @@ def read(out: Path, **options: Any) -> list[tuple[Any, ...]]:
     with MemmapLoader(MemmapDataset(out), 4, **arguments) as loader:
         batches = [batch for _ in range(2) for batch in loader]
     assert {batch.pixels.device.type for batch in batches} == {arguments.get("device", "cpu")}
-    return [(batch.rows.tolist(), batch.targets.tolist(), batch.content.tolist(), batch.pixels.cpu()) for batch in batches]
+    return [
+        (batch.rows.tolist(), batch.targets.tolist(), batch.content.tolist(), batch.pixels.cpu()) for batch in batches
+    ]
 
 
 def assert_equal(found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]]) -> None:
@@ -111,6 +113,44 @@ def test_a_transform_is_called_with_pixels(store: Path) -> None:
 
 
 @pytest.mark.parametrize("unpack", ["split", "device"])
+def test_a_batch_that_is_asked_for_again_after_an_interrupt_has_its_pixels(
+    store: Path, unpack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Copier:
+        """Leaves the unpacking to the loop, as that to a CUDA device does."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def send(self, batch: packed.PackedBatch) -> Any:
+            return batch.unpacked
+
+        def drain(self) -> None:
+            pass
+
+    calls: list[int] = []
+
+    def interrupted(batch: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return batch
+
+    wanted = [images for images, _ in MemmapLoader(MemmapDataset(store), 4)]
+    monkeypatch.setattr("reader.loading.producer.CudaCopier", Copier)
+    with MemmapLoader(MemmapDataset(store), 4, unpack=unpack, transform=interrupted) as loader:
+        # whose batches go to the copier
+        monkeypatch.setattr(loader.producer, "_device", torch.device("cuda"))
+        iterator = iter(loader)
+        found = [next(iterator)[0]]
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        found += [images for images, _ in iterator]
+    assert len(found) == len(wanted)
+    assert all(torch.equal(images, others) for images, others in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("unpack", ["split", "device"])
 @pytest.mark.parametrize("offset", [2, 60])
 def test_a_damaged_frame_is_named(store: Path, tmp_path: Path, unpack: str, offset: int) -> None:
     data = MemmapDataset(store)
@@ -151,5 +191,7 @@ def packed_check(out: Path, *, on_device: bool = False, has_levels: bool = False
 def test_nvcomp_that_is_missing_is_named(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.nvcomp", None)
     monkeypatch.setitem(sys.modules, "nvidia", None)
-    with pytest.raises(frames.MissingLibraryError, match=r"needs nvCOMP, which is not installed\. Install it: pip install"):
+    with pytest.raises(
+        frames.MissingLibraryError, match=r"needs nvCOMP, which is not installed\. Install it: pip install"
+    ):
         packed.nvcomp()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from reader import (
     RandomResizedCrop,
     compiled,
 )
+from reader.buffers import BufferPool
 from reader.epoch import on_threads_of
 from reader.transforms import AlternatingFlip, Compose
 from reader.transforms.resample import cut, mirrored, resized, resized_images
@@ -148,6 +150,39 @@ def counted_calls(patch: pytest.MonkeyPatch) -> list[Any]:
 
     patch.setattr(compiled, "_function", lambda: counted)
     return calls
+
+
+@pytest.mark.parametrize("crop", [RandomResizedCrop(20), RandomCrop(20)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_loader_makes_a_flip_in_the_pass_of_the_crop_before_it(
+    shared_store: Path, crop: Any, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, steps = MemmapDataset(shared_store), [crop, RandomHorizontalFlip()]
+    wanted = list(MemmapLoader(dataset, 30, transform=lambda batch: steps[1](steps[0](batch))))
+    calls = counted_calls(monkeypatch)
+    found = list(MemmapLoader(dataset, 30, transform=Compose(steps), threads=threads))
+    assert len(calls) == len(found) == 3
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(found, wanted, strict=True))
+
+
+def test_a_loader_that_is_closed_keeps_no_memory_of_crops(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Any]] = []
+    allocate = BufferPool._allocate
+
+    def watched(pool: BufferPool) -> Any:
+        memory = allocate(pool)
+        made.append(weakref.ref(memory))
+        return memory
+
+    monkeypatch.setattr(BufferPool, "_allocate", watched)
+    compiled.let_go()
+    with MemmapLoader(MemmapDataset(shared_store), 30, transform=RandomResizedCrop(200)) as loader:
+        for images, _ in loader:
+            assert images.numel() > compiled._LEAST_POOLED_BYTES
+        del images
+        assert any(memory() is not None for memory in made)
+    gc.collect()
+    assert [memory for memory in made if memory() is not None] == []
 
 
 @pytest.mark.parametrize("flip", [RandomHorizontalFlip(), AlternatingFlip()])

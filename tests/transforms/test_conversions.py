@@ -59,6 +59,31 @@ def test_erasing_behind_normalize_leaves_zeros(train: MemmapDataset) -> None:
     assert torch.equal(images.movedim(1, -1)[~is_erased], plain.movedim(1, -1)[~is_erased])
 
 
+def test_erasing_of_a_compose_leaves_the_rows_that_it_is_called_with_by_itself(train: MemmapDataset) -> None:
+    recipe = transforms.Compose([Normalize(MEAN, STD), transforms.RandomErasing(p=1.0)])
+    batch = MemmapDataset(train.path, as_tuple=False)[[1, 2, 3]]
+    before = batch.pixels.clone()
+    erased: Any = recipe.transforms[1]
+    assert not torch.equal(erased(batch).pixels, before)
+    assert torch.equal(batch.pixels, before)
+
+
+def test_gray_pixels_get_a_channel_for_each_mean(train: MemmapDataset) -> None:
+    recipe = transforms.Compose([transforms.Grayscale(1), Normalize(MEAN, STD)])
+    images, _ = next(iter(MemmapLoader(train, 8, transform=recipe)))
+    gray, _ = next(iter(MemmapLoader(train, 8, transform=transforms.Grayscale(1))))
+    assert torch.equal(images, Normalize(MEAN, STD)(gray))
+
+
+def test_a_class_made_of_normalize_sees_the_images(train: MemmapDataset) -> None:
+    class OfEachImage(Normalize):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.float() - images.float().mean((-1, -2), keepdim=True)
+
+    images, _ = next(iter(MemmapLoader(train, 8, transform=transforms.Compose([OfEachImage(MEAN, STD)]))))
+    assert torch.equal(images, OfEachImage(MEAN, STD)(train[:8][0]))
+
+
 @pytest.mark.parametrize(
     "behind", [transforms.ColorJitter(0.4), transforms.RandomHorizontalFlip(), transforms.RandomErasing(1.0, value=9)]
 )
