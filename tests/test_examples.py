@@ -234,14 +234,14 @@ def test_numpy_reads_a_store_without_torch_and_without_us(shared_store: Path, tm
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['jax'] = None")
     done = numpy_jax(shared_store, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "90 rows of uint8[32, 32, 3], normalised by numpy: mean 0.000, std 1.000\n"
+    assert done.stdout == "90 rows of uint8[32, 32, 3], normalized by numpy: mean 0.000, std 1.000\n"
 
 
 def test_jax_gets_the_rows_as_they_are_stored(shared_store: Path, tmp_path: Path) -> None:
     folder = library_or_skip("jax", "PIXPACK_JAX")
     done = numpy_jax(shared_store, tmp_path, folder)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "90 rows of uint8[32, 32, 3], normalised by jax: mean 0.000, std 1.000\n"
+    assert done.stdout == "90 rows of uint8[32, 32, 3], normalized by jax: mean 0.000, std 1.000\n"
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "_tensordict/pixels.memmap"])

@@ -749,7 +749,7 @@ def test_the_commands_push_and_pull(store: Path, three: list[Path], tmp_path: Pa
     shutil.rmtree(tmp_path / "far")
     failed = subprocess.run([*PACK, "pull", url, str(tmp_path / "again")], capture_output=True, text=True)
     assert failed.returncode == 1
-    assert failed.stderr.startswith(f"pack: {url} cannot be read: ")
+    assert failed.stderr.startswith(f"pack: {url} holds no store: ")
     assert len(failed.stderr.splitlines()) == 1
 
 
