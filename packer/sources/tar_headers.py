@@ -43,16 +43,23 @@ class ListedMember(tarfile.TarInfo):
 
 
 def listed(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar that was opened with ListedMember, as iterating over it does; raises what that raises."""
+    """Yield the members of a tar that was opened with ListedMember, as iterating over it does; raises what that raises.
+
+    Raises:
+        ReadError: a member has less than 0 bytes: the next one would be that again, forever.
+    """
     while (info := _plain_member(tar) or _next(tar)) is not None:
+        if info.size < 0:
+            raise tarfile.ReadError(f"the header of {info.name} says {info.size} bytes")
         # it would keep all of them
         tar.members = []  # type: ignore[attr-defined]
         yield info
 
 
 def _next(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
+    first: Any = tar
     offset = tar.offset
-    if tar.fileobj is not None and offset:
+    if tar.fileobj is not None and offset and first.firstmember is None:
         # from anywhere else tarfile looks whether the member before is all there
         tar.fileobj.seek(offset - 1)
     return tar.next()

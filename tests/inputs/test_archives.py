@@ -152,6 +152,26 @@ def test_a_tar_that_is_cut_or_damaged_is_refused(tmp_path: Path) -> None:
         listed(path)
 
 
+@pytest.mark.parametrize("number", [0, 7])
+@pytest.mark.parametrize(
+    ("size", "says"), [(-512, "the header of .* says -512 bytes"), (1 << 80, "the member's data are not all there")]
+)
+def test_a_member_of_an_impossible_size_ends_the_list(number: int, size: int, says: str, tmp_path: Path) -> None:
+    """As GNU's base 256 writes it; behind 512 bytes less than none tarfile finds the same header, forever."""
+    path = make_tar(tmp_path / "t.tar", samples(0, 4))
+    with tarfile.open(path) as tar:
+        begin = tar.getmembers()[number].offset
+    whole = bytearray(path.read_bytes())
+    header = memoryview(whole)[begin : begin + tarfile.BLOCKSIZE]
+    header[124:136] = size.to_bytes(12, "big", signed=True)
+    header[124] |= 0x80
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    path.write_bytes(whole)
+    with pytest.raises(ScanError, match=f"t.tar is cut short or damaged at .*: {says}"):
+        listed(path)
+
+
 @pytest.mark.parametrize(
     ("members", "text"),
     [
