@@ -324,7 +324,9 @@ class BlockFetcher:
         self._folder.file.free(self._pixels, leaving)
 
     def _is_abandoned(self, block: int) -> bool:
-        if block in self._under_way or not self._locks.take(block):
-            return False
-        self._locks.give(block)
-        return True
+        # held: another thread of this process that began the block now would lose its lock to what is given back here
+        with self._changed:
+            if block in self._under_way or not self._locks.take(block):
+                return False
+            self._locks.give(block)
+            return True

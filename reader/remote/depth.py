@@ -24,6 +24,8 @@ _FULL_SHARE = 0.8
 # Requests that begin together end together on a link that serves all alike, which is idle then until the next answers begin. So
 # they begin apart: at this many times the rate at which they end.
 _PACE = 2.0
+# Of object storage, where nothing says when an answer begins.
+_USUAL_LATENCY = 0.1
 _LEAST_SECONDS = 1e-6
 
 
@@ -61,7 +63,9 @@ class RequestDepth:
         """Add a request for so many bytes, which is to be sent when it begins."""
         now, is_paced = time.monotonic(), self.in_progress >= FEWEST and self._rate > 0
         begins = max(now, self._next) if is_paced else now
-        self._next = begins + (size_bytes / self._rate / _PACE if self._rate else 0.0)
+        # no further apart than an answer takes to begin: on a link that is faster by now they would leave it idle
+        most = self._latency or _USUAL_LATENCY
+        self._next = begins + (min(size_bytes / self._rate / _PACE, most) if self._rate else 0.0)
         self.in_progress += 1
         return Request(begins)
 

@@ -93,6 +93,19 @@ def test_a_link_that_changes_is_followed(monkeypatch: pytest.MonkeyPatch, rate: 
     assert min(link.counts[-100:]) >= rate * latency / SIZE + 1
 
 
+@pytest.mark.parametrize("connection", [3e5, 4e5])
+def test_a_link_that_was_slow_is_full_at_once_when_it_is_fast_again(
+    monkeypatch: pytest.MonkeyPatch, connection: float
+) -> None:
+    link = _Link(monkeypatch, 200e6, 0.05, connection=20e6)
+    link.carry(60)
+    link.rate, link.connection = 2e6, connection
+    link.carry(64)
+    link.rate, link.connection = 200e6, 20e6
+    # requests that wait for their turn at the rate of before would leave it idle for a minute and more
+    assert link.carry(30) > 0.75
+
+
 def test_what_failed_or_brought_nothing_is_no_measurement() -> None:
     one = RequestDepth(MOST)
     for _ in range(3):

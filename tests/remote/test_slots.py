@@ -6,6 +6,8 @@ import errno
 import os
 import pickle
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from reader import MemmapDataset, MemmapLoader, StoreError, system
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote import block_files, blocks
 from reader.remote.block_files import BlockPart, SlotFile
-from reader.remote.folder import CacheFolder
+from reader.remote.folder import CacheFolder, Locks
 from reader.remote.opening import prepared
 from reader.remote.presence import RemoteStore
 from reader.remote.table import BlockTable
@@ -299,3 +301,35 @@ def test_a_system_without_holes_is_found(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(system, "_libc", lambda: None)
     assert not block_files.punches_holes(tmp_path)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_block_that_is_begun_while_it_is_thought_abandoned_keeps_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetcher = object.__new__(blocks.BlockFetcher)
+    fetcher._locks, fetcher._changed, fetcher._under_way = Locks(tmp_path / "lock"), threading.Condition(), set()
+    take = fetcher._locks.take
+
+    def begin() -> None:
+        """Do as a thread of the fetcher that comes to the block."""
+        with fetcher._changed:
+            fetcher._under_way.add(7)
+        take(7)
+
+    other = threading.Thread(target=begin)
+
+    def taken(block: int) -> bool:
+        is_taken = take(block)
+        other.start()
+        other.join(0.3)
+        return is_taken
+
+    monkeypatch.setattr(fetcher._locks, "take", taken)
+    fetcher._is_abandoned(7)
+    other.join(10)
+    program = "import sys; from reader.remote.folder import Locks; print(Locks(sys.argv[1]).take(7))"
+    asked = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "lock"], capture_output=True, text=True, check=True, timeout=60
+    )
+    # by another process
+    assert asked.stdout.strip() == "False"
