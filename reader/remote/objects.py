@@ -6,6 +6,7 @@ answer is shown without them. For a process that is not forked after its first r
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -65,18 +66,25 @@ class Objects:
         return self._carrier.library
 
     def read(
-        self, name: str, start: int = 0, stop: int | None = None, answered: Callable[[], None] = lambda: None
+        self,
+        name: str,
+        start: int = 0,
+        stop: int | None = None,
+        answered: Callable[[], None] = lambda: None,
+        budget_seconds: float = math.inf,
     ) -> memoryview:
         """Return an object's bytes [start, stop), or all of a manifest's; may be called by several threads.
 
-        answered: called when the answer begins.
+        Args:
+            answered: called when the answer begins.
+            budget_seconds: for so long it is tried, and never longer than any request.
 
         Raises:
             MissingObjectError, UnreachableError: as their names say.
             StoreError: access is denied, the object ends before stop, or the server sends more than is asked for.
         """
         most_bytes = MOST_FETCHED_MANIFEST_BYTES if stop is None else stop - start
-        data = self._retried(name, lambda: self._get(name, start, stop, most_bytes, answered))
+        data = self._retried(name, lambda: self._get(name, start, stop, most_bytes, answered), budget_seconds)
         if stop is not None and len(data) != stop - start:
             raise StoreError(
                 f"{self.url}/{name} ends at byte {start + len(data)}, expected {stop} or more: it was cut short or replaced."
@@ -102,7 +110,7 @@ class Objects:
             )
         return data
 
-    def _retried(self, name: str, get: Callable[[], _T]) -> _T:
+    def _retried(self, name: str, get: Callable[[], _T], budget_seconds: float = math.inf) -> _T:
         begun, tries, wait = time.monotonic(), 0, _FIRST_WAIT_SECONDS
         while True:
             tries += 1
@@ -111,7 +119,7 @@ class Objects:
             except Exception as e:
                 text, seconds = _text(e), time.monotonic() - begun
                 _raise_final(f"{self.url}/{name}", e, text)
-                if seconds + wait > BUDGET_SECONDS:
+                if seconds + wait > min(budget_seconds, BUDGET_SECONDS):
                     raise UnreachableError(
                         f"{self.url}/{name} cannot be read: {text}. It was tried {tries} times in {seconds:.0f} s. Look at the"
                         " network and the server; training can be resumed from the loader's state."

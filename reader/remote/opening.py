@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -51,6 +52,9 @@ from reader.remote.table import BlockTable
 # Not needed to open: fetched when they are asked for.
 _ON_DEMAND = (SAMPLES, REJECTED)
 
+# A store that the cache has all of is asked for so long, then opened as it is there: a node without a network waits no longer.
+_KNOWN_SECONDS = 5.0
+
 _REQUESTS = 8
 # Of a file, at once: enough that the time to the first byte does not count.
 _PIECE_BYTES = 16 << 20
@@ -78,19 +82,19 @@ class Source:
         """Return the name of an object, below the URL, that is a file of the store."""
         return f"{self.folder}/{file}" if self.folder else file
 
-    def look(self) -> None:
-        """Read the manifest; follows the one that names a store in a folder of its own.
+    def look(self, budget_seconds: float = math.inf) -> None:
+        """Read the manifest, tried for so long; follows the one that names a store in a folder of its own.
 
         Raises:
             StoreError: there is no store.
         """
         try:
-            head = bytes(self.objects.read(MANIFEST))
+            head = bytes(self.objects.read(MANIFEST, budget_seconds=budget_seconds))
             if _FORMAT not in head[:_HEAD_BYTES]:
                 raise StoreError(f"{self.url} is no store: its {MANIFEST} is another program's. Look at the URL.")
             digest, folder, has_block_objects = read_pointer(head, f"{self.url}/{MANIFEST}")
             if folder:
-                head = bytes(self.objects.read(f"{folder}/{MANIFEST}"))
+                head = bytes(self.objects.read(f"{folder}/{MANIFEST}", budget_seconds=budget_seconds))
                 if read_head(io.BytesIO(head), f"{self.url}/{folder}/{MANIFEST}").digest != digest:
                     raise StoreError(
                         f"{self.url}/{folder}/{MANIFEST} is another store's than {self.url}/{MANIFEST} says."
@@ -123,7 +127,7 @@ def prepared(
 ) -> tuple[Path, Source]:
     """Bring what opening needs into a cache; returns the store's folder there.
 
-    A store that is whole in the cache is opened without a network.
+    A store that is whole in the cache is opened without a network, behind a few seconds in which it is asked for.
 
     Args:
         digest: of the store that is expected.
@@ -134,13 +138,13 @@ def prepared(
         StoreError: there is no such store, it is another one by now, or the cache cannot be written.
     """
     check_cache_folder(cache)
-    source = Source(url)
+    source, known = Source(url), known_digest(cache, url)
     try:
-        source.look()
+        source.look(_KNOWN_SECONDS if known else math.inf)
     except UnreachableError:
-        source.digest = known_digest(cache, url) or ""
-        if not source.digest:
+        if not known:
             raise
+        source.digest = known
     if digest is not None and source.digest != digest:
         raise StoreError(f"{url} is another store than it was when this dataset was opened. Open it again.")
     root = folder_of(cache, source.digest)

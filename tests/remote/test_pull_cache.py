@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_USAGE
 from packer.operations.transfer import fill
 from reader import MemmapDataset, StoreError
 from reader.format.manifest import PIXELS
+from reader.remote import objects, opening
 from reader.remote.presence import RemoteStore
 
 PULL = (sys.executable, "-m", "packer", "pull")
@@ -48,6 +50,18 @@ def test_a_filled_cache_opens_without_a_network(
     assert remote.source(7) == local.source(7)
     assert torch.equal(MemmapDataset(found["out"])[:][0], local[:][0])
     assert run(["verify", found["out"]]) == 0
+
+
+def test_a_filled_cache_is_opened_long_before_requests_are_given_up(
+    many_blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(many_blocks) as server:
+        root = Path(pull(server.url, cache=tmp_path / "cache").out)
+    monkeypatch.setattr(objects, "BUDGET_SECONDS", 60.0)
+    monkeypatch.setattr(opening, "_KNOWN_SECONDS", 0.3)
+    begun = time.monotonic()
+    assert opening.prepared(server.url, tmp_path / "cache", None)[0] == root
+    assert time.monotonic() - begun < 30
 
 
 def test_only_what_is_missing_is_fetched(range_server: RangeServer, many_blocks: Path, tmp_path: Path) -> None:
