@@ -113,6 +113,14 @@ static uint32_t number_at(const uint8_t *at, int bytes, int is_little) {
     return number;
 }
 
+/* jpeg.py, _VALUE_BYTES: says whether the value of an entry is all there. */
+static int has_value(const uint8_t *entry, size_t left, int is_little) {
+    static const uint8_t bytes_of[] = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
+    uint32_t kind = number_at(entry + 2, 2, is_little);
+    uint64_t size = kind < sizeof(bytes_of) ? (uint64_t)bytes_of[kind] * number_at(entry + 4, 4, is_little) : 0;
+    return size <= 4 || number_at(entry + 8, 4, is_little) + size <= left;
+}
+
 /* jpeg.py, _is_upright: EXIF whose first directory has the orientation once, as a short of 1 */
 static int is_upright(const uint8_t *segment, size_t size) {
     if (size < 16 || !begins_with(segment, size, "Exif\0", 6))
@@ -129,12 +137,15 @@ static int is_upright(const uint8_t *segment, size_t size) {
     if (count * 12 > left - 2 - first)
         return 0;
     const uint8_t *entry = tiff + first + 2;
-    for (size_t n = 0; n < count; n++, entry += 12)
+    for (size_t n = 0; n < count; n++, entry += 12) {
+        if (!has_value(entry, left, is_little))
+            return 0;
         if (number_at(entry, 2, is_little) == 0x0112) {
             if (found++ || number_at(entry + 2, 2, is_little) != 3 || number_at(entry + 4, 4, is_little) != 1 ||
                 number_at(entry + 8, 2, is_little) != 1)
                 return 0;
         }
+    }
     return found;
 }
 

@@ -407,6 +407,9 @@ XMP = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="%d"/>'
         (lambda o: [exif_of(o, UPRIGHT, count=2)], False),
         (lambda o: [exif_of(o, UPRIGHT)[:-9]], False),
         (lambda o: [exif_of(o, UPRIGHT) + b"\x01\x12\0\x12\x01"], True),
+        # a value that is not all there ends what Pillow reads
+        (lambda o: [exif_of(o, (0x010F, 2, 50, 200), UPRIGHT), XMP % 6], False),
+        (lambda o: [exif_of(o, (0x010F, 2, 4, 200), UPRIGHT), XMP % 6], True),
         (lambda o: [XMP % 1], False),
         (lambda o: [XMP % 6], False),
         (lambda o: [XMP % 6, exif_of(o, UPRIGHT)], True),

@@ -21,6 +21,9 @@ _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 _ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01", b"rientation")
 # that tag, and the type of its value (TIFF 6.0, section 2)
 _ORIENTATION, _SHORT = 0x0112, 3
+# Bytes of a value of each type that Pillow reads; more than 4 of an entry are elsewhere.
+_INLINE_BYTES = 4
+_VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
 # the mark, TIFF's header, and a directory's count
 _LEAST_EXIF_BYTES = 16
 _EXIF_MARK, _ICC_MARK = b"Exif\0\0", b"ICC_PROFILE\0"
@@ -79,7 +82,10 @@ def _may_be_rotated(segments: list[bytes]) -> bool:
 
 
 def _is_upright(segment: bytes) -> bool:
-    """Whether this is EXIF whose first directory has the orientation once, as a short of 1: Pillow then finds that too."""
+    """Whether this is EXIF whose first directory has the orientation once, as a short of 1: Pillow then finds that too.
+
+    Where the value of an entry is not all there, Pillow reads no other, and asks XMP.
+    """
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(segment[6:10])
     if order is None or not segment.startswith(_EXIF_MARK) or len(segment) < _LEAST_EXIF_BYTES:
         return False
@@ -90,7 +96,12 @@ def _is_upright(segment: bytes) -> bool:
     (count,) = struct.unpack_from(f"{order}H", tiff, first)
     if 12 * count > len(tiff) - 2 - first:
         return False
-    entries = [struct.unpack_from(f"{order}HHIH", tiff, first + 2 + 12 * n) for n in range(count)]
+    directory = tiff[first + 2 : first + 2 + 12 * count]
+    for _, kind, values, offset in struct.iter_unpack(f"{order}HHII", directory):
+        size_bytes = _VALUE_BYTES.get(kind, 0) * values
+        if size_bytes > _INLINE_BYTES and offset + size_bytes > len(tiff):
+            return False
+    entries = [struct.unpack_from(f"{order}HHIH", directory, 12 * n) for n in range(count)]
     return [entry[1:] for entry in entries if entry[0] == _ORIENTATION] == [(_SHORT, 1, 1)]
 
 
