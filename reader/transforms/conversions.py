@@ -26,6 +26,8 @@ Transform = Callable[[Any], Any]
 
 # Arguments of torchvision's that ours do not have, and what they may be: pixels are always antialiased, and nothing is in place.
 _OTHERS = {"inplace": (True, False), "antialias": (True, None), "max_size": (None,)}
+# What torchvision calls for batches that a loop has made.
+_OF_BATCHES = ("CutMix", "MixUp")
 
 
 def from_torchvision(transform: object) -> Any:
@@ -56,6 +58,10 @@ def _converted(transform: object) -> Any:
     ours: Any = getattr(importlib.import_module("reader.transforms"), kind.__name__, None)
     if ours is CenterCrop:
         ours = UnscaledCenterCrop
+    if kind.__name__ in _OF_BATCHES:
+        raise TypeError(
+            f"{kind.__name__} of torchvision mixes a batch that is collated. Take reader.transforms.{kind.__name__}."
+        )
     if ours is None:
         raise TypeError(
             f"{kind.__name__} of torchvision has no transform of batches of its name. Leave the recipe to the dataset,"
@@ -87,8 +93,10 @@ def _arguments(transform: object, kind: type, ours: Callable[..., object]) -> di
 
 
 def _given(transform: object, kind: type, name: str) -> Any:
-    """Return an argument as it was given; v2 keeps two otherwise."""
+    """Return an argument as it was given; v2 keeps two otherwise. No level around an image is 0."""
     value = getattr(transform, name)
+    if name == "fill" and value is None and kind.__name__ in ("Pad", "RandomCrop"):
+        return 0
     if not kind.__module__.startswith("torchvision.transforms.v2."):
         return value
     if (kind.__name__, name) == ("RandomCrop", "padding") and value is not None:

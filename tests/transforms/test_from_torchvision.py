@@ -100,6 +100,7 @@ UNDRAWN: dict[str, Callable[[Any], list[Any]]] = {
     "a crop in a recipe within": lambda t: [t.Resize(36), t.Compose([t.CenterCrop(32)])],
     "two sides of padding": lambda t: [t.RandomCrop((54, 46), padding=(3, 2), fill=9)],
     "four sides of padding": lambda t: [t.RandomCrop((56, 44), padding=[1, 2, 3, 4])],
+    "padding of no level": lambda t: [t.Pad(2, fill=None)],
     "a kernel of two sides": lambda t: [t.GaussianBlur((3, 7), (1.5, 1.5))],
     "half floats": lambda t: [t.ConvertImageDtype(torch.float16), t.Normalize(MEAN, STD)],
 }
@@ -160,6 +161,8 @@ def test_what_has_no_transform_of_batches_is_refused_with_the_way_out() -> None:
         from_torchvision(two.RandomResizedCrop(30, antialias=False))
     with pytest.raises(ValueError, match="expand=True"):
         from_torchvision(two.RandomRotation(30, expand=True))
+    with pytest.raises(TypeError, match=r"^MixUp of torchvision mixes a batch .* Take reader\.transforms\.MixUp\.$"):
+        from_torchvision(two.MixUp(num_classes=3))
     with pytest.raises(ValueError, match="^interpolation is"):
         from_torchvision(two.RandomResizedCrop(30, interpolation=two.InterpolationMode.NEAREST))
 
