@@ -48,7 +48,7 @@ class CompressingCommand(Command):
         end = args.index("--") if "--" in args else len(args)
         given = [
             f"{word}=zstd" if word == "--compress" and not _FORM.fullmatch(following) else word
-            for word, following in zip(args[:end], [*args[1:end], ""], strict=True)
+            for word, following in itertools.zip_longest(args[:end], args[1:end], fillvalue="")
         ]
         return super().parse_args(ctx, given + args[end:])
 

@@ -19,6 +19,7 @@ from conftest import PACK, make_tree, store_bytes
 from PIL import Image
 
 from packer.cli.app import run
+from packer.cli.output import EXIT_USAGE
 
 
 def test_the_main_job(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,3 +307,22 @@ def test_an_interrupted_command_prints_the_full_line_to_continue(
     monkeypatch.setattr("packer.cli.app.cli.main", interrupt)
     assert run(words) == 130
     assert capsys.readouterr().err == f"pack: interrupted. To continue: {line}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["build"], "Missing argument"),
+        (["subset"], "Missing argument 'STORE'"),
+        (["--", "none/", "out/"], "none does not exist"),
+        (["build", "--", "none/", "out/"], "none does not exist"),
+        (["subset", "--", "none/", "out/"], "nothing says which rows of none/"),
+    ],
+)
+def test_a_command_without_words_before_the_others_is_one_sentence(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
