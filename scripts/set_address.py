@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("address", type=_address, help="https:// URL of the repository, without .git")
     options = parser.parse_args()
     changed = set_address(ROOT, options.address)
-    print(f"{options.address}: changed {', '.join(changed)}" if changed else f"{options.address}: stands everywhere already")
+    print(f"{options.address}: changed {', '.join(changed)}" if changed else f"{options.address}: no file changes")
 
 
 def set_address(root: Path, address: str) -> list[str]:

@@ -118,14 +118,14 @@ class RemoteAhead:
         self._reading_seconds += now - begun
         self._read_bytes += out.nbytes
         if now - self._logged > LOG_SECONDS:
-            self._tell(now)
+            self._report_progress(now)
 
     def close(self) -> None:
         """Ask for nothing more."""
         self._line.close()
         self._waiting.clear()
 
-    def _tell(self, now: float) -> None:
+    def _report_progress(self, now: float) -> None:
         """Log what came from where since the last time."""
         seconds, fetched, folder = now - self._logged, self._remote.fetched_bytes(), self._remote.folder
         _log.info(

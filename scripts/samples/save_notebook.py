@@ -49,7 +49,7 @@ def _shorten(output: Any, folder: str) -> None:
     texts = output.get("data", output)
     for kind, text in texts.items():
         if isinstance(text, str):
-            texts[kind] = _PNG.sub(_as_jpeg, text.replace(folder, "/home/me/pixpack"))
+            texts[kind] = _PNG.sub(_as_jpeg, text.replace(folder, "pixpack"))
 
 
 def _as_jpeg(found: re.Match[str]) -> str:
