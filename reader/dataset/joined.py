@@ -61,6 +61,8 @@ class JoinedStores(OpenedStore):
             raise StoreError("several stores are mapped side by side, which Windows cannot do: use Linux or macOS.")
         self.path, self.remote = Path(" + ".join(str(store.path) for store in stores)), None
         self._stores, self._firsts = stores, first_units([manifest.rows for manifest in manifests])
+        self._starts = np.cumsum([0, *(manifest.rows for manifest in manifests[:-1])])
+        self._classes = given
         self._pages = first_units([manifest.count("pixels") // PAGE_BYTES for manifest in manifests])
         # where the pixels of each store begin among those of all
         self._begins = [page * PAGE_BYTES for page in self._pages]
@@ -93,6 +95,20 @@ class JoinedStores(OpenedStore):
         """Return the positions of rows among the rows of all stores, int64[*rows.shape]."""
         assert self.mapped.rows is not None
         return self.mapped.rows[torch.from_numpy(rows)]
+
+    def rows_of(self, numbers: torch.Tensor) -> Rows:
+        """Return the rows that have these positions among the rows of all stores, int64[*numbers.shape]."""
+        which = np.searchsorted(self._starts, numbers.numpy(), side="right") - 1
+        return numbers.numpy() + (np.array(self._firsts) - self._starts)[which]
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Those that all of the stores have."""
+        return min((store.levels for store in self._stores), key=len)
+
+    def with_stores(self, stores: Sequence[OpenedStore]) -> JoinedStores:
+        """Join others in the place of these, each of as many rows and of the same classes."""
+        return JoinedStores(stores, self._classes)
 
     def opened(self, name: str) -> RowSource:
         """Return what opens a tensor's files again."""

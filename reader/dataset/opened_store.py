@@ -115,9 +115,18 @@ class OpenedStore:
         """The stores that this one is of, each with the number of its first row: itself."""
         return [(self, 0)]
 
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """By what the sides of rows are divided on its levels: (), (2,) or (2, 4)."""
+        return self.manifest.levels
+
     def numbers(self, rows: Rows) -> torch.Tensor:
         """Return what rows are called in a batch, int64[*rows.shape]."""
         return torch.from_numpy(rows)
+
+    def rows_of(self, numbers: torch.Tensor) -> Rows:
+        """Return the rows that are called so in a batch, int64[*numbers.shape]."""
+        return numbers.numpy()
 
     @property
     def is_local(self) -> bool:

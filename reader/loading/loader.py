@@ -24,7 +24,7 @@ from reader.loading.iteration import Finish, Iteration, Pass
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
-from reader.loading.residencies.levels import may_read_levels
+from reader.loading.residencies.levels_ahead import levels_in_pass
 from reader.loading.residencies.reading import reading_of
 from reader.loading.sample_transform import Collate
 from reader.loading.samplers import StepSampler, sampler_of
@@ -189,9 +189,8 @@ class MemmapLoader:
         )
         # the world size that the caller knows of, by `len` or by an epoch that has begun
         self._announced: int | None = None
-        self._has_begun = False
-        reads_levels = self._sizes.are_given and may_read_levels(self.schedule.part, residency, self.transform)
-        how: dict[str, Any] = {"prefetch": prefetch, "has_levels": reads_levels, "unpack": unpack}
+        self._has_begun, sized = False, self.transform if self._sizes.are_given else None
+        how: dict[str, Any] = {"prefetch": prefetch, "sized": sized, "unpack": unpack}
         reading = reading_of(self.schedule, self.device, residency, ranks, **how)
         self._checked = ranks if ranks.is_known else None
         self.residency, self.in_windows, self.gathering, self.resident, self.producer, self._levels = reading
@@ -305,13 +304,11 @@ class MemmapLoader:
         schedule = self.schedule.with_batch_size(self.schedule.batch_size)
         form: dict[str, Any] = {"as_tuple": self.as_tuple, "as_dict": self.as_dict, "threads": self.threads}
         form["on_device"] = self.device.type == "cuda"
-        transform, levels = self._sizes.of(self.transform, epoch, position), None
+        transform = self._sizes.of(self.transform, epoch, position)
         is_worked_on = self.transform is not None or form["on_device"]
         group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
         steps = schedule.steps(epoch, position, items, group_bytes)
-        if self._levels is not None:
-            levels = self._levels.in_pass(schedule, transform, epoch)
-            steps = levels.ahead(steps)
+        levels, steps = levels_in_pass(self._levels, schedule, transform, epoch, steps)
         finish = Finish(self.dataset, transform, epoch=epoch, seed=self.seed, source=levels, **form)
         source = functools.partial(self.producer.groups, epoch, position, steps, finish.ahead)
         return Pass(progress, entered(self.device, source), finish, schedule)
@@ -369,6 +366,8 @@ class MemmapLoader:
         for feed in list(self._feeds):
             feed.stop(wait=True)
         self.gathering.let_go()
+        if self._levels is not None:
+            self._levels.let_go()
 
     def reset(self) -> None:
         """Do nothing: each `iter` begins an epoch by itself. Loops that were written for other loaders call it."""

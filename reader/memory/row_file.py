@@ -11,7 +11,7 @@ import math
 import mmap
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -209,10 +209,22 @@ class RowMemory:
     bytes: the same memory and room for the rest of a block behind it
 
     is_reserved: more rows than the machine has memory for may be asked for: what is not written takes none.
+    lease: gives memory of so many bytes that is used again, uint8[bytes] that begins at a page.
     """
 
-    def __init__(self, count: int, row_bytes: int, *, is_reserved: bool = False) -> None:
+    def __init__(
+        self,
+        count: int,
+        row_bytes: int,
+        *,
+        is_reserved: bool = False,
+        lease: Callable[[int], torch.Tensor] | None = None,
+    ) -> None:
         size = count * row_bytes
+        if lease is not None:
+            leased = lease(size + _BLOCKS[-1])
+            self.bytes, self.rows = leased.numpy().data, leased[:size].view(count, row_bytes)
+            return
         # numpy asks for huge pages where torch does not; they begin where the slice does
         allocate = _reserved if is_reserved else _allocated
         allocation = allocate(size + _BLOCKS[-1] + _HUGE_PAGE_BYTES)

@@ -19,7 +19,6 @@ from reader.store import ImageBatch, RaggedBatch
 _PADDED_BYTES = 64 << 20
 _MASKS_AT_ONCE = 32
 
-
 # A number, or one for each sample: int64[B, 1].
 _Where = int | torch.Tensor
 
@@ -38,6 +37,9 @@ class RowSource(Protocol):
 
     def content(self, rows: torch.Tensor, factor: int) -> torch.Tensor | None:
         """Return what is image in rows of a level, int64[B, 4] x0, y0, x1, y1; None: all is."""
+
+    def masks(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return uint8[T] and where in it the masks of rows of the store begin, int64[B]."""
 
 
 def cut(

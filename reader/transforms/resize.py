@@ -200,8 +200,7 @@ def resized_boxes(
 
     Where a loader reads levels, from the smallest one of which the box, rounded to its pixels, has as many as it is resized to.
     """
-    # no loader compiles what reads from levels
-    source = None if torch.compiler.is_compiling() else row_source.get()
+    source = _row_source()
     # what a crop before this one has made has pixels of its own
     if source is not None and (isinstance(batch, RaggedBatch) or batch.pixels.stride(1) == 0):
         return resized_from_levels(source, batch, boxes, height, width, grids, is_cubic, is_mirrored)
@@ -229,10 +228,20 @@ def cropped_extras(
     extras = moved_extras(batch.extras, motion, move)
     if not isinstance(batch, RaggedBatch) or batch.mask_offsets is None:
         return extras
+    if (source := _row_source()) is not None:
+        assert batch.rows is not None
+        pixels, begins = source.masks(batch.rows)
+        batch = batch.replace(pixels=pixels, mask_offsets=begins)
     masks = nearest_of_images(batch, boxes, height, width, grids)
     return TensorDict(
         {**({} if extras is None else extras), "masks": masks}, batch_size=[len(batch)], device=masks.device
     )
+
+
+def _row_source() -> RowSource | None:
+    """Return what the rows of a batch without pixels are read from; None: it has pixels."""
+    # no loader compiles what reads from levels
+    return None if torch.compiler.is_compiling() else row_source.get()
 
 
 def checked_size(size: int | tuple[int, int]) -> tuple[int, int]:

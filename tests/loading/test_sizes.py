@@ -28,10 +28,11 @@ from reader import (
 )
 from reader.dataset.opened_store import OpenedStore
 from reader.loading import schedule
-from reader.loading.residencies import levels
+from reader.loading.residencies import levels, levels_ahead
 from reader.loading.residencies.levels import LevelRows
 from reader.memory.residency import Reads
 from reader.memory.row_file import RowFile
+from reader.rows import Rows
 from reader.transforms.resample import resized
 
 
@@ -266,7 +267,7 @@ class Seen:
         self.rows: dict[int, list[int]] = {1: [], 2: [], 4: []}
         read = levels.LevelRows.read
 
-        def seen(source: levels.LevelRows, rows: torch.Tensor, factor: int) -> Any:
+        def seen(source: levels.LevelRows, rows: Rows, factor: int) -> Any:
             self.rows[factor] += rows.tolist()
             return read(source, rows, factor)
 
@@ -423,7 +424,7 @@ def test_levels_read_from_the_disk_and_from_memory_are_those_of_the_page_cache(
     monkeypatch.setattr(schedule, "BLOCK_BYTES", 2 * data.manifest.row_bytes)
     monkeypatch.setattr(schedule, "WINDOW_BLOCKS", 2)
     # chunks of a few batches
-    monkeypatch.setattr(levels, "AHEAD_BYTES", 4 * data.manifest.row_bytes)
+    monkeypatch.setattr(levels_ahead, "AHEAD_BYTES", 4 * data.manifest.row_bytes)
     arguments: dict[str, Any] = {"shuffle": order, "threads": threads}
     wanted = batches_of(data, residency="cache", **arguments)
     monkeypatch.setattr(OpenedStore, "gather", _none)
@@ -476,7 +477,7 @@ def test_levels_are_there_when_the_crops_of_a_batch_begin(
 def test_what_was_not_read_ahead_is_read_when_a_crop_asks(leveled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = MemmapDataset(leveled)
     wanted = batches_of(data, residency="cache")
-    monkeypatch.setattr(levels.LevelsAhead, "_planned", lambda *_: {1: np.array([0])})
+    monkeypatch.setattr(levels_ahead.LevelsAhead, "_planned", lambda *_: {1: np.array([0])})
     assert_equal(batches_of(data, residency="disk"), wanted)
 
 

@@ -1,7 +1,7 @@
 """Rows of a store at the size that a crop needs: those of the store, or of one of its levels, from where a loader reads.
 
-Which level a row is read from follows from its box, which follows from the epoch and the row's position in it; so reads may
-begin before the crop asks. What was not read ahead is read when it is asked for: no batch depends on the plan.
+Knows files, copies and mappings, and what must agree between a store and its levels; which rows are read when, and at what size,
+crops say, or `levels_ahead.py` ahead of them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+import logging
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -19,39 +18,46 @@ import torch
 from reader import system
 from reader.buffers import BufferPool
 from reader.dataset.dataset import MemmapDataset
+from reader.dataset.joined import JoinedStores
 from reader.dataset.opened_store import OpenedStore
-from reader.epoch import stamped
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PAGE_BYTES, Manifest
+from reader.format.manifest import MANIFEST, PAGE_BYTES
 from reader.format.tensors import level_name, level_path
-from reader.loading.host_batches import AHEAD_BYTES, AHEAD_SHARE, without_pixels
-from reader.loading.iteration import begins_with_crop, first_step
+from reader.loading.iteration import begins_with_crop
 from reader.loading.residencies.host_copies import HostCopy, bytes_from
-from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import host_copy, reads_of
-from reader.memory.gather import Copies, gather, on_threads
-from reader.memory.joined_file import open_rows
-from reader.memory.pages import gathered, mapped_rows, pages_of, rows_in
+from reader.memory.gather import gather
+from reader.memory.pages import extents, gathered, mapped_rows, pages_of, rows_in
 from reader.memory.residency import Reads, Residency
-from reader.memory.row_file import READERS, RowMemory, RowReader, plan_reads, tasks
-from reader.profiling import stage
-from reader.remote.presence import RemoteStore
-from reader.rows import Rows, Steps
+from reader.rows import Rows
 from reader.store import Batch, RaggedBatch
 
+_log = logging.getLogger("reader")
+
 # Where units of a file, rows or pages, are in memory: uint8[n, unit bytes], and what says in which slots these are.
-_Held = tuple[torch.Tensor, Callable[[Rows], Rows]]
-# One that is read, one that is taken from, and one whose last batch may be transformed while the next one's first is begun.
-_CHUNKS = 3
+Held = tuple[torch.Tensor, Callable[[Rows], Rows]]
 # Idle buffers of a level: of two batches, each in parts for some threads.
 _KEPT = 8
+# Of masks, in the place of a level's factor.
+_MASKS = 0
 
 
 def may_read_levels(dataset: MemmapDataset, residency: object, transform: object) -> bool:
-    """Whether crops of a transform can read levels: of one store with masks of no own sizes, on the host, as the first step."""
-    manifest = dataset.opened_store.manifest
-    is_there = bool(manifest.levels) and not manifest.has_own_masks
-    return is_there and residency != "gpu" and begins_with_crop(transform)
+    """Whether crops of a transform can read levels: on the host, as the first step; of several stores those that all have."""
+    store, manifest = dataset.opened_store, dataset.manifest
+    if residency == "gpu" or not begins_with_crop(transform):
+        return False
+    # masks behind the pixels of their rows are read without them only from raw files
+    if manifest.has_own_masks and (manifest.compression is not None or not store.is_local):
+        return False
+    without = [part.path for part, _ in store.parts if not part.levels]
+    if 0 < len(without) < len(store.parts):
+        _log.warning(
+            "%s has no levels, and other stores that it is joined with have: the stores' own rows are read. Pack it again with"
+            " --levels.",
+            without[0],
+        )
+    return bool(store.levels)
 
 
 class LevelRows:
@@ -65,7 +71,7 @@ class LevelRows:
 
     def __init__(self, dataset: MemmapDataset, processes: int) -> None:
         store = dataset.opened_store
-        self.dataset, self.factors, self._processes = dataset, store.manifest.levels, processes
+        self.dataset, self.factors, self._processes = dataset, store.levels, processes
         self.stores = {1: store} | {factor: _opened(store, factor) for factor in self.factors}
         self._copies: dict[int, HostCopy] = {}
         self._pools: dict[int, BufferPool] = {}
@@ -83,25 +89,29 @@ class LevelRows:
         if chosen.name == "ram":
             self._copies = {factor: host_copy(self._of_level(factor)) for factor in self.stores}
 
-    def read(self, rows: torch.Tensor, factor: int) -> Batch:
-        """Return rows int64[B] of the store, smaller by a factor: views of the mapped file or of its copy, or else a copy."""
-        copy = self._copies.get(factor)
-        if copy is None:
-            self._check_shapes(rows, factor)
-            store = self.stores[factor]
-            if not store.is_local or store.frames is not None:
-                return store.gather(rows.numpy(), self._memory(factor))
-            # crops copy of a row what they need of it
-            store.check_rows(rows.numpy())
-            if isinstance(store.mapped, RaggedBatch):
-                return mapped_rows(store.mapped, rows.numpy())
-            return rows_in(store.mapped, rows.numpy(), store.mapped.pixels, rows.numpy())
-        return self.read_from((copy.units, copy.slots.of), rows.numpy(), factor)
+    def rows_of(self, batch_rows: torch.Tensor) -> Rows:
+        """Return the rows of the store that a batch of the dataset calls so."""
+        return self.stores[1].rows_of(batch_rows)
 
-    def read_from(self, held: _Held, rows: Rows, factor: int) -> Batch:
+    def read(self, rows: Rows, factor: int) -> Batch:
+        """Return rows of the store, smaller by a factor: views of the mapped file or of its copy, or else a copy."""
+        copy = self._copies.get(factor)
+        if copy is not None:
+            return self.read_from((copy.units, copy.slots.of), rows, factor)
+        self._check_shapes(rows, factor)
+        store = self.stores[factor]
+        if not store.is_local or store.frames is not None:
+            return store.gather(rows, self._memory(factor))
+        # crops copy of a row what they need of it
+        store.check_rows(rows)
+        if isinstance(store.mapped, RaggedBatch):
+            return mapped_rows(store.mapped, rows)
+        return rows_in(store.mapped, rows, store.mapped.pixels, rows)
+
+    def read_from(self, held: Held, rows: Rows, factor: int) -> Batch:
         """Return rows whose units are in memory."""
         store, (units, slots_of), memory = self.stores[factor], held, self._memory(factor)
-        self._check_shapes(torch.from_numpy(rows), factor)
+        self._check_shapes(rows, factor)
         if store.frames is not None:
             batch, copies = store.begin_unpacking(rows, memory, functools.partial(bytes_from, units, slots_of))
             copies.wait()
@@ -114,18 +124,44 @@ class LevelRows:
         store.check_rows(rows)
         return batch
 
-    def content(self, rows: torch.Tensor, factor: int) -> torch.Tensor | None:
+    def masks(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return uint8[T] that holds the masks of rows of the store, and where each begins, int64[B]; see `read`."""
+        copy, held = self._copies.get(1), self.stores[1].mapped
+        if copy is not None:
+            return self.masks_from((copy.units, copy.slots.of), rows)
+        assert isinstance(held, RaggedBatch)
+        begins, _ = self._mask_extents(rows)
+        return held.pixels, torch.from_numpy(begins)
+
+    def masks_from(self, held: Held, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the masks of rows whose units are in memory."""
+        pages, begins = pages_of(*self._mask_extents(rows))
+        pixels = self._memory(_MASKS)(len(pages) * PAGE_BYTES).view(len(pages), PAGE_BYTES)
+        units, slots_of = held
+        gather(units, slots_of(pages), pixels)
+        return pixels.view(-1), torch.from_numpy(begins)
+
+    def units_of(self, rows: Rows, factor: int, masks_of: Rows | None = None) -> Rows:
+        """Return the units of a level's file that hold rows, sorted and each once; masks_of: and masks of the store's rows."""
+        store = self.stores[factor]
+        if not store.manifest.is_flat:
+            return rows
+        pages = [pages_of(*store.file_extents(rows))[0]]
+        if masks_of is not None:
+            pages.append(pages_of(*self._mask_extents(masks_of))[0])
+        return np.unique(np.concatenate(pages))
+
+    def content(self, batch_rows: torch.Tensor, factor: int) -> torch.Tensor | None:
         """Return what is image in rows of a level, int64[B, 4] x0, y0, x1, y1; None: all is."""
         held = self.stores[factor].mapped
         if isinstance(held, RaggedBatch) or held.content is None:
             return None
+        rows = torch.from_numpy(self.rows_of(batch_rows))
         return held.content.index_select(0, rows)[:, [1, 0, 3, 2]].long()
 
-    def in_pass(self, schedule: Schedule, transform: object, epoch: int) -> LevelsAhead:
-        """Begin a pass; transform: with the size that its crops have in it."""
-        ends = schedule.window_end(epoch) if schedule.order == "block" and schedule.nodes is None else None
-        draw = functools.partial(stamped, epoch=epoch, seed=schedule.seed)
-        return LevelsAhead(self, first_step(transform), draw, ends)
+    def let_go(self) -> None:
+        """Free the buffers that no rows are in."""
+        self._pools.clear()
 
     def are_read_ahead(self) -> bool:
         """Whether reads begin before crops ask: from a URL, past the page cache, and of files most of which are not in it."""
@@ -136,13 +172,28 @@ class LevelRows:
         data = [] if self._is_warm else [self._of_level(factor) for factor in self.stores]
         return any(reads_of(d, self._processes).are_cold(d.opened_store.opened("pixels")) for d in data)
 
-    def _check_shapes(self, rows: torch.Tensor, factor: int) -> None:
+    def _mask_extents(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Return where in the store's file the masks of rows begin, and how many bytes they have.
+
+        Raises:
+            StoreError: one is not behind its image, or a file was cut short.
+        """
+        store, held, index = self.stores[1], self.stores[1].mapped, torch.from_numpy(rows)
+        assert isinstance(held, RaggedBatch)
+        assert held.mask_offsets is not None
+        store.check_files()
+        extents(held, rows)
+        return held.mask_offsets.index_select(0, index).numpy(), held.shapes.index_select(0, index)[:, :2].long().prod(
+            1
+        ).numpy()
+
+    def _check_shapes(self, rows: Rows, factor: int) -> None:
         """Raise StoreError where a row with a size of its own is of another size on a level than its box is placed on."""
-        own, level = self.stores[1].mapped, self.stores[factor].mapped
+        own, level, index = self.stores[1].mapped, self.stores[factor].mapped, torch.from_numpy(rows)
         if not (isinstance(own, RaggedBatch) and isinstance(level, RaggedBatch)):
             return
-        expected = (own.shapes.index_select(0, rows)[:, :2] // factor).clamp(min=1)
-        found = level.shapes.index_select(0, rows)[:, :2]
+        expected = (own.shapes.index_select(0, index)[:, :2] // factor).clamp(min=1)
+        found = level.shapes.index_select(0, index)[:, :2]
         if len(wrong := (found != expected).any(dim=1).nonzero()[:, 0]):
             first = int(wrong[0])
             (height, width), (to_be, wide) = found[first].tolist(), expected[first].tolist()
@@ -169,164 +220,10 @@ class LevelRows:
         return self.dataset if factor == 1 else self.dataset.of_store(self.stores[factor], rows)
 
 
-class LevelsAhead:
-    """One pass over levels: `ahead` gives its steps, reading what their crops will ask for; `read` gives what was read.
-
-    Args:
-        crop: what draws the boxes.
-        draw: writes epoch and seed on a batch, as the loader does.
-        window_end: of a position, where a chunk must end, since the rows behind it are elsewhere; None: nowhere.
-    """
-
-    def __init__(
-        self, levels: LevelRows, crop: Any, draw: Callable[..., Any], window_end: Callable[[int], int] | None
-    ) -> None:
-        self._levels, self._crop, self._draw, self._window_end = levels, crop, draw, window_end
-        self.factors, self.content = levels.factors, levels.content
-        self._files: dict[int, RowReader] = {}
-        self._chunks: deque[_StepGroup] = deque(maxlen=_CHUNKS)
-        room = system.available_bytes() * AHEAD_SHARE
-        self._most = max(1, int(min(AHEAD_BYTES, room)) // levels.dataset.manifest.row_bytes)
-
-    def read(self, rows: torch.Tensor, factor: int) -> Batch:
-        """Return rows as `LevelRows.read` does; may be called by several threads."""
-        for chunk in tuple(self._chunks):
-            if (held := chunk.held(rows.numpy(), factor)) is not None:
-                return self._levels.read_from(held, rows.numpy(), factor)
-        return self._levels.read(rows, factor)
-
-    def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
-        """Yield the steps; for one thread."""
-        if not self._levels.are_read_ahead():
-            yield from steps
-            return
-        try:
-            chunks = self._cut(steps)
-            following = next(chunks, None)
-            while following is not None:
-                current = self._begun(following)
-                # the next chunk is read while this one is taken from
-                following = next(chunks, None)
-                if following is not None:
-                    self._begun(following)
-                # here, by one thread: crops of one batch run on several, and copies wake one that waits
-                current.wait()
-                yield from current.steps
-        finally:
-            for chunk in self._chunks:
-                chunk.cancel()
-            self._chunks.clear()
-            for file in self._files.values():
-                file.close()
-
-    def _begun(self, chunk: _StepGroup) -> _StepGroup:
-        """Begin the reads of a chunk, once."""
-        if chunk not in self._chunks:
-            self._chunks.append(chunk)
-            for factor, rows in self._planned(chunk.steps).items():
-                store = self._levels.stores[factor]
-                if store.is_local:
-                    chunk.parts[factor] = _LevelReads(store, rows, self._file(factor))
-                elif store.remote is not None:
-                    store.remote.ahead(_blocks_of(store, store.remote, rows))
-        return chunk
-
-    def _cut(self, steps: Iterator[Steps]) -> Iterator[_StepGroup]:
-        """Cut the steps into chunks: small ones first, so that the first batches need not wait for a whole one."""
-        held: list[Steps] = []
-        count, most, window = 0, 0, 0
-        for group in steps:
-            end = 0 if self._window_end is None else self._window_end(group.starts[0])
-            added = sum(map(len, group.batches))
-            if held and (end != window or count + added > most):
-                yield _StepGroup(held)
-                held, count, most = [], 0, min(2 * most, self._most)
-            held.append(group)
-            count, most, window = count + added, most or added, end
-        if held:
-            yield _StepGroup(held)
-
-    def _planned(self, steps: list[Steps]) -> dict[int, Rows]:
-        """Return the rows that the crops of some steps will ask for, sorted and each once, by the level."""
-        found: dict[int, list[Rows]] = {}
-        for group in steps:
-            for rows, start in zip(group.batches, group.starts, strict=True):
-                batch = self._draw(without_pixels(self._levels.dataset, rows), position=start)
-                factors = self._crop.levels(self._levels, batch).numpy()
-                for factor in np.unique(factors).tolist():
-                    found.setdefault(factor, []).append(rows[factors == factor])
-        return {factor: np.unique(np.concatenate(rows)) for factor, rows in found.items()}
-
-    def _file(self, factor: int) -> RowReader:
-        if factor not in self._files:
-            store = self._levels.stores[factor]
-            unit_bytes, past_cache = _unit_bytes(store.manifest), self._levels.past_cache
-            self._files[factor] = open_rows(store.opened("pixels"), unit_bytes, past_cache=past_cache)
-        return self._files[factor]
-
-
-class _StepGroup:
-    """Steps whose rows are read together."""
-
-    def __init__(self, steps: list[Steps]) -> None:
-        self.steps = steps
-        self.parts: dict[int, _LevelReads] = {}
-
-    def held(self, rows: Rows, factor: int) -> _Held | None:
-        """Return what holds these rows of a level; None: they are not all here."""
-        part = self.parts.get(factor)
-        return part.held() if part is not None and part.has(rows) else None
-
-    def wait(self) -> None:
-        """Wait for the reads; raises what they raised."""
-        for part in self.parts.values():
-            if not part.reads.are_done:
-                with stage("wait"):
-                    part.reads.wait()
-            part.reads.wait()
-
-    def cancel(self) -> None:
-        """End the reads."""
-        for part in self.parts.values():
-            part.reads.cancel()
-
-
-class _LevelReads:
-    """Rows of one level that are read together; rows: int64[...] sorted and each once."""
-
-    def __init__(self, store: OpenedStore, rows: Rows, file: RowReader) -> None:
-        self._rows, unit_bytes = rows, _unit_bytes(store.manifest)
-        self._units = np.unique(pages_of(*store.file_extents(rows))[0]) if store.manifest.is_flat else rows
-        reads, self._slots, count = plan_reads(self._units, unit_bytes, file.align)
-        self._memory = RowMemory(count, unit_bytes)
-        each = [(self._memory.bytes, group) for group in tasks(reads, unit_bytes)]
-        self.reads: Copies = on_threads("read", READERS, file.read, each)
-
-    def has(self, rows: Rows) -> bool:
-        """Whether all of these rows are among them."""
-        found = self._rows[np.searchsorted(self._rows, rows).clip(max=len(self._rows) - 1)]
-        return bool((found == rows).all())
-
-    def held(self) -> _Held | None:
-        """Return where units are; None: they are not there yet."""
-        if not self.reads.are_done:
-            return None
-        return self._memory.rows, lambda units: self._slots[np.searchsorted(self._units, units)]
-
-
-def _unit_bytes(manifest: Manifest) -> int:
-    return PAGE_BYTES if manifest.is_flat else manifest.row_bytes
-
-
-def _blocks_of(store: OpenedStore, remote: RemoteStore, rows: Rows) -> list[int]:
-    """Return the blocks of a store at a URL that hold rows."""
-    begins, sizes = store.file_extents(rows)
-    spans = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
-    return sorted({block for span in spans for block in remote.folder.blocks_of(*span)})
-
-
 def _opened(store: OpenedStore, factor: int) -> OpenedStore:
-    """Open a level of a store, where that is: on this machine, or at a URL through the same cache."""
+    """Open a level of a store, where that is: on this machine, or at a URL through the same cache; of several stores, of each."""
+    if isinstance(store, JoinedStores):
+        return store.with_stores([_opened(part, factor) for part, _ in store.parts])
     if store.remote is None or store.remote.is_complete:
         level = OpenedStore(level_path(store.path, factor))
     else:

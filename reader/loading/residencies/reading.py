@@ -13,7 +13,7 @@ from reader.loading.host_batches import Gathering
 from reader.loading.producer import Producer
 from reader.loading.ranks import Ranks, ranks_here
 from reader.loading.residencies.device_rows import batches_on, room_on
-from reader.loading.residencies.levels import LevelRows
+from reader.loading.residencies.levels import LevelRows, may_read_levels
 from reader.loading.residencies.packed_rows import check_unpack
 from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import reads_of, resident_on
@@ -42,14 +42,14 @@ def reading_of(
     ranks: Ranks,
     *,
     prefetch: int,
-    has_levels: bool,
+    sized: object,
     unpack: str,
 ) -> Reading:
     """Choose where rows are read from, and bring them there.
 
     Args:
         ranks: that are expected.
-        has_levels: crops read the levels of the store.
+        sized: a transform whose crops have the loader's size, and may read levels; None: there is none.
         unpack: where compressed rows are unpacked.
 
     Raises:
@@ -57,6 +57,7 @@ def reading_of(
         StoreError: the store is damaged, or another one by now.
     """
     part, processes = schedule.part, ranks_here(ranks)
+    has_levels = sized is not None and may_read_levels(part, residency, sized)
     levels = LevelRows(part, processes) if has_levels else None
     room = room_on(schedule, device, processes) if residency == "gpu" else None
     chosen = choose(residency, reads_of(part, processes) if levels is None else levels.reads(), room)
