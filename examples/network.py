@@ -50,8 +50,10 @@ def network(manifest: Manifest, name: str = "small") -> nn.Module:
     name: of a classification model of torchvision; "small" needs no torchvision.
     """
     if name != "small":
-        from torchvision.models import get_model
-
+        try:
+            from torchvision.models import get_model
+        except ImportError as e:
+            raise ImportError(f"{name} is a model of torchvision: pip install --no-deps torchvision ({e})") from e
         body = get_model(name, weights=None, num_classes=len(manifest.classes))
         return nn.Sequential(Normalize.of(manifest), body).to(memory_format=torch.channels_last)
     widths = [manifest.channels, 32, 64, 128, 256]

@@ -142,7 +142,7 @@ def _os_release() -> str:
 def _pillow() -> Iterator[Finding]:
     try:
         from packer.pixels.compiled import native
-        from packer.pixels.formats.versions import decoder_versions, missing_features
+        from packer.pixels.formats.versions import decoder_versions, missing_features, pillow_fix
     except ImportError as e:
         yield Finding("Pillow", f"cannot be imported: {e}", MISSING, "pip install --force-reinstall pillow")
         return
@@ -150,8 +150,7 @@ def _pillow() -> Iterator[Finding]:
     found = f"{live['distribution']} {live['version']}, {live['simd'] or 'no'} SIMD"
     lacks = [_FEATURES[name] for name in missing_features(tuple(_FEATURES))]
     if lacks:
-        fix = "pip install --force-reinstall --no-deps pillow"
-        yield Finding("Pillow", f"{found}, built without {', '.join(lacks)}", MISSING, fix)
+        yield Finding("Pillow", f"{found}, built without {', '.join(lacks)}", MISSING, pillow_fix())
     elif _version("pillow-simd") and live["distribution"] == "pillow":
         yield Finding("Pillow", f"{found}: pillow was installed over pillow-simd", ADVICE, _PILLOW_SIMD)
     elif native().resize is None and live["simd"] != "avx2" and "avx2" in _cpu_flags():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 
@@ -16,6 +17,7 @@ from reader.loading.remote_ahead import check_nodes, check_order
 from reader.loading.schedule import Schedule
 from reader.loading.validation import Weights
 from reader.memory.residency import Residency
+from reader.transforms.conversions import from_torchvision
 
 _log = logging.getLogger("reader")
 
@@ -75,6 +77,8 @@ def log_choices(schedule: Schedule, ranks: Ranks, chosen: Residency) -> None:
     path = schedule.dataset.path
     _log.info("%s: order %s, %s, residency %s: %s", path, schedule.order_text, ranks, chosen.name, chosen.reason)
     warn_of_few_classes(schedule)
+    if ranks.rank == 0:
+        _warn_of_slow_recipe(schedule.dataset)
     check_order(schedule)
     if ranks.is_known:
         schedule.check_step()
@@ -134,6 +138,20 @@ def warn_of_few_classes(schedule: Schedule) -> None:
             " holds few classes. Pack with --shuffle SEED for well-mixed blocks.",
             schedule.dataset.path,
             schedules.WINDOW_BLOCKS,
+        )
+
+
+def _warn_of_slow_recipe(dataset: MemmapDataset) -> None:
+    """Warn where the dataset's transform is torchvision's, which takes single images, and converts to one of batches."""
+    recipe = dataset.transform
+    if dataset.target_transform is not None or not type(recipe).__module__.startswith("torchvision.transforms."):
+        return
+    with contextlib.suppress(TypeError, ValueError, AttributeError):
+        from_torchvision(recipe)
+        _log.warning(
+            "%s: the dataset's transform is torchvision's, and runs on one image at a time. Faster, on whole batches:"
+            " MemmapDataset(..., transform=from_torchvision(transform))%s.",
+            *(dataset.path, ", without as_pil=True" if dataset.as_pil else ""),
         )
 
 

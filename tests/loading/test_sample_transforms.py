@@ -15,7 +15,7 @@ from conftest import torchvision_or_skip
 from torch.utils.data import DataLoader, random_split
 
 from packer import pack
-from reader import ColumnDataset, MemmapDataset, MemmapLoader, PerSample, concat
+from reader import ColumnDataset, MemmapDataset, MemmapLoader, PerSample, concat, from_torchvision
 from reader.loading.validation import transform_of_batches
 from reader.transforms import CutMix
 
@@ -209,6 +209,26 @@ def test_an_error_names_its_row_alone(shared_store: Path) -> None:
     assert [note for note in caught.value.__notes__ if "The transform failed" in note] == [
         f"The transform failed on these rows of {shared_store}: [5]"
     ]
+
+
+def test_a_recipe_of_torchvision_that_batches_could_have_is_reported_once(
+    shared_store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    v2 = torchvision_or_skip().transforms.v2
+    hint = "transform=from_torchvision(transform))"
+    flip = v2.Compose([v2.RandomHorizontalFlip()])
+    loader = MemmapLoader(MemmapDataset(shared_store, transform=flip), 16)
+    list(loader), list(loader)
+    assert caplog.text.count(hint) == 1
+    caplog.clear()
+    # nothing to say: it is one of batches already, has no such form, is not all that happens, or another rank says it
+    MemmapLoader(MemmapDataset(shared_store, transform=from_torchvision(flip)), 16)
+    MemmapLoader(MemmapDataset(shared_store, transform=v2.Compose([v2.Lambda(shifted)])), 16)
+    MemmapLoader(MemmapDataset(shared_store, transform=flip, target_transform=float), 16)
+    MemmapLoader(MemmapDataset(shared_store, transform=flip), 16, rank=1, world_size=2)
+    assert hint not in caplog.text
+    MemmapLoader(MemmapDataset(shared_store, transform=flip, as_pil=True), 16)
+    assert f"{hint}, without as_pil=True." in caplog.text
 
 
 def test_two_transforms_and_a_device_are_refused_with_the_way_out(shared_store: Path) -> None:

@@ -21,7 +21,7 @@ from packer.errors import DecodeError
 from packer.operations import doctor
 from packer.packing.update import update
 from packer.pixels.decode import Decoder
-from packer.pixels.formats import jxl, plugins
+from packer.pixels.formats import jxl, plugins, versions
 from packer.pixels.geometry import Geometry
 from reader import MemmapDataset
 from reader.format.manifest import read_json_lines
@@ -131,6 +131,16 @@ def test_the_doctor_names_what_is_missing(tmp_path: Path) -> None:
         assert (found[kind].level, found[kind].fix) == ("advice", fix)
     assert found["AVIF"].fix == "pip install pillow-avif-plugin"
     assert "OpenJPEG" in found["JPEG 2000"].found
+
+
+@pytest.mark.usefixtures("nothing_installed")
+@pytest.mark.parametrize("live, loss", [("pillow", ""), ("pillow-simd", " (it replaces Pillow-SIMD, which resizes faster)")])
+def test_the_fix_of_jpeg_2000_names_what_it_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: str, loss: str
+) -> None:
+    monkeypatch.setattr(versions, "pillow_distribution", lambda: live)
+    fix = next(finding.fix for finding in doctor.examine(tmp_path).findings if finding.name == "JPEG 2000")
+    assert fix == f"pip install --force-reinstall --no-deps pillow{loss}"
 
 
 def test_a_library_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

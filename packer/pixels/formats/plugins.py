@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packer.pixels.formats import jxl
-from packer.pixels.formats.versions import missing_features
+from packer.pixels.formats.versions import missing_features, pillow_fix
 from packer.system import installed_version
 
 HEIC, AVIF, JPEG_XL, JPEG_2000 = "HEIC", "AVIF", "JPEG XL", "JPEG 2000"
@@ -120,9 +120,7 @@ def _jpeg_xl() -> Library:
 
 def _jpeg_2000() -> Library:
     if missing_features(("jpg_2000",)):
-        return Library(
-            lacks="a Pillow with OpenJPEG, as its own wheel is: pip install --force-reinstall --no-deps pillow"
-        )
+        return Library(lacks=f"a Pillow with OpenJPEG, as its own wheel is: {pillow_fix()}")
     return Library(("JPEG2000",))
 
 

@@ -47,6 +47,12 @@ def pillow_distribution() -> str:
     return "pillow-simd" if is_simd else "pillow"
 
 
+def pillow_fix() -> str:
+    """Return the command that installs Pillow's own wheel, which has all formats; says so where that costs Pillow-SIMD."""
+    loss = " (it replaces Pillow-SIMD, which resizes faster)" if pillow_distribution() == "pillow-simd" else ""
+    return f"pip install --force-reinstall --no-deps pillow{loss}"
+
+
 def _libjpeg_turbo() -> str | None:
     """Return the version of the libjpeg-turbo in the live Pillow, as PIL.features does."""
     return core.libjpeg_turbo_version if core.HAVE_LIBJPEGTURBO else None
