@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Export the network with its normalisation inside, and compare what comes back with what went in.
+"""Export the network with its normalization inside, and compare what comes back with what went in.
 
     python examples/train.py out/ --checkpoint run.pt
     python examples/export.py out/ exported/ --checkpoint run.pt

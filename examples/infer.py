@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def network(manifest: Manifest) -> nn.Module:
-    """uint8[B, C, H, W] -> float32[B, 64]; the first layer normalises by the store's own mean and std."""
+    """uint8[B, C, H, W] -> float32[B, 64]; the first layer normalizes by the store's own mean and std."""
     body = [nn.Conv2d(manifest.channels, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU()]
     return nn.Sequential(Normalize.of(manifest), *body, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
 

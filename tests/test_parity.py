@@ -59,12 +59,12 @@ def test_random_crops_are_judged_by_what_the_seeds_scatter(parity: ModuleType, t
     assert verdict(0.79, 0.83, 0.82)["central_losses_are_equal"]
 
 
-def test_the_picture_is_drawn(parity: ModuleType, trial: Any, tmp_path: Path) -> None:
+def test_the_picture_is_drawn(parity: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     curves = [parity.Curve([1 / n for n in range(1, 40)], [n / 10 for n in range(1, 40)], 0.9)] * 3
     both = {"folder": curves, "store": curves}
     verdict = {"central_losses_are_equal": True}
-    parity.plot({k: v[0] for k, v in both.items()}, both, trial, verdict, tmp_path / "parity.png")
+    parity.plot({k: v[0] for k, v in both.items()}, both, verdict, tmp_path / "parity.png")
     assert (tmp_path / "parity.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -63,6 +63,7 @@ _STYLE: Any = {
 # Light color -> dark color of an SVG, which shows one or the other as the reader's system asks for.
 _DARK_MODE = {
     "#ffffff": "#0d1117",
+    "#000000": "#9aa7b4",  # axes without a color of their own
     DARK: "#e6edf3",
     GRAY: "#9aa7b4",
     "#c5ccd3": "#46515c",
