@@ -363,8 +363,13 @@ def test_bench_copy_times_every_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "count"), [("large", 2), ("small", 40), ("icc", 8), ("many", 30)])
+@pytest.mark.parametrize(("kind", "count"), [("large", 2), ("small", 40), ("icc", 8), ("objects", 8), ("many", 30)])
 def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) -> None:
+    if kind == "objects":
+        for name in ("s3fs", "obstore", "moto.server", "boto3"):
+            pytest.importorskip(
+                name, reason=f"{name} is not installed: pip install 'pixpack[remote]' 'moto[s3]' flask flask-cors"
+            )
     out = tmp_path / "found.json"
     words = [kind, "--count", count, "--runs", 1, "--work", tmp_path, "--json", out]
     report = last_line(run("benchmarks.bench_inputs", *words))
@@ -375,11 +380,23 @@ def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) 
         assert report["all"]["images"] == 30
         # packing so little may begin and end between two looks at /proc
         assert set(report["all"]["own_mib"]) == {"worker", "parent"}
+    elif kind == "objects":
+        assert report["folder"]["server_cpu_seconds"]["max"] == 0
+        assert all(report[name]["cpu_seconds"]["min"] > 0 for name in ("folder", "moto", "plain"))
+        assert report["moto"]["server_cpu_seconds"]["min"] > 0
     else:
         ours, other = {"large": ("pack", "exact"), "small": ("pack", "row"), "icc": ("plain", "converted")}[kind]
         assert set(report["ratio"][f"{ours}/{other}"]) >= {"median", "p10", "p90"}
         assert "decode" in report["profile"][ours]["worker 1"] | report["profile"][ours].get("worker 2", {})
     assert not list(tmp_path.glob("pixpack-*"))
+
+
+def test_bench_start_compares_the_command_with_another_checkout(tmp_path: Path) -> None:
+    report = last_line(run("benchmarks.bench_start", "--count", 2, "--runs", 1, "--work", tmp_path, "--against", ROOT))
+    ways = report["ways"]
+    assert set(ways) == {"pack", "help", "python", "against"}
+    assert all(way["seconds"]["min"] > 0 and way["cpu_seconds"]["min"] > 0 for way in ways.values())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

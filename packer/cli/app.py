@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import sys
+import threading
 from typing import NoReturn
 
 import click
@@ -52,12 +54,15 @@ for _command in (
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code; every expected error is one line on stderr."""
     code = run(arguments)
-    if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
-        # all is closed; Python would wait for threads whose requests a server does not answer
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    # all is closed; Python would wait for threads whose requests a server does not answer
+    if code not in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        if threading.active_count() > 1:
+            sys.exit(code)
+        atexit._run_exitfuncs()
+    # Python would take apart what was imported: 20 ms (scripts/benchmarks/bench_start.py)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -44,20 +44,22 @@ class _DefaultToBuild(click.Group):
             return ["--help"]
         if names[0] in self.commands:
             return [names[0], "--help"]
-        near = difflib.get_close_matches(names[0], self.commands, 1, _LIKENESS)
+        near = _near(names[0], self.commands)
         hint = f"Did you mean {near[0]}?" if near else f"Expected one of {', '.join(self.commands)}."
         raise click.UsageError(f"there is no command {names[0]!r}. {hint} A folder named help is ./help.", ctx)
 
     def _check_slip(self, ctx: click.Context, args: list[str]) -> None:
         """Raise a usage error where the first word is nothing that could be packed, and nearly a command's name or alone."""
         word = args[0]
-        own = difflib.get_close_matches(word, ("--version", "--help"), 1, _LIKENESS) if len(args) == 1 else []
+        own = _near(word, ("--version", "--help")) if len(args) == 1 else []
         if own and word not in {name for param in self.commands["build"].params for name in param.opts}:
             raise click.UsageError(f"No such option {word!r}. Did you mean {own[0]}?", ctx)
-        near = difflib.get_close_matches(word, self.commands, 1, _LIKENESS)
+        if os.path.lexists(word):
+            return
+        near = _near(word, self.commands)
         hint = f" Did you mean {near[0]}?" if near else ""
         is_name = "://" not in word and not word.startswith("-")
-        if (near or (len(args) == 1 and is_name)) and not os.path.lexists(word):
+        if near or (len(args) == 1 and is_name):
             raise click.UsageError(f"{word!r} is no command, and no such folder exists.{hint}", ctx)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -87,6 +89,13 @@ class _DefaultToBuild(click.Group):
             with click.Context(build, parent=ctx, info_name="build", resilient_parsing=True) as inner:
                 return found + [item for item in build.shell_complete(inner, incomplete) if item.value != "--help"]
         return [*found, CompletionItem(incomplete, type="file")]
+
+
+def _near(word: str, names: Iterable[str]) -> list[str]:
+    """Return the name that a word is a slip of, if any."""
+    from difflib import get_close_matches
+
+    return get_close_matches(word, names, 1, _LIKENESS)
 
 
 def _print_version(ctx: click.Context, option: click.Parameter, is_asked: bool) -> None:

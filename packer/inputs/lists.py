@@ -25,8 +25,6 @@ from packer.options import InputOptions
 from packer.sources.roots import NOWHERE
 from packer.text import counted, some
 
-STDIN_NAMES = ("-", "-0")
-
 
 def read_stdin(images: str, classes: tuple[str, ...] | None, options: InputOptions, count: FileCounter) -> Inputs:
     """Read paths from standard input, one a line ("-") or NUL-separated ("-0").

@@ -12,10 +12,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError, ScanError, SourceError, UnreadableError
 from packer.inputs.folders import scan_folder
-from packer.inputs.lists import STDIN_NAMES, read_stdin, read_table
-from packer.inputs.remote import scan_url
 from packer.inputs.samples import Inputs
-from packer.inputs.tables import TABLE_SUFFIXES
 from packer.inputs.tree import FileCounter, OnListed
 from packer.options import MAX_PIXELS, InputOptions
 from packer.sources import roots
@@ -23,6 +20,8 @@ from packer.sources.roots import Roots, is_there, retried
 from packer.values import lasting_path
 from reader.format.urls import is_url
 
+STDIN_NAMES = ("-", "-0")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 _EXPECTED = (
     "a folder of images, a .csv, .tsv, .jsonl or .parquet table, a tar, a zip, or - for a list of paths on standard"
     " input"
@@ -155,6 +154,8 @@ def _listed(
 ) -> dict[str, Inputs]:
     first, are_classes = Path(sources[0]), options.boxes is None
     if kind == "url":
+        from packer.inputs.remote import scan_url
+
         return scan_url(sources[0], classes, count, max_pixels=max_pixels, are_classes=are_classes)
     if kind == "folder":
         return scan_folder(first, classes, count, are_classes=are_classes)
@@ -166,6 +167,8 @@ def _listed(
         from packer.inputs.archives import read_tars
 
         return read_tars([Path(source) for source in sources], classes, options, count)
+    from packer.inputs.lists import read_stdin, read_table
+
     if kind == "table":
         return {"": read_table(first, classes, options, count)}
     return {"": read_stdin(sources[0], classes, options, count)}

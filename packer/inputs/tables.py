@@ -16,8 +16,6 @@ from typing import Any
 from packer.errors import ScanError
 from packer.inputs.cells import is_unicode
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
-
 # The first of these that there is, in any case, holds the paths, unless --path-column names another. file_name is that of
 # Hugging Face's metadata.csv, the others are those of Kaggle's and torchvision's users.
 PATH_COLUMNS = ("path", "filepath", "file_path", "image_path", "file_name", "filename", "file", "image")

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING
 from packer.clock import StageClock
 from packer.errors import EngineError, OptionsError, PackError, ScanError, SourceError
 from packer.inputs.class_lists import has_multi_hot, load_classes
-from packer.inputs.labels import as_multi_hot
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.inputs.splits import stores_of
 from packer.options import PackOptions
 from packer.packing.build import Build, release
-from packer.packing.finished import finished_report, has_same_contents, is_as_asked
 from packer.packing.image_sizes import common_size
 from packer.packing.keywords import takes
 from packer.packing.levels import Levels
@@ -210,12 +208,14 @@ def _finished(
         PackError: a store is finished, but of other inputs or options, and --overwrite is not given.
     """
     finished: dict[str, PackReport] = {}
-    if options.update and not (
-        options.resume and all(is_finished(store) for store in stores.values()) and _are_same(parts, stores, options)
-    ):
+    if not options.resume:
+        return finished
+    from packer.packing.finished import finished_report, is_as_asked
+
+    if options.update and not (all(map(is_finished, stores.values())) and _are_same(parts, stores, options)):
         return finished
     for split, store in stores.items():
-        if not options.resume or is_replaced(store):
+        if is_replaced(store):
             break  # splits are announced, and replaced, in their order: the next ones are the old stores
         if is_finished(store) and (not options.overwrite or is_as_asked(parts[split], store, options)):
             finished[split] = finished_report(parts[split], store, options, target)
@@ -224,6 +224,8 @@ def _finished(
 
 def _are_same(parts: dict[str, Inputs], stores: dict[str, Path], options: PackOptions) -> bool:
     """Whether all stores are of these inputs and options, by the bytes of every source: an update would change nothing."""
+    from packer.packing.finished import has_same_contents, is_as_asked
+
     return all(is_as_asked(parts[split], store, options) for split, store in stores.items()) and all(
         has_same_contents(parts[split], store) for split, store in stores.items()
     )
@@ -364,6 +366,8 @@ def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:
     )
     _check_names(parts)
     if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):
+        from packer.inputs.labels import as_multi_hot
+
         for inputs in parts.values():
             if inputs.target_kind == "class":
                 inputs.targets = as_multi_hot(inputs.targets, len(inputs.classes))

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import PackError
-from packer.inputs.lists import STDIN_NAMES
 from packer.inputs.samples import Column, Inputs
-from packer.inputs.scan import belongs
+from packer.inputs.scan import STDIN_NAMES, belongs
 from packer.options import PackOptions
 from packer.store.row_files import EXTRAS
 from packer.text import names_difference, some

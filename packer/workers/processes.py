@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import logging
 import multiprocessing
 import os
 import signal
@@ -148,27 +147,21 @@ def signals_held() -> Iterator[None]:
 
 
 def begin_worker() -> None:
-    """Begin a process that works for this one: SIGINT is for the parent, and Pillow says nothing on stderr."""
+    """Begin a process that works for this one: SIGINT is for the parent, and no warning is shown.
+
+    Those that matter are recorded in samples.jsonl.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:  # what its parent ignores stays so, as in the command
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    silence_pillow()
-
-
-def silence_pillow() -> None:
-    """Keep Pillow's warnings and log off a worker's stderr; warnings that matter are recorded in samples.jsonl."""
     warnings.simplefilter("ignore")
-    log = logging.getLogger("PIL")
-    # a logger without a handler writes to stderr; those of a program that this process was forked from are its own
-    log.addHandler(logging.NullHandler())
-    log.propagate = False
 
 
 def serve(job: Job, pipe: Pipe, in_flight: Marks | None, clock: StageClock) -> None:
     """Be a worker at the end of a pipe or connection: decode and write what it says; the process ends with it."""
-    silence_pillow()
+    warnings.simplefilter("ignore")
     end = _PipeEnd(pipe)
     try:
         worker = job.worker(in_flight, clock)

@@ -58,8 +58,8 @@ class WebFolder:
         return memoryview(self._call(self._read, name, start, stop, most_bytes, answered))
 
     def size(self, name: str) -> int:
-        """Return the bytes of an object, as the server says it."""
-        return int(self._call(self._head, name))
+        """Return the bytes of an object, as the server says it to HEAD, or to GET where it knows no HEAD."""
+        return int(self._call(self._size, name))
 
     def _call(self, *request: Any) -> Any:
         try:
@@ -91,11 +91,20 @@ class WebFolder:
                     break
         return data
 
-    async def _head(self, name: str) -> int:
-        session = await self._files.set_session()
-        async with session.head(self._files.encode_url(f"{self._url}/{name}"), allow_redirects=True) as answer:
+    async def _size(self, name: str) -> int:
+        session, url = await self._files.set_session(), self._files.encode_url(f"{self._url}/{name}")
+        async with session.head(url, allow_redirects=True) as answer:
+            if answer.status not in (http.HTTPStatus.METHOD_NOT_ALLOWED, http.HTTPStatus.NOT_IMPLEMENTED):
+                _check(answer.status)
+                return int(answer.headers["Content-Length"])
+        async with session.get(url, headers={"Accept-Encoding": "identity", "Range": "bytes=0-0"}) as answer:
+            if answer.status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # an empty object has no first byte
+                return 0
             _check(answer.status)
-            return int(answer.headers["Content-Length"])
+            if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+                answer.close()
+                raise NotSupportedError("it answers with all of the object")
+            return int(answer.headers["Content-Range"].rpartition("/")[2])
 
 
 class Bucket:

@@ -36,6 +36,10 @@ _STATUS = re.compile(r"status code: (\d{3})[^:]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 # Answers of 4xx that mean "later".
 _PASSING = ("408", "425", "429")
+# Answers to HEAD of a server that knows only GET (RFC 9110, 15.5.6 and 15.6.2), such as Python's http.server without do_HEAD.
+_NO_HEAD = (405, 501)
+# Of a range that begins behind the object's end, as that of the first byte of an empty object does (RFC 9110, 15.5.17).
+_BEHIND_END = 416
 _METADATA_SERVER = "169.254.169.254"
 _CREDENTIALS = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"
 
@@ -97,7 +101,7 @@ class Objects:
         return self._get(name, 0, None, most_bytes, lambda: None)
 
     def size(self, name: str) -> int:
-        """Return the bytes of an object, as the server says it; raises as `read`."""
+        """Return the bytes of an object, as the server says it to HEAD, or to GET where it knows no HEAD; raises as `read`."""
         return self._retried(name, lambda: self._carrier.size(name))
 
     def _get(
@@ -191,7 +195,17 @@ class _ByObstore:
         return memoryview(next(found.stream(min_chunk_size=most_bytes + 1), b""))
 
     def size(self, name: str) -> int:
-        return int(self._obstore.head(self._store, name)["size"])
+        try:
+            return int(self._obstore.head(self._store, name)["size"])
+        except Exception as e:  # obstore has errors of its own
+            if _status(e) not in _NO_HEAD:
+                raise
+        try:
+            return int(self._obstore.get(self._store, name, options={"range": (0, 1)}).meta["size"])
+        except Exception as e:
+            if _status(e) != _BEHIND_END:
+                raise
+            return 0
 
 
 def _connected(url: str) -> _Carrier:
@@ -213,6 +227,12 @@ def _connected(url: str) -> _Carrier:
         raise
     except Exception as e:
         raise StoreError(f"{url} cannot be opened: {_text(e)}.") from None
+
+
+def _status(error: BaseException) -> int:
+    """Return the status of the answer that an error is about; 0: it names none."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else 0
 
 
 def _text(error: BaseException) -> str:

@@ -57,7 +57,9 @@ class Form:
 
 def main() -> int:
     parser = bench_parser(__doc__, images=None, count=200, size=224, rounds=5, json=None)
-    parser.add_argument("--cpus", type=int, default=available_cpus(), help="of the curve; default: those of this process")
+    parser.add_argument(
+        "--cpus", type=int, default=available_cpus(), help="of the curve; default: those of this process"
+    )
     parser.add_argument("--picture", type=Path, metavar="SVG", help="draw the curve there")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -90,9 +92,7 @@ def forms_of(sources: Sequence[bytes], size: int) -> list[Form]:
         made = [lossy.pack(row, size, size) for row in rows]
         jpegs = [memoryview(one.frame) for one in made]
         worth = [_psnr(one.squared_error, rows.shape[1]) for one in made]
-        forms.append(
-            Form(_name(form), sum(map(len, jpegs)), lambda jpegs=jpegs: _unpacked(jpegs, size, JPEG), worth)
-        )
+        forms.append(Form(_name(form), sum(map(len, jpegs)), lambda jpegs=jpegs: _unpacked(jpegs, size, JPEG), worth))
     crops = round(size / 0.875), size
     forms.append(
         Form("the images, as ImageFolder", sum(map(len, sources)), lambda: [_cropped(data, *crops) for data in sources])

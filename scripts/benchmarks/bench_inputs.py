@@ -1,21 +1,27 @@
 """What bounds packing of other inputs than photographs of 500 x 375: of large ones, of small ones, of very many?
 
-    python -m scripts.benchmarks.bench_inputs large   photographs of 4000 x 3000, with DCT scaling and with --exact
-    python -m scripts.benchmarks.bench_inputs small   60,000 PNGs of 32 x 32 and a tar of them, beside reading and decoding them
-    python -m scripts.benchmarks.bench_inputs icc     photographs of 500 x 375 without ICC profile, with sRGB's, with Display P3's
-    python -m scripts.benchmarks.bench_inputs many    list a million files, then pack 1,000 and all of them: seconds and memory
+    python -m scripts.benchmarks.bench_inputs large     photographs of 4000 x 3000, with DCT scaling and with --exact
+    python -m scripts.benchmarks.bench_inputs small     60,000 PNGs of 32 x 32 and a tar of them, beside reading and decoding them
+    python -m scripts.benchmarks.bench_inputs icc       photographs without ICC profile, with sRGB's, with Display P3's
+    python -m scripts.benchmarks.bench_inputs objects   photographs in S3 on loopback, each answer 30 ms late, and in a folder
+    python -m scripts.benchmarks.bench_inputs many      list a million files, then pack 1,000 and all of them: seconds and memory
 
-large, small and icc run in turns, which one begins moves on by one each run; files are warm in the page cache. Checked: no input
-is rejected; DCT-scaled rows are within 2 levels of exact ones on average. many makes hard links of a few JPEGs of 8 x 8. Its
-memory is the peak of the share (PSS) of anonymous and shared pages, looked at every 10 ms. Linux only.
+Photographs have 500 x 375. All but many run in turns, which one begins moves on by one each run; files are in the page cache.
+Checked: no input is rejected; DCT-scaled rows are within 2 levels of exact ones on average. small: `decode` is Pillow's open and
+load, as any program decodes; `row` makes rows as pack does, and drops them. objects: by the command, from moto's server and from
+a plain one, which run on the same cores. many makes hard links of a few JPEGs of 8 x 8. Its memory is the peak of the share (PSS)
+of anonymous and shared pages, looked at every 10 ms. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import resource
 import statistics
 import struct
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -35,7 +41,8 @@ from packer.pixels.formats.jpeg import profile_segments
 from packer.sources.local import LocalSource
 from reader.format.manifest import PIXELS, read_manifest
 from scripts.benchmarks._bench import BenchError, machine, publish, ratios, spread, table
-from scripts.benchmarks._pack_ways import Job, Task, in_processes, make_rows
+from scripts.benchmarks._pack_ways import Job, Task, command_environment, in_processes, make_rows
+from scripts.benchmarks._s3_server import KEYS, SERVERS, Server, serving
 from scripts.benchmarks.arguments import bench_parser
 from scripts.benchmarks.bench_pack import SCALED_LEVELS, seen, watched_pack
 from scripts.benchmarks.timing import in_turns, seconds, timed
@@ -50,7 +57,9 @@ LINKS, FOLDER_FILES = 50_000, 1000
 SRGB = ((0.4361, 0.2225, 0.0139), (0.3851, 0.7169, 0.0971), (0.1431, 0.0606, 0.7141))
 P3 = ((0.5151, 0.2412, -0.0011), (0.2919, 0.6922, 0.0419), (0.1572, 0.0666, 0.7841))
 PROFILE_BYTES = 3144
-COUNTS = {"large": 24, "icc": 2000, "small": 60_000, "many": 1_000_000}
+COUNTS = {"large": 24, "icc": 2000, "objects": 2000, "small": 60_000, "many": 1_000_000}
+# Of a bucket in the region of the machine.
+LATENCY_SECONDS = 0.03
 
 
 def main() -> int:
@@ -102,7 +111,7 @@ def large(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
 
 
 def small(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
-    """Pack small PNGs, and a tar of them, beside reading them, and reading and decoding them, in as many processes."""
+    """Pack small PNGs, and a tar of them, beside reading them, and decoding them, in as many processes."""
     images = drawn(work / "images", count, SMALL, "png")
     inputs = scan(images)[""]
     paths = [images / name for name in inputs.paths]
@@ -113,6 +122,7 @@ def small(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     ways = {
         "read": lambda: in_processes(job, read_alone) and {},
         "row": lambda: in_processes(job, make_rows) and {},
+        "decode": lambda: in_processes(job, decode_by_pillow) and {},
         "tar": lambda: pack(archive, work / "tar", SMALL[0], workers),
         "pack": lambda: pack(images, work / "pack", SMALL[0], workers),
     }
@@ -138,6 +148,32 @@ def icc(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     if counted != {"plain": 0, "srgb": 0, "p3": count, "converted": count}:
         raise BenchError(f"images with another profile were counted as {counted}.")
     return rates(found, given, ours="plain")
+
+
+def objects(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
+    """Pack the same photographs from a folder and from object storage by the command, in turns."""
+    images = drawn(work / "photos", count, DRAWN[::-1], "jpg")
+    with contextlib.ExitStack() as running:
+        servers = {name: running.enter_context(serving(name, images, LATENCY_SECONDS)) for name in SERVERS}
+        ways = {"folder": partial(pack_by_command, str(images), work / "out-folder", workers, None)} | {
+            name: partial(pack_by_command, f"s3://{images.name}", work / f"out-{name}", workers, server)
+            for name, server in servers.items()
+        }
+        found = in_turns(ways, runs, untimed=1)
+    if len({read_manifest(work / f"out-{name}").files[PIXELS].digest for name in ways}) > 1:
+        raise BenchError("the rows of objects are not those of the folder.")
+    lines = [["", "seconds", "CPU s of pack", "CPU s of server", "seconds: folder/it", "CPU s: folder/it"]]
+    report: dict[str, Any] = {}
+    folder = [*zip(*found["folder"], strict=True)]
+    for name, turns in found.items():
+        taken = [*zip(*turns, strict=True)]
+        figures = [spread(values, 2) for values in taken]
+        figures += [ratios(*pair) for pair in zip(folder[:2], taken, strict=False)]
+        lines.append([name, *(f"{figure['median']:.2f}" for figure in figures)])
+        names = ("seconds", "cpu_seconds", "server_cpu_seconds", "folder/seconds", "folder/cpu_seconds")
+        report[name] = dict(zip(names, figures, strict=True))
+    print(table(lines))
+    return report
 
 
 def many(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
@@ -168,7 +204,7 @@ def many(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     return report
 
 
-KINDS = {"large": large, "small": small, "icc": icc, "many": many}
+KINDS = {"large": large, "small": small, "icc": icc, "objects": objects, "many": many}
 
 
 # -- running
@@ -179,12 +215,52 @@ def read_alone(job: Job) -> Task:
     return lambda i: LocalSource(str(job.paths[i])).read() and None
 
 
+def decode_by_pillow(job: Job) -> Task:
+    """Return what decodes file i as any program would: Pillow's open and load."""
+
+    def decode(i: int) -> None:
+        with Image.open(job.paths[i]) as image:
+            image.load()
+
+    return decode
+
+
 def pack(images: Path, out: Path, size: int, workers: int, **options: Any) -> dict[str, Any]:
     """Pack from this process; returns the profile."""
     report = packer.pack(images, out, size=size, workers=workers, max_rejects=0, overwrite=out.exists(), **options)
     if report.rejected:
         raise BenchError(f"{report.rejected} inputs were rejected: {report.reasons}")
     return report.profile
+
+
+def pack_by_command(images: str, out: Path, workers: int, server: Server | None) -> tuple[float, float, float]:
+    """Pack by the command; returns seconds, its CPU seconds, and those of the server."""
+    words = [
+        sys.executable,
+        "-m",
+        "packer",
+        images,
+        str(out),
+        "--size",
+        "224",
+        "--workers",
+        str(workers),
+        "--max-rejects",
+        "0",
+    ]
+    words += ["--overwrite"] * out.exists()
+    environment = command_environment() | (KEYS | {"AWS_ENDPOINT_URL": server.url} if server else {})
+    served, used = server.cpu_seconds() if server else 0.0, children_seconds()
+    done, taken = timed(lambda: subprocess.run(words, capture_output=True, text=True, env=environment))
+    if done.returncode:
+        raise BenchError(f"pack ended with exit code {done.returncode}: {done.stderr.strip()}")
+    return taken, children_seconds() - used, (server.cpu_seconds() if server else 0.0) - served
+
+
+def children_seconds() -> float:
+    """Return the CPU time of the processes that this one has waited for, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def rates_in_turns(

@@ -107,7 +107,9 @@ def measure(work: Path, options: Namespace) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "rounds": options.rounds,
         "rows_per_second": described,
-        "psnr_db": compared(out, work / "images", {name: photo.path for name, photo in names.items()}, half, options.picture),
+        "psnr_db": compared(
+            out, work / "images", {name: photo.path for name, photo in names.items()}, half, options.picture
+        ),
     }
 
 
@@ -155,7 +157,9 @@ def check_crops(out: Path, side: int) -> None:
         raise BenchError(f"crops of the level are {apart:g} apart from antialiased resizing of it, expected 1 at most.")
 
 
-def compared(out: Path, images: Path, originals: dict[str, Path], side: int, picture: Path | None) -> dict[str, float | None]:
+def compared(
+    out: Path, images: Path, originals: dict[str, Path], side: int, picture: Path | None
+) -> dict[str, float | None]:
     """Return the PSNR of each kind of pixels against the source resized once, over the first photographs together."""
     data, level = MemmapDataset(out, as_tuple=False), MemmapDataset(out / "levels" / "2", as_tuple=False)
     paths = [path for path, _ in data.samples]

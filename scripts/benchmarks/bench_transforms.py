@@ -88,7 +88,10 @@ def main() -> int:
     drawn = [] if options.first_table else [measure_pair(pair, *given) for pair in pairs(v2, options.size)]
     if drawn:
         print(table([TITLES, *map(line_of_pair, drawn)]))
-    shape = {name: getattr(options, name) for name in ("batch_size", "row", "size", "rounds", "threads", "device", "cpu_time")}
+    shape = {
+        name: getattr(options, name)
+        for name in ("batch_size", "row", "size", "rounds", "threads", "device", "cpu_time")
+    }
     about = machine(Path(tempfile.gettempdir()))
     publish(
         {"benchmark": "bench_transforms", **shape, "machine": about, "transforms": results, "drawn": drawn},

@@ -21,6 +21,7 @@ _PIECE = bytes(1 << 20)
 class RangeServer(http.server.ThreadingHTTPServer):
     """Serves `root`.
 
+    head_status: what HEAD is answered with instead, None: with the size.
     most_under_way: requests that were answered at once.
     asked: how often each byte span of a file was asked for, by (name, start, stop); all of a file is (name, 0, size).
     trouble: called with the name and the number of requests so far; says what goes wrong, None: nothing.
@@ -39,6 +40,7 @@ class RangeServer(http.server.ThreadingHTTPServer):
         self.trouble: Callable[[str, int], Trouble] = lambda name, count: None
         self.is_ready: Callable[[str, int, int], bool] = lambda name, start, stop: True
         self.was_late = False
+        self.head_status: int | None = None
         self.delay_seconds = 0.0
         self.under_way = self.most_under_way = self.endless_bytes = 0
         self.is_silent, self.ends = threading.Event(), threading.Event()
@@ -69,7 +71,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         """Answer without the bytes, uncounted."""
         path = self.server.root / self.path.lstrip("/")
-        self.send_response(200 if path.is_file() else 404)
+        self.send_response(self.server.head_status or (200 if path.is_file() else 404))
         self.send_header("Content-Length", str(path.stat().st_size if path.is_file() else 0))
         self.end_headers()
 

@@ -139,6 +139,21 @@ def test_a_fetcher_has_the_library_that_is_there(range_server: RangeServer, tmp_
     store.close()
 
 
+@pytest.mark.parametrize("status", [405, 501])
+def test_a_server_without_head_is_asked_for_the_first_byte(
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path, status: int
+) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "pixels").symlink_to(many_blocks / PIXELS)
+    range_server.root, range_server.head_status = tmp_path, status
+    found = Objects(range_server.url)
+    assert found.size("pixels") == (many_blocks / PIXELS).stat().st_size
+    assert found.size("empty") == 0
+    assert [span for span in range_server.asked.elements() if span[0] == "pixels"] == [("pixels", 0, 1)]
+    with pytest.raises(MissingObjectError, match="none does not exist"):
+        found.size("none")
+
+
 # -- a server of S3 that fails
 
 

@@ -6,6 +6,7 @@ What the libraries behind the formats do of themselves, turning a picture above 
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _ORIENTATION = 0x0112
+# A logger without a handler writes to stderr; those of a program that a worker was forked from are its own.
+_NO_LOG = logging.NullHandler()
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,15 @@ class Orientation:
 
 
 def lift_limits() -> None:
-    """Have Pillow open pictures of any size in this process, a worker's: their size is checked before they are decoded."""
+    """Have Pillow open pictures of any size in this process, a worker's, and log nothing on its stderr.
+
+    Their size is checked before they are decoded.
+    """
     Image.MAX_IMAGE_PIXELS = None
     ImageFile.LOAD_TRUNCATED_IMAGES = False
+    log = logging.getLogger("PIL")
+    log.addHandler(_NO_LOG)
+    log.propagate = False
 
 
 def open_image(data: bytes) -> Image.Image:
