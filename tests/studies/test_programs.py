@@ -18,7 +18,7 @@ from PIL import Image
 from packer import pack
 from scripts.studies.programs._boxes import make_boxes
 from scripts.studies.programs._edits import EditError, Edits, edit, script_counts
-from scripts.studies.programs._programs import PROGRAMS, Program, changed_lines
+from scripts.studies.programs._programs import PROGRAMS, Program
 from scripts.studies.programs._turns import ProgramFailed, Runner, apart, compare, epochs_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the studies are for Linux")
@@ -78,22 +78,23 @@ def lacking(program: Program) -> list[str]:
 )
 @pytest.mark.parametrize(("program", "way"), WAYS, ids=[f"{program.name}-{way}" for program, way in WAYS])
 def test_a_program_on_a_store_learns_what_it_learned_on_files(
-    program: Program, way: str, images: Path, run_here: Run
+    program: Program, way: str, images: Path, run_here: Run, tmp_path: Path
 ) -> None:
     torchvision_or_skip()
     if missing := lacking(program):
         pytest.skip(f"not installed: {', '.join(missing)}")
     root, words = images / program.data, [*WORDS, "--size", min(program.size, 32)]
+    ours = program.write_ways(tmp_path)[way]
     if way == "loader":
         # another order of rows: the same but for the scatter of seeds
         losses = [
             [run_here(path, root / folder, *words, "--seed", seed)[-1]["val_loss"] for seed in range(3)]
-            for path, folder in ((program.original, "images"), (program.ways()[way], "packed"))
+            for path, folder in ((program.original, "images"), (ours, "packed"))
         ]
         assert (apart(*losses) or 0) <= 4
         return
     before = run_here(program.original, root / "images", *words)
-    after = run_here(program.ways()[way], root / "packed", *words)
+    after = run_here(ours, root / "packed", *words)
     assert [line["epoch"] for line in after] == [line["epoch"] for line in before] == [0, 1]
     # the same weights to begin with; the pixels differ by the decoder's levels, the crops by what is drawn
     assert after[0]["loss"] == pytest.approx(before[0]["loss"], rel=0.25)
@@ -102,8 +103,8 @@ def test_a_program_on_a_store_learns_what_it_learned_on_files(
 
 @pytest.mark.parametrize(("program", "way"), WAYS, ids=[f"{program.name}-{way}" for program, way in WAYS])
 def test_nine_lines_or_fewer_change_unless_the_table_says_why(program: Program, way: str) -> None:
-    before, after = program.original.read_text("utf-8"), program.ways()[way].read_text("utf-8")
-    removed, added = changed_lines(before, after)
+    compile(program.ways()[way], f"{program.name}/{way}", "exec")
+    removed, added = program.changed_lines(way)
     assert removed + added > 0
     assert removed + added <= 9 or program.note
 

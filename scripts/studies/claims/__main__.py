@@ -98,7 +98,7 @@ def measure(module: ModuleType, options: argparse.Namespace, path: Path) -> None
     except Exception:
         traceback.print_exc()
         sys.exit(1)
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="ascii")
+    path.write_text(json.dumps(report) + "\n", encoding="ascii")
 
 
 # -- showing

@@ -6,11 +6,11 @@
     python -m scripts.studies.programs --redraw             table and picture again from the figures in --out
 
 A program is a folder beside this file: original.py has the structure of one that others published, with its transforms, its
-samplers, its loop and its evaluation; dataset.py is the same with MemmapDataset, and loader.py with MemmapLoader. Its model is
-a linear layer on a grid of means: the seconds of an epoch are those of loading. Images are those of --images, class folders,
-of which every fourth is evaluated on; or drawn ones. They are packed once, as the README says: --fit none --max-size 512.
-Programs that detect read drawn images with boxes, packed with --fit none. FFCV's program needs its own files and CUDA: it is
-among the edits below alone.
+samplers, its loop and its evaluation; dataset.ed and loader.ed, as `diff -e` writes them, change it to read by MemmapDataset
+and by MemmapLoader. Its model is a linear layer on a grid of means: the seconds of an epoch are those of loading. Images are
+those of --images, class folders, of which every fourth is evaluated on; or drawn ones. They are packed once, as the README says:
+--fit none --max-size 512. Programs that detect read drawn images with boxes, packed with --fit none. FFCV's program needs its own
+files and CUDA: it is among the edits below alone.
 
 For each of --seeds seeds both run, the order changing. Losses: of the evaluation after the last epoch, or of training where the
 program has no evaluation; two programs learn the same where the means are within three standard errors. Seconds: of all
@@ -45,7 +45,7 @@ from scripts.studies.peers._environment import NotInstalled
 from scripts.studies.programs._boxes import make_boxes
 from scripts.studies.programs._edits import EditError, Edits
 from scripts.studies.programs._environment import python_with, versions_of
-from scripts.studies.programs._programs import PROGRAMS, Program, changed_lines
+from scripts.studies.programs._programs import PROGRAMS, Program
 from scripts.studies.programs._turns import Runner, compare
 
 # Every fourth image is evaluated on.
@@ -150,14 +150,13 @@ def measure(program: Program, options: argparse.Namespace) -> dict[str, Any]:
         )
     except NotInstalled as e:
         return report | {"lacks": str(e)}
-    programs = {"original": program.original, **program.ways()}
+    programs = {"original": program.original, **program.write_ways(options.work / "programs")}
     folder = options.work / program.data / "images"
     data = {name: folder if name == "original" else packed_of(folder) for name in programs}
     with Runner([*programs.values()], python=python) as runner:
         found = compare(runner, programs, data, range(options.seeds), words)
-    before = program.original.read_text(encoding="utf-8")
-    for way, path in program.ways().items():
-        report["ways"][way] = {"lines": changed_lines(before, path.read_text(encoding="utf-8"))} | found[way]
+    for way in program.ways():
+        report["ways"][way] = {"lines": program.changed_lines(way)} | found[way]
     shown = {"images": options.count, "words": " ".join(map(str, words)), "seeds": options.seeds}
     return report | shown | {"versions": versions_of(python, program.needs), "load_after": round(os.getloadavg()[0], 2)}
 

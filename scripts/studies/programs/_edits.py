@@ -1,6 +1,7 @@
-"""Our edits of programs that live in repositories only: kept as ed scripts, which hold line numbers and our own lines alone.
+"""Our edits of programs, kept as ed scripts, which hold line numbers and our own lines alone.
 
-Applied to a copy of a checkout that the caller names, of the commit that the edits are made for. Downloads nothing.
+Those of programs that live in repositories are applied to a copy of a checkout that the caller names, of the commit that they are
+made for. Downloads nothing.
 """
 
 from __future__ import annotations

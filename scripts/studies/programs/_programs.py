@@ -7,8 +7,10 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.studies.programs._edits import edit
+
 HERE = Path(__file__).resolve().parent
-ORIGINAL, WAYS = "original.py", ("dataset", "loader")
+_WAYS = ("dataset", "loader")
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,26 @@ class Program:
     @property
     def original(self) -> Path:
         """The program as it is without a store."""
-        return HERE / self.name / ORIGINAL
+        return HERE / self.name / "original.py"
 
-    def ways(self) -> dict[str, Path]:
-        """Return the same program on a store, by what it reads with: dataset, loader."""
-        return {way: path for way in WAYS if (path := HERE / self.name / f"{way}.py").exists()}
+    def ways(self) -> dict[str, str]:
+        """Return the text of the same program on a store, by what it reads with: dataset, loader."""
+        before = self.original.read_text(encoding="utf-8")
+        scripts = {way: self.original.with_name(f"{way}.ed") for way in _WAYS}
+        return {way: edit(before, path.read_text(encoding="utf-8")) for way, path in scripts.items() if path.exists()}
+
+    def write_ways(self, folder: Path) -> dict[str, Path]:
+        """Write the versions on a store to FOLDER/NAME, where they can be run; returns their paths by way."""
+        paths = {}
+        for way, text in self.ways().items():
+            paths[way] = folder / self.name / f"{way}.py"
+            paths[way].parent.mkdir(parents=True, exist_ok=True)
+            paths[way].write_text(text, encoding="utf-8")
+        return paths
+
+    def changed_lines(self, way: str) -> tuple[int, int]:
+        """Count the lines that the program loses and gains on a store."""
+        return changed_lines(self.original.read_text(encoding="utf-8"), self.ways()[way])
 
     def lacking(self) -> list[str]:
         """Name the packages that are not installed."""

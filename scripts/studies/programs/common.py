@@ -1,6 +1,7 @@
 """What the programs of this study share: their options, a model that takes no time, and the line that they print an epoch.
 
-A program is a folder: original.py has the structure of a program that others published, ours.py is the same program on a store.
+A program is a folder: original.py has the structure of one that others published; dataset.ed and loader.ed are the lines that
+change when it reads a store.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scripts import ROOT
 from scripts.studies.programs._edits import Edits
-from scripts.studies.programs._programs import PROGRAMS, Program, changed_lines, diff
+from scripts.studies.programs._programs import PROGRAMS, Program, diff
 
 # Page of docs/how-to/frameworks -> the programs whose diffs it shows.
 PAGES = {
@@ -63,7 +63,7 @@ def counted(program: Program, way: str) -> str:
     """Count the lines that one way changes: 9 (-4 +5); nothing where it is not there."""
     if way not in program.ways():
         return ""
-    removed, added = changed_lines(*(path.read_text("utf-8") for path in (program.original, program.ways()[way])))
+    removed, added = program.changed_lines(way)
     return f"{removed + added} (-{removed} +{added})"
 
 
@@ -76,9 +76,8 @@ def section(name: str) -> str:
     program = PROGRAMS[name]
     before = program.original.read_text(encoding="utf-8")
     parts = []
-    for way, path in program.ways().items():
-        after = path.read_text(encoding="utf-8")
-        head = f"### {program.title}: {_NAMES[way]}, {sum(changed_lines(before, after))} lines"
+    for way, after in program.ways().items():
+        head = f"### {program.title}: {_NAMES[way]}, {sum(program.changed_lines(way))} lines"
         lines = (line for line in diff(before, after, context=1) if not line.startswith("@@"))
         parts.append("\n".join([head, "", "```diff", *(line or " " for line in lines), "```"]))
     return "\n\n".join(parts)
