@@ -32,14 +32,14 @@ class TextEncoder(nn.Module):
     def __init__(self, length: int, width: int, layers: int) -> None:
         super().__init__()
         self.bytes = nn.Embedding(257, width)
-        self.places = nn.Parameter(torch.randn(length, width) * 0.02)
+        self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         # the first byte counts in any case, so that an empty text has a mean
         is_there = torch.cat([torch.ones_like(tokens[:, :1]), tokens[:, 1:]], dim=1).bool()
-        found = self.layers(self.bytes(tokens) + self.places, src_key_padding_mask=~is_there)
+        found = self.layers(self.bytes(tokens) + self.positions, src_key_padding_mask=~is_there)
         return (found * is_there[..., None]).sum(1) / is_there.sum(1, keepdim=True)
 
 

@@ -90,7 +90,7 @@ def option_row(option: click.Option, context: click.Context) -> str:
     """Return the row of an option: how it is given, its default, what it does."""
     record = option.get_help_record(context)
     assert record
-    said = re.sub(r"\s*\[(default: [^]]*|required)\]", "", option.help or "")
+    text = re.sub(r"\s*\[(default: [^]]*|required)\]", "", option.help or "")
     named = re.search(r"\[default: ([^]]*)\]", option.help or "")
     if option.is_flag:
         default = "off"
@@ -98,7 +98,7 @@ def option_row(option: click.Option, context: click.Context) -> str:
         default = f"`{option.default}`"
     else:
         default = "required" if option.required else (named[1] if named else "")
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{record[0]}`", default, said)) + " |"
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{record[0]}`", default, text)) + " |"
 
 
 # -- Python
@@ -128,8 +128,8 @@ def call(name: str, thing: Any) -> str:
     """Return how a name is called, without types: `pack(images, out, *, size=None, ...)`."""
     parameters = inspect.signature(thing).parameters.values()
     bare = [p.replace(annotation=p.empty) for p in parameters if p.kind is not p.VAR_KEYWORD]
-    said = re.sub(r"<factory>|<function .*? at 0x\w+>", "...", str(inspect.Signature(bare)))
-    return textwrap.fill(f"{name}{said}", _WIDTH, subsequent_indent="    ", break_long_words=False)
+    text = re.sub(r"<factory>|<function .*? at 0x\w+>", "...", str(inspect.Signature(bare)))
+    return textwrap.fill(f"{name}{text}", _WIDTH, subsequent_indent="    ", break_long_words=False)
 
 
 def methods_of(thing: Any) -> Iterator[str]:

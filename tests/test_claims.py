@@ -253,8 +253,8 @@ def test_the_reference_lists_every_claim() -> None:
 def test_the_reference_tells_the_randomness_that_was_measured() -> None:
     text = (DOCS / "explanation" / "shuffling.md").read_text(encoding="utf-8")
     table = text[text.index("\n| order | window in memory |") :].split("\n\n")[0].splitlines()[3:]
-    told = [[float(cell) for cell in line.split("|")[3:7]] for line in table]
-    assert told == [
+    documented = [[float(cell) for cell in line.split("|")[3:7]] for line in table]
+    assert documented == [
         [
             round(found["neighbours"], 2),
             round(found["displacement"], 2),

@@ -172,10 +172,10 @@ def test_the_reference_names_every_argument(page: str, thing: Any) -> None:
 
 def test_the_reference_tells_the_loaders_defaults() -> None:
     rows = rows_of_table((PYTHON / "loader.md").read_text(encoding="utf-8"))
-    told = {name: cells[1] for cells in rows for name in re.findall(r"`(\w+)`", cells[0])}
+    documented = {name: cells[1] for cells in rows for name in re.findall(r"`(\w+)`", cells[0])}
     parameters = inspect.signature(reader.MemmapLoader).parameters
     own = {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    assert told == {name: f'"{value}"' if isinstance(value, str) else str(value) for name, value in own.items()}
+    assert documented == {name: f'"{value}"' if isinstance(value, str) else str(value) for name, value in own.items()}
 
 
 @pytest.mark.parametrize("record", [PackReport, Progress])
@@ -185,8 +185,8 @@ def test_the_reference_names_every_field_of_reports(record: Any) -> None:
 
 
 def test_the_reference_lists_the_fields_of_a_batch() -> None:
-    told = [cells[0].strip("`") for cells in rows_of_table(section(PYTHON / "stores.md", "## `ImageBatch`"))][1:]
-    assert told == [*(f.name for f in dataclasses.fields(reader.ImageBatch)), "images"]
+    documented = [cells[0].strip("`") for cells in rows_of_table(section(PYTHON / "stores.md", "## `ImageBatch`"))][1:]
+    assert documented == [*(f.name for f in dataclasses.fields(reader.ImageBatch)), "images"]
 
 
 # -- examples
@@ -302,21 +302,21 @@ def test_the_format_page_has_the_current_version_and_every_key() -> None:
     table = rows_of_table(section(FORMAT, "### The head, in its order"))[1:]
     assert list(head) == [key for cells in table for key in re.findall(r"`(\w+)`", cells[0])]
     labels = read_manifest(ROOT / "tests" / "golden" / "v1.1").labels.keys() - {"later"}
-    told = [
+    documented = [
         key
         for cells in rows_of_table(section(FORMAT, "### labels (1.1)"))[1:]
         for key in re.findall(r"`(\w+)`", cells[0])
     ]
     labels |= read_manifest(ROOT / "tests" / "golden" / "texts").labels.keys()
-    assert sorted({*labels, "unknown"}) == sorted(told)
+    assert sorted({*labels, "unknown"}) == sorted(documented)
 
 
 def test_the_format_page_has_every_key_of_a_sample_and_of_the_journal(folder_with_data: Path) -> None:
     from packer.store.blocks import Result
     from reader.format.manifest import read_json_lines
 
-    told = section(FORMAT, "## samples.jsonl and rejected.jsonl")
+    documented = section(FORMAT, "## samples.jsonl and rejected.jsonl")
     found = {key for line in read_json_lines(folder_with_data / "out" / "samples.jsonl") for key in line}
-    assert [key for key in sorted(found) if f"`{key}`" not in told] == []
+    assert [key for key in sorted(found) if f"`{key}`" not in documented] == []
     journal = section(FORMAT, "### The journal")
     assert [f.name for f in dataclasses.fields(Result) if f"`{f.name}`" not in journal] == []

@@ -116,16 +116,16 @@ def test_train_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
         return torch.load(tmp_path / name)["model"]
 
     words = ["--device", "cpu", "--batch-size", "27", "--epochs", "2", "--checkpoint"]
-    assert example("train", shared_store, *words, tmp_path / "whole.pt") == 0
+    assert example("train", shared_store, *words, tmp_path / "full.pt") == 0
     assert len(epochs(capsys.readouterr().out)) == 2
     # 3 steps an epoch: the second run begins inside the first epoch and ends inside the second one
     for _ in range(3):
         assert example("train", shared_store, *words, tmp_path / "parts.pt", "--steps", 2) == 0
     out = capsys.readouterr().out
     assert re.findall(r"stopped (\d) steps before its end", out) == ["1", "2"]
-    whole, parts = weights("whole.pt"), weights("parts.pt")
-    assert [name for name in whole if not torch.equal(whole[name], parts[name])] == []
-    assert sorted(p.name for p in tmp_path.glob("*.pt*")) == ["parts.pt", "whole.pt"]
+    full, parts = weights("full.pt"), weights("parts.pt")
+    assert [name for name in full if not torch.equal(full[name], parts[name])] == []
+    assert sorted(p.name for p in tmp_path.glob("*.pt*")) == ["parts.pt", "full.pt"]
 
 
 def test_train_compiles_and_computes_in_bfloat16(
@@ -169,18 +169,18 @@ def test_export_wants_the_checkpoint_that_it_is_given(
 
 
 @pytest.fixture(scope="session")
-def whole_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uncropped_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store as the README packs it: 45 rows with sizes of their own in 3 classes."""
     from packer import pack
 
-    root = tmp_path_factory.mktemp("whole")
+    root = tmp_path_factory.mktemp("full")
     pack(make_tree(root / "images", each=15), root / "out", fit="none", max_size=512, workers=1)
     return root / "out"
 
 
 @pytest.mark.parametrize("name", ["train", "ddp", "lightning_datamodule", "export", "profile_loader"])
 def test_an_example_runs_on_what_the_readme_packs(
-    name: str, whole_images: Path, tmp_path: Path, example: Example, monkeypatch: pytest.MonkeyPatch
+    name: str, uncropped_images: Path, tmp_path: Path, example: Example, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = {"lightning_datamodule": "lightning", "profile_loader": "matplotlib", "ddp": "torch.distributed"}
     pytest.importorskip(needed.get(name, "torch"))
@@ -198,7 +198,7 @@ def test_an_example_runs_on_what_the_readme_packs(
         ranks = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         for variable, value in ranks.items():
             monkeypatch.setenv(variable, str(value))
-    assert example(name, whole_images, *words[name]) == 0
+    assert example(name, uncropped_images, *words[name]) == 0
 
 
 def test_profile_writes_a_trace_and_a_picture_and_tells_the_command_of_nsys(
@@ -274,8 +274,8 @@ def test_the_notebook_packs_shows_and_trains(tmp_path: Path, monkeypatch: pytest
     shown = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
     assert shown.count("<progress ") == 2
     assert shown.count("data:image/png;base64,") == 24
-    said = "".join(output.get("text", "") for output in outputs)
-    assert re.search(r"24 rows, 0 rejected.*\nloss \d\.\d\d -> .*\n\d of 6 held-out images right", said)
+    printed = "".join(output.get("text", "") for output in outputs)
+    assert re.search(r"24 rows, 0 rejected.*\nloss \d\.\d\d -> .*\n\d of 6 held-out images right", printed)
 
 
 @pytest.mark.slow

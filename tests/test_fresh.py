@@ -55,10 +55,10 @@ def test_the_lines_of_a_command_begin_its_stages(fresh: ModuleType, tmp_path: Pa
 
 def test_the_stages_of_quickstart_are_what_it_says(fresh: ModuleType) -> None:
     stages = importlib.import_module("scripts.benchmarks.first_batch").QUICKSTART
-    said = (ROOT / "scripts" / "setup.sh").read_text() + (ROOT / "scripts" / "quickstart").read_text()
+    scripts = (ROOT / "scripts" / "setup.sh").read_text() + (ROOT / "scripts" / "quickstart").read_text()
     for start in stages:
         words = start.removeprefix("$ ")
-        assert (f'say "{words}' in said) if words == start else (f"run {words}" in said), start
+        assert (f'say "{words}' in scripts) if words == start else (f"run {words}" in scripts), start
 
 
 @pytest.mark.parametrize("script", ["scripts.benchmarks.first_batch", "scripts.release_check"])

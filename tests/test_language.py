@@ -51,7 +51,7 @@ def test_docstrings_help_and_messages_use_plain_words(path: Path) -> None:
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
     # a name, such as a key of JSON, is not prose
-    assert [said for text in texts if not text.isidentifier() for said in found(CODE.sub("", text))] == []
+    assert [sentence for text in texts if not text.isidentifier() for sentence in found(CODE.sub("", text))] == []
 
 
 def test_the_list_finds_what_it_lists() -> None:

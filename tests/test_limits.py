@@ -39,8 +39,8 @@ def test_an_interrupted_pack_is_resumed_with_another_limit(images: Path, tmp_pat
     interrupted(pack, images, tmp_path / "out", size=32, workers=1, max_pixels=LARGE, inputs=12)
     report = pack(images, tmp_path / "out", size=32, workers=1, resume=True, timeout=40)
     assert (report.rows, report.rejected, report.resumed_from > 0) == (25, 0, True)
-    pack(images, tmp_path / "whole", size=32, workers=1)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    pack(images, tmp_path / "reference", size=32, workers=1)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
 def test_what_was_rejected_for_its_size_is_tried_again_under_a_larger_limit(images: Path, tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_what_was_rejected_for_its_size_is_tried_again_under_a_larger_limit(imag
     interrupted(pack, images, tmp_path / "out", size=32, workers=1, max_pixels=LARGE, inputs=12)
     report = pack(images, tmp_path / "out", size=32, workers=1, resume=True)
     assert (report.rows, report.rejected, report.changed) == (24, 0, "")
-    pack(images, tmp_path / "whole", size=32, workers=1)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    pack(images, tmp_path / "reference", size=32, workers=1)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
 def test_a_finished_store_is_the_asked_one_whatever_its_limit(images: Path, tmp_path: Path) -> None:

@@ -134,9 +134,9 @@ def test_a_file_system_without_locks_is_not_taken_for_another_pack(
     monkeypatch.setattr(lock, "take_lock", refuse)
     with pytest.raises(
         PackError, match=rf"lock cannot be locked: .* \({errno.errorcode[number]}\)\. OUT needs"
-    ) as told:
+    ) as caught:
         Lock(tmp_path)
-    assert not isinstance(told.value, LockedError)
+    assert not isinstance(caught.value, LockedError)
 
 
 def test_workers_on_nodes_share_a_lock_on_the_rows_before_they_write(tmp_path: Path) -> None:

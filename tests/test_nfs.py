@@ -42,14 +42,14 @@ def test_other_bytes_and_other_exit_codes_end_the_trials(
     nfs: ModuleType, shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nfs, "_SEEN_SECONDS", 0)
-    for name in ("whole", "other"):
+    for name in ("reference", "other"):
         shutil.copytree(shared_store, tmp_path / name)
-    place = nfs.Place(tmp_path, tmp_path, tmp_path, tmp_path)
-    place.check_bytes(tmp_path / "other", "a copy")
+    mounts = nfs.Mounts(tmp_path, tmp_path, tmp_path, tmp_path)
+    mounts.check_bytes(tmp_path / "other", "a copy")
     with open(tmp_path / "other/samples.jsonl", "ab") as file:
         file.write(b"{}\n")
     with pytest.raises(nfs.TrialError, match=r"a copy: samples\.jsonl differ from a local pack's"):
-        place.check_bytes(tmp_path / "other", "a copy")
+        mounts.check_bytes(tmp_path / "other", "a copy")
     done = subprocess.CompletedProcess([], 1, stdout="", stderr="pack: no.\n")
     with pytest.raises(nfs.TrialError, match=r"a pack: exit code 1, expected 0: pack: no\."):
         nfs.expect(done, 0, "a pack")

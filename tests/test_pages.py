@@ -100,13 +100,13 @@ def sentences() -> str:
         text
         for path in SOURCES
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if (text := told(node))
+        if (text := literal_text(node))
     )
 
 
-def told(node: ast.AST) -> str:
+def literal_text(node: ast.AST) -> str:
     if isinstance(node, ast.JoinedStr):
-        return "".join(told(value) if isinstance(value, ast.Constant) else "..." for value in node.values)
+        return "".join(literal_text(value) if isinstance(value, ast.Constant) else "..." for value in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 

@@ -123,7 +123,7 @@ def test_system_packages_are_left_alone_where_that_was_asked(peers: Any, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("talk", "told"),
+    ("talk", "reason"),
     [
         (
             "Collecting x\nERROR: No matching distribution found for x\n\n",
@@ -134,9 +134,9 @@ def test_system_packages_are_left_alone_where_that_was_asked(peers: Any, monkeyp
         ("", "it ended without a word"),
     ],
 )
-def test_the_reason_is_the_last_error_of_a_log(talk: str, told: str, peers: Any, tmp_path: Path) -> None:
+def test_the_reason_is_the_last_error_of_a_log(talk: str, reason: str, peers: Any, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(talk)
-    assert peers("_environment").last_error(tmp_path / "log") == told
+    assert peers("_environment").last_error(tmp_path / "log") == reason
 
 
 def job_of(peers: Any, store: Path, folder: Path, pixels: str, size: int = 16) -> Any:

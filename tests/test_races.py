@@ -28,11 +28,11 @@ from reader import store as stores
 
 
 @pytest.fixture
-def whole(images: Path, tmp_path: Path) -> dict[str, bytes]:
+def reference(images: Path, tmp_path: Path) -> dict[str, bytes]:
     """The bytes that every pack of `images` must end with."""
-    pack(images, tmp_path / "whole", size=32)
-    content = store_bytes(tmp_path / "whole")
-    shutil.rmtree(tmp_path / "whole")
+    pack(images, tmp_path / "reference", size=32)
+    content = store_bytes(tmp_path / "reference")
+    shutil.rmtree(tmp_path / "reference")
     return content
 
 
@@ -48,7 +48,7 @@ def _command(images: Path, out: Path, *options: str) -> subprocess.CompletedProc
 def test_a_pack_that_comes_while_another_ends_leaves_its_store_whole(
     images: Path,
     tmp_path: Path,
-    whole: dict[str, bytes],
+    reference: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
     moment: str,
     replaces: bool,
@@ -70,7 +70,7 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_whole(
 
     monkeypatch.setattr(module, moment, late)
     pack(images, out, size=32, overwrite=replaces)
-    assert store_bytes(out) == whole
+    assert store_bytes(out) == reference
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "out"]
     (error,) = errors
     assert "Traceback" not in error
@@ -86,7 +86,7 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_whole(
 def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     images: Path,
     tmp_path: Path,
-    whole: dict[str, bytes],
+    reference: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
     begun: bool,
     options: dict[str, bool],
@@ -110,7 +110,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     monkeypatch.setattr(owner, name, late)
     with pytest.raises(PackError, match="was finished by another process just now"):
         pack(images, out, size=32, **options)
-    assert store_bytes(out) == whole
+    assert store_bytes(out) == reference
     assert inode == [(out / "manifest.json").stat().st_ino]
 
 

@@ -59,16 +59,16 @@ def test_in_place_ops_of_a_user_who_owns_the_store_stay_in_the_process(store: Pa
 
 @pytest.fixture
 def read_only_mount(store: Path, tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "mount"
-    place.mkdir()
-    done = subprocess.run(["mount", "--bind", store, place], capture_output=True, text=True)
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    done = subprocess.run(["mount", "--bind", store, mount], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"this user may not mount: {done.stderr.strip()}")
     try:
-        subprocess.run(["mount", "-o", "remount,ro,bind", place], check=True, capture_output=True)
-        yield place
+        subprocess.run(["mount", "-o", "remount,ro,bind", mount], check=True, capture_output=True)
+        yield mount
     finally:
-        subprocess.run(["umount", "-l", place], check=True)
+        subprocess.run(["umount", "-l", mount], check=True)
 
 
 def test_a_store_on_a_read_only_mount_is_read_like_any_other(read_only_mount: Path, store: Path) -> None:

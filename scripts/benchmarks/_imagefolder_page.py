@@ -86,8 +86,8 @@ def markdown(report: dict[str, Any]) -> str:
             f" {ratio['median']:.2f} ({ratio['p10']:.2f}..{ratio['p90']:.2f}) |"
         )
     tried = ", ".join(f"{workers}: {rate:,.0f}" for workers, rate in report["workers_tried"].items())
-    said = f"{under(report)}. DataLoader workers tried, images/s: {tried}. Load {report['machine']['load_average'][0]}."
-    return "\n".join([*lines, "", said, "", cost(report)])
+    text = f"{under(report)}. DataLoader workers tried, images/s: {tried}. Load {report['machine']['load_average'][0]}."
+    return "\n".join([*lines, "", text, "", cost(report)])
 
 
 def cost(report: dict[str, Any]) -> str:
@@ -145,10 +145,10 @@ def _picture(report: dict[str, Any], folder: str) -> str:
 </picture>"""
 
 
-def _text(x: float, y: float, said: str, color: str, size: int, *, weight: int = 400) -> str:
-    said = said.replace("&", "&amp;").replace("<", "&lt;")
+def _text(x: float, y: float, text: str, color: str, size: int, *, weight: int = 400) -> str:
+    text = text.replace("&", "&amp;").replace("<", "&lt;")
     font = "font-family=\"-apple-system,'Segoe UI',Helvetica,Arial,sans-serif\""
-    return f'<text x="{x:.1f}" y="{y}" {font} font-size="{size}" font-weight="{weight}" fill="{color}">{said}</text>'
+    return f'<text x="{x:.1f}" y="{y}" {font} font-size="{size}" font-weight="{weight}" fill="{color}">{text}</text>'
 
 
 if __name__ == "__main__":

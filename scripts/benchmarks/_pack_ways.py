@@ -183,10 +183,10 @@ def time_vanilla(job: Job, way: str, pillow: Path) -> float:
     )
     if done.returncode:
         raise BenchError(f"the {way} with the Pillow in {pillow} failed: {done.stderr.strip().splitlines()[-1]}")
-    said = json.loads(done.stdout)
-    if not Path(said["from"]).is_relative_to(pillow.resolve()):
-        raise BenchError(f"the {way} took {said['from']}, not the Pillow in {pillow}.")
-    return float(said["seconds"])
+    report = json.loads(done.stdout)
+    if not Path(report["from"]).is_relative_to(pillow.resolve()):
+        raise BenchError(f"the {way} took {report['from']}, not the Pillow in {pillow}.")
+    return float(report["seconds"])
 
 
 def time_command(job: Job) -> float:

@@ -67,26 +67,26 @@ def measure(work: Path, rows: int, packed: int, runs: int) -> tuple[float, dict[
     """Return the images/s of packing, and the rows/s of each way, run by run."""
     repeat_files(photographs(None, work, SIZE, most=packed), work / "images", packed, link=False)
     rate = pack(work / "images", work / "small", size=SIZE).images_per_second
-    whole, out = work / "whole", work / "out"
-    subset(work / "small", whole, rows=[row % packed for row in range(rows)])
+    full, out = work / "full", work / "out"
+    subset(work / "small", full, rows=[row % packed for row in range(rows)])
     for name, span in (("a", slice(0, rows // 2)), ("b", slice(rows // 2, rows))):
-        subset(whole, work / name, rows=span)
+        subset(full, work / name, rows=span)
     if merge([work / "a", work / "b"], out).rows != rows or not filecmp.cmp(
-        whole / PIXELS, out / PIXELS, shallow=False
+        full / PIXELS, out / PIXELS, shallow=False
     ):
         raise BenchError("two halves of a store, merged, are not the store.")
     shutil.rmtree(out)
     ways: dict[str, Callable[[], object]] = {
-        CP: lambda: copied(whole, out),
-        "subset of all rows": lambda: subset(whole, out, fraction=1),
-        "subset of a tenth": lambda: subset(whole, out, fraction=0.1),
+        CP: lambda: copied(full, out),
+        "subset of all rows": lambda: subset(full, out, fraction=1),
+        "subset of a tenth": lambda: subset(full, out, fraction=0.1),
         "merge of two halves": lambda: merge([work / "a", work / "b"], out),
     }
 
     def turn(name: str) -> float:
         took = seconds(ways[name])
         made = check_store(out).rows
-        if name == "subset of all rows" and not filecmp.cmp(whole / "manifest.json", out / "manifest.json", False):
+        if name == "subset of all rows" and not filecmp.cmp(full / "manifest.json", out / "manifest.json", False):
             raise BenchError("a subset of all rows is not the store again.")
         shutil.rmtree(out)
         os.sync()

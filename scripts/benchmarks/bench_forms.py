@@ -189,9 +189,9 @@ def _name(form: str) -> str:
 
 def _cropped(data: bytes, resized: int, size: int) -> np.ndarray:
     with Image.open(io.BytesIO(data)) as image:
-        whole = central_crop(image.convert("RGB"), resized)
+        resized_image = central_crop(image.convert("RGB"), resized)
     first = (resized - size) // 2
-    return np.asarray(whole.crop((first, first, first + size, first + size)))
+    return np.asarray(resized_image.crop((first, first, first + size, first + size)))
 
 
 def _psnr(squared_error: int, size_bytes: int) -> float:

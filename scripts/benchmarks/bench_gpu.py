@@ -200,8 +200,8 @@ def pinned(data: MemmapDataset, device: torch.device, options: argparse.Namespac
     order = torch.randperm(len(data)).tolist()
 
     def one_by_one() -> None:
-        for place, row in enumerate(order[:size]):
-            there[place].copy_(store[row], non_blocking=True)
+        for slot, row in enumerate(order[:size]):
+            there[slot].copy_(store[row], non_blocking=True)
 
     ways = {
         LIMIT: PinnedCopies(part, device).turn,

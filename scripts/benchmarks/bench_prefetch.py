@@ -36,7 +36,7 @@ from reader.system import available_cpus
 from scripts.benchmarks._bench import BenchError, machine, publish, spread, table
 from scripts.benchmarks._read_ways import touch
 from scripts.benchmarks.arguments import READ_WORK, bench_parser
-from scripts.benchmarks.bench_read import cached_store, whole
+from scripts.benchmarks.bench_read import cached_store, verified_store
 from scripts.benchmarks.timing import collection_paused, in_turns, seconds
 
 FACTORS = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)
@@ -77,7 +77,7 @@ def main() -> int:
     options = parse()
     torch.set_num_threads(options.threads)
     try:
-        store = cached_store(options.work, options.rows, 224) if options.store is None else whole(options.store)
+        store = cached_store(options.work, options.rows, 224) if options.store is None else verified_store(options.store)
         report = measure(store, options)
     except (BenchError, StoreError) as e:
         print(f"bench_prefetch: {e}", file=sys.stderr)

@@ -48,7 +48,7 @@ def main() -> int:
     except BenchError as e:
         print(f"bench_ray: {e}", file=sys.stderr)
         return 1
-    for name in ("running", "whole"):
+    for name in ("running", "total"):
         local, ray, ratio = (result[name][way]["median"] for way in ("local_seconds", "ray_seconds", "ratio"))
         print(f"{name:8} local {local:6.2f} s, ray {ray:6.2f} s, ratio {ratio:.3f}")
     print("ms an image:", ", ".join(f"{name} {value:.3f}" for name, value in result["milliseconds"].items()))
@@ -80,8 +80,8 @@ def measure(work: Path, options: argparse.Namespace) -> dict[str, Any]:
         cluster.shutdown()
     result: dict[str, Any] = {"benchmark": "bench_ray", "images": options.images, "workers": options.workers}
     result |= {"size": options.size, "rounds": options.rounds, "machine": machine(work)}
-    for place, name in enumerate(("running", "whole")):
-        local, ray = ([turn[place] for turn in times[way]] for way in ways)
+    for index, name in enumerate(("running", "total")):
+        local, ray = ([turn[index] for turn in times[way]] for way in ways)
         result[name] = {"local_seconds": spread(local, 3), "ray_seconds": spread(ray, 3), "ratio": ratios(ray, local)}
     costs = milliseconds(times["local"][0][2], options.images)
     return result | {"milliseconds": costs, "model": [modelled(costs, workers) for workers in options.model]}
@@ -114,13 +114,13 @@ def timed(work: Path, options: argparse.Namespace, chosen: dict[str, Any]) -> tu
     begun = time.monotonic()
     shape: dict[str, Any] = {"size": options.size, "workers": options.workers}
     report = pack(work / "images", work / "out", progress=mark, **shape, **chosen)
-    whole = time.monotonic() - begun
+    total = time.monotonic() - begun
     digest = check_store(work / "out").digest
     if (work / "digest").exists() and (work / "digest").read_text() != digest:
         raise BenchError("the two stores are not the same bytes.")
     (work / "digest").write_text(digest)
     shutil.rmtree(work / "out")
-    return marks[-1] - marks[0], whole, report.profile
+    return marks[-1] - marks[0], total, report.profile
 
 
 if __name__ == "__main__":

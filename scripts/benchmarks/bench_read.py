@@ -76,7 +76,7 @@ def main() -> int:
         if options.store is None:
             store = cached_store(options.work, options.rows, options.size)
         else:
-            store = whole(options.store)
+            store = verified_store(options.store)
         report = measure(store, options)
     except (BenchError, LockedError, ScanError, StoreError, packer.PackError, packer.OptionsError) as e:
         print(f"bench_read: {e}", file=sys.stderr)
@@ -107,7 +107,7 @@ def cached_store(work: Path, rows: int, size: int, images: Path | None = None) -
         found = photographs(images, Path(folder), size)
         repeat_files(found, Path(folder) / "images", rows, link=True)
         packer.pack(Path(folder) / "images", out, size=size, max_rejects=0, overwrite=out.exists())
-    return whole(out)
+    return verified_store(out)
 
 
 def is_reusable(out: Path, rows: int, size: int) -> bool:
@@ -119,7 +119,7 @@ def is_reusable(out: Path, rows: int, size: int) -> bool:
         return False
 
 
-def whole(out: Path) -> Path:
+def verified_store(out: Path) -> Path:
     """Read every byte of a store, which also brings it into the page cache.
 
     Raises:

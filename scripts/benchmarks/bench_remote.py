@@ -88,14 +88,14 @@ def measure(
 def _round(data: MemmapDataset, url: str, cache: Path) -> dict[str, float]:
     size, found = data.store.pixels.nbytes, dict[str, float]()
     found["limit"] = seconds(partial(_fetch, Objects(url), size))
-    whole = MemmapDataset(url, cache=cache / "whole")
-    with _loader(whole) as loader:
+    full = MemmapDataset(url, cache=cache / "full")
+    with _loader(full) as loader:
         found["first"], found["first batch"] = _epoch(loader, data)
         found["later"], _ = _epoch(loader, data)
     with _loader(data) as loader:
         found["local"], _ = _epoch(loader, data)
-    assert whole.remote is not None
-    whole.remote.close()
+    assert full.remote is not None
+    full.remote.close()
     # blocks of two windows may overlap: one of 256 MiB takes up to 336 MB
     if size // 2 > 1.5 * window_bytes(data.manifest):
         half = MemmapDataset(url, cache=cache / "half", cache_size=size // 2)

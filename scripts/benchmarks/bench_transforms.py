@@ -56,14 +56,14 @@ _SHIM = ROOT.parent / "shared" / "tools"
 class Case:
     """Ours for a batch, torchvision's for one image and its number, and how many levels they may differ by.
 
-    whole: the sample whose parameters torchvision's function gets for the whole batch; None: it takes no such batch.
+    batch_sample: the sample whose parameters torchvision's function gets for the whole batch; None: it takes no such batch.
     """
 
     name: str
     ours: Callable[[Any], ImageBatch]
     sample: Callable[[torch.Tensor, int], torch.Tensor]
     levels: int
-    whole: int | None = 0
+    batch_sample: int | None = 0
 
 
 def main() -> int:
@@ -103,10 +103,10 @@ def main() -> int:
 def line_of(found: dict[str, Any]) -> list[str]:
     """Return a line of the table: rates of ours, the loop and the batch, and our ratio to the latter two."""
     rates = [rate_cells(found[name]) for name in ("images_per_second", "torchvision_images_per_second")]
-    whole = [""] * 3
+    batch_cells = [""] * 3
     if found["batch_images_per_second"]:
-        whole = [rate_cells(found["batch_images_per_second"])[0], *ratio_cells(found["batch_ratio"])]
-    return [found["transform"], *rates[0], *rates[1], *ratio_cells(found["ratio"]), *whole]
+        batch_cells = [rate_cells(found["batch_images_per_second"])[0], *ratio_cells(found["batch_ratio"])]
+    return [found["transform"], *rates[0], *rates[1], *ratio_cells(found["ratio"]), *batch_cells]
 
 
 def smooth_batch(count: int, side: int) -> ImageBatch:
@@ -228,8 +228,8 @@ def measure(case: Case, batch: Any, rounds: int, clock: Callable[[], float] = ti
     if difference > case.levels:
         raise SystemExit(f"bench_transforms: {case.name} differs from torchvision by {difference} levels.")
     ways: list[Callable[[], Any]] = [lambda: case.ours(batch), theirs]
-    if (whole := case.whole) is not None:
-        ways.append(lambda: case.sample(batch.images, whole))
+    if (batch_sample := case.batch_sample) is not None:
+        ways.append(lambda: case.sample(batch.images, batch_sample))
         ways[-1]()
     found = in_turns({n: partial(seconds, way, batch.pixels.device, clock) for n, way in enumerate(ways)}, rounds)
     rates = [[len(batch) / took for took in values] for values in found.values()]

@@ -121,13 +121,13 @@ class Trial:
         self.images, self.options = images, options
         # exact: a JPEG decoded at half its size differs a little from what Pillow makes of the whole
         packed = {"size": options.crop, "exact": True}
-        whole = {"size": round(options.crop * 320 / 224), "fit": "inside"}
+        full = {"size": round(options.crop * 320 / 224), "fit": "inside"}
         self.pack_seconds = {}
-        for name, shape in ("central", packed), ("random", whole):
+        for name, shape in ("central", packed), ("random", full):
             self.pack_seconds[name] = packer.pack(images, work / name, **shape, max_rejects="100%").seconds
         self.train, self.val = MemmapDataset(work / "central").split(0.8, stratify=True)
         # the same images are the same rows of both stores
-        self.whole, _ = MemmapDataset(work / "random").split(0.8, stratify=True)
+        self.full, _ = MemmapDataset(work / "random").split(0.8, stratify=True)
 
     def central(self) -> dict[str, Curve]:
         loader = MemmapLoader(self.train, self.options.batch_size, shuffle="full", seed=0, drop_last=True)
@@ -148,7 +148,7 @@ class Trial:
             curves["folder"].append(self.learn(folder.epoch, seed))
             crop, flip = RandomResizedCrop(self.options.crop, SCALE, RATIO, seed=seed), RandomHorizontalFlip(seed=seed)
             loader = MemmapLoader(
-                self.whole,
+                self.full,
                 self.options.batch_size,
                 shuffle="full",
                 seed=seed,

@@ -49,9 +49,9 @@ def pairs(v2: Any, size: int) -> list[tuple[str, Any, Any]]:
     found.append((f"Resize(({size}, {size}))", transforms.Resize((size, size)), v2.Resize((size, size))))
     # as torchvision's own program makes it
     policy = v2.RandAugment(interpolation=v2.InterpolationMode.BILINEAR)
-    whole = [v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), policy, v2.RandomErasing(0.1)]
+    full = [v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), policy, v2.RandomErasing(0.1)]
     ours = transforms.torchvision_train(size, auto_augment_policy="ra", random_erase_prob=0.1)
-    return [*found, ("torchvision_train, ra, erasing", ours, v2.Compose(whole))]
+    return [*found, ("torchvision_train, ra, erasing", ours, v2.Compose(full))]
 
 
 def measure_pair(

@@ -217,15 +217,15 @@ def plot(report: dict[str, Any], path: Path) -> None:
     left.set_title(f"{report['boxes']:,} random boxes of {report['images']} photographs, crops of {report['crop']}")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     left.grid(color="#e7ebee")
-    place = np.arange(len(report["ways"]))[::-1]
+    heights = np.arange(len(report["ways"]))[::-1]
     for key, shift, color in (("reachable", 0.2, "#1b5e9b"), ("upsampled", -0.2, "#c2571a")):
         values = [100 * way[key] for way in report["ways"]]
-        bars = right.barh(place + shift, values, 0.36, color=color, label=key)
+        bars = right.barh(heights + shift, values, 0.36, color=color, label=key)
         labels = right.bar_label(bars, [f"{value:.0f}" for value in values], padding=3, size=8)
         for label in labels:  # clear of the dotted line
             label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
     names = [f"{way['way']}\n{way['row_bytes'] / 1000:.0f} kB" for way in report["ways"]]
-    right.set_yticks(place, names, size=8)
+    right.set_yticks(heights, names, size=8)
     right.axvline(100 * report["source_upsampled"], color="#c2571a", lw=1, ls=":")
     right.set(xlim=(0, 118), xlabel="% of the boxes (dotted: of the sources)")
     right.legend(loc="upper center", bbox_to_anchor=(0.5, 1.1), ncols=2, frameon=False)

@@ -71,8 +71,8 @@ def make_sample(dest: Path, count: int, seed: int) -> None:
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
         for _ in pool.map(write_image, repeat(part), range(count), repeat(seed), chunksize=4):
             pass
-    whole = min(part.rglob("*.jpg"))
-    whole.with_name("cut_short.jpg").write_bytes(whole.read_bytes()[: whole.stat().st_size * 2 // 5])
+    intact = min(part.rglob("*.jpg"))
+    intact.with_name("cut_short.jpg").write_bytes(intact.read_bytes()[: intact.stat().st_size * 2 // 5])
     (part / "sea" / "not_found.jpg").write_text(WEB_PAGE, encoding="ascii")
     part.rename(dest)
 

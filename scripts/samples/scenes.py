@@ -277,9 +277,9 @@ def fruit(rng: Rng, height: int, width: int) -> Array:
     sun = int(rng.choice([-1, 1])) * rng.uniform(0.4, 0.75)
     count = int(rng.integers(3, 7))
     # From back to front, side by side: later ones cover earlier ones.
-    feet, places = rng.uniform(0.62, 0.84, count).tolist(), rng.permutation(count).tolist()
-    for foot, place in sorted(zip(feet, places, strict=True)):
-        middle = (0.16 + 0.68 * (place + 0.5 + rng.uniform(-0.25, 0.25)) / count) * aspect
+    feet, order = rng.uniform(0.62, 0.84, count).tolist(), rng.permutation(count).tolist()
+    for foot, rank in sorted(zip(feet, order, strict=True)):
+        middle = (0.16 + 0.68 * (rank + 0.5 + rng.uniform(-0.25, 0.25)) / count) * aspect
         radius = rng.uniform(0.12, 0.17) * (0.55 + 0.6 * foot) * min(1.25, 0.55 + 0.5 * aspect)
         right, down = x * aspect - middle, y - foot + radius * 0.8
         near = np.ix_(np.abs(down[:, 0]) < 1.8 * radius, np.abs(right[0]) < 3 * radius)

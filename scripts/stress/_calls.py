@@ -93,15 +93,15 @@ class Shim:
 
 def read_log(path: Path) -> list[Call]:
     """Parse the shim's log."""
-    content, calls, place = path.read_bytes(), [], 0
-    while place < len(content):
-        head, _, _ = content[place : place + 200].partition(b"\n")
+    content, calls, cursor = path.read_bytes(), [], 0
+    while cursor < len(content):
+        head, _, _ = content[cursor : cursor + 200].partition(b"\n")
         name, result, offset, is_spoilt, *sizes = head.split(b" ")
-        place += len(head) + 1
+        cursor += len(head) + 1
         parts = []
         for size in map(int, sizes):
-            parts.append(content[place : place + size])
-            place += size
+            parts.append(content[cursor : cursor + size])
+            cursor += size
         fields = (name.decode(), os.fsdecode(parts[0]), os.fsdecode(parts[1]), int(offset), int(result), parts[2])
         calls.append(Call(*fields, is_spoilt=is_spoilt == b"1"))
     return calls

@@ -41,8 +41,8 @@ def _patch(name: str, code: str, index: int, value: Any, kind: str = "class", sa
     return Fault(kind, lambda draft: draft.patch(name, code, index, value), says)
 
 
-def _block(number: int, place: int, value: Any, kind: str = "class", says: str = "opening") -> Fault:
-    return Fault(kind, lambda draft: draft.blocks[number].__setitem__(place, value), says)
+def _block(number: int, index: int, value: Any, kind: str = "class", says: str = "opening") -> Fault:
+    return Fault(kind, lambda draft: draft.blocks[number].__setitem__(index, value), says)
 
 
 def _sample(key: str, value: Any, says: str = "verify") -> Fault:

@@ -41,16 +41,16 @@ def _frame(change: Callable[[bytes], bytes]) -> Fault:
     return Fault(COMPRESSED, reframe(_ROW, change), "verify")
 
 
-def _span(place: int, value: int) -> Fault:
-    return Fault(COMPRESSED, lambda draft: draft.patch(FRAMES, "q", 2 * _ROW + place, value), "verify")
+def _span(index: int, value: int) -> Fault:
+    return Fault(COMPRESSED, lambda draft: draft.patch(FRAMES, "q", 2 * _ROW + index, value), "verify")
 
 
 def _head(key: str, value: Any, kind: str = COMPRESSED, says: str = "opening") -> Fault:
     return Fault(kind, lambda draft: draft.head["compression"].__setitem__(key, value), says)
 
 
-def _block(number: int, place: int, value: Any, says: str = "blocks", kind: str = COMPRESSED) -> Fault:
-    return Fault(kind, lambda draft: draft.blocks[number].__setitem__(place, value), says)
+def _block(number: int, index: int, value: Any, says: str = "blocks", kind: str = COMPRESSED) -> Fault:
+    return Fault(kind, lambda draft: draft.blocks[number].__setitem__(index, value), says)
 
 
 def _own(name: str, code: str, index: int, value: int) -> Fault:

@@ -99,21 +99,21 @@ def _try(step: Callable[[], object]) -> None:
         step()
 
 
-def _places(value: Any) -> list[tuple[Any, Any]]:
+def _entries(value: Any) -> list[tuple[Any, Any]]:
     """List every (container, key) of a JSON value, at any depth."""
     found: list[tuple[Any, Any]] = []
     keys = list(value) if type(value) is dict else range(len(value)) if type(value) is list else ()
     for key in keys:
-        found += [(value, key), *_places(value[key])]
+        found += [(value, key), *_entries(value[key])]
     return found
 
 
 def _mutate(value: Any, draw: Random) -> None:
     """Change one place of a JSON value: another value, a number near, one of its neighbors; or remove or repeat it."""
-    places = _places(value)
-    if not places:
+    entries = _entries(value)
+    if not entries:
         return
-    container, key = draw.choice(places)
+    container, key = draw.choice(entries)
     kind = draw.randrange(6)
     if kind == 0 and type(container[key]) is int:
         container[key] += draw.choice((-1, 1, 2, -2, 7))
@@ -122,8 +122,8 @@ def _mutate(value: Any, draw: Random) -> None:
     elif kind == 2 and type(container) is list:
         container.insert(key, container[key])
     elif kind == 3:
-        other, place = draw.choice(places)
-        container[key] = json.loads(json.dumps(other[place]))
+        other, key_of_other = draw.choice(entries)
+        container[key] = json.loads(json.dumps(other[key_of_other]))
     else:
         container[key] = draw.choice(_VALUES)
 
@@ -162,11 +162,11 @@ def _reframe(draft: Draft, draw: Random) -> None:
 
     made = frames.frames_of(draft)
     row, other = draw.randrange(len(made)), draw.randrange(len(made))
-    old, place = made[row], draw.randrange(max(1, len(made[row])))
+    old, key_of_other = made[row], draw.randrange(max(1, len(made[row])))
     # the header is where a frame says what it needs
-    near = min(place, draw.choice((5, 12, 1 << 30)))
+    near = min(key_of_other, draw.choice((5, 12, 1 << 30)))
     kinds: tuple[Callable[[bytes], bytes], ...] = (
-        lambda frame: frame[:place],
+        lambda frame: frame[:key_of_other],
         lambda frame: frame[:near] + bytes([draw.randrange(256)]) + frame[near + 1 :],
         lambda frame: frame[:near] + bytes([frame[near] ^ 1 << draw.randrange(8)]) + frame[near + 1 :],
         lambda frame: frame[:near] + draw.randbytes(draw.randint(1, 9)) + frame[near:],

@@ -106,12 +106,12 @@ class Draft:
 
     def seal_blocks(self) -> None:
         """Make the checksums of blocks those of the bytes that are where the blocks say; those of pixels unpacked stay."""
-        data, place = self.read(PIXELS), 0
+        data, offset = self.read(PIXELS), 0
         row_bytes = self.head["height"] * self.head["width"] * self.head["channels"]
         for block in self.blocks:
             size_bytes = block[3] if len(block) > 3 else block[0] * row_bytes
-            block[1] = zlib.crc32(data[place : place + size_bytes])
-            place += size_bytes
+            block[1] = zlib.crc32(data[offset : offset + size_bytes])
+            offset += size_bytes
 
     def _seal_metadata(self) -> None:
         try:
@@ -213,15 +213,15 @@ def _places(rows: list[bytes], pixels: list[bytes], shapes: list[tuple[int, ...]
     """Return the files of rows with sizes of their own."""
     begins = [sum(map(len, rows[:row])) for row in range(ROWS)]
     joined = b"".join(rows)
-    places = {
+    contents = {
         PIXELS: joined + bytes(-len(joined) % PAGE_BYTES),
         OFFSETS: struct.pack(f"<{ROWS}q", *begins),
         SHAPES: b"".join(struct.pack("<3i", *s) for s in shapes),
     }
     if kind == "own-masks":
         masks = (begin + len(image) for begin, image in zip(begins, pixels, strict=True))
-        places[MASK_OFFSETS] = struct.pack(f"<{ROWS}q", *masks)
-    return places
+        contents[MASK_OFFSETS] = struct.pack(f"<{ROWS}q", *masks)
+    return contents
 
 
 def _targets(kind: str) -> tuple[list[Any], str]:

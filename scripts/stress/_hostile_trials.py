@@ -240,8 +240,8 @@ class Trial:
         for words in made:
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir()
-            place = words[-1] if words[0] == "merge" else words[2]
-            if self._command(*words) == 0 and self._command("verify", place) != 0:
+            target = words[-1] if words[0] == "merge" else words[2]
+            if self._command(*words) == 0 and self._command("verify", target) != 0:
                 self.failures.append(f"{words[0]} sealed what verify refuses")
         if self.scope == FULL:
             self._full(out, store)

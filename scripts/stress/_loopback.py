@@ -82,5 +82,5 @@ def _run(program: str, *words: str, check: bool = True) -> None:
     except (OSError, subprocess.TimeoutExpired) as e:
         raise NoNfsError(f"{program}: {e}") from None
     if check and done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise NoNfsError(f"{program}: {said}")
+        error = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise NoNfsError(f"{program}: {error}")

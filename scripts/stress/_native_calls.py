@@ -324,8 +324,8 @@ def _crop_by_resize(native: Any, row: _Crop, size: tuple[int, int], channels: in
     resized = native.resize(box, (x1 - x0, y1 - y0), (grid_width, grid_height), 3 if row.flags & 1 else 2)
     made = b""
     for y in range(top, top + size[0]):
-        places = range(left, left + size[1])
-        for x in reversed(places) if row.flags & 2 else places:
+        columns = range(left, left + size[1])
+        for x in reversed(columns) if row.flags & 2 else columns:
             at = (y * grid_width + x) * wide
             made += resized[at : at + channels]
     return made

@@ -91,8 +91,8 @@ class Run:
         options = [word for key, value in self._given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
         named = {"update": "update", "push": "push", "repush": "push", "pull": "pull"}
         command = "merge" if self.kind in COPYING else named.get(self.kind, "build")
-        place = [command, *map(str, self._sources), str(self.out)]
-        return [sys.executable, "-m", "packer", *place, *options, *(self.flags if flags is None else flags), "--quiet"]
+        folder = [command, *map(str, self._sources), str(self.out)]
+        return [sys.executable, "-m", "packer", *folder, *options, *(self.flags if flags is None else flags), "--quiet"]
 
     @property
     def _given(self) -> dict[str, Any]:
@@ -157,38 +157,38 @@ def make_run(kind: str, work: Path, images: int) -> Run:
     if kind in _REPLACING:
         pack(sources, start / out, **_OPTIONS)
         shutil.copyfile(found[0].path, max(path for path in sources.rglob("*") if path.is_file()))
-    whole, source = work / "whole", _listed(sources) if kind == "listed" else sources
+    reference, source = work / "reference", _listed(sources) if kind == "listed" else sources
     options = _OPTIONS | (_labels(sources) if kind == "labelled" else {})
     if kind in COPYING:
         stores = [work / "stores" / name for name in "ab"]
         for store, shuffle in zip(stores, (1, 2), strict=True):
             pack(sources, store, **_OPTIONS, shuffle=shuffle)
-        merge(stores, whole / out)
-        return Run(kind, work / "stores", work / "stores", disk, disk / out, start, {}, files(whole))
+        merge(stores, reference / out)
+        return Run(kind, work / "stores", work / "stores", disk, disk / out, start, {}, files(reference))
     if kind in PUSHING:
-        return _pushing_run(kind, sources, start, disk, whole, out)
-    pack(source, whole / out, **options)
-    return Run(kind, source, sources, disk, disk / out, start, options, files(whole))
+        return _pushing_run(kind, sources, start, disk, reference, out)
+    pack(source, reference / out, **options)
+    return Run(kind, source, sources, disk, disk / out, start, options, files(reference))
 
 
-def _pushing_run(kind: str, sources: Path, start: Path, disk: Path, whole: Path, out: Path) -> Run:
+def _pushing_run(kind: str, sources: Path, start: Path, disk: Path, reference: Path, out: Path) -> Run:
     """Pack the store that is pushed, and, as old, the one that it takes the place of."""
     new, old = start.parent / "new", start.parent / "old"
     pack(sources, new, **_OPTIONS)
     if kind == "repush":
         pack(sources, old, **_OPTIONS, shuffle=1)
-        for place in (start, whole):
-            push(old, str(place / out))
+        for folder in (start, reference):
+            push(old, str(folder / out))
     source = new
     if kind == "pull":  # from a generation: what is there is not what comes out
         source = start.parent / "url"
         pack(sources, old, **_OPTIONS, shuffle=1)
         push(old, str(source))
         push(new, str(source), overwrite=True)
-        pull(str(source), whole / out)
+        pull(str(source), reference / out)
     else:
-        push(new, str(whole / out), overwrite=kind == "repush")
-    return Run(kind, source, source, disk, disk / out, start, {}, files(whole))
+        push(new, str(reference / out), overwrite=kind == "repush")
+    return Run(kind, source, source, disk, disk / out, start, {}, files(reference))
 
 
 def files(folder: Path) -> dict[str, bytes]:

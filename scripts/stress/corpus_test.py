@@ -159,11 +159,11 @@ def worker_series(corpus: Path, rows: list[dict[str, str]]) -> dict[str, Any]:
         )
     if found["open_after"] != found["open_before"]:
         raise CorpusError(f"{found['open_before']} files were open before the corpus, {found['open_after']} after.")
-    peak, whole_peak = found["broken_peak_bytes"] / 1e6, found["peak_bytes"] / 1e6
+    peak, total_peak = found["broken_peak_bytes"] / 1e6, found["peak_bytes"] / 1e6
     print(
         f"worker: {len(rows)} files; slowest reject {seconds:.3f} s ({slowest}); {found['open_after']} files left open,"
     )
-    print(f"        as before; peak {peak:.0f} MB over {broken} that must be rejected, {whole_peak:.0f} MB over all")
+    print(f"        as before; peak {peak:.0f} MB over {broken} that must be rejected, {total_peak:.0f} MB over all")
     return found
 
 

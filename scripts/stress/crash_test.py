@@ -71,7 +71,7 @@ def main() -> int:
 def kill_at_random(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Kill packs at random moments between their first and their last breath."""
     images = _make_images(work / "images", options.images)
-    whole, seconds = _reference(images, work, options.workers)
+    expected, seconds = _reference(images, work, options.workers)
     draw = random.Random(options.seed)
     redecoded, lost, unfinished = [], [], 0
     for _ in range(options.kills):
@@ -86,8 +86,8 @@ def kill_at_random(work: Path, options: argparse.Namespace) -> dict[str, Any]:
         begun.unlink(missing_ok=True)
         report = _resume(images, out, options.workers)
         redecoded.append(report["inputs"] - report["resumed_from"] - (options.images - done))
-        if digests(out) != whole:
-            raise TrialError(f"seed {options.seed}: the resumed store differs: {difference(digests(out), whole)}")
+        if digests(out) != expected:
+            raise TrialError(f"seed {options.seed}: the resumed store differs: {difference(digests(out), expected)}")
         shutil.rmtree(out)
     if min(lost, default=0) < 0:
         raise TrialError("blocks were committed that no worker began: they are not counted")
@@ -111,9 +111,9 @@ def _make_images(folder: Path, count: int) -> Path:
 
 
 def _reference(images: Path, work: Path, workers: int) -> tuple[dict[str, str], float]:
-    command = _command(images, work / "whole", workers)
+    command = _command(images, work / "expected", workers)
     taken = seconds(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
-    return digests(work / "whole"), taken
+    return digests(work / "expected"), taken
 
 
 def _command(images: Path, out: Path, workers: int) -> list[str]:

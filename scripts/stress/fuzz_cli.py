@@ -133,7 +133,7 @@ def main() -> int:
                     sep="\n    ",
                 )
             if options.only is not None:
-                print(" ".join(map(repr, trial.words)), trial.code, trial.said[-2000:], sep="\n")
+                print(" ".join(map(repr, trial.words)), trial.code, trial.printed[-2000:], sep="\n")
                 if options.keep:
                     shutil.copytree(trial.own, options.keep, symlinks=True)
                 break
@@ -164,7 +164,7 @@ class Trial:
         self._command = self._rng.choices(names, [_SELDOM.get(name, 1) for name in names])[0]
         self._target: str | None = None
         self.words = self._make_words()
-        self.code, self.said, self.is_verified = -1, "", False
+        self.code, self.printed, self.is_verified = -1, "", False
 
     def run(self, codes: set[int]) -> list[str]:
         """Run the command; returns what is wrong."""
@@ -172,19 +172,19 @@ class Trial:
         target = None if self._target is None else self.own / self._target.removeprefix("file://")
         before = digests(target) if target and target.is_dir() else {}
         try:
-            self.code, self.said = self._pack(self.words)
+            self.code, self.printed = self._pack(self.words)
         except subprocess.TimeoutExpired:
             return [f"it did not end within {_MOST_SECONDS} s"]
         if self.code not in codes:
-            problems.append(f"exit code {self.code}, which is not documented: {self.said[-1000:]}")
-        if "Traceback" in self.said:
-            problems.append(self.said[-3000:])
+            problems.append(f"exit code {self.code}, which is not documented: {self.printed[-1000:]}")
+        if "Traceback" in self.printed:
+            problems.append(self.printed[-3000:])
         if self.code == 0 and target is not None and self._makes_a_store() and digests(target) != before:
             if self._command == "push":  # what is at a URL is read by pull
                 self._pack(["pull", str(self._target), str(target := self.own / "pulled")])
-            code, said = self._pack(["verify", str(target)])
+            code, printed = self._pack(["verify", str(target)])
             self.is_verified = code == 0
-            problems += [] if code == 0 else [f"verify of {target} ended with {code}: {said[-1000:]}"]
+            problems += [] if code == 0 else [f"verify of {target} ended with {code}: {printed[-1000:]}"]
         log = self._work / "log"
         if log.exists():
             outside = sorted(set(log.read_text(errors="replace").splitlines()))

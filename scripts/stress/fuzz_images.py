@@ -136,11 +136,11 @@ def run_round(work: Path, rng: random.Random, mutants: int) -> tuple[collections
         if name in rows:
             record, pixels = rows[name]
             psnr = psnr_db(decoder.row(original.data).pixels, pixels)
-            said = "warned" if "warnings" in record else "silent"
-            counts += collections.Counter(rows=1, warned=said == "warned")
+            outcome = "warned" if "warnings" in record else "silent"
+            counts += collections.Counter(rows=1, warned=outcome == "warned")
             if psnr < _VISIBLE_DB:
-                counts += collections.Counter({f"differ_{said}": 1, f"differ_{said}_{original.suffix}": 1})
-                silent += [f"{name}, {original.kind}, {psnr:.1f} dB"] if said == "silent" else []
+                counts += collections.Counter({f"differ_{outcome}": 1, f"differ_{outcome}_{original.suffix}": 1})
+                silent += [f"{name}, {original.kind}, {psnr:.1f} dB"] if outcome == "silent" else []
     return counts, silent
 
 

@@ -88,7 +88,7 @@ while loaders:
 
 
 @dataclass(frozen=True)
-class Place:
+class Mounts:
     """Images, a folder on a local disk with `whole`, their store, and two mounts of one folder."""
 
     images: Path
@@ -103,7 +103,7 @@ class Place:
     def check_bytes(self, out: Path, what: str) -> None:
         """Compare a store with the one on the local disk; raises TrialError."""
         until = time.monotonic() + _SEEN_SECONDS
-        while (found := digests_if_seen(out)) != (wanted := digests(self.local / "whole")):
+        while (found := digests_if_seen(out)) != (wanted := digests(self.local / "reference")):
             if time.monotonic() > until:
                 raise TrialError(f"{what}: {difference(found, wanted)} differ from a local pack's")
             time.sleep(0.5)
@@ -126,8 +126,8 @@ def main() -> int:
             one, other = options.mounts or undo.enter_context(two_mounts(work))
             repeat_files(photographs(options.images, work, SIZE), work / "images", options.count, link=False)
             mine = [Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="pixpack-nfs-", dir=one)))]
-            place = Place(work / "images", work, mine[0], other / mine[0].name)
-            done = tried(place, options.only)
+            mounts = Mounts(work / "images", work, mine[0], other / mine[0].name)
+            done = tried(mounts, options.only)
     except NoNfsError as e:
         print(f"nfs_test: nothing was tried: {e}", file=sys.stderr)
         return 1
@@ -138,78 +138,78 @@ def main() -> int:
     return 0
 
 
-def tried(place: Place, only: list[str] | None) -> dict[str, object]:
+def tried(mounts: Mounts, only: list[str] | None) -> dict[str, object]:
     """Run the trials one after the other; returns the report."""
-    expect(place.pack(place.local / "whole"), 0, "a local pack")
+    expect(mounts.pack(mounts.local / "reference"), 0, "a local pack")
     seconds = {}
     for trial in TRIALS:
         if only and trial.__name__ not in ("packed", *only):
             continue
-        said, taken = timed(functools.partial(trial, place))
+        answer, taken = timed(functools.partial(trial, mounts))
         seconds[trial.__name__] = round(taken, 1)
-        print(f"{trial.__name__:9} {said}", flush=True)
-    return {"file_system": system.file_system(place.one), "seconds": seconds}
+        print(f"{trial.__name__:9} {answer}", flush=True)
+    return {"file_system": system.file_system(mounts.one), "seconds": seconds}
 
 
 # -- trials: each returns what it saw
 
 
-def packed(place: Place) -> str:
-    expect(place.pack(place.one / "out"), 0, "pack")
-    for mount in (place.one, place.other):
-        place.check_bytes(mount / "out", f"pack, seen through {mount}")
-    expect(command("verify", place.other / "out"), 0, "verify")
-    return f"the bytes of a local pack, on {system.file_system(place.one)}"
+def packed(mounts: Mounts) -> str:
+    expect(mounts.pack(mounts.one / "out"), 0, "pack")
+    for mount in (mounts.one, mounts.other):
+        mounts.check_bytes(mount / "out", f"pack, seen through {mount}")
+    expect(command("verify", mounts.other / "out"), 0, "verify")
+    return f"the bytes of a local pack, on {system.file_system(mounts.one)}"
 
 
-def resumed(place: Place) -> str:
-    out = place.one / "killed"
-    killed = stopped(place, out, "kill")
+def resumed(mounts: Mounts) -> str:
+    out = mounts.one / "killed"
+    killed = stopped(mounts, out, "kill")
     killed.communicate(timeout=120)
     if killed.returncode != -signal.SIGKILL:
         raise TrialError(f"the pack that was to be killed ended by itself, exit code {killed.returncode}")
-    done = place.pack(place.other / "killed", "--resume", "--json")
+    done = mounts.pack(mounts.other / "killed", "--resume", "--json")
     expect(done, 0, "--resume through the other mount")
     before = json.loads(done.stdout)["resumed_from"]
     if not before:
         raise TrialError("--resume through the other mount began from the beginning")
-    place.check_bytes(out, "a resumed pack")
+    mounts.check_bytes(out, "a resumed pack")
     return f"resumed after {before} images through the other mount, the same bytes"
 
 
-def locked(place: Place) -> str:
-    holder = stopped(place, place.one / "held", "hold")
+def locked(mounts: Mounts) -> str:
+    holder = stopped(mounts, mounts.one / "held", "hold")
     assert holder.stdout is not None
     holder.stdout.readline()
     try:
-        for mount in (place.one, place.other):
-            refused = place.pack(mount / "held", "--resume")
+        for mount in (mounts.one, mounts.other):
+            refused = mounts.pack(mount / "held", "--resume")
             expect(refused, 1, f"a second pack through {mount}")
             if f"is being packed by process {holder.pid} on {os.uname().nodename}" not in refused.stderr:
                 raise TrialError(f"a second pack through {mount} does not name the holder: {refused.stderr}")
     finally:
         holder.kill()
         holder.communicate()
-    expect(place.pack(place.other / "held", "--resume"), 0, "--resume after the holder was killed")
-    place.check_bytes(place.one / "held", "a pack that was taken over")
+    expect(mounts.pack(mounts.other / "held", "--resume"), 0, "--resume after the holder was killed")
+    mounts.check_bytes(mounts.one / "held", "a pack that was taken over")
     return "refused through both mounts, taken over when the holder was killed"
 
 
-def in_parts(place: Place) -> str:
-    for number, mount in ((1, place.one), (2, place.other)):
-        expect(place.pack(mount / "parts", "--part", f"{number}/2"), 0, f"--part {number}/2")
-    expect(command("seal", place.other / "parts"), 0, "seal")
-    place.check_bytes(place.one / "parts", "sealed parts")
+def in_parts(mounts: Mounts) -> str:
+    for number, mount in ((1, mounts.one), (2, mounts.other)):
+        expect(mounts.pack(mount / "parts", "--part", f"{number}/2"), 0, f"--part {number}/2")
+    expect(command("seal", mounts.other / "parts"), 0, "seal")
+    mounts.check_bytes(mounts.one / "parts", "sealed parts")
     return "packed through both mounts, sealed, the same bytes"
 
 
-def together(place: Place) -> str:
+def together(mounts: Mounts) -> str:
     name, draw = "rows", random.Random(0)
-    (place.one / name).touch()
-    allocate(place.one / name, _TOGETHER_ROWS * _TOGETHER_BYTES, lambda done: None)
+    (mounts.one / name).touch()
+    allocate(mounts.one / name, _TOGETHER_ROWS * _TOGETHER_BYTES, lambda done: None)
     # the lock that a worker holds, and the descriptor that it writes by
-    locks = [open_shared(str(mount / name)) for mount in (place.one, place.other)]
-    files = [os.open(mount / name, os.O_WRONLY) for mount in (place.one, place.other)]
+    locks = [open_shared(str(mount / name)) for mount in (mounts.one, mounts.other)]
+    files = [os.open(mount / name, os.O_WRONLY) for mount in (mounts.one, mounts.other)]
     rows = [bytes([row % 255 + 1]) * _TOGETHER_BYTES for row in range(_TOGETHER_ROWS)]
     for row in draw.sample(range(_TOGETHER_ROWS), _TOGETHER_ROWS):
         write_at(draw.choice(files), memoryview(rows[row]), row * _TOGETHER_BYTES)
@@ -218,36 +218,36 @@ def together(place: Place) -> str:
     for descriptor in (*files, *locks):
         os.fsync(descriptor)
         os.close(descriptor)
-    found = (place.other / name).read_bytes()
+    found = (mounts.other / name).read_bytes()
     parts = [found[i : i + _TOGETHER_BYTES] for i in range(0, _TOGETHER_ROWS * _TOGETHER_BYTES, _TOGETHER_BYTES)]
     if lost := sum(part != row for part, row in zip(parts, rows, strict=True)):
         raise TrialError(f"{lost} of {len(rows)} rows that two mounts wrote to one file are lost or torn")
     return f"{len(rows)} rows of {_TOGETHER_BYTES} bytes written through both mounts, all kept"
 
 
-def read(place: Place) -> str:
-    names, wanted = ("auto", *RESIDENCIES), checksum(place.local / "whole")
-    found = Readers([(place.other / "out", name) for name in names]).answers()
+def read(mounts: Mounts) -> str:
+    names, wanted = ("auto", *RESIDENCIES), checksum(mounts.local / "reference")
+    found = Readers([(mounts.other / "out", name) for name in names]).answers()
     if found != [wanted] * len(names):
         raise TrialError(f"readers got {found}, expected {wanted} of each")
     return f"the rows by {', '.join(names)}"
 
 
-def replaced(place: Place) -> str:
-    out, wanted = place.one / "out", checksum(place.local / "whole")
+def replaced(mounts: Mounts) -> str:
+    out, wanted = mounts.one / "out", checksum(mounts.local / "reference")
     # a mapped page of a file that is gone from the server ends its process: "cache" is for readers on this host
     names = ("disk", "ram")
-    readers = Readers([(out, name) for name in RESIDENCIES] + [(place.other / "out", name) for name in names])
-    expect(place.pack(out, "--overwrite", "--resample", "box"), 0, "--overwrite under readers")
+    readers = Readers([(out, name) for name in RESIDENCIES] + [(mounts.other / "out", name) for name in names])
+    expect(mounts.pack(out, "--overwrite", "--resample", "box"), 0, "--overwrite under readers")
     *here, disk, ram = readers.answers()
     if here != [wanted] * len(RESIDENCIES):
         raise TrialError(f"readers of a replaced store got {here}, expected {wanted} of each")
     there = dict(zip(names, (disk, ram), strict=True))
-    if wrong := {name: said for name, said in there.items() if said != wanted and "was packed again" not in said}:
+    if wrong := {name: answer for name, answer in there.items() if answer != wanted and "was packed again" not in answer}:
         raise TrialError(f"readers of a store that another mount replaced got {wrong}, expected {wanted}, or an error")
-    expect(place.pack(out, "--overwrite"), 0, "--overwrite without readers")
-    place.check_bytes(out, "a replaced store")
-    if left := sorted(name for name in os.listdir(place.one) if name.startswith(".out")):
+    expect(mounts.pack(out, "--overwrite"), 0, "--overwrite without readers")
+    mounts.check_bytes(out, "a replaced store")
+    if left := sorted(name for name in os.listdir(mounts.one) if name.startswith(".out")):
         raise TrialError(f"{', '.join(left)} left beside a replaced store")
     return f"old rows for readers on this mount; on the other: {there}"
 
@@ -269,9 +269,9 @@ def expect(done: subprocess.CompletedProcess[str], code: int, what: str) -> None
         raise TrialError(f"{what}: exit code {done.returncode}, expected {code}: {done.stderr.strip()}")
 
 
-def stopped(place: Place, out: Path, how: str) -> subprocess.Popen[str]:
+def stopped(mounts: Mounts, out: Path, how: str) -> subprocess.Popen[str]:
     """Start a pack that is killed, or held up, when a block is committed."""
-    words = [sys.executable, "-c", _STOPPED, str(place.images), str(out), how, str(SIZE)]
+    words = [sys.executable, "-c", _STOPPED, str(mounts.images), str(out), how, str(SIZE)]
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -133,7 +133,7 @@ def survive(run: Run, tree: Tree, where: str) -> None:
             raise TrialError(f"{where}: {problem}")
     else:
         for manifest in sorted(run.disk.rglob(MANIFEST)):
-            _check_whole(run, manifest.parent, where)
+            _check_complete(run, manifest.parent, where)
     if are_mixed(run):
         raise TrialError(f"{where}: an old and a new split open, which do not belong together")
     flags = " ".join(run.flags_to_resume()) or "the command again"
@@ -146,7 +146,7 @@ def survive(run: Run, tree: Tree, where: str) -> None:
         raise TrialError(f"{where}: after {flags} these differ: {difference(found, run.expected)}")
 
 
-def _check_whole(run: Run, store: Path, where: str) -> None:
+def _check_complete(run: Run, store: Path, where: str) -> None:
     """See that what opens is the finished store, or the one that the run replaces."""
     try:
         check_store(store)
@@ -154,14 +154,14 @@ def _check_whole(run: Run, store: Path, where: str) -> None:
         return
     found = {name: content for name, content in files(store).items() if not name.startswith(".packing/")}
     # .out.packing is built in the place of out
-    place = store.with_name(store.name[1:].partition(".packing")[0]) if store.name.startswith(".") else store
-    wholes = [_below(run.expected, place, run.disk), _below(files(run.start), place, run.disk)]
-    if found not in wholes:
-        raise TrialError(f"{where}: {store} opens, and differs in {difference(found, wholes[0])}")
+    folder = store.with_name(store.name[1:].partition(".packing")[0]) if store.name.startswith(".") else store
+    complete = [_below(run.expected, folder, run.disk), _below(files(run.start), folder, run.disk)]
+    if found not in complete:
+        raise TrialError(f"{where}: {store} opens, and differs in {difference(found, complete[0])}")
 
 
-def _below(disk: dict[str, bytes], place: Path, root: Path) -> dict[str, bytes]:
-    prefix = f"{place.relative_to(root)}/"
+def _below(disk: dict[str, bytes], folder: Path, root: Path) -> dict[str, bytes]:
+    prefix = f"{folder.relative_to(root)}/"
     return {name.removeprefix(prefix): content for name, content in disk.items() if name.startswith(prefix)}
 
 

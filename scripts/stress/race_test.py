@@ -49,12 +49,12 @@ def main() -> int:
             repeat_files(
                 photographs(None, work / "sample", _SIZE, most=options.images), images, options.images, link=True
             )
-            _run(images, work / "whole")
-            whole = digests(work / "whole")
+            _run(images, work / "expected")
+            expected = digests(work / "expected")
             seconds: list[float] = []
             for race in range(options.races):
                 kind = _KINDS[race % len(_KINDS)]
-                took = _race(kind, images, work / "race" / "out", whole, draw.uniform(0, 0.03))
+                took = _race(kind, images, work / "race" / "out", expected, draw.uniform(0, 0.03))
                 seconds += [] if took is None else [took]
                 shutil.rmtree(work / "race")
     except (TrialError, BenchError) as e:
@@ -73,7 +73,7 @@ def main() -> int:
     return 0
 
 
-def _race(kind: str, images: Path, out: Path, whole: dict[str, str], apart: float) -> float | None:
+def _race(kind: str, images: Path, out: Path, expected: dict[str, str], apart: float) -> float | None:
     """Run one race; returns the seconds that the loser took, None where it came when the winner was done."""
     _prepare(kind, images, out)
     option = {"new": [], "overwrite": ["--overwrite"]}.get(kind, ["--resume"])
@@ -97,7 +97,7 @@ def _race(kind: str, images: Path, out: Path, whole: dict[str, str], apart: floa
             raise TrialError(f"{kind}: the loser does not name process {winner.pid}: {error}")
     if winner.returncode != 0 or (loser.returncode != 1 and not is_late):
         raise TrialError(f"{kind}: exit codes {winner.returncode} and {loser.returncode}: {winner_error}{error}")
-    if digests(out) != whole:
+    if digests(out) != expected:
         raise TrialError(f"{kind}: the store differs from that of an undisturbed pack")
     if os.listdir(out.parent) != [out.name]:
         raise TrialError(f"{kind}: {sorted(os.listdir(out.parent))} are beside the store")

@@ -54,32 +54,32 @@ def main() -> int:
 def kill_at_random(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Kill packs and their resumes, and compare what the last resume of each makes."""
     images = _make_images(work / "images", options.images)
-    whole, seconds = _reference(images, work, options.workers)
+    expected, seconds = _reference(images, work, options.workers)
     draw, unfinished, resumed = random.Random(options.seed), 0, 0
     for number in range(-(-options.kills // _DEATHS)):
-        place = work / "url"
+        target = work / "url"
         for death in range(min(_DEATHS, options.kills - number * _DEATHS)):
-            process = _started(images, place, options.workers, work, is_resumed=death > 0)
+            process = _started(images, target, options.workers, work, is_resumed=death > 0)
             time.sleep(draw.uniform(0.02, 1.5 * seconds))
             _kill_group(process)
-            unfinished += _is_unfinished(place, work)
-        report = _ended(_started(images, place, options.workers, work, is_resumed=True))
+            unfinished += _is_unfinished(target, work)
+        report = _ended(_started(images, target, options.workers, work, is_resumed=True))
         resumed += report["resumed_from"] > 0
-        pull(place.as_uri(), work / "pulled")
-        if (found := digests(work / "pulled")) != whole:
-            raise TrialError(f"seed {options.seed}: the store differs: {difference(found, whole)}")
-        if left := [p.name for p in place.rglob("*") if p.is_file() and (".packing" in p.parts or "pushing" in p.name)]:
+        pull(target.as_uri(), work / "pulled")
+        if (found := digests(work / "pulled")) != expected:
+            raise TrialError(f"seed {options.seed}: the store differs: {difference(found, expected)}")
+        if left := [p.name for p in target.rglob("*") if p.is_file() and (".packing" in p.parts or "pushing" in p.name)]:
             raise TrialError(f"seed {options.seed}: left at the URL: {left}")
-        for folder in (place, work / "pulled", work / "tmp"):
+        for folder in (target, work / "pulled", work / "tmp"):
             shutil.rmtree(folder)
     print(f"{options.kills} packs of {options.images} images to a URL killed, {unfinished} of them unfinished;")
     print(f"{number + 1} of {number + 1} URLs resumed to the same bytes, {resumed} of them from a journal with blocks")
     return {"images": options.images, "kills": options.kills, "unfinished": unfinished, "resumed": resumed}
 
 
-def _started(images: Path, place: Path, workers: int, work: Path, *, is_resumed: bool) -> subprocess.Popen[str]:
+def _started(images: Path, target: Path, workers: int, work: Path, *, is_resumed: bool) -> subprocess.Popen[str]:
     (work / "tmp").mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "packer", str(images), place.as_uri(), "--size", str(_SIZE), "--json"]
+    command = [sys.executable, "-m", "packer", str(images), target.as_uri(), "--size", str(_SIZE), "--json"]
     return subprocess.Popen(
         [*command, "--workers", str(workers), "--max-rejects", "5%", *(["--resume"] if is_resumed else [])],
         stdout=subprocess.PIPE,
@@ -98,12 +98,12 @@ def _ended(process: subprocess.Popen[str]) -> dict[str, Any]:
     return report
 
 
-def _is_unfinished(place: Path, work: Path) -> bool:
+def _is_unfinished(target: Path, work: Path) -> bool:
     """Whether the URL holds no store yet, which then no pull takes."""
-    if (place / MANIFEST).exists():
+    if (target / MANIFEST).exists():
         return False
     try:
-        pull(place.as_uri(), work / "pulled")
+        pull(target.as_uri(), work / "pulled")
     except PackError:
         return True
     raise TrialError("a URL without a manifest was pulled")

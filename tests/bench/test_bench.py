@@ -189,8 +189,8 @@ def test_without_matplotlib_figures_are_printed_and_the_picture_is_refused(
     assert run(["bench", str(shared_store), "--plot", str(path), "--order", "full", *QUICK]) == 1
     captured = capsys.readouterr()
     assert "MemmapLoader, full" in captured.out
-    said = [line for line in captured.err.splitlines() if line.startswith("pack: ")]
-    assert said == [f"pack: {path}: a picture needs matplotlib. Install it: pip install 'pixpack[bench]'."]
+    notes = [line for line in captured.err.splitlines() if line.startswith("pack: ")]
+    assert notes == [f"pack: {path}: a picture needs matplotlib. Install it: pip install 'pixpack[bench]'."]
     assert not path.exists()
 
 

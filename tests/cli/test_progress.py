@@ -187,8 +187,8 @@ def test_all_commands_write_lines_and_quiet_ones_none(
     """As if every report came after an hour; what is on stdout is the result and no more."""
     monkeypatch.setattr(module, "_LEAST_SECONDS", 0.0)
     monkeypatch.setattr(module, "_SHARE", 0.0)
-    places = {"IMAGES": images, "STORE": store, "OUT": tmp_path / "out", "file://OUT": f"file://{tmp_path / 'out'}"}
-    words = [str(places.get(word, word)) for word in arguments]
+    paths = {"IMAGES": images, "STORE": store, "OUT": tmp_path / "out", "file://OUT": f"file://{tmp_path / 'out'}"}
+    words = [str(paths.get(word, word)) for word in arguments]
     assert run([*words, *(["--quiet"] if is_quiet else [])]) == 0
     out, err = capfd.readouterr()
     assert any(line.startswith(stage) for line in err.splitlines()) is not is_quiet

@@ -68,8 +68,8 @@ def test_subsets_and_splits_know_the_rows_of_all_stores(stores: list[Path]) -> N
     joined = concat(
         [MemmapDataset(stores[0]).subset([5, 2]), MemmapDataset(stores[1]), MemmapDataset(stores[0]).subset([7])]
     )
-    whole = MemmapDataset(stores[0])
-    assert torch.equal(joined[[0, 1, 23]][0], whole[[5, 2, 7]][0])
+    full = MemmapDataset(stores[0])
+    assert torch.equal(joined[[0, 1, 23]][0], full[[5, 2, 7]][0])
     as_batch = concat([MemmapDataset(stores[0], as_tuple=False), MemmapDataset(stores[1], as_tuple=False)])
     part, rest = as_batch.split(0.5, stratify=True)
     assert sorted([*part[:].rows.tolist(), *rest[:].rows.tolist()]) == list(range(51))
@@ -313,8 +313,8 @@ def test_a_damaged_target_names_the_store_and_its_row(stores: list[Path], tmp_pa
 
 
 def test_columns_of_numbers_are_joined_in_one_order_alone(stores: list[Path]) -> None:
-    whole = MemmapDataset(stores[0])
-    one, other = (whole.with_targets(np.ones((30, 2)), classes=names) for names in (["x", "y"], ["y", "x"]))
+    full = MemmapDataset(stores[0])
+    one, other = (full.with_targets(np.ones((30, 2)), classes=names) for names in (["x", "y"], ["y", "x"]))
     assert concat([one, one]).classes == ["x", "y"]
     with pytest.raises(StoreError, match=r"has target columns \['y', 'x'\], .* has \['x', 'y'\]"):
         concat([one, other])

@@ -153,14 +153,14 @@ def test_labels_of_joined_datasets_are_never_lost_or_those_of_others(train: Memm
 
 def test_boxes_keep_their_classes_when_rows_get_other_targets(train: MemmapDataset) -> None:
     boxes = {"boxes": torch.ones(N, 1, 4), "box_count": torch.ones(N, dtype=torch.int32)}
-    whole = train.with_extras(**boxes, box_targets=torch.ones(N, 1, dtype=torch.int64))
-    measured = whole.with_targets(torch.rand(N, 2))
+    full = train.with_extras(**boxes, box_targets=torch.ones(N, 1, dtype=torch.int64))
+    measured = full.with_targets(torch.rand(N, 2))
     assert measured.classes == train.classes
     others = [*reversed(train.classes)]
     joined = concat([measured, measured], classes=others)
-    place = others.index(train.classes[1])
-    assert joined[[0, N]][1]["box_targets"].tolist() == [[place], [place]]
+    index = others.index(train.classes[1])
+    assert joined[[0, N]][1]["box_targets"].tolist() == [[index], [index]]
     with pytest.raises(
         ValueError, match=f"targets have 7 columns, expected one for each of {len(train.classes)} classes"
     ):
-        whole.with_targets(torch.zeros(N, 7, dtype=torch.uint8))
+        full.with_targets(torch.zeros(N, 7, dtype=torch.uint8))

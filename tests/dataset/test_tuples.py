@@ -232,12 +232,12 @@ def test_ranks_say_where_in_the_one_order_they_are(shared_store: Path) -> None:
 
 def test_samplers_of_two_ranks_never_stand_in_one_place(shared_store: Path) -> None:
     train = MemmapDataset(shared_store)
-    places = []
+    positions = []
     for rank in range(2):
         options: dict[str, Any] = {"sampler": [7] * 30, "rank": rank, "world_size": 2, "as_tuple": False}
         for batch in MemmapLoader(train, 8, **options):
-            places += range(batch.position, batch.position + len(batch))
-    assert len(set(places)) == len(places) == 60
+            positions += range(batch.position, batch.position + len(batch))
+    assert len(set(positions)) == len(positions) == 60
 
 
 def test_parts_copies_and_other_processes_keep_what_a_batch_says(shared_store: Path, own_sizes: Path) -> None:

@@ -46,7 +46,7 @@ def need(holds: object, what: str) -> None:
         raise Refused(what)
 
 
-def whole(value: Any, least: int = 0, stop: int = INT63) -> int:
+def integer(value: Any, least: int = 0, stop: int = INT63) -> int:
     """Return an integer in range."""
     need(type(value) is int and least <= value < stop, f"{value!r:.50} is no integer from {least}")
     return int(value)
@@ -99,7 +99,7 @@ class Store:
     def _check_version(self) -> None:
         head = self.head
         need(head["format"] == "pixpack" and type(head["version"]) is list and len(head["version"]) == 2, "the version")
-        need(whole(head["version"][0]) == 1 and whole(head["version"][1]) >= 0, "the version")
+        need(integer(head["version"][0]) == 1 and integer(head["version"][1]) >= 0, "the version")
         self.features = texts(head["reader_features"])
         need({*self.features} <= FEATURES, "a feature is unknown")
         texts(head["writer_features"])
@@ -109,16 +109,16 @@ class Store:
 
     def _check_types(self) -> None:
         head = self.head
-        self.rows, self.channels = whole(head["rows"], 1), whole(head["channels"])
+        self.rows, self.channels = integer(head["rows"], 1), integer(head["channels"])
         need(self.channels in (1, 3, 4), "channels")
-        self.sides = whole(head["height"], 1, INT31), whole(head["width"], 1, INT31)
+        self.sides = integer(head["height"], 1, INT31), integer(head["width"], 1, INT31)
         self.kind, self.count = head["targets"]["kind"], head["targets"]["count"]
         need(type(self.kind) is str and self.kind in TARGETS, "the kind of targets")
-        need(self.count is None if self.kind == "class" else 0 < whole(self.count) <= 1 << 24, "the count of targets")
+        need(self.count is None if self.kind == "class" else 0 < integer(self.count) <= 1 << 24, "the count of targets")
         need(type(head["content"]) is bool and not (head["content"] and self.own), "content")
         for name in ("mean", "std"):
             need(type(head[name]) is list and len(head[name]) == self.channels and all(map(number, head[name])), name)
-        need(whole(head["inputs"]) == self.rows + whole(head["rejected"]), "inputs")
+        need(integer(head["inputs"]) == self.rows + integer(head["rejected"]), "inputs")
         self.classes = texts(head["classes"])
         self.further = head.get("further_targets", {})
         need(type(self.further) is type(head["extras"]) is type(head["files"]) is dict, "an object is none")
@@ -148,14 +148,14 @@ class Store:
             need(key != "missing" or texts(value) is not None, "labels")
         need(all(type(v) is int and 0 < v <= self.rows for v in icc.values()), "icc")
         if self.packed:
-            self.pixel_bytes = whole(compression["pixel_bytes"], 1)
+            self.pixel_bytes = integer(compression["pixel_bytes"], 1)
             if self.jpegs:
                 need(compression["codec"] == "jpeg" and compression["subsampling"] == "4:4:4", "the codec")
-                whole(compression["quality"], 1, 101)
-                need(whole(compression["squared_error"]) <= 65_025 * self.pixel_bytes, "squared_error")
+                integer(compression["quality"], 1, 101)
+                need(integer(compression["squared_error"]) <= 65_025 * self.pixel_bytes, "squared_error")
             else:
                 need(compression["codec"] == "zstd" and compression["predictor"] == "up", "the codec")
-                whole(compression["level"], -7, 23)
+                integer(compression["level"], -7, 23)
             flat = self.rows * self.sides[0] * self.sides[1] * self.channels
             need(self.own or self.pixel_bytes == flat, "the bytes of pixels")
 
@@ -170,7 +170,7 @@ class Store:
         for name, extra in sorted(self.head["extras"].items()):
             need(NAME.fullmatch(name) and type(extra["dtype"]) is str and extra["dtype"] in ITEMS, "an extra")
             need(type(extra["shape"]) is list and len(extra["shape"]) <= 30, "the shape of an extra")
-            found[f"extras/{name}"] = extra["dtype"], [whole(side, 0, INT31) for side in extra["shape"]]
+            found[f"extras/{name}"] = extra["dtype"], [integer(side, 0, INT31) for side in extra["shape"]]
         need(all(found.get(f"extras/{name}") == ("int64", [2]) for name in self.texts), "texts")
         return found
 
@@ -195,7 +195,7 @@ class Store:
             need(type(entry["digest"]) is str and re.fullmatch(kind, entry["digest"]), "a digest")
             found = os.lstat(self.root / name) if os.path.lexists(self.root / name) else None
             need(
-                found and stat.S_ISREG(found.st_mode) and found.st_size == whole(entry["size_bytes"]),
+                found and stat.S_ISREG(found.st_mode) and found.st_size == integer(entry["size_bytes"]),
                 f"the file {name}",
             )
         self.flat_bytes = files["_tensordict/pixels.memmap"]["size_bytes"]
@@ -251,7 +251,7 @@ class Store:
         """Return the blocks."""
         text = self._blocks.decode("ascii", "replace")
         need(text.endswith("\n  ]") and text.startswith("\n    ["), "the table of blocks")
-        found, place, row, used = [], 0, 0, 0
+        found, cursor, row, used = [], 0, 0, 0
         samples = self.head["files"]["samples.jsonl"]["size_bytes"]
         for line in text[1:-4].split(",\n"):
             match = BLOCK.fullmatch(line[4:])
@@ -260,11 +260,11 @@ class Store:
             need(len(block) == (5 if self.packed else 4 if self.own else 3), "the numbers of a block")
             rows, crc, offset, *more = block
             need(0 < rows <= self.rows - row and max(crc, *more[1:], 0) < 1 << 32 and offset < samples, "a block")
-            need(offset >= place if found else offset == 0, "the offset of a block")
+            need(offset >= cursor if found else offset == 0, "the offset of a block")
             if more:
                 need(rows <= more[0] <= self.flat_bytes - used, "the bytes of a block")
                 used += more[0]
-            found, place, row = [*found, block], offset + 3 * rows, row + rows
+            found, cursor, row = [*found, block], offset + 3 * rows, row + rows
         need(row == self.rows and (not (self.own or self.packed) or self.flat_bytes - used < 4096), "the blocks")
         return found
 
@@ -301,11 +301,11 @@ class Store:
         line = width * self.channels
         found = bytearray(self.row(row)[: height * line])
         if self.packed and not self.jpegs:
-            for place in range(line, len(found)):
-                found[place] = (found[place] + found[place - line]) % 256
-            for place in range(0, len(found) if self.channels > 1 else 0, self.channels):
-                for other in (place, place + 2):
-                    found[other] = (found[other] + found[place + 1]) % 256
+            for cursor in range(line, len(found)):
+                found[cursor] = (found[cursor] + found[cursor - line]) % 256
+            for cursor in range(0, len(found) if self.channels > 1 else 0, self.channels):
+                for other in (cursor, cursor + 2):
+                    found[other] = (found[other] + found[cursor + 1]) % 256
         return bytes(found)
 
     def text(self, row: int) -> list[str]:
@@ -348,12 +348,12 @@ class Store:
             header = zstandard.get_frame_parameters(frame)
             need(header.content_size == size and header.has_checksum and not header.dict_id, "the header of a frame")
             need(header.window_size <= max(size, 1024), "the window of a frame")
-            place, is_last = zstandard.frame_header_size(frame), False
+            cursor, is_last = zstandard.frame_header_size(frame), False
             while not is_last:
-                need(place + 3 <= len(frame), "a frame is cut")
-                word = int.from_bytes(frame[place : place + 3], "little")
-                is_last, place = bool(word & 1), place + 3 + (1 if word >> 1 & 3 == 1 else word >> 3)
-            need(place + 4 == len(frame), "the end of a frame")
+                need(cursor + 3 <= len(frame), "a frame is cut")
+                word = int.from_bytes(frame[cursor : cursor + 3], "little")
+                is_last, cursor = bool(word & 1), cursor + 3 + (1 if word >> 1 & 3 == 1 else word >> 3)
+            need(cursor + 4 == len(frame), "the end of a frame")
             return zstandard.ZstdDecompressor().decompress(frame)
         except zstandard.ZstdError:
             raise Refused("a frame is damaged") from None
@@ -395,7 +395,7 @@ class Store:
 
 
 LABELS = {"boxes", "extension", "path_column", "target_column", "text_column", "classes", "root", "unknown", "missing"}
-WHOLE = {
+INTEGERS = {
     "max_pixels": (1, INT63),
     "requantize": (1, 32),
     "bit_depth": (1, 65),
@@ -408,20 +408,20 @@ def check_option(key: str, value: Any) -> None:
     """Refuse an option of another type than the table of the page says."""
     if key in ("exact", "strict", "upright_labels"):
         need(type(value) is bool, key)
-    elif key in WHOLE:
-        need((value is None and key in ("shuffle", "max_boxes")) or whole(value, *WHOLE[key]) >= 0, key)
+    elif key in INTEGERS:
+        need((value is None and key in ("shuffle", "max_boxes")) or integer(value, *INTEGERS[key]) >= 0, key)
     elif key in ("fit", "resample", "channels", "icc", "compress", "masks"):
         need(type(value) is str, key)
     elif key == "size":
         need(
-            value is None or (type(value) is list and len(value) == 2 and [whole(side, 1, INT31) for side in value]),
+            value is None or (type(value) is list and len(value) == 2 and [integer(side, 1, INT31) for side in value]),
             key,
         )
     elif key in ("crop_fraction", "min_visibility"):
         need(number(value) and (key != "crop_fraction" or 0 < value <= 1), key)
     elif key == "max_size" and value is not None:
         is_short = type(value) is str and re.fullmatch(r"short:[1-9]\d*", value)
-        need(is_short or whole(value, 1) > 0, key)
+        need(is_short or integer(value, 1) > 0, key)
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:

@@ -87,16 +87,16 @@ def test_what_opening_refuses_on_a_disk_it_refuses_at_a_url(
         url = f"{server.url}/{number}" if scheme == "http" else f"file://{root}/{number}"
         try:
             CacheFolder(opening.prepared(url, tmp_path / str(number), None)[0])
-            said = ""
+            error = ""
         except StoreError as e:
-            said = str(e)
+            error = str(e)
         # what is beside the files of a store is never asked for; a block of more than a GB is not fetched
         must = fault.says in ("opening", "blocks") and " beside" not in name and "in _tensordict" not in name
         may = must or name == "a block of holes of 1.4 GB" or "pipe" in name or "other.pickle" in name
-        if (must and not said and "pipe" not in name and "other.pickle" not in name) or (said and not may):
-            wrong[name] = said or "was opened"
-        if _HIDDEN.search(said):
-            wrong[name] = said
+        if (must and not error and "pipe" not in name and "other.pickle" not in name) or (error and not may):
+            wrong[name] = error or "was opened"
+        if _HIDDEN.search(error):
+            wrong[name] = error
     assert wrong == {}
 
 
@@ -180,14 +180,14 @@ def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(command: str, root:
         try:
             assert server.is_silent.wait(60)
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=120)
+            _, error = process.communicate(timeout=120)
         finally:
             process.kill()
             process.communicate()
             server.ends.set()
     assert process.returncode == 130
-    assert said.startswith("pack: interrupted.") or "\npack: interrupted." in said
-    assert "Traceback" not in said
+    assert error.startswith("pack: interrupted.") or "\npack: interrupted." in error
+    assert "Traceback" not in error
 
 
 # -- stores in a folder of their own, and pixels as objects
@@ -214,16 +214,16 @@ def _put(url: Path, **changes: object) -> Path:
 
 def _refusal(url: str, work: Path) -> str:
     """Open and pull; returns what both say, "" where nothing is refused."""
-    said = []
+    error = []
     for number, call in enumerate((_read_all, pull)):
         try:
             call(url, work / str(number))
         except (StoreError, PackError) as e:
-            said.append(str(e))
-    assert len(said) in (0, 2)
-    assert not any(_HIDDEN.search(text) or not text for text in said)
-    assert not (work / "1" / MANIFEST).exists() or not said
-    return " | ".join(said)
+            error.append(str(e))
+    assert len(error) in (0, 2)
+    assert not any(_HIDDEN.search(text) or not text for text in error)
+    assert not (work / "1" / MANIFEST).exists() or not error
+    return " | ".join(error)
 
 
 def _read_all(url: str, cache: Path) -> None:
@@ -288,7 +288,7 @@ def test_an_object_that_is_not_its_block_is_refused(change: str, tmp_path: Path)
     elif change != "missing":
         changed = {"short": data[:-1], "long": data + b"x", "flipped": bytes([data[0] ^ 1]) + data[1:]}
         path.write_bytes(changed[change])
-    said = _refusal(f"file://{tmp_path}/url", tmp_path)
+    error = _refusal(f"file://{tmp_path}/url", tmp_path)
     # no more of an object is read than the block has: what follows is never seen
-    assert (said == "") == (change == "long")
-    assert said == "" or PIXELS in said
+    assert (error == "") == (change == "long")
+    assert error == "" or PIXELS in error

@@ -185,9 +185,9 @@ def test_a_planted_journal_is_refused_or_begun_anew(
         with open(out / ".packing/journal", "ab") as file:
             file.write(b"%08x %b\n" % (zlib.crc32(text), text))
     assert run([str(images), str(out), "--size", "32", "--resume", "--workers", "1"]) in (1, 2)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert not CONTROL.search(said.rstrip("\n"))
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert not CONTROL.search(printed.rstrip("\n"))
 
 
 def test_words_of_a_usual_journal_are_quoted(tmp_path: Path) -> None:
@@ -236,6 +236,6 @@ def test_info_shows_escapes_of_class_names(tmp_path: Path, monkeypatch: pytest.M
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", "strict", write_through=True)
     monkeypatch.setattr(sys, "stdout", out)
     assert run(["info", str(tmp_path / "store")]) == 0
-    said = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
-    assert r"cat\x1b[2J\x07\x9b31m\u202eexe\n pack: done" in said
-    assert not CONTROL.search(said.replace("\n", ""))
+    printed = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert r"cat\x1b[2J\x07\x9b31m\u202eexe\n pack: done" in printed
+    assert not CONTROL.search(printed.replace("\n", ""))

@@ -139,15 +139,15 @@ def test_what_a_tar_names_is_an_input_and_nothing_leads_out(tmp_path: Path) -> N
 
 def test_a_tar_that_is_cut_or_damaged_is_refused(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "t.tar", samples(0, 4))
-    whole = path.read_bytes()
+    intact = path.read_bytes()
     with tarfile.open(path) as tar:
         member = tar.getmembers()[7]
     for cut in (member.offset + 100, member.offset_data + 10):
-        path.write_bytes(whole[:cut])
+        path.write_bytes(intact[:cut])
         with pytest.raises(ScanError, match="t.tar is cut short or damaged at 00002"):
             listed(path)
     # tarfile itself takes this for the end of the archive, and would lose what follows
-    path.write_bytes(whole[: member.offset] + b"\xaa" + whole[member.offset + 1 :])
+    path.write_bytes(intact[: member.offset] + b"\xaa" + intact[member.offset + 1 :])
     with pytest.raises(ScanError, match="t.tar is cut short or damaged at 00002.cls: a header after it is damaged"):
         listed(path)
 
@@ -161,13 +161,13 @@ def test_a_member_of_an_impossible_size_ends_the_list(number: int, size: int, sa
     path = make_tar(tmp_path / "t.tar", samples(0, 4))
     with tarfile.open(path) as tar:
         begin = tar.getmembers()[number].offset
-    whole = bytearray(path.read_bytes())
-    header = memoryview(whole)[begin : begin + tarfile.BLOCKSIZE]
+    intact = bytearray(path.read_bytes())
+    header = memoryview(intact)[begin : begin + tarfile.BLOCKSIZE]
     header[124:136] = size.to_bytes(12, "big", signed=True)
     header[124] |= 0x80
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
-    path.write_bytes(whole)
+    path.write_bytes(intact)
     with pytest.raises(ScanError, match=f"t.tar is cut short or damaged at .*: {says}"):
         listed(path)
 

@@ -145,12 +145,12 @@ def test_boxes_of_upright_pictures_are_not_turned(tmp_path: Path) -> None:
     photo(40, 20, 1).save(tmp_path / "images" / "a.jpg", exif=exif)
     box = [2, 4, 10, 20]
     # the size after turning says so; where it says nothing, the option does
-    told = coco(tmp_path / "told.json", {"a.jpg": (20, 40)}, [("a.jpg", box)])
-    pack(tmp_path / "images", tmp_path / "told", boxes=told, workers=1)
+    sized = coco(tmp_path / "sized.json", {"a.jpg": (20, 40)}, [("a.jpg", box)])
+    pack(tmp_path / "images", tmp_path / "sized", boxes=sized, workers=1)
     silent = coco(tmp_path / "silent.json", {"a.jpg": None}, [("a.jpg", box)])
     pack(tmp_path / "images", tmp_path / "asked", boxes=silent, upright_labels=True, workers=1)
     pack(tmp_path / "images", tmp_path / "turned", boxes=silent, workers=1)
-    assert boxes_of(tmp_path / "told") == boxes_of(tmp_path / "asked") == [[[2, 4, 12, 24]]]
+    assert boxes_of(tmp_path / "sized") == boxes_of(tmp_path / "asked") == [[[2, 4, 12, 24]]]
     assert boxes_of(tmp_path / "turned") == [[[0, 2, 16, 12]]]
 
 
@@ -208,11 +208,11 @@ def test_boxes_cut_by_the_crop_are_clipped_and_those_mostly_gone_dropped(flat: P
         out = tmp_path / f"out{share}"
         report = pack(flat, out, size=40, boxes=labels, min_visibility=share, workers=1)
         assert boxes_of(out)[0] == [[0, 0, 10, 20], [0, 0, 2, 20]][:expected]
-        said = "{} of 1 image {} less than {:.0%} of {} area in the row, or none, and {} left out: 0.png."
+        note = "{} of 1 image {} less than {:.0%} of {} area in the row, or none, and {} left out: 0.png."
         words = ("1 box", "has", share, "its", "is")
         if expected < 2:
             words = (f"{3 - expected} boxes", "have", share, "their", "are")
-        assert report.notes == [said.format(*words)]
+        assert report.notes == [note.format(*words)]
         assert MemmapDataset(out).manifest.options["min_visibility"] == share
 
 
@@ -391,19 +391,19 @@ def many_boxes(images: Path, path: Path) -> Path:
 
 def check_same_bytes(images: Path, folder: Path, labels_of: Callable[[Path], Any], options: dict[str, Any]) -> None:
     """See that workers and a resume change no byte, and that labels go where a shuffle puts their rows."""
-    pack(images, folder / "whole", workers=1, **options)
+    pack(images, folder / "reference", workers=1, **options)
     pack(images, folder / "two", workers=2, **options)
     stopped(images, folder / "resumed", workers=1, **options)
     report = pack(images, folder / "resumed", workers=2, resume=True, **options)
     assert (report.rows, report.resumed_from > 0, report.changed) == (23, True, "")
-    assert store_bytes(folder / "whole") == store_bytes(folder / "two") == store_bytes(folder / "resumed")
+    assert store_bytes(folder / "reference") == store_bytes(folder / "two") == store_bytes(folder / "resumed")
     pack(images, folder / "shuffled", shuffle=3, **options)
-    ordered, shuffled = ([path for path, _ in MemmapDataset(folder / name).samples] for name in ("whole", "shuffled"))
-    expected, found = labels_of(folder / "whole"), labels_of(folder / "shuffled")
+    ordered, shuffled = ([path for path, _ in MemmapDataset(folder / name).samples] for name in ("reference", "shuffled"))
+    expected, found = labels_of(folder / "reference"), labels_of(folder / "shuffled")
     for path, labels in zip(shuffled, found, strict=True):
         assert np.array_equal(labels, expected[ordered.index(path)])
     # finished: nothing is to be done
-    assert pack(images, folder / "whole", resume=True, **options).rows == 23
+    assert pack(images, folder / "reference", resume=True, **options).rows == 23
 
 
 def test_workers_resuming_and_order_give_the_same_bytes(images: Path, tmp_path: Path) -> None:
@@ -517,9 +517,9 @@ def yolo(flat: Path, folder: Path, files: dict[str, str], classes: str | None = 
     return folder
 
 
-@pytest.mark.parametrize("place", ["labels", "flat"])
-def test_yolo_files_beside_the_images_or_apart_become_boxes(place: str, flat: Path, tmp_path: Path) -> None:
-    labels = yolo(flat, tmp_path / place, {"1.txt": "1 0.5 0.5 0.5 0.5\n\n0 0.25 0.5 0.5 1\n"})
+@pytest.mark.parametrize("folder", ["labels", "flat"])
+def test_yolo_files_beside_the_images_or_apart_become_boxes(folder: str, flat: Path, tmp_path: Path) -> None:
+    labels = yolo(flat, tmp_path / folder, {"1.txt": "1 0.5 0.5 0.5 0.5\n\n0 0.25 0.5 0.5 1\n"})
     report = pack(flat, tmp_path / "out", size="40x60", boxes=labels, workers=1)
     assert (report.rows, report.notes) == (6, [])
     train = MemmapDataset(tmp_path / "out", as_tuple=False)
@@ -549,9 +549,9 @@ NAMES = {"list": "names: [no, 'dog: small', 3]\n", "numbered": "names:\n  1: 'do
 def test_names_of_classes_come_from_data_yaml(names: str, where: str, flat: Path, tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     labels = yolo(flat, tmp_path / "data/labels", {"1.txt": "2 0.5 0.5 0.5 0.5"}, classes=None)
-    place = {"labels": labels, "above": labels.parent, "--classes": tmp_path}[where] / "data.yaml"
-    place.write_text(DATA_YAML + names)
-    report = pack(flat, tmp_path / "out", size=32, boxes=labels, classes=str(place) if where == "--classes" else None)
+    folder = {"labels": labels, "above": labels.parent, "--classes": tmp_path}[where] / "data.yaml"
+    folder.write_text(DATA_YAML + names)
+    report = pack(flat, tmp_path / "out", size=32, boxes=labels, classes=str(folder) if where == "--classes" else None)
     train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert (train.classes, report.notes) == (["no", "dog: small", "3"], [])
     assert train.store.extras["box_targets"][1].tolist() == [2]

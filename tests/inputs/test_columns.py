@@ -48,8 +48,8 @@ def test_a_missing_label_is_none_of_the_classes_and_is_counted(
 ) -> None:
     inputs = labelled(tmp_path, cells)
     assert (inputs.target_kind, inputs.targets.tolist(), inputs.classes) == ("class", targets, classes)
-    said = f"{missing} of {len(cells)} inputs {'has' if missing == 1 else 'have'} no label, line "
-    assert any(note.startswith(said) for note in inputs.notes)
+    start = f"{missing} of {len(cells)} inputs {'has' if missing == 1 else 'have'} no label, line "
+    assert any(note.startswith(start) for note in inputs.notes)
 
 
 HUGE = "99999999999999999999"

@@ -257,7 +257,7 @@ def test_several_target_columns_are_one_vector(tmp_path: Path) -> None:
 def test_columns_that_can_be_no_tensor_are_left_out_by_name(tmp_path: Path) -> None:
     inputs = scanned(tmp_path / "list.csv", ",path,shape,Age,age,mixed,none\n1,a.jpg,1,1,1,1,\n2,b.jpg,1,2,2,x,\n")
     assert list(inputs.extras) == ["Age"]
-    told = "\n".join(inputs.notes)
+    notes = "\n".join(inputs.notes)
     for text in (
         "has none of the columns target, label, class, cls: no labels; --target-column names one",
         "'' is left out: its name cannot be that of a tensor",
@@ -266,7 +266,7 @@ def test_columns_that_can_be_no_tensor_are_left_out_by_name(tmp_path: Path) -> N
         "'mixed' is left out: line 3 of",
         "'none' is left out: it is empty",
     ):
-        assert text in told
+        assert text in notes
 
 
 WRONG = [
@@ -394,11 +394,11 @@ def test_an_interrupted_pack_of_a_list_resumes_to_the_same_bytes(manifest: Path,
 def test_every_file_of_a_store_with_extras_is_verified(manifest: Path, tmp_path: Path) -> None:
     pack(manifest, tmp_path / "out", size=32, target_column="x,y", max_rejects=2)
     for path in sorted((tmp_path / "out/_tensordict").rglob("*.memmap")):
-        whole = path.read_bytes()
-        path.write_bytes(whole[:40] + bytes([whole[40] ^ 4]) + whole[41:])
+        intact = path.read_bytes()
+        path.write_bytes(intact[:40] + bytes([intact[40] ^ 4]) + intact[41:])
         (problem,) = verify(tmp_path / "out").problems
         assert problem.file == str(path.relative_to(tmp_path / "out"))
-        path.write_bytes(whole)
+        path.write_bytes(intact)
     assert verify(tmp_path / "out").problems == []
 
 

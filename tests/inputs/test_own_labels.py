@@ -177,10 +177,10 @@ def test_workers_order_and_resuming_give_the_same_bytes(
 
 
 def test_room_for_rows_and_their_masks_is_allocated_before_decoding(sources: Path, tmp_path: Path) -> None:
-    told = []
-    packed(sources, tmp_path / "out", progress=told.append)
+    steps = []
+    packed(sources, tmp_path / "out", progress=steps.append)
     size_bytes = (tmp_path / "out" / manifests.PIXELS).stat().st_size
-    assert {progress.total for progress in told if progress.stage == "allocate"} == {size_bytes}
+    assert {progress.total for progress in steps if progress.stage == "allocate"} == {size_bytes}
 
 
 def test_what_is_wrong_with_a_mask_rejects_its_image(sources: Path, tmp_path: Path) -> None:

@@ -92,10 +92,10 @@ def test_a_folder_in_s3_gives_the_bytes_of_the_local_one(images: Path, tmp_path:
     (images / "class1/empty.jpg").write_bytes(b"")
     (images / "class1/notes.txt").write_bytes(b"not an image")
     url = _upload(images, f"{s3}/set")
-    pack(images, tmp_path / "whole", size=32)
+    pack(images, tmp_path / "full", size=32)
     report = pack(url, tmp_path / "out", size=32, workers=2)
     assert (report.rows, report.rejected, report.ignored) == (24, 2, 1)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
     assert verify(tmp_path / "out", redecode=24, images=url).problems == []
 
 
@@ -104,9 +104,9 @@ def test_splits_and_options_are_those_of_a_local_folder(tmp_path: Path, options:
     for split in ("train", "val"):
         make_tree(tmp_path / "images" / split, each=3)
     url = _upload(tmp_path / "images", "memory://set")
-    pack(tmp_path / "images", tmp_path / "whole", size=32, **options)
+    pack(tmp_path / "images", tmp_path / "full", size=32, **options)
     pack(f"{url}/", tmp_path / "out", size=32, **options)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
 def test_a_size_is_found_in_the_headers_and_parts_are_sealed(tmp_path: Path) -> None:
@@ -116,13 +116,13 @@ def test_a_size_is_found_in_the_headers_and_parts_are_sealed(tmp_path: Path) -> 
         (tmp_path / "images").mkdir(exist_ok=True)
         photo(40, 30, n).save(tmp_path / f"images/{n}.jpg")
     url = _upload(tmp_path / "images", "memory://flat")
-    pack(tmp_path / "images", tmp_path / "whole")
+    pack(tmp_path / "images", tmp_path / "full")
     pack(url, tmp_path / "out")
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
     for part in ("2/2", "1/2"):
         pack(url, tmp_path / "parts", size="30x40", part=part)
     seal_parts(tmp_path / "parts")
-    assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "full")
 
 
 def test_an_object_that_was_replaced_is_noticed_by_a_resume(images: Path, tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_an_object_that_was_replaced_is_noticed_by_a_resume(images: Path, tmp_pa
     fsspec.filesystem("memory").pipe_file("/set/class0/002.jpg", data)
     report = pack(url, tmp_path / "out", size=32, resume=True)
     assert (report.changed, report.resumed_from) == ("class0/002.jpg", 2)
-    pack(images, tmp_path / "whole", size=32)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    pack(images, tmp_path / "full", size=32)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
 def test_an_object_that_cannot_be_read_is_rejected_and_the_network_gets_a_second_try(
@@ -162,7 +162,7 @@ def test_an_object_that_cannot_be_read_is_rejected_and_the_network_gets_a_second
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "text"),
     [
         (PermissionError("ExpiredToken"), r"memory://set cannot be read: access is denied \(ExpiredToken\)"),
         (ConnectionResetError("the peer is gone"), r"memory://set/class\d/\d+.jpg cannot be read: the peer is gone"),
@@ -170,20 +170,20 @@ def test_an_object_that_cannot_be_read_is_rejected_and_the_network_gets_a_second
     ],
 )
 def test_storage_that_refuses_or_vanishes_stops_the_pack_unsealed_and_it_continues(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
 ) -> None:
     url = _upload(images, "memory://set")
-    pack(url, tmp_path / "whole", size=32)
+    pack(url, tmp_path / "full", size=32)
     monkeypatch.setattr(roots, "PAUSES", (0.01, 0.01))
     kind, expired = type(fsspec.filesystem("memory")), tmp_path / "expired"
     with monkeypatch.context() as patch:
         for name in ("cat_file", "info"):
             patch.setattr(kind, name, _expiring(getattr(kind, name), error, expired))
-        with pytest.raises(SourceError, match=rf"{said}.*; tried 3 times within 0.02 seconds\. What is packed is kept"):
+        with pytest.raises(SourceError, match=rf"{text}.*; tried 3 times within 0.02 seconds\. What is packed is kept"):
             pack(url, tmp_path / "out", size=32, workers=1, max_rejects="100%", progress=_touch_at(4, expired))
     assert not (tmp_path / "out/manifest.json").exists()
     pack(url, tmp_path / "out", size=32, resume=True)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
 def _expiring(call: Callable[..., Any], error: Exception, expired: Path) -> Callable[..., Any]:

@@ -397,10 +397,10 @@ def test_no_pull_takes_some_splits_for_all(
 
     url, pushed = f"file://{tmp_path}/remote", push_splits.push_store
 
-    def stop_at_the_second(out: Path, place: str, **options: Any) -> Any:
-        if place.endswith("Validation"):
+    def stop_at_the_second(out: Path, target: str, **options: Any) -> Any:
+        if target.endswith("Validation"):
             raise KeyboardInterrupt
-        return pushed(out, place, **options)
+        return pushed(out, target, **options)
 
     monkeypatch.setattr(push_splits, "push_store", stop_at_the_second)
     assert run(["push", str(packed), url]) == 130

@@ -84,9 +84,9 @@ def test_info_reports_the_kind_and_classes_of_each(
 ) -> None:
     pack(manifests[0], tmp_path / "out", size=32, target_column="kind,tags,price")
     assert run(["info", str(tmp_path / "out"), "--brief"]) == 0
-    told = capsys.readouterr().out
-    assert "targets     class, 3 classes (a, b, c)" in told
-    assert "further     price regression; tags multi-hot, 3 classes (x, y, z)" in told
+    printed = capsys.readouterr().out
+    assert "targets     class, 3 classes (a, b, c)" in printed
+    assert "further     price regression; tags multi-hot, 3 classes (x, y, z)" in printed
     assert run(["info", str(tmp_path / "out"), "--json"]) == 0
     head = json.loads(capsys.readouterr().out)
     assert head["further_targets"]["tags"] == {"kind": "multi-hot", "classes": ["x", "y", "z"]}

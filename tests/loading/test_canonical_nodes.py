@@ -71,22 +71,22 @@ def test_every_place_of_a_node_comes_once(
             start, stop = cut.span(position)
             pieces = canonical.pieces(position, size, start - position, stop - position)
             assert sum(high - low for _, low, high in pieces) == stop - start
-            found += [(node, place) for node, low, high in pieces for place in range(low, high)]
+            found += [(node, offset) for node, low, high in pieces for offset in range(low, high)]
         position = cuts[0].next_position(position)
-    inside = [(node, place) for node, place in found if place < canonical.rows(node)]
+    inside = [(node, offset) for node, offset in found if offset < canonical.rows(node)]
     assert len(inside) == len(set(inside))
-    all_places = {(node, place) for node in range(canonical.nodes) for place in range(canonical.rows(node))}
-    assert set(inside) == all_places - before
+    all_offsets = {(node, offset) for node in range(canonical.nodes) for offset in range(canonical.rows(node))}
+    assert set(inside) == all_offsets - before
     assert len(found) - len(inside) < world_size
     assert pad or len(found) == len(inside)
 
 
 def test_the_order_is_the_same_on_any_number_of_nodes_that_divides_it(data: MemmapDataset) -> None:
-    whole = _rows(_loader(data, 16))
-    assert sorted(row for step in whole for row in step) == list(range(400))
+    full = _rows(_loader(data, 16))
+    assert sorted(row for step in full for row in step) == list(range(400))
     for ranks in (2, 4):
         parts = [_rows(_loader(data, 16 // ranks, rank, ranks)) for rank in range(ranks)]
-        assert _steps(parts) == whole
+        assert _steps(parts) == full
 
 
 def test_rows_that_come_twice_are_the_last_of_a_step(data: MemmapDataset) -> None:

@@ -95,12 +95,12 @@ def test_ranks_under_torchrun_share_one_order_and_a_checkpoint_moves_between_wor
     assert two[1]["state"] == checkpoint
     four = ranks(4, shared_store, tmp_path, checkpoint)
     for found in (two, four):
-        for name, whole in alone.items():
+        for name, full in alone.items():
             steps = joined([rank["epochs"][name] for rank in found])
             # 90 rows: the last step has 18, which four ranks can share only with two rows of the epoch's beginning
             wrapped = 2 if len(found) == 4 and name != "drop_last" else 0
-            assert steps[:3] == whole[:3]
-            assert sorted(steps[-1]) == sorted(whole[-1] + whole[0][:wrapped])
+            assert steps[:3] == full[:3]
+            assert sorted(steps[-1]) == sorted(full[-1] + full[0][:wrapped])
             rows = [row for step in steps for row in step]
             assert len(set(rows)) == (72 if name == "drop_last" else 90) == len(rows) - wrapped
     assert joined([rank["begun"] for rank in two]) == alone["full"][:2]

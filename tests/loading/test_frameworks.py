@@ -93,8 +93,8 @@ def test_lightning_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
 
     # 6 steps an epoch: stopped in the middle of the second one
     train("parts", "--steps", 8)
-    parts, whole = train("parts"), train("whole")
-    assert [name for name in whole if not torch.equal(whole[name], parts[name])] == []
+    parts, full = train("parts"), train("full")
+    assert [name for name in full if not torch.equal(full[name], parts[name])] == []
 
 
 @pytest.mark.usefixtures("lightning")

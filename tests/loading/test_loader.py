@@ -249,11 +249,11 @@ def test_close_ends_the_thread_and_the_loader_can_be_used_again(train: MemmapDat
 
 
 def test_a_state_moves_from_two_ranks_to_one_and_three(train: MemmapDataset) -> None:
-    whole = rows_of(MemmapLoader(train, 5, shuffle="full", as_tuple=False))
+    full = rows_of(MemmapLoader(train, 5, shuffle="full", as_tuple=False))
     loaders = [MemmapLoader(train, 5, shuffle="full", rank=r, world_size=2, as_tuple=False) for r in range(2)]
     iterators = [iter(loader) for loader in loaders]
     seen = [next(it).rows.tolist() for _ in range(4) for it in iterators]
-    assert [row for rows in seen for row in rows] == whole[:40]
+    assert [row for rows in seen for row in rows] == full[:40]
     state = loaders[1].state_dict()
     assert state == loaders[0].state_dict()
     for world in (1, 3):
@@ -263,7 +263,7 @@ def test_a_state_moves_from_two_ranks_to_one_and_three(train: MemmapDataset) -> 
             loader.load_state_dict(state)
             rest += rows_of(loader)
         # 50 rows on 3 ranks: the last step wraps around to the epoch's first row
-        assert sorted(rest) == sorted(whole[40:] + (whole[:1] if world == 3 else []))
+        assert sorted(rest) == sorted(full[40:] + (full[:1] if world == 3 else []))
 
 
 def test_another_state_is_refused(train: MemmapDataset) -> None:
@@ -498,14 +498,14 @@ def test_a_sampler_resumes_at_every_step_the_last_included(
     def loader() -> MemmapLoader:
         return MemmapLoader(train, batch_size, sampler=SequentialSampler(train), drop_last=drop_last, as_tuple=False)
 
-    whole = [batch.rows.tolist() for batch in loader()]
+    full = [batch.rows.tolist() for batch in loader()]
     states, running = [], loader()
     states += [running.state_dict() for _ in running]
     for taken, state in enumerate(states, 1):
         resumed = loader()
         resumed.load_state_dict(state)
         # after the last step it is the next epoch's beginning
-        assert [batch.rows.tolist() for batch in resumed] == whole[taken % len(whole) :]
+        assert [batch.rows.tolist() for batch in resumed] == full[taken % len(full) :]
 
 
 def test_a_state_of_other_rows_is_refused(train: MemmapDataset) -> None:
@@ -549,9 +549,9 @@ def test_after_an_error_the_state_is_at_the_batch_that_could_not_be_made(
     assert next(iterator, None) is None
     state = loader.state_dict()
     assert (state["epoch"], state["position"]) == (0, 30)
-    whole = MemmapLoader(train, 10, prefetch=prefetch, as_tuple=False)
-    whole.load_state_dict(state)
-    assert next(iter(whole)).rows.tolist() == list(range(30, 40))
+    full = MemmapLoader(train, 10, prefetch=prefetch, as_tuple=False)
+    full.load_state_dict(state)
+    assert next(iter(full)).rows.tolist() == list(range(30, 40))
 
 
 def test_the_interpreter_ends_in_the_middle_of_an_epoch(shared_store: Path) -> None:

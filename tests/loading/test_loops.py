@@ -153,14 +153,14 @@ def test_a_samplers_state_after_the_last_batch_is_the_next_epochs_beginning(
         return MemmapLoader(train, 16, sampler=SAMPLERS[kind](train), drop_last=drop_last, as_tuple=False)
 
     loader = made()
-    whole = rows(made())
+    full = rows(made())
     for step, _ in enumerate(loader, start=1):
         state = loader.state_dict()
-        is_last = step == len(whole)
+        is_last = step == len(full)
         assert (state["epoch"], state["position"] == 0) == (int(is_last), is_last)
         resumed = made()
         resumed.load_state_dict(state)
-        assert len(rows(resumed)) == (len(whole) if is_last else len(whole) - step)
+        assert len(rows(resumed)) == (len(full) if is_last else len(full) - step)
 
 
 @pytest.mark.parametrize("form", ["rows", "batches"])

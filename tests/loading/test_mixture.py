@@ -147,10 +147,10 @@ def test_weights_by_name_need_rows_of_that_name(joined: MemmapDataset, shared_st
 
 
 def test_a_state_of_datasets_that_were_divided_otherwise_is_refused(shared_store: Path) -> None:
-    whole = MemmapDataset(shared_store)
+    full = MemmapDataset(shared_store)
     one, other = (
         loader_of(
-            concat({"a": whole.subset(range(cut)), "b": whole.subset(range(cut, len(whole)))}), weights={"a": 1, "b": 1}
+            concat({"a": full.subset(range(cut)), "b": full.subset(range(cut, len(full)))}), weights={"a": 1, "b": 1}
         )
         for cut in (30, 60)
     )

@@ -25,8 +25,8 @@ def test_a_permutation_holds_every_row_once(count: int, seed: int, epoch: int) -
 def test_any_range_of_a_permutation_is_computed_alone(count: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, count))
     stop = data.draw(st.integers(start, count))
-    whole = permuted(count, 0, count, seed=5, epoch=2)
-    assert np.array_equal(permuted(count, start, stop, seed=5, epoch=2), whole[start:stop])
+    full = permuted(count, 0, count, seed=5, epoch=2)
+    assert np.array_equal(permuted(count, start, stop, seed=5, epoch=2), full[start:stop])
 
 
 def test_a_permutation_beyond_32_bits_needs_no_array_of_its_length() -> None:

@@ -155,8 +155,8 @@ def test_an_epoch_is_resumed_in_another_process(range_server: RangeServer, tmp_p
     def loader() -> MemmapLoader:
         return MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 16, shuffle="block", as_tuple=False)
 
-    with loader() as whole:
-        batches = [batch.rows.tolist() for batch in whole]
+    with loader() as full:
+        batches = [batch.rows.tolist() for batch in full]
     with loader() as first:
         steps = iter(first)
         for _ in range(7):

@@ -164,12 +164,12 @@ def test_a_dataloader_of_its_dataset_and_batch_sampler_gives_its_batches(
         return MemmapLoader(train, 16, seed=2, prefetch=prefetch, **options, **SAMPLERS[kind](train))
 
     expected = made()
-    whole, following = list(expected), list(expected)
+    full, following = list(expected), list(expected)
     loader = made()
     rest = rest_of(loader, count)
     found = list(rest)
-    assert len(rest) == len(found) == len(whole) - count
-    for ours, theirs in ((found, whole[count:]), (list(loader), following)):
+    assert len(rest) == len(found) == len(full) - count
+    for ours, theirs in ((found, full[count:]), (list(loader), following)):
         for (images, numbers, *stamps), (images_too, numbers_too, *stamps_too) in zip(ours, theirs, strict=True):
             assert torch.equal(images, images_too)
             assert torch.equal(numbers, numbers_too)

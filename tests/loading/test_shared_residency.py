@@ -47,7 +47,7 @@ _DEVICES = [pytest.param("cpu", id="gpu-cpu"), pytest.param("cuda", id="gpu-cuda
 
 
 @pytest.fixture(params=["ram", *_DEVICES])
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def residency_options(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Where copies are; the CPU plays a device."""
     if request.param == "cuda":
         return {"residency": "gpu", "device": "cuda"}
@@ -71,10 +71,10 @@ def check(loader: MemmapLoader) -> None:
     assert seen == len(loader.dataset)
 
 
-def test_train_val_and_a_subset_share_one_copy_of_what_they_read(data: MemmapDataset, place: dict[str, Any]) -> None:
+def test_train_val_and_a_subset_share_one_copy_of_what_they_read(data: MemmapDataset, residency_options: dict[str, Any]) -> None:
     train, val = data.split(0.8)
     some = data.subset(slice(0, None, 3))
-    first = MemmapLoader(train, 7, shuffle="full", **place, as_tuple=False)
+    first = MemmapLoader(train, 7, shuffle="full", **residency_options, as_tuple=False)
     copy = held(first)
     alone = copy.slots.filled
     assert alone < copy.slots.count
@@ -82,7 +82,7 @@ def test_train_val_and_a_subset_share_one_copy_of_what_they_read(data: MemmapDat
     next(begun)
     loaders_of_all = [
         first,
-        *(MemmapLoader(part, 7, shuffle="full", **place, as_tuple=False) for part in (val, some, data, train)),
+        *(MemmapLoader(part, 7, shuffle="full", **residency_options, as_tuple=False) for part in (val, some, data, train)),
     ]
     assert {id(held(loader)) for loader in loaders_of_all} == {id(copy)}
     # each row, or page, is there once
@@ -92,21 +92,21 @@ def test_train_val_and_a_subset_share_one_copy_of_what_they_read(data: MemmapDat
         check(loader)
 
 
-def test_a_copy_of_all_rows_serves_every_part(data: MemmapDataset, place: dict[str, Any]) -> None:
-    whole, part = (
-        MemmapLoader(data, 7, **place, as_tuple=False),
-        MemmapLoader(data.subset([3, 1, 3]), 2, **place, as_tuple=False),
+def test_a_copy_of_all_rows_serves_every_part(data: MemmapDataset, residency_options: dict[str, Any]) -> None:
+    full, part = (
+        MemmapLoader(data, 7, **residency_options, as_tuple=False),
+        MemmapLoader(data.subset([3, 1, 3]), 2, **residency_options, as_tuple=False),
     )
-    assert held(whole) is held(part)
-    check(whole)
+    assert held(full) is held(part)
+    check(full)
     check(part)
 
 
-def test_a_copy_goes_with_the_last_loader_that_reads_it(data: MemmapDataset, place: dict[str, Any]) -> None:
-    known = shared_residency._copies if place["residency"] == "ram" else shared_residency._residents
+def test_a_copy_goes_with_the_last_loader_that_reads_it(data: MemmapDataset, residency_options: dict[str, Any]) -> None:
+    known = shared_residency._copies if residency_options["residency"] == "ram" else shared_residency._residents
     gc.collect()
     before = len(known)
-    one, other = (MemmapLoader(part, 7, **place, as_tuple=False) for part in data.split(0.5))
+    one, other = (MemmapLoader(part, 7, **residency_options, as_tuple=False) for part in data.split(0.5))
     kept = next(iter(other))
     assert len(known) == before + 1
     del one
@@ -164,9 +164,9 @@ def test_each_unit_has_one_slot_whatever_is_added_when(count: int, data: st.Data
 
 
 def test_memory_is_counted_for_the_rows_that_are_read(data: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, part = shared_residency.reads_of(data, 1), shared_residency.reads_of(data.subset([5, 2, 5]), 1)
+    full, part = shared_residency.reads_of(data, 1), shared_residency.reads_of(data.subset([5, 2, 5]), 1)
     rows = [data.at_rows(None)[[row]].images[0].numel() for row in (2, 5)]
-    assert whole.size_bytes == data.store.pixels.nbytes
+    assert full.size_bytes == data.store.pixels.nbytes
     assert part.size_bytes == sum(rows)
     # the store does not fit, the part does
     monkeypatch.setattr(system, "available_bytes", lambda: 100_000)
@@ -193,10 +193,10 @@ def test_a_device_is_asked_for_the_rows_that_are_read(data: MemmapDataset, monke
     check(loader)
 
 
-def test_rows_that_weights_exclude_take_no_memory(data: MemmapDataset, place: dict[str, Any]) -> None:
+def test_rows_that_weights_exclude_take_no_memory(data: MemmapDataset, residency_options: dict[str, Any]) -> None:
     weights = torch.zeros(len(data))
     weights[[3, 7, 8]] = torch.tensor([1.0, 0.5, 2.0])
-    loader = MemmapLoader(data, 7, weights=weights, **place, as_tuple=False)
+    loader = MemmapLoader(data, 7, weights=weights, **residency_options, as_tuple=False)
     alone = held(loader).slots.filled
     assert alone < held(loader).slots.count / 3
     seen = [row for batch in loader for row in batch.rows.tolist()]
@@ -205,8 +205,8 @@ def test_rows_that_weights_exclude_take_no_memory(data: MemmapDataset, place: di
     # not even by a product that is rounded up to the sum
     cumulative = np.cumsum(weights.numpy(), dtype=np.float64)
     assert set(order.drawn(cumulative, 0, 10_000, seed=0).tolist()) == {3, 7, 8}
-    whole = [batch.rows.tolist() for batch in MemmapLoader(data, 7, weights=weights, as_tuple=False)]
-    assert [row for rows in whole for row in rows] == seen
+    full = [batch.rows.tolist() for batch in MemmapLoader(data, 7, weights=weights, as_tuple=False)]
+    assert [row for rows in full for row in rows] == seen
 
 
 def test_an_excluded_last_row_is_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

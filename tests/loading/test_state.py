@@ -47,9 +47,9 @@ def test_a_state_resumes_at_every_step(
 
     running = loader()
     running.set_epoch(4)
-    whole = [batch.rows.tolist() for batch in running]
+    full = [batch.rows.tolist() for batch in running]
     following = [batch.rows.tolist() for batch in running]
-    assert len(whole) == len(running) >= 2
+    assert len(full) == len(running) >= 2
     running.set_epoch(4)
     for step, _ in enumerate(running, start=1):
         state = running.state_dict()
@@ -57,8 +57,8 @@ def test_a_state_resumes_at_every_step(
         fresh = loader()
         fresh.load_state_dict(state)
         # after its last step an epoch is over: the state is that of the next one's beginning
-        if step < len(whole):
-            assert [batch.rows.tolist() for batch in fresh] == whole[step:]
+        if step < len(full):
+            assert [batch.rows.tolist() for batch in fresh] == full[step:]
         assert [batch.rows.tolist() for batch in fresh] == following
 
 
@@ -75,7 +75,7 @@ def test_a_state_of_any_step_resumes_with_any_number_of_ranks(
         options = ORDERS[order] | {"seed": 2, "prefetch": 0, "residency": "cache"} | options
         return [MemmapLoader(train, 7, rank=rank, world_size=world, **options, as_tuple=False) for rank in range(world)]
 
-    whole = [row for batch in ranks(1, drop_last=False)[0] for row in batch.rows.tolist()]
+    full = [row for batch in ranks(1, drop_last=False)[0] for row in batch.rows.tolist()]
     running = ranks(before)
     for taken, _ in enumerate(zip(*running, strict=True), start=1):
         states = [loader.state_dict() for loader in running]
@@ -91,17 +91,17 @@ def test_a_state_of_any_step_resumes_with_any_number_of_ranks(
         rest = [row for step in steps for rows in step for row in rows]
         if order == "drop_last":
             left = (90 - position) // (7 * after) * 7 * after
-            assert rest == whole[position : position + left]
+            assert rest == full[position : position + left]
         else:
             # where the last step does not divide, it wraps around to the first rows
-            assert rest == whole[position:] + whole[: len(rest) - (90 - position)]
+            assert rest == full[position:] + full[: len(rest) - (90 - position)]
             assert len(rest) - (90 - position) < after
 
 
 # -- torchdata
 
 
-class Whole(IterableDataset[Any]):
+class FullBatches(IterableDataset[Any]):
     """A MemmapLoader where an iterable dataset is wanted, as the reference shows it."""
 
     def __init__(self, loader: MemmapLoader) -> None:
@@ -154,7 +154,7 @@ def test_a_stateful_dataloader_of_the_dataset_resumes(
 
 def test_a_memmap_loader_inside_a_stateful_dataloader_keeps_its_own_state(train: MemmapDataset) -> None:
     def loader() -> Any:
-        return stateful(Whole(MemmapLoader(train, 9, shuffle="full", seed=3, as_tuple=False)), batch_size=None)
+        return stateful(FullBatches(MemmapLoader(train, 9, shuffle="full", seed=3, as_tuple=False)), batch_size=None)
 
     running = loader()
     epochs = [rows(running) for _ in range(3)]

@@ -44,7 +44,7 @@ def run(loader):
     return found
 
 loader = made()
-whole = [run(loader) for _ in range(3)]
+full = [run(loader) for _ in range(3)]
 resumed = made()
 resumed.set_epoch(1)
 rest = run(accelerator.skip_first_batches(resumed, 4))
@@ -60,7 +60,7 @@ accelerator.wait_for_everyone()
 del batches
 accelerator.load_state(sys.argv[2] + "/saved")
 loaded = [found[:3] for found in run(state)]
-found = {"whole": whole, "rest": rest, "after": after, "loaded": loaded}
+found = {"full": full, "rest": rest, "after": after, "loaded": loaded}
 Path(sys.argv[2], f"{accelerator.process_index}.json").write_text(json.dumps(found))
 accelerator.wait_for_everyone()
 accelerator.end_training()
@@ -84,7 +84,7 @@ def check_resumed(ranks: list[dict[str, Any]]) -> None:
     """Compare what each rank has read after it resumed with its undisturbed epochs, and see that all read each row."""
     seen: list[int] = []
     for found in ranks:
-        epochs = found["whole"]
+        epochs = found["full"]
         assert found["rest"][-1] == epochs[1][-1]
         assert [step[:3] for step in found["rest"]] == [step[:3] for step in epochs[1][4:]]
         assert found["after"] == epochs[2]
@@ -110,10 +110,10 @@ def test_accelerate_skips_batches_of_any_order(shared_store: Path) -> None:
     for order in orders:
         loader = MemmapLoader(train, 16, as_tuple=False, **order)
         generator.manual_seed(0)
-        whole = rows(loader)
+        full = rows(loader)
         loader.set_epoch(0)
         generator.manual_seed(0)
-        assert rows(accelerator.skip_first_batches(loader, 2)) == whole[2:]
+        assert rows(accelerator.skip_first_batches(loader, 2)) == full[2:]
 
 
 # -- transformers' Trainer
@@ -198,7 +198,7 @@ def trained(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     runs: list[tuple[int, list[object]]] = []
     for way, processes in WAYS.items():
         # stopped in the middle of an epoch: 8 steps of 12, or of 6
-        for folder, stop, begin in (("whole", 0, "train"), ("parts", 8, "train"), ("parts", 0, "resume")):
+        for folder, stop, begin in (("full", 0, "train"), ("parts", 8, "train"), ("parts", 0, "resume")):
             (root / way / folder).mkdir(parents=True, exist_ok=True)
             runs.append((processes, [shared_store, root / way / folder, way, stop, begin]))
     launch(root / "trainer.py", *runs, modules=("accelerate", "transformers.trainer"))
@@ -206,7 +206,7 @@ def trained(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     def found(way: str, name: str) -> list[dict[str, Any]]:
         return [json.loads((root / way / f"{name}-{rank}.json").read_text()) for rank in range(WAYS[way])]
 
-    return {way: {"whole": found(way, "whole/train"), "resumed": found(way, "parts/resume")} for way in WAYS}
+    return {way: {"full": found(way, "full/train"), "resumed": found(way, "parts/resume")} for way in WAYS}
 
 
 @pytest.mark.slow
@@ -214,9 +214,9 @@ def trained(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
 def test_the_trainer_of_transformers_trains_evaluates_and_resumes(
     shared_store: Path, trained: dict[str, Runs], way: str
 ) -> None:
-    processes, whole, resumed = WAYS[way], trained[way]["whole"], trained[way]["resumed"]
+    processes, full, resumed = WAYS[way], trained[way]["full"], trained[way]["resumed"]
     steps = -(-90 // (8 * processes))
-    for one, other in zip(whole, resumed, strict=True):
+    for one, other in zip(full, resumed, strict=True):
         assert len(one["seen"]) == 3 * steps
         assert other["seen"] == one["seen"][8:]
         assert other["weights"] == pytest.approx(one["weights"], abs=1e-6)
@@ -226,7 +226,7 @@ def test_the_trainer_of_transformers_trains_evaluates_and_resumes(
     train = MemmapDataset(shared_store)
     sums = sorted(int(train[n][0].sum()) for n in range(90))
     for epoch in range(3):
-        seen = [row for found in whole for step in found["seen"][epoch * steps : (epoch + 1) * steps] for row in step]
+        seen = [row for found in full for step in found["seen"][epoch * steps : (epoch + 1) * steps] for row in step]
         assert set(seen) == set(sums)
         assert len(seen) - 90 in range(8 * processes)
 

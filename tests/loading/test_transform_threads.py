@@ -75,14 +75,14 @@ def test_any_number_of_threads_gives_the_same(train: MemmapDataset, transform: A
 
 
 def test_rows_go_in_parts_and_what_needs_the_batch_gets_it(train: MemmapDataset, lengths: list[Any]) -> None:
-    whole = []
+    full = []
 
     def looked(batch: ImageBatch) -> ImageBatch:
-        whole.append((len(batch), threading.current_thread().name))
+        full.append((len(batch), threading.current_thread().name))
         return batch
 
     epoch(train, Compose([RandomResizedCrop(24), looked, RandomResizedCrop(24)]), threads=2)
-    assert {*whole} == {(30, "pixpack-feeder")}
+    assert {*full} == {(30, "pixpack-feeder")}
     # 30 rows of 3072 bytes in 6 parts, of 1728 in 4
     assert {*lengths} == {(5, True), (7, True), (8, True)}
     lengths.clear()

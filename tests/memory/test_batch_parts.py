@@ -59,7 +59,7 @@ BY_ROW: dict[str, Any] = {
     "torchvision_train": ours.torchvision_train(24, auto_augment_policy="ra", random_erase_prob=0.5),
 }
 OF_IMAGES = {"Normalize"}
-WHOLE = {"CutMix", "MixUp", "PerSample"}
+FULL_BATCH = {"CutMix", "MixUp", "PerSample"}
 # Makes transforms that are among the others.
 MAKERS = {"from_torchvision"}
 # Of rows that have boxes and masks: all but these, which refuse them.
@@ -122,7 +122,7 @@ def part_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_transform_is_compared() -> None:
-    assert {*BY_ROW, *OF_IMAGES, *WHOLE, *MAKERS} == {*ours.__all__}
+    assert {*BY_ROW, *OF_IMAGES, *FULL_BATCH, *MAKERS} == {*ours.__all__}
 
 
 @pytest.mark.parametrize("name", BY_ROW)

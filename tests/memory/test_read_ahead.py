@@ -137,11 +137,11 @@ def test_a_read_that_brings_less_is_continued_where_it_ended(
     # half a row, one row, and one and a half
     halves = itertools.cycle((1, 2, 3))
 
-    def less(descriptor: int, places: list[memoryview], offset: int) -> int:
+    def less(descriptor: int, buffers: list[memoryview], offset: int) -> int:
         most, given = next(halves) * LARGE_ROW_BYTES // 2, []
-        for place in places:
-            given += [place[:most]] if most else []
-            most -= len(place[:most])
+        for buffer in buffers:
+            given += [buffer[:most]] if most else []
+            most -= len(buffer[:most])
         return read(descriptor, given, offset)
 
     monkeypatch.setattr(os, "preadv", less)

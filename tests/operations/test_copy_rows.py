@@ -110,11 +110,11 @@ def test_boxes_and_masks_come_along(options: dict[str, Any], images: Path, tmp_p
     rows = [20, 3, 3, 11]
     subset(tmp_path / "out", tmp_path / "few", rows=rows)
     assert verify(tmp_path / "few").problems == []
-    whole, few = MemmapDataset(tmp_path / "out", as_tuple=False), MemmapDataset(tmp_path / "few", as_tuple=False)
+    full, few = MemmapDataset(tmp_path / "out", as_tuple=False), MemmapDataset(tmp_path / "few", as_tuple=False)
     for row, source in enumerate(rows):
-        one, other = few[row], whole[source]
+        one, other = few[row], full[source]
         assert np.array_equal(one.pixels, other.pixels)
-        assert few.source(row) == whole.source(source)
+        assert few.source(row) == full.source(source)
         for name in ("boxes", "box_targets", "box_count", "masks"):
             assert np.array_equal(one.extras[name], other.extras[name])
 
@@ -129,16 +129,16 @@ def test_rows_come_in_the_order_of_their_numbers(rows: Any, images: Path, tmp_pa
     numbers = list(range(24))[rows] if isinstance(rows, slice) else [23, 0] if hasattr(rows, "__next__") else list(rows)
     report = subset(tmp_path / "out", tmp_path / "few", rows=rows)
     assert (report.inputs, report.rows) == (len(numbers), len(numbers))
-    whole = rows_of(tmp_path / "out")
-    assert rows_of(tmp_path / "few") == [whole[number] for number in numbers]
+    full = rows_of(tmp_path / "out")
+    assert rows_of(tmp_path / "few") == [full[number] for number in numbers]
 
 
 def test_draws_are_fixed_by_the_seed_and_keep_the_order(shared_store: Path, tmp_path: Path) -> None:
-    whole = [path for path, _, _ in rows_of(shared_store)]
+    full = [path for path, _, _ in rows_of(shared_store)]
     found = {}
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         assert subset(shared_store, tmp_path / name, fraction=0.2, seed=seed).rows == 18
-        found[name] = [whole.index(path) for path, _, _ in rows_of(tmp_path / name)]
+        found[name] = [full.index(path) for path, _, _ in rows_of(tmp_path / name)]
         assert found[name] == sorted(found[name])
     assert found["a"] == found["b"] != found["c"]
     subset(shared_store, tmp_path / "each", per_class=4, rows=slice(0, 63))
@@ -148,11 +148,11 @@ def test_draws_are_fixed_by_the_seed_and_keep_the_order(shared_store: Path, tmp_
 
 
 def test_a_store_may_be_replaced_by_some_of_its_rows(store: Path) -> None:
-    whole = rows_of(store)
+    full = rows_of(store)
     data = MemmapDataset(store, as_tuple=False)
     subset(store, store, rows=slice(10, 20), overwrite=True)
-    assert rows_of(store) == whole[10:20]
-    assert data[89].pixels.numpy().tobytes() == whole[89][2]  # whoever has the old one open keeps it
+    assert rows_of(store) == full[10:20]
+    assert data[89].pixels.numpy().tobytes() == full[89][2]  # whoever has the old one open keeps it
     assert os.listdir(store.parent) == [store.name]
 
 
@@ -167,7 +167,7 @@ def test_rows_without_a_class_are_left_out_where_classes_choose(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("chosen", "said"),
+    ("chosen", "sentence"),
     [
         ({}, "nothing says which rows"),
         ({"rows": [90]}, "row 90 is out of range: the store has rows 0 to 89"),
@@ -193,9 +193,9 @@ def test_rows_without_a_class_are_left_out_where_classes_choose(tmp_path: Path) 
     ],
 )
 def test_what_cannot_be_chosen_is_one_sentence(
-    chosen: dict[str, Any], said: str, shared_store: Path, tmp_path: Path
+    chosen: dict[str, Any], sentence: str, shared_store: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(OptionsError, match=said):
+    with pytest.raises(OptionsError, match=sentence):
         subset(shared_store, tmp_path / "out", **chosen)
     assert not (tmp_path / "out").exists()
 
@@ -220,12 +220,12 @@ def test_classes_choose_only_where_a_row_has_one(images: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("options", ALIKE.values(), ids=ALIKE)
 def test_stores_of_two_halves_are_the_store_of_all(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "whole", **options)
+    pack(images, tmp_path / "full", **options)
     for name, classes in (("a", ["class0", "class1"]), ("b", ["class2"])):
         pack(part_of(images, tmp_path / f"images-{name}", classes), tmp_path / name, **options)
     report = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
     assert (report.rows, report.classes, report.size[0] > 0) == (24, 3, True)
-    assert store_bytes(tmp_path / "both") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "both") == store_bytes(tmp_path / "full")
     numbered = f"those of {tmp_path / 'a'}, {tmp_path / 'b'} have new numbers."
     assert report.notes == [f"targets count in one list of 3 classes; {numbered}"]
 
@@ -247,14 +247,14 @@ def test_boxes_and_masks_are_merged_with_room_for_the_most(
         pack(folder, tmp_path / name, **options, boxes=file, masks=masks)
         return tmp_path / name
 
-    whole = packed("whole", images)
+    full = packed("full", images)
     parts = (("a", ["class0", "class1"]), ("b", ["class2"]))
     halves = [packed(name, part_of(images, tmp_path / f"images-{name}", classes)) for name, classes in parts]
     rooms = [MemmapDataset(half).manifest.extras["boxes"].row_shape for half in halves]
     assert rooms == [(1, 4), (3, 4)]
     merge(halves, tmp_path / "both")
     # the digest of the label file is that of neither
-    assert without_labels(tmp_path / "both") == without_labels(whole)
+    assert without_labels(tmp_path / "both") == without_labels(full)
     assert read_manifest(tmp_path / "both").labels == {}
 
 
@@ -319,7 +319,7 @@ def test_shuffled_stores_keep_no_seed(images: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "sentence"),
     [
         ({"size": 40}, r"packed with other options \(size: \[32, 32\] and \[40, 40\]\)"),
         ({"size": 32, "resample": "bicubic"}, r"packed with other options \(resample: bilinear and bicubic\)"),
@@ -328,10 +328,10 @@ def test_shuffled_stores_keep_no_seed(images: Path, tmp_path: Path) -> None:
     ],
 )
 def test_stores_that_are_not_alike_are_refused(
-    other: dict[str, Any], said: str, images: Path, tmp_path: Path, shared_store: Path
+    other: dict[str, Any], sentence: str, images: Path, tmp_path: Path, shared_store: Path
 ) -> None:
     pack(images, tmp_path / "other", **other)
-    with pytest.raises(PackError, match=f"{shared_store} and .*other cannot be one store: they were {said}"):
+    with pytest.raises(PackError, match=f"{shared_store} and .*other cannot be one store: they were {sentence}"):
         merge([shared_store, tmp_path / "other"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -437,8 +437,8 @@ def test_rows_in_any_order_are_those_rows(only: bool, images: Path, tmp_path: Pa
     if only:
         monkeypatch.setattr(row_sources, "_TASK_BYTES", 1)
     subset(tmp_path / "out", tmp_path / "any", rows=order)
-    whole = rows_of(tmp_path / "out")
-    assert rows_of(tmp_path / "any") == [whole[row] for row in order]
+    full = rows_of(tmp_path / "out")
+    assert rows_of(tmp_path / "any") == [full[row] for row in order]
 
 
 # -- what is damaged, in the way, or interrupted
@@ -450,9 +450,9 @@ def test_damaged_rows_are_named_and_the_rest_can_be_had(store: Path, shared_stor
     with pytest.raises(PackError, match=rf"rows {blocks[1].start} to {blocks[1].stop - 1} are not what was packed"):
         merge([shared_store, store], tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    whole = [*range(blocks[1].start), *range(blocks[1].stop, 90)]
-    subset(store, tmp_path / "out", rows=whole)
-    assert rows_of(tmp_path / "out") == [rows_of(shared_store)[row] for row in whole]
+    full = [*range(blocks[1].start), *range(blocks[1].stop, 90)]
+    subset(store, tmp_path / "out", rows=full)
+    assert rows_of(tmp_path / "out") == [rows_of(shared_store)[row] for row in full]
 
 
 @pytest.mark.parametrize("name", [SAMPLES, "_tensordict/targets.memmap", REJECTED, "_tensordict/meta.json"])
@@ -615,8 +615,8 @@ def test_rows_that_come_very_often_are_copied_block_by_block(
     monkeypatch.setattr(row_sources.CopySource, "read", watched)
     rows = np.arange(1000) % 7
     subset(shared_store, tmp_path / "out", rows=rows)
-    whole = rows_of(shared_store)
-    assert rows_of(tmp_path / "out") == [whole[row] for row in rows]
+    full = rows_of(shared_store)
+    assert rows_of(tmp_path / "out") == [full[row] for row in rows]
     assert max(taken) <= read_blocks(shared_store)[0].stop
 
 
@@ -634,14 +634,14 @@ def test_a_killed_copy_sends_nobody_in_a_circle(shared_store: Path, images: Path
 def test_stores_that_would_be_deleted_are_refused(shared_store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(shared_store, out)
-    for place, said in (
+    for source, sentence in (
         (tmp_path / ".out.packing", "is where OUT .* is built"),
         (out / "_tensordict/in", "is inside"),
     ):
-        shutil.copytree(shared_store, place)
-        with pytest.raises(OptionsError, match=said):
-            subset(place, out, fraction=1, overwrite=True)
-        assert store_bytes(place) == store_bytes(shared_store)
+        shutil.copytree(shared_store, source)
+        with pytest.raises(OptionsError, match=sentence):
+            subset(source, out, fraction=1, overwrite=True)
+        assert store_bytes(source) == store_bytes(shared_store)
 
 
 def test_a_store_that_is_replaced_while_it_is_copied_is_reported(
@@ -719,28 +719,28 @@ def test_a_full_disk_is_reported_before_anything_is_copied(
 def test_what_is_in_the_way_is_kept(shared_store: Path, store: Path, images: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    for out, said in (
+    for out, sentence in (
         (store, "already holds a store. Replace it with --overwrite"),
         (tmp_path / "mine", "is not empty"),
         (store / "inside", "is in the store"),
     ):
-        with pytest.raises((PackError, OptionsError), match=said):
+        with pytest.raises((PackError, OptionsError), match=sentence):
             merge([shared_store, store], out)
     assert store_bytes(store) == store_bytes(shared_store)
     assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
 
 
 def test_two_at_once_one_wins(shared_store: Path, tmp_path: Path) -> None:
-    said = []
+    sentence = []
 
     def second(progress: Progress) -> None:
-        if progress.stage == "copy" and not said:
+        if progress.stage == "copy" and not sentence:
             with pytest.raises(PackError) as caught:
                 merge([shared_store] * 2, tmp_path / "out")
-            said.append(str(caught.value))
+            sentence.append(str(caught.value))
 
     subset(shared_store, tmp_path / "out", fraction=1, progress=second)
-    assert "is being packed by process" in said[0]
+    assert "is being packed by process" in sentence[0]
     assert store_bytes(tmp_path / "out") == store_bytes(shared_store)
 
 
@@ -763,7 +763,7 @@ def test_the_commands_say_what_they_made(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("1 x", "standard input has 'x'"),
         ("", "is empty"),
@@ -773,11 +773,11 @@ def test_the_commands_say_what_they_made(
     ],
 )
 def test_what_is_no_row_number_on_standard_input_is_named(
-    text: str, said: str, shared_store: Path, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+    text: str, sentence: str, shared_store: Path, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", iter_text(text))
     assert run(["subset", str(shared_store), str(tmp_path / "out"), "--rows", "-"]) == 2
-    assert said in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
 
 
 def iter_text(text: str) -> Any:
@@ -787,7 +787,7 @@ def iter_text(text: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "sentence"),
     [
         (["subset", "{store}", "{out}"], 2, "nothing says which rows"),
         (["subset", "{store}", "{out}", "--rows", "7-"], 2, "expected rows such as 0,7,20-29"),
@@ -810,9 +810,9 @@ def iter_text(text: str) -> Any:
     ],
 )
 def test_wrong_words_are_one_sentence(
-    words: list[str], code: int, said: str, shared_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], code: int, sentence: str, shared_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     assert run([word.format(store=shared_store, out=out) for word in words]) == code
-    assert said in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
     assert not out.exists()

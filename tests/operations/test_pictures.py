@@ -50,19 +50,19 @@ def test_a_file_that_pixpack_did_not_draw_is_not_overwritten(
     for option in ("--plot", "--timeline", "--trace"):
         assert run(["bench", str(store), option, str(tmp_path / name)]) == 2
     assert (tmp_path / name).read_bytes() == before
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 4
-    assert all(f"{tmp_path / name} is there, and was not drawn by pixpack: it is not overwritten." in s for s in said)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert all(f"{tmp_path / name} is there, and was not drawn by pixpack: it is not overwritten." in s for s in lines)
 
 
 @pytest.mark.parametrize("name", ["samples.jsonl", "_tensordict/pixels.memmap", "sheet.png", "_tensordict/sheet.png"])
 def test_nothing_is_drawn_into_a_store(store: Path, tmp_path: Path, name: str) -> None:
     before = store_bytes(store)
     (tmp_path / "link").symlink_to(store / name)
-    for place in (store / name, tmp_path / "link"):
-        assert run(["show", str(store), "-o", str(place)]) == 2
-        assert run(["bench", str(store), "--plot", str(place)]) == 2
-        assert run(["bench", str(store), "--trace", str(place)]) == 2
+    for path in (store / name, tmp_path / "link"):
+        assert run(["show", str(store), "-o", str(path)]) == 2
+        assert run(["bench", str(store), "--plot", str(path)]) == 2
+        assert run(["bench", str(store), "--trace", str(path)]) == 2
     assert store_bytes(store) == before
 
 
@@ -93,9 +93,9 @@ def test_pictures_and_the_trace_of_bench_are_drawn_again_over_themselves(store: 
 def test_two_pictures_of_one_run_need_two_places(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = str(tmp_path / "x.png")
-    assert run(["bench", str(store), "--plot", place, "--timeline", place]) == 2
-    assert f"--plot and --timeline name the same file, {place}." in capsys.readouterr().err
+    path = str(tmp_path / "x.png")
+    assert run(["bench", str(store), "--plot", path, "--timeline", path]) == 2
+    assert f"--plot and --timeline name the same file, {path}." in capsys.readouterr().err
 
 
 def test_an_empty_file_and_a_pipe_are_written_to(store: Path, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_name_as_long_as_names_may_be_is_written_at_once_too(tmp_path: Path) -
     assert path.read_bytes() == b"second"
 
 
-@pytest.mark.parametrize("place", [".", "no/where.png"])
-def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("path", [".", "no/where.png"])
+def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(OptionsError, match="cannot be written: expected a file name in a folder that exists"):
-        check_picture_path("-o", tmp_path / place)
+        check_picture_path("-o", tmp_path / path)

@@ -87,12 +87,12 @@ def names_at(url: str) -> list[str]:
     return open_objects(url).below("")
 
 
-def pulled(url: str, place: Path) -> dict[str, bytes]:
+def pulled(url: str, folder: Path) -> dict[str, bytes]:
     """The bytes of the store at a URL, which is pulled to a place that is free again afterwards."""
-    shutil.rmtree(place, ignore_errors=True)
-    pull(url, place)
-    found = store_bytes(place)
-    shutil.rmtree(place)
+    shutil.rmtree(folder, ignore_errors=True)
+    pull(url, folder)
+    found = store_bytes(folder)
+    shutil.rmtree(folder)
     return found
 
 
@@ -303,12 +303,12 @@ def test_a_push_that_another_one_replaces_on_the_way_mixes_nothing(
                 original(self, *arguments)
 
             patch.setattr(RemoteObjects, name, change)
-        said = ""
+        error = ""
         try:
             push(three[0], url, overwrite=has_old)
         except PackError as e:
-            said = str(e)
-    assert "came in between" in said
+            error = str(e)
+    assert "came in between" in error
     assert pulled(url, tmp_path / "back") == store_bytes(three[1])
     push(three[0], url, overwrite=True)
     assert pulled(url, tmp_path / "back") == store_bytes(three[0])
@@ -488,11 +488,11 @@ def test_a_generation_that_is_not_the_one_that_is_named_is_not_pulled(three: lis
     push(three[0], str(far))
     push(three[1], str(far), overwrite=True)
     (folder,) = (far / "generations").iterdir()
-    whole = (folder / MANIFEST).read_bytes()
+    intact = (folder / MANIFEST).read_bytes()
     shutil.copyfile(three[2] / MANIFEST, folder / MANIFEST)
     with pytest.raises(PackError, match=r"is not what .*/far/manifest.json names\. Push the store again"):
         pull(str(far), tmp_path / "back")
-    for damaged in ((folder / MANIFEST).read_bytes(), whole[:99] + b" " + whole[100:]):
+    for damaged in ((folder / MANIFEST).read_bytes(), intact[:99] + b" " + intact[100:]):
         (folder / MANIFEST).write_bytes(damaged)
         push(three[1], str(far))
         assert pulled(str(far), tmp_path / "back") == store_bytes(three[1])
@@ -505,13 +505,13 @@ def test_an_interrupted_pull_is_no_store_and_is_resumed_block_by_block(store: Pa
     push(store, "memory://stores/out")
     back, memory = tmp_path / "back", fsspec.filesystem("memory")
     damaged = f"/stores/out/{PIXELS}"
-    whole = memory.cat_file(damaged)
-    memory.pipe_file(damaged, whole[:-1] + bytes([whole[-1] ^ 1]))
+    intact = memory.cat_file(damaged)
+    memory.pipe_file(damaged, intact[:-1] + bytes([intact[-1] ^ 1]))
     with pytest.raises(PackError, match=r"pixels.memmap, rows \d+ to 89, is not what the manifest there says"):
         pull("memory://stores/out", back)
     with pytest.raises(IncompleteStoreError, match=r"was not pulled to its end\."):
         MemmapDataset(back)
-    memory.pipe_file(damaged, whole)
+    memory.pipe_file(damaged, intact)
     report = pull("memory://stores/out", back)
     assert 0 < report.copied_bytes < report.store_bytes
     assert store_bytes(back) == store_bytes(store)
@@ -521,11 +521,11 @@ def test_rows_of_their_own_sizes_are_pushed_and_pulled_block_by_block(images: Pa
     pack(images, tmp_path / "out", fit="none", max_size=50)
     push(tmp_path / "out", "memory://stores/out")
     memory, pixels = fsspec.filesystem("memory"), f"/stores/out/{PIXELS}"
-    whole = memory.cat_file(pixels)
-    memory.pipe_file(pixels, bytes([whole[0] ^ 1]) + whole[1:])
+    intact = memory.cat_file(pixels)
+    memory.pipe_file(pixels, bytes([intact[0] ^ 1]) + intact[1:])
     with pytest.raises(PackError, match=r"pixels.memmap, rows 0 to 1, is not what the manifest there says"):
         pull("memory://stores/out", tmp_path / "back")
-    memory.pipe_file(pixels, whole)
+    memory.pipe_file(pixels, intact)
     report = pull("memory://stores/out", tmp_path / "back")
     assert 0 < report.copied_bytes < report.store_bytes
     assert store_bytes(tmp_path / "back") == store_bytes(tmp_path / "out")
@@ -560,9 +560,9 @@ def test_pull_refuses_a_place_that_is_taken(three: list[Path], store: Path, tmp_
     before = store_bytes(store)
     with pytest.raises(OptionsError, match="holds another store than memory://stores/out"):
         pull("memory://stores/out", store)
-    for place in (store / "new", store / "_tensordict"):
+    for folder in (store / "new", store / "_tensordict"):
         with pytest.raises(OptionsError, match="is in the store"):
-            pull("memory://stores/out", place)
+            pull("memory://stores/out", folder)
     assert store_bytes(store) == before
     with pytest.raises(PackError, match="memory://stores/none holds no store: there is no manifest.json. Expected one"):
         pull("memory://stores/none", tmp_path / "back")
@@ -639,8 +639,8 @@ def test_an_unfinished_pull_is_continued_from_its_own_url_alone(three: list[Path
     for n, store in enumerate(three):
         push(store, f"memory://stores/{n}")
     memory, back = fsspec.filesystem("memory"), tmp_path / "back"
-    whole = memory.cat_file(f"/stores/0/{PIXELS}")
-    memory.pipe_file(f"/stores/0/{PIXELS}", whole[:-1] + bytes([whole[-1] ^ 1]))
+    intact = memory.cat_file(f"/stores/0/{PIXELS}")
+    memory.pipe_file(f"/stores/0/{PIXELS}", intact[:-1] + bytes([intact[-1] ^ 1]))
     with pytest.raises(PackError, match="rows"):
         pull("memory://stores/0", back)
     with pytest.raises(OptionsError, match=r"an unfinished pull of another store \(from memory://stores/0\)"):
@@ -692,8 +692,8 @@ def test_room_is_looked_for_before_anything_is_pulled(
     with monkeypatch.context() as patch:
         patch.setattr("packer.store.disk_space.free_bytes", lambda path: 1000)
         assert run(["pull", f"file://{tmp_path}/far", str(tmp_path / "back")]) == 28
-    assert "has 1000 free" in (said := capsys.readouterr().err)
-    assert "give the same command again" in said
+    assert "has 1000 free" in (error := capsys.readouterr().err)
+    assert "give the same command again" in error
     assert not (tmp_path / "back").exists()
     assert run(["pull", f"file://{tmp_path}/far", str(tmp_path / "back")]) == 0
     assert store_bytes(tmp_path / "back") == store_bytes(store)
@@ -716,9 +716,9 @@ def test_a_disk_that_fills_up_under_a_pull_or_a_push_exits_with_28(
         assert run(["push", str(store), str(tmp_path / "far")]) == 28
         with pytest.raises(DiskFullError):
             pull("memory://stores/out", tmp_path / "back")
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
-    assert all("No space left on device (ENOSPC). Free some space and give the same command again." in s for s in said)
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 2
+    assert all("No space left on device (ENOSPC). Free some space and give the same command again." in s for s in error)
     assert run(["push", str(store), str(tmp_path / "far")]) == 0
     assert run(["pull", str(tmp_path / "far"), str(tmp_path / "back")]) == 0
     assert store_bytes(tmp_path / "back") == store_bytes(store)

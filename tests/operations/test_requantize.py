@@ -43,8 +43,8 @@ def mixed(tmp_path: Path) -> Path:
     photo(70, 90, 20).convert("L").save(root / "class1/gray.jpeg", quality=90)
     photo(70, 90, 21).convert("CMYK").save(root / "class1/print.jpg", quality=90)
     photo(70, 90, 22).save(root / "class2/drawn.png")
-    whole = (root / "class2/000.jpg").read_bytes()
-    (root / "class2/cut.jpg").write_bytes(whole[: len(whole) // 2])
+    intact = (root / "class2/000.jpg").read_bytes()
+    (root / "class2/cut.jpg").write_bytes(intact[: len(intact) // 2])
     (root / "class2/notes.txt").write_text("not an image")
     return root
 
@@ -351,10 +351,10 @@ def test_a_path_that_is_too_long_is_one_sentence(
     deep = tmp_path / "/".join(["d" * 250] * ((4085 - len(str(tmp_path))) // 251))
     deep = deep / ("e" * (4084 - len(str(deep)) - 1))
     assert run(["requantize", str(images), str(deep), "-q", "4", "--quiet"]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
     assert (
-        "File name too long. Its name, or the path to it, is too long there: choose a DEST with a shorter path" in said
+        "File name too long. Its name, or the path to it, is too long there: choose a DEST with a shorter path" in error
     )
 
 

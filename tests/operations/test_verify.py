@@ -184,8 +184,8 @@ def test_images_that_do_not_exist_are_one_sentence(
 ) -> None:
     missing = tmp_path / "missing"
     assert run(["verify", str(shared_store), "--images", str(missing), *options]) == 2
-    told = f"pack: --images {missing} does not exist. Expected the folder, tar or zip that was packed.\n"
-    assert capsys.readouterr() == ("", told)
+    refusal = f"pack: --images {missing} does not exist. Expected the folder, tar or zip that was packed.\n"
+    assert capsys.readouterr() == ("", refusal)
 
 
 def test_an_intact_store_verifies_by_the_command(padded_store: Path) -> None:

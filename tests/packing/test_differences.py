@@ -100,8 +100,8 @@ def test_a_finished_store_names_what_differs_too(images: Path, tmp_path: Path) -
     ):
         pack(images, tmp_path / "out", size=32, resume=True)
     (images / "class0").rename(images / "cats")
-    said = r"other classes \(3, now 3\): gone: class0; new: cats\. Bring it up to date: pack update"
-    with pytest.raises(PackError, match=said):
+    text = r"other classes \(3, now 3\): gone: class0; new: cats\. Bring it up to date: pack update"
+    with pytest.raises(PackError, match=text):
         pack(images, tmp_path / "out", size=32, resume=True)
 
 
@@ -152,8 +152,8 @@ def test_the_command_that_an_unfinished_store_names_resumes_from_any_folder(
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert run([*words, "--quiet"]) == 0
     monkeypatch.chdir(tmp_path)
-    pack(images, "whole", **{"size": 32} | options)
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    pack(images, "reference", **{"size": 32} | options)
+    assert store_bytes(out) == store_bytes(tmp_path / "reference")
 
 
 def test_the_command_of_a_split_resumes_all_splits(tmp_path: Path) -> None:
@@ -217,5 +217,5 @@ def test_many_changed_sources_are_counted_and_the_first_few_named(
         f"{names} changed since the pack was interrupted: all images from the block of the first"
         in capsys.readouterr().out
     )
-    pack(images, tmp_path / "whole", size=32)
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    pack(images, tmp_path / "reference", size=32)
+    assert store_bytes(out) == store_bytes(tmp_path / "reference")

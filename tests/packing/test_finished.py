@@ -137,7 +137,7 @@ def test_other_labels_of_a_list_are_named(images: Path, tmp_path: Path, kind: st
     write()
     again()
     assert again().resumed_from == 24
-    said = {
+    text = {
         "class": r"other labels: class0/005\.jpg \(was 2, now 1\)",
         "regression": r"other labels: class0/005\.jpg \(was \[0\.71\d*\], now \[0\.5\]\)",
         "extra": "other values of extra",
@@ -150,7 +150,7 @@ def test_other_labels_of_a_list_are_named(images: Path, tmp_path: Path, kind: st
     else:
         rows[5]["target"] = "c1" if kind == "class" else 0.5
     write()
-    with pytest.raises(PackError, match=rf"{said}.*pack update {listed} {tmp_path / 'out'} --root {images}\.$"):
+    with pytest.raises(PackError, match=rf"{text}.*pack update {listed} {tmp_path / 'out'} --root {images}\.$"):
         again()
 
 
@@ -160,8 +160,8 @@ def test_other_boxes_are_named(images: Path, tmp_path: Path) -> None:
     for _ in range(2):
         pack(images, tmp_path / "out", size=32, boxes=images, resume=True)
     (images / "class1/003.txt").write_text("0 .5 .5 .4 .2\n")
-    said = r"with other options for labels \(boxes: other contents\)"
-    with pytest.raises(PackError, match=rf"{said}\. .* --boxes {images}\.$"):
+    text = r"with other options for labels \(boxes: other contents\)"
+    with pytest.raises(PackError, match=rf"{text}\. .* --boxes {images}\.$"):
         pack(images, tmp_path / "out", size=32, boxes=images, resume=True)
 
 
@@ -176,8 +176,8 @@ def test_a_missing_file_that_is_back_after_the_seal_is_what_update_repairs(image
     (tmp_path / "class0-003.jpg").rename(images / "class0/003.jpg")
     again = pack(tmp_path / "list.csv", tmp_path / "out", resume=True, **options)
     command = f"pack update {tmp_path / 'list.csv'} {tmp_path / 'out'} --root {images}"
-    said = f"1 input of {tmp_path / 'out'} was rejected as missing and is there now (class0/003.jpg)"
-    assert again.notes == [f"{said}. Bring it up to date: {command}."]
+    text = f"1 input of {tmp_path / 'out'} was rejected as missing and is there now (class0/003.jpg)"
+    assert again.notes == [f"{text}. Bring it up to date: {command}."]
     assert update(tmp_path / "list.csv", tmp_path / "out", root=images, max_rejects=1).rows == 23
 
 
@@ -228,10 +228,10 @@ def test_a_pack_that_ended_between_two_splits_is_named_as_such(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         pack(tmp_path / "images", tmp_path / "out", size=32, progress=stop)
     shutil.rmtree(tmp_path / "out/val", ignore_errors=True)
-    said = (
+    text = (
         r"out is incomplete: .*out/train is a finished store, .*out/val is none\. Continue with: (pack .* --resume) \("
     )
-    with pytest.raises(PackError, match=said):
+    with pytest.raises(PackError, match=text):
         pack(tmp_path / "images", tmp_path / "out", size=32)
     assert pack(tmp_path / "images", tmp_path / "out", size=32, resume=True).rows == 16
 
@@ -378,9 +378,9 @@ def test_verify_names_sources_that_differ_are_gone_or_new(images: Path, tmp_path
     out = tmp_path / "out"
     (images / "class0/005.jpg").write_text("no image")
     pack(images, out, size=32, max_rejects=1)
-    whole = run("verify", out, "--images", images)
-    assert (whole.returncode, whole.stderr) == (0, "")
-    assert whole.stdout.endswith(" read and compared, 23 sources are what was packed.\n")
+    first = run("verify", out, "--images", images)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout.endswith(" read and compared, 23 sources are what was packed.\n")
 
     _same_size(images)
     (images / "class2/000.jpg").unlink()
@@ -393,8 +393,8 @@ def test_verify_names_sources_that_differ_are_gone_or_new(images: Path, tmp_path
         f"pack: note: 1 image of {images} not in {out}: class2/new.jpg",
         f"pack: {out} is intact; of 23 sources, other than packed: 1, gone: 1. Bring it up to date: pack update IMAGES {out}",
     ]
-    told = json.loads(run("verify", out, "--images", images, "--json").stdout)["sources"]
-    assert told == {"compared": 23, "differ": ["class1/003.jpg"], "gone": ["class2/000.jpg"], "new": ["class2/new.jpg"]}
+    sources = json.loads(run("verify", out, "--images", images, "--json").stdout)["sources"]
+    assert sources == {"compared": 23, "differ": ["class1/003.jpg"], "gone": ["class2/000.jpg"], "new": ["class2/new.jpg"]}
 
 
 def test_verify_compares_the_sources_of_splits_and_archives(tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_forgotten_options_of_an_unfinished_pack_are_named(images: Path, tmp_pat
     for path in sorted(images.rglob("*.jpg")):
         path.with_suffix(".txt").write_text("0 .5 .5 .2 .2\n")
     (tmp_path / "classes.txt").write_text("class0\nclass1\nclass2\n")
-    for name, given, said in (
+    for name, given, text in (
         ("a", {"boxes": images}, r"other options \(with --boxes, now without\)"),
         (
             "b",
@@ -505,5 +505,5 @@ def test_forgotten_options_of_an_unfinished_pack_are_named(images: Path, tmp_pat
         ),
     ):
         interrupted(pack, images, tmp_path / name, size=32, workers=1, **given, inputs=4)
-        with pytest.raises(PackError, match=rf"was begun with {said}"):
+        with pytest.raises(PackError, match=rf"was begun with {text}"):
             pack(images, tmp_path / name, size=32, resume=True)

@@ -205,8 +205,8 @@ def test_without_a_size_different_images_show_their_sizes(images: Path, tmp_path
 
 
 def test_every_input_is_a_row_or_a_reject(images: Path, tmp_path: Path) -> None:
-    whole = (images / "class0/000.jpg").read_bytes()
-    (images / "class0/cut.jpg").write_bytes(whole[: len(whole) // 2])
+    intact = (images / "class0/000.jpg").read_bytes()
+    (images / "class0/cut.jpg").write_bytes(intact[: len(intact) // 2])
     (images / "class1/text.png").write_text("not an image")
     (images / "class1/empty.jpg").touch()
     (images / "class2/folder.jpg").mkdir()
@@ -305,9 +305,9 @@ def test_an_interrupted_overwrite_keeps_the_old_store_and_resumes(images: Path, 
     assert store_bytes(out) == before
     report = pack(images, out, size=32, resume=True)
     assert 0 < report.resumed_from < 24
-    pack(images, tmp_path / "whole", size=32)
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out", "whole"]
+    pack(images, tmp_path / "reference", size=32)
+    assert store_bytes(out) == store_bytes(tmp_path / "reference")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out", "reference"]
 
 
 def test_an_out_that_cannot_be_made_is_named(images: Path, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_full_disk_is_reported_before_decoding(images: Path, tmp_path: Path, m
 @pytest.mark.parametrize("blocks", [0, 1, 5, 11])
 def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, blocks: int) -> None:
     """Stop a pack after some commits, as a crash would leave it, and go on."""
-    pack(images, tmp_path / "whole", size=32)
+    pack(images, tmp_path / "reference", size=32)
     out = tmp_path / "out"
 
     interrupted(pack, images, out, size=32, inputs=2 * blocks)
@@ -360,7 +360,7 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
         journal.write(b'deadbeef {"torn":')
     report = pack(images, out, size=32, resume=True)
     assert report.rows == 24
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert store_bytes(out) == store_bytes(tmp_path / "reference")
     again = pack(images, out, size=32, resume=True)
     assert again.resumed_from == 24
     with pytest.raises(PackError, match=r"is finished, but with other options \(size: \[32, 32\], now \[16, 16\]\)"):
@@ -391,8 +391,8 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
     assert (report.changed, report.changed_count) == ("class0/001.jpg", 2)
     assert report.changed_paths == ["class0/001.jpg", "class0/004.jpg"]
     assert report.resumed_from == 0
-    pack(images, tmp_path / "whole", size=32)
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    pack(images, tmp_path / "reference", size=32)
+    assert store_bytes(out) == store_bytes(tmp_path / "reference")
     # where nothing was begun, it begins
     pack(images, tmp_path / "new", size=32, resume=True)
     assert store_bytes(tmp_path / "new") == store_bytes(out)
@@ -439,8 +439,8 @@ def test_a_signal_ends_the_command_at_once_and_leaves_no_process(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == 360
     assert 0 < json.loads(done.stdout)["resumed_from"] < 360
-    pack(slow_images, tmp_path / "whole", size=32, exact=True)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    pack(slow_images, tmp_path / "reference", size=32, exact=True)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
 def _wait_until_gone(session: int) -> None:
@@ -499,7 +499,7 @@ def test_an_image_that_stalls_is_given_up_after_the_timeout(
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_killed_worker_costs_nothing_but_time(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pack(images, tmp_path / "whole", size=32)
+    pack(images, tmp_path / "reference", size=32)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     killed = []
     original = engines.LocalEngine._receive
@@ -515,7 +515,7 @@ def test_a_killed_worker_costs_nothing_but_time(images: Path, tmp_path: Path, mo
     report = pack(images, tmp_path / "out", size=32, workers=2)
     assert len(killed) == 3
     assert (report.rows, report.rejected) == (24, 0)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -709,12 +709,12 @@ def test_a_journal_that_lost_a_line_is_never_sealed(
 @pytest.mark.usefixtures("small_blocks")
 def test_on_error_fail_forgets_the_reject_whether_fixed_or_not(images: Path, tmp_path: Path) -> None:
     bad = images / "class1/000.jpg"
-    whole = bad.read_bytes()
+    intact = bad.read_bytes()
     bad.write_bytes(b"")
     for resume in (False, True):
         with pytest.raises(PackError, match=r"class1/000.jpg: the file is empty \(--on-error fail\)"):
             pack(images, tmp_path / "out", size=32, on_error="fail", resume=resume)
-    bad.write_bytes(whole)
+    bad.write_bytes(intact)
     report = pack(images, tmp_path / "out", size=32, on_error="fail", resume=True)
     assert (report.rows, report.rejected) == (24, 0)
 

@@ -105,7 +105,7 @@ def test_fit_channels_and_classes_are_as_in_pack(tmp_path: Path) -> None:
         name = "-".join(options.values())
         report = pack_dataset(Items(opened), tmp_path / name, size=24, classes=["a", "b", "c"], workers=1, **options)
         pack(images, tmp_path / f"{name}-folder", size=24, workers=1, **options)
-        ours, theirs = (MemmapDataset(tmp_path / place, as_tuple=False) for place in (name, f"{name}-folder"))
+        ours, theirs = (MemmapDataset(tmp_path / folder, as_tuple=False) for folder in (name, f"{name}-folder"))
         # a folder's JPEGs become gray in one step from YCbCr's own libjpeg, not from RGB: within a level of rounding
         assert np.abs(ours.numpy().astype(int) - theirs.numpy()).max() <= (1 if "channels" in options else 0)
         assert (report.classes, ours.classes, ours.targets) == (3, ["a", "b", "c"], theirs.targets)
@@ -119,10 +119,10 @@ def test_torch_and_torchvision_datasets_pack_as_they_are(tmp_path: Path, monkeyp
     tensors = TensorDataset(torch.from_numpy(pixels(3, (30, 3, 8, 8))), torch.arange(30) % 3)
     pack_dataset(tensors, tmp_path / "tensors", shuffle=5, workers=2)
     train = MemmapDataset(tmp_path / "tensors", as_tuple=False)
-    places = [int(path) for path, _ in train.samples]
-    assert sorted(places) == list(range(30)) != places
-    assert torch.equal(train.store.images, tensors.tensors[0][places])
-    assert train.targets == (torch.arange(30) % 3)[places].tolist()
+    indices = [int(path) for path, _ in train.samples]
+    assert sorted(indices) == list(range(30)) != indices
+    assert torch.equal(train.store.images, tensors.tensors[0][indices])
+    assert train.targets == (torch.arange(30) % 3)[indices].tolist()
     folder = torchvision_or_skip().datasets.ImageFolder(str(make_tree(tmp_path / "images", each=2)))
     pack_dataset(folder, tmp_path / "folder", size=24, workers=1)
     pack(tmp_path / "images", tmp_path / "packed", size=24, workers=1)
@@ -196,13 +196,13 @@ def test_workers_and_interruptions_give_the_same_bytes(tmp_path: Path) -> None:
     dataset = Items(items)
 
     options: dict[str, Any] = {"size": 16, "max_rejects": "5%"}
-    pack_dataset(dataset, tmp_path / "whole", workers=1, **options)
+    pack_dataset(dataset, tmp_path / "full", workers=1, **options)
     interrupted(pack_dataset, dataset, tmp_path / "out", workers=2, **options, inputs=16)
     with pytest.raises(PackError, match="was begun with other input files"):
         pack_dataset(Items([(photo(20, 16, 99), 0), *items[1:]]), tmp_path / "out", resume=True, **options)
     report = pack_dataset(dataset, tmp_path / "out", workers=1, resume=True, **options)
     assert (report.rows, report.resumed_from >= 16) == (39, True)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
     assert pack_dataset(dataset, tmp_path / "out", resume=True, **options).rows == 39
     with pytest.raises(PackError, match="already holds a store"):
         pack_dataset(dataset, tmp_path / "out", **options)

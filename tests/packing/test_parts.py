@@ -50,11 +50,11 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def whole(images: Path, tmp_path: Path) -> dict[str, bytes]:
+def reference(images: Path, tmp_path: Path) -> dict[str, bytes]:
     """The bytes of one pack of `images`, which hold two broken files."""
     for name in ("class0/001a.jpg", "class1/004.jpg"):
         (images / name).write_bytes(b"no image")
-    return _packed(images, tmp_path / "whole")
+    return _packed(images, tmp_path / "reference")
 
 
 def _packed(images: Path, out: Path, **options: Any) -> dict[str, bytes]:
@@ -78,12 +78,12 @@ def test_parts_of_rows_with_sizes_of_their_own_are_the_bytes_of_one_pack(
     for name in ("class0/001a.jpg", "class1/004.jpg", "class2/007.jpg"):
         (images / name).write_bytes(b"no image")
     chosen: dict[str, Any] = {"size": None, "fit": "none", "max_size": max_size}
-    pack(images, tmp_path / "whole", workers=1, max_rejects="20%", **chosen)
+    pack(images, tmp_path / "reference", workers=1, max_rejects="20%", **chosen)
     out = tmp_path / "out"
     _interrupt(images, out, "2/3", **chosen)
     _pack_parts(images, out, 3, [3, 1, 2], resume=True, **chosen)
     report = seal_parts(out, max_rejects="20%")
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert store_bytes(out) == store_bytes(tmp_path / "reference")
     assert (report.rows, report.rejected, report.has_own_sizes) == (22, 3, True)
     assert len(read_blocks(out)) > 3
     assert verify(out, redecode=22, images=images).problems == []
@@ -125,8 +125,8 @@ def test_a_part_whose_inputs_are_others_since_images_have_other_sizes_is_begun_a
     assert (report.inputs, report.resumed_from) == (6, 0)
     _pack_parts(images, tmp_path / "out", 3, [1, 3], **chosen)
     seal_parts(tmp_path / "out")
-    pack(images, tmp_path / "whole", fit="none")
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    pack(images, tmp_path / "reference", fit="none")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
 @given(st.integers(0, 500), st.integers(1, 40), st.integers(1, 9))
@@ -139,7 +139,7 @@ def test_parts_hold_every_input_once_in_complete_blocks(inputs: int, count: int,
 
 @pytest.mark.parametrize("count", [1, 2, 3, 20])
 def test_sealed_parts_are_the_bytes_of_one_pack(
-    images: Path, tmp_path: Path, whole: dict[str, bytes], count: int
+    images: Path, tmp_path: Path, reference: dict[str, bytes], count: int
 ) -> None:
     out = tmp_path / "out"
     order = random.Random(count).sample(range(1, count + 1), count)
@@ -147,12 +147,12 @@ def test_sealed_parts_are_the_bytes_of_one_pack(
     with pytest.raises(IncompleteStoreError, match=r"its parts are not sealed\. .* pack seal "):
         MemmapDataset(out, as_tuple=False)
     report = seal_parts(out, max_rejects="20%")
-    assert store_bytes(out) == whole
+    assert store_bytes(out) == reference
     assert (report.rows, report.inputs, report.rejected, report.too_many_rejects) == (23, 25, 2, False)
     assert verify(out, redecode=23, images=images).problems == []
     # done once more, nothing is done
     assert seal_parts(out).rows == 23
-    assert store_bytes(out) == whole
+    assert store_bytes(out) == reference
 
 
 # -- levels
@@ -174,11 +174,11 @@ def test_sealed_parts_have_the_levels_of_one_pack(images: Path, tmp_path: Path, 
     cut = images / "class2/005.jpg"  # its header is read, its pixels are not
     cut.write_bytes(cut.read_bytes()[:400])
     chosen: dict[str, Any] = {"size": 32, "fit": "pad", "workers": 1, "max_rejects": "50%"} | options
-    pack(images, tmp_path / "whole", **chosen)
+    pack(images, tmp_path / "reference", **chosen)
     out = tmp_path / "out"
     _pack_parts(images, out, 3, [3, 1, 2], **chosen)
     report = seal_parts(out, max_rejects="20%")
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert store_bytes(out) == store_bytes(tmp_path / "reference")
     assert report.rejected == 3
     assert verify(out, redecode=22, images=images).problems == []
     assert not list(out.rglob(".packing"))
@@ -195,7 +195,7 @@ def test_a_part_that_was_interrupted_before_a_level_is_named_and_resumed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     chosen: dict[str, Any] = {"levels": 3, "max_rejects": "50%"}
-    pack(images, tmp_path / "whole", size=32, fit="pad", workers=1, **chosen)
+    pack(images, tmp_path / "reference", size=32, fit="pad", workers=1, **chosen)
     out, make = tmp_path / "out", Levels._make
 
     def stopped(self: Any, folder: Any, factor: int, rejected: Any) -> None:
@@ -212,7 +212,7 @@ def test_a_part_that_was_interrupted_before_a_level_is_named_and_resumed(
         seal_parts(out)
     _pack_parts(images, out, 2, [2], resume=True, **chosen)
     seal_parts(out)
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert store_bytes(out) == store_bytes(tmp_path / "reference")
 
 
 def test_an_image_that_changed_is_packed_again_into_levels_of_its_part(
@@ -236,8 +236,8 @@ def test_an_image_that_changed_is_packed_again_into_levels_of_its_part(
     first.write_bytes(b"no image")
     _pack_parts(images, out, 2, [1], overwrite=True, **chosen)
     seal_parts(out)
-    pack(images, tmp_path / "whole", fit="pad", max_rejects=1, **chosen)
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    pack(images, tmp_path / "reference", fit="pad", max_rejects=1, **chosen)
+    assert store_bytes(out) == store_bytes(tmp_path / "reference")
 
 
 @pytest.mark.parametrize("at", [2, 4])
@@ -245,7 +245,7 @@ def test_a_seal_that_was_interrupted_at_a_level_continues(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     chosen: dict[str, Any] = {"levels": 3, "size": 32, "fit": "pad", "workers": 1}
-    pack(images, tmp_path / "whole", **chosen)
+    pack(images, tmp_path / "reference", **chosen)
     out, gather = tmp_path / "out", joins._CompleteParts._gather
 
     def stopped(self: Any, progress: Any) -> None:
@@ -261,13 +261,13 @@ def test_a_seal_that_was_interrupted_at_a_level_continues(
     with pytest.raises(PackError, match="are being sealed. Resume with: pack seal"):
         _pack_parts(images, out, 3, [1], resume=True, **chosen)
     seal_parts(out)
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert store_bytes(out) == store_bytes(tmp_path / "reference")
 
 
 def test_splits_are_sealed_each(tmp_path: Path) -> None:
     for split in ("train", "val"):
         make_tree(tmp_path / "images" / split, each=3)
-    expected = _packed(tmp_path / "images", tmp_path / "whole")
+    expected = _packed(tmp_path / "images", tmp_path / "reference")
     _pack_parts(tmp_path / "images", tmp_path / "out", 2)
     assert list(seal_parts(tmp_path / "out").splits) == ["train", "val"]
     assert store_bytes(tmp_path / "out") == expected
@@ -277,7 +277,7 @@ def test_columns_of_a_manifest_and_lines_of_rejects_reach_the_store(tmp_path: Pa
     images = make_tree(tmp_path / "images", each=4)
     lines = [f"{p.relative_to(images)},{n}.25,{n / 3}" for n, p in enumerate(sorted(images.rglob("*.jpg")))]
     (images / "list.csv").write_text("\n".join(["path,target,weight", *lines, "gone.jpg,0.5,", ""]))
-    expected = _packed(images / "list.csv", tmp_path / "whole", shuffle=3)
+    expected = _packed(images / "list.csv", tmp_path / "reference", shuffle=3)
     _pack_parts(images / "list.csv", tmp_path / "out", 3, shuffle=3)
     report = seal_parts(tmp_path / "out", max_rejects=1)
     assert store_bytes(tmp_path / "out") == expected
@@ -293,7 +293,7 @@ def _interrupt(images: Path, out: Path, part: str, **options: Any) -> None:
         pack(images, out, part=part, progress=stop, **({"size": 32, "fit": "pad", "workers": 1} | options))
 
 
-def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
+def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, reference: dict[str, bytes]) -> None:
     out = tmp_path / "out"
     _interrupt(images, out, "2/2")
     _pack_parts(images, out, 2, [1])
@@ -304,7 +304,7 @@ def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, 
     # also where it had not begun: a job that is started again by its scheduler says the same
     _pack_parts(images, out, 2, [1, 2], resume=True)
     seal_parts(out, max_rejects=5)
-    assert store_bytes(out) == whole
+    assert store_bytes(out) == reference
 
 
 def test_a_part_may_be_packed_anew(images: Path, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_part_may_be_packed_anew(images: Path, tmp_path: Path) -> None:
     (tmp_path / "good.jpg").replace(images / "class0/000.jpg")
     _pack_parts(images, tmp_path / "out", 3, [1], overwrite=True)
     assert seal_parts(tmp_path / "out").rejected == 0
-    assert store_bytes(tmp_path / "out") == _packed(images, tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == _packed(images, tmp_path / "reference")
 
 
 Prepare = Callable[[Path, Path], None]
@@ -391,9 +391,9 @@ def test_a_store_or_a_pack_without_parts_in_the_way_is_named(images: Path, tmp_p
         _pack_parts(images, tmp_path / "begun", 2, [1])
 
 
-def test_overwrite_without_part_takes_parts_away(images: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
+def test_overwrite_without_part_takes_parts_away(images: Path, tmp_path: Path, reference: dict[str, bytes]) -> None:
     _pack_parts(images, tmp_path / "out", 2, [1])
-    assert _packed(images, tmp_path / "out", overwrite=True) == whole
+    assert _packed(images, tmp_path / "out", overwrite=True) == reference
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])
@@ -441,7 +441,7 @@ def test_a_part_under_way_is_let_alone(images: Path, held: Path) -> None:
 def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the processes cut blocks of the usual size
     images = make_tree(tmp_path / "images", each=60, size=(200, 150))
-    pack(images, tmp_path / "whole", size=64, workers=1)
+    pack(images, tmp_path / "reference", size=64, workers=1)
     draw, out, unfinished = random.Random(0), tmp_path / "out", 0
     options = ["--size", "64", "--workers", "1", "--resume", "--part"]
     begun = time.monotonic()
@@ -459,13 +459,13 @@ def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path, monkeypatch: pyte
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     assert unfinished >= 3
     subprocess.run([*PACK, "seal", str(out), "--quiet"], check=True)
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert store_bytes(out) == store_bytes(tmp_path / "reference")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_seal_that_dies_at_any_step_resumes_to_the_same_bytes(
-    images: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, reference: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before and after each rename, write, sync and removal; what a part has given away, it must not take back."""
     _pack_parts(images, tmp_path / "parts", 3)
@@ -485,7 +485,7 @@ def test_a_seal_that_dies_at_any_step_resumes_to_the_same_bytes(
             with pytest.raises(PackError, match=r"are being sealed\. Resume with: pack seal"):
                 _pack_parts(images, out, 3, [1], overwrite=True)
         seal_parts(out)
-        assert store_bytes(out) == whole
+        assert store_bytes(out) == reference
         shutil.rmtree(out)
     assert deaths > 20
 

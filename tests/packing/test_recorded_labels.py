@@ -46,7 +46,7 @@ def as_1_0(out: Path) -> None:
     (out / MANIFEST).write_bytes(encode_manifest(manifest, read_blocks(out)))
 
 
-def told(report: PackReport) -> list[str]:
+def notes(report: PackReport) -> list[str]:
     """Return the notes, but for those on columns of names that make no tensor."""
     return [note for note in report.notes if "is left out" not in note]
 
@@ -205,7 +205,7 @@ def test_a_column_that_was_renamed_is_named_again(images: Path, tmp_path: Path) 
     listed(images, path, "id,label,race")
     refused(path, out, r"has no column 'name'", ScanError, root=images)
     refused(path, out, r"has no column 'breed', which --target-column names", ScanError, root=images, path_column="id")
-    assert told(update(path, out, root=images, path_column="id", target_column="race")) == []
+    assert notes(update(path, out, root=images, path_column="id", target_column="race")) == []
     assert read_manifest(out).labels["target_column"] == "race"
 
 
@@ -232,7 +232,7 @@ def test_labels_that_were_corrected_are_taken_and_reported(images: Path, tmp_pat
     pack(path, out, size=32, root=images)
     listed(images, path, change=lambda name: {"label": "class2"} if name == "class0/003.jpg" else {})
     report = update(path, out, root=images)
-    assert told(report) == [f"1 row of {out} had another target before: class0/003.jpg class0, now class2."]
+    assert notes(report) == [f"1 row of {out} had another target before: class0/003.jpg class0, now class2."]
     assert labels(out)["class0/003.jpg"] == "class2"
 
 
@@ -347,11 +347,11 @@ def test_an_update_reports_other_values_of_further_targets(images: Path, tmp_pat
 
     write()
     pack(path, out, size=32, root=images, target_column="label,breed,tags,age")
-    assert told(update(path, out, root=images)) == []
+    assert notes(update(path, out, root=images)) == []
     rows[3] |= {"breed": "b0", "tags": ["y"], "age": 9.5}
     rows[5] |= {"breed": "b0"}
     write()
-    assert sorted(told(update(path, out, root=images))) == [
+    assert sorted(notes(update(path, out, root=images))) == [
         f"1 row of {out} had another age before: {names[3]} [1.5], now [9.5].",
         f"1 row of {out} had another tags before: {names[3]} none, now y.",
         f"2 rows of {out} had another breed before: {names[3]} b1, now b0; {names[5]} b1, now b0.",
@@ -388,10 +388,10 @@ def test_of_an_old_store_only_what_keeps_its_labels_is_taken(images: Path, tmp_p
         classes=str(names),
     )
     report = update(path, out, root=images, classes=str(names), target_column="breed")
-    assert (report.kept, told(report)) == (24, [])
+    assert (report.kept, notes(report)) == (24, [])
     assert read_manifest(out).version == (1, 1)
     assert read_manifest(out).labels["target_column"] == "breed"
-    assert told(update(path, out, root=images)) == []
+    assert notes(update(path, out, root=images)) == []
 
 
 def test_of_an_old_store_a_column_that_is_named_is_meant(images: Path, tmp_path: Path) -> None:
@@ -479,9 +479,9 @@ def test_the_splits_are_counted_each_before_any_is_replaced(tmp_path: Path, caps
     before, words = store_bytes(tmp_path / "out"), ["update", str(tmp_path / "images"), str(tmp_path / "out")]
     words += ["--classes", str(tmp_path / "out" / "train")]
     assert run(words) == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"pack: 11 of 24 rows of {tmp_path}/out/val would be gone")
-    assert told.count("\n") == 1
+    notes = capsys.readouterr().err
+    assert notes.startswith(f"pack: 11 of 24 rows of {tmp_path}/out/val would be gone")
+    assert notes.count("\n") == 1
     assert store_bytes(tmp_path / "out") == before
     assert run([*words, "--max-gone", "11"]) == 0, capsys.readouterr().err
 

@@ -495,18 +495,18 @@ def test_rows_of_a_dataset_are_not_mistaken_for_files(tmp_path: Path) -> None:
 
 
 def test_where_there_is_no_store_it_says_so(images: Path, tmp_path: Path) -> None:
-    def said() -> str:
+    def refusal() -> str:
         done = subprocess.run([*PACK, "update", "images", "out"], cwd=tmp_path, capture_output=True, text=True)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         return done.stderr
 
-    assert "out does not exist" in said()
+    assert "out does not exist" in refusal()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
-    assert "out is not a pixpack store: it has no manifest.json" in said()
+    assert "out is not a pixpack store: it has no manifest.json" in refusal()
     shutil.rmtree(tmp_path / "out")
     interrupted(pack, images, tmp_path / "out", size=32)
-    assert "out is incomplete: its pack was interrupted at" in said()
+    assert "out is incomplete: its pack was interrupted at" in refusal()
 
 
 def test_images_that_are_not_there_leave_the_store(images: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_a_cut_file_is_rejected_or_whole(name: str) -> None:
     data = FILES[name]
-    whole = decoded(data).pixels
+    intact = decoded(data).pixels
     for number in range(1, 20):
         cut = data[: max(12, len(data) * number // 20)]
         try:
@@ -57,7 +57,7 @@ def test_a_cut_file_is_rejected_or_whole(name: str) -> None:
         except DecodeError as e:
             assert "\n" not in str(e)  # noqa: PT017
         else:
-            assert row.pixels == whole
+            assert row.pixels == intact
 
 
 # BMP and the plain TIFF have nothing by which zeros could be told from black

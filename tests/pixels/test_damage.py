@@ -170,11 +170,11 @@ def test_header_junk_does_not_hide_damage_behind_it() -> None:
 def test_the_share_of_intervals_between_restart_markers_decides(mode: str) -> None:
     data = encoded(PHOTO.convert(mode), restart_marker_blocks=2)
     at = content_at(data)
-    whole = re.split(rb"(\xff[\xd0-\xd7])", data[at:-2])
-    count = len(whole[::2])
+    segments = re.split(rb"(\xff[\xd0-\xd7])", data[at:-2])
+    count = len(segments[::2])
 
     def lacking(intervals: int) -> bytes:
-        parts = list(whole)
+        parts = list(segments)
         for number in range(intervals):
             parts[number * 8] = parts[number * 8][:6].rstrip(b"\xff")
         return data[:at] + b"".join(parts) + b"\xff\xd9"
@@ -218,11 +218,11 @@ def test_an_interval_with_bytes_left_over_is_damaged() -> None:
     """What is displaced in an interval may come to all of its units early; the rest of its bytes shows that."""
     data = encoded(restart_marker_blocks=8)
     at = content_at(data)
-    whole = re.split(rb"(\xff[\xd0-\xd7])", data[at:-2])
-    count = len(whole[::2])
+    segments = re.split(rb"(\xff[\xd0-\xd7])", data[at:-2])
+    count = len(segments[::2])
 
     def longer(intervals: int, added: bytes) -> bytes:
-        parts = list(whole)
+        parts = list(segments)
         for number in range(intervals):
             parts[4 * number] += added
         return data[:at] + b"".join(parts) + b"\xff\xd9"

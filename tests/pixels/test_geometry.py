@@ -91,8 +91,8 @@ def test_content_is_where_the_image_is(fit: str, content: tuple[int, int, int, i
     assert found == content
     y0, x0, y1, x1 = content
     pixels = np.asarray(row)
-    whole = np.asarray(image.resize((x1 - x0, y1 - y0), 2))
-    assert np.array_equal(pixels[y0:y1, x0:x1], whole)
+    resized = np.asarray(image.resize((x1 - x0, y1 - y0), 2))
+    assert np.array_equal(pixels[y0:y1, x0:x1], resized)
     outside = pixels.astype(int).sum() - pixels[y0:y1, x0:x1].astype(int).sum()
     assert outside == 0
 

@@ -335,10 +335,10 @@ def test_they_are_counted_in_the_report_the_manifest_and_info(
     assert run(["info", str(tmp_path / "out")]) == 0
     assert "Display P3 (2), Adobe RGB (1998) (1), damaged (1)" in capsys.readouterr().out
     assert run([str(mixed), str(tmp_path / "two"), "--size", "32", "--icc", "convert", "--json"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["icc"] == COUNTS
-    assert "4 images have another ICC profile than sRGB" in said.err
-    assert "3 were converted to sRGB, the profiles of the others do not fit or are damaged." in said.err
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["icc"] == COUNTS
+    assert "4 images have another ICC profile than sRGB" in printed.err
+    assert "3 were converted to sRGB, the profiles of the others do not fit or are damaged." in printed.err
 
 
 def test_the_note_of_a_split_names_it(mixed: Path, tmp_path: Path) -> None:
@@ -392,8 +392,8 @@ def test_sealing_parts_counts_them_too(mixed: Path, tmp_path: Path, capsys: pyte
         pack(mixed, tmp_path / "out", size=32, workers=1, part=part)
     assert run(["seal", str(tmp_path / "out")]) == 0
     assert "pack: note: 4 images have another ICC profile than sRGB" in capsys.readouterr().err
-    pack(mixed, tmp_path / "whole", size=32, workers=1)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    pack(mixed, tmp_path / "full", size=32, workers=1)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
 def test_requantized_images_keep_a_profile_that_is_not_srgb(mixed: Path, tmp_path: Path) -> None:
@@ -407,8 +407,8 @@ def test_requantized_images_keep_a_profile_that_is_not_srgb(mixed: Path, tmp_pat
             found = image.info.get("icc_profile", b"")
             assert image.getexif().get(0x0112, 1) == (6 if number == 2 else 1)
         # some versions of FFmpeg write a profile themselves, also one that is damaged
-        told = icc.foreign_name(found) if found else ""
-        assert told == name or (number, told) == (5, "damaged")
+        name_found = icc.foreign_name(found) if found else ""
+        assert name_found == name or (number, name_found) == (5, "damaged")
     pack(mixed, tmp_path / "direct", size=32, requantize=3, icc="convert", workers=1)
     pack(tmp_path / "tree", tmp_path / "through", size=32, exact=True, icc="convert", workers=1)
     lines = list(read_json_lines(tmp_path / "direct/samples.jsonl"))

@@ -199,13 +199,13 @@ def test_a_picture_of_the_row_s_size_is_as_it_was_decoded(resample: str) -> None
 def test_damaged_jpegs_become_the_same_row_or_the_same_reason(seed: int) -> None:
     rng = random.Random(seed)
     geometry = Geometry(64, 64, crop_fraction=0.875)
-    whole = [
+    intact = [
         encoded(picture(rng.randint(20, 300), rng.randint(20, 300), seed), subsampling=rng.choice([0, 1, 2]), **options)
         for options in ({}, {"progressive": True}, {"restart_marker_blocks": 4}, {"quality": 40})
     ]
     reasons = rows = 0
     for _ in range(60):
-        data = bytearray(rng.choice(whole))
+        data = bytearray(rng.choice(intact))
         for _ in range(rng.randint(1, 3)):
             at = rng.randrange(2, len(data))
             match rng.randrange(4):

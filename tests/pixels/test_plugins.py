@@ -113,12 +113,12 @@ def test_a_folder_names_them_counts_them_and_says_what_to_install(
     (images / "a.jp2").write_bytes(JP2)
     (images / "note.txt").write_text("no image")
     assert run([str(images), str(tmp_path / "out"), "--size", "32", "--workers", "1"]) == 3
-    said = capsys.readouterr().out
-    assert "4 x it is a HEIC image; to decode it, install pillow-heif: pip install pillow-heif" in said
-    assert "1 x it is an AVIF image; to decode it, install pillow-avif-plugin: pip install pillow-avif-plugin" in said
-    assert "1 x it is a JPEG XL image; to decode it, install pillow-jxl-plugin: pip install pillow-jxl-plugin" in said
-    assert "1 x it is a JPEG 2000 image; to decode it, install a Pillow with OpenJPEG" in said
-    assert "1 other files were left alone" in said or "1 other file was left alone" in said
+    text = capsys.readouterr().out
+    assert "4 x it is a HEIC image; to decode it, install pillow-heif: pip install pillow-heif" in text
+    assert "1 x it is an AVIF image; to decode it, install pillow-avif-plugin: pip install pillow-avif-plugin" in text
+    assert "1 x it is a JPEG XL image; to decode it, install pillow-jxl-plugin: pip install pillow-jxl-plugin" in text
+    assert "1 x it is a JPEG 2000 image; to decode it, install a Pillow with OpenJPEG" in text
+    assert "1 other files were left alone" in text or "1 other file was left alone" in text
     assert len(MemmapDataset(tmp_path / "out")) == 3
 
 
@@ -277,11 +277,11 @@ def test_a_pack_that_another_version_of_a_library_began_is_not_resumed(
         PHOTO.save(images / f"b{number:02}.png")
     interrupted(pack, images, out, size=32, workers=1)
     was = plugins.library(kind)
-    for now, said in ((plugins.Library(was.formats, "pillow-x 99"), "pillow-x 99"), (plugins.Library(), "none")):
+    for now, text in ((plugins.Library(was.formats, "pillow-x 99"), "pillow-x 99"), (plugins.Library(), "none")):
         with monkeypatch.context() as patch:
             patch.setattr(plugins, "library", lambda _, now=now: now)
             expected = (
-                rf"was begun with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now {said}\)\. Resume with"
+                rf"was begun with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now {text}\)\. Resume with"
             )
             with pytest.raises(PackError, match=expected):
                 pack(images, out, size=32, resume=True)

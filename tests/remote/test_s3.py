@@ -49,7 +49,7 @@ def test_a_store_that_was_replaced_by_a_push_is_another(url: str, many_blocks: P
 
 @pytest.mark.usefixtures("carrier")
 @pytest.mark.parametrize(
-    ("place", "says"),
+    ("missing_url", "says"),
     [
         (
             "s3://pictures/nothing",
@@ -61,9 +61,9 @@ def test_a_store_that_was_replaced_by_a_push_is_another(url: str, many_blocks: P
         ),
     ],
 )
-def test_what_is_not_there_is_one_sentence(url: str, tmp_path: Path, place: str, says: str) -> None:
+def test_what_is_not_there_is_one_sentence(url: str, tmp_path: Path, missing_url: str, says: str) -> None:
     with pytest.raises(StoreError, match=says) as caught:
-        MemmapDataset(place, cache=tmp_path)
+        MemmapDataset(missing_url, cache=tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -78,15 +78,15 @@ def test_another_programs_manifest_is_no_store(url: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("place", "says"),
+    ("missing_url", "says"),
     [
         ("s3://pictures/nothing", "s3://pictures/nothing holds no store: there is no manifest.json. Expected one that"),
         ("s3://no-such-bucket/out", "s3://no-such-bucket/out holds no store: The specified bucket does not exist. Exp"),
     ],
 )
-def test_a_pull_of_nothing_is_one_sentence(url: str, tmp_path: Path, place: str, says: str) -> None:
+def test_a_pull_of_nothing_is_one_sentence(url: str, tmp_path: Path, missing_url: str, says: str) -> None:
     with pytest.raises(PackError, match=says) as caught:
-        pull(place, tmp_path / "out")
+        pull(missing_url, tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -123,14 +123,14 @@ def test_a_store_that_is_packed_straight_to_s3_is_read_there(
 ) -> None:
     make_tree(tmp_path / "images", each=3)
     pack(tmp_path / "images", tmp_path / "out", size=16, workers=1)
-    place = url.replace("/deep/out", "/packed/out")
-    assert run([str(tmp_path / "images"), place, "--size", "16", "--quiet", "--workers", "1"]) == 0
-    assert run(["verify", place]) == 0
-    assert f"{place} is intact: 9 rows, " in capsys.readouterr().out
-    remote, local = MemmapDataset(place, cache=tmp_path / "cache"), MemmapDataset(tmp_path / "out")
+    missing_url = url.replace("/deep/out", "/packed/out")
+    assert run([str(tmp_path / "images"), missing_url, "--size", "16", "--quiet", "--workers", "1"]) == 0
+    assert run(["verify", missing_url]) == 0
+    assert f"{missing_url} is intact: 9 rows, " in capsys.readouterr().out
+    remote, local = MemmapDataset(missing_url, cache=tmp_path / "cache"), MemmapDataset(tmp_path / "out")
     assert torch.equal(remote[2:7][0], local[2:7][0])
     assert sorted(torch.cat([b.rows for b in MemmapLoader(remote, 4, shuffle=True, as_tuple=False)]).tolist()) == [
         *range(9)
     ]
-    pull(place, tmp_path / "pulled")
+    pull(missing_url, tmp_path / "pulled")
     assert store_bytes(tmp_path / "pulled") == store_bytes(tmp_path / "out")

@@ -115,9 +115,9 @@ def test_rows_that_are_not_of_one_size_in_the_file(kind: str, tmp_path: Path, mo
     make_tree(tmp_path / "images", each=12)
     pack(tmp_path / "images", tmp_path / "out", **options)  # type: ignore[arg-type]
     local = MemmapDataset(tmp_path / "out")
-    whole = CacheFolder(prepared(f"file://{tmp_path}/out", tmp_path / "other", None)[0])
-    size = 8 * whole.largest
-    assert size < whole.starts[-1], "the store is too small for this test"
+    cache = CacheFolder(prepared(f"file://{tmp_path}/out", tmp_path / "other", None)[0])
+    size = 8 * cache.largest
+    assert size < cache.starts[-1], "the store is too small for this test"
     remote = MemmapDataset(f"file://{tmp_path}/out", cache=tmp_path / "cache", cache_size=size)
     assert remote.remote is not None
     assert remote.remote.folder.in_slots

@@ -87,9 +87,9 @@ def test_a_bomb_takes_no_more_memory_than_its_bytes_and_none_above_the_limit(
     else:
         source = [str(zip_of_zeros(tmp_path / "a.zip", megabytes)), "a/zeros.jpg"]
     done = subprocess.run([sys.executable, "-c", READ, *source], capture_output=True, text=True, check=True)
-    told, _, grown = done.stdout.rpartition(" +")
+    outcome, _, grown = done.stdout.rpartition(" +")
     refusal = f"it has {size_bytes} bytes, more than the {LIMIT} of --max-pixels 1000"
-    assert told == (str(size_bytes) if megabytes == 60 else refusal)
+    assert outcome == (str(size_bytes) if megabytes == 60 else refusal)
     assert int(grown) < most * MEGABYTE
 
 

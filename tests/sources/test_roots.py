@@ -130,7 +130,7 @@ def test_sources_that_are_moved_away_stop_the_pack_unsealed_and_it_continues_to_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, out = make(images), tmp_path / "out"
-    pack(source, tmp_path / "whole", size=32)
+    pack(source, tmp_path / "full", size=32)
     away, was_moved = tmp_path / "away", tmp_path / "was-moved"
 
     def move() -> None:
@@ -140,16 +140,16 @@ def test_sources_that_are_moved_away_stop_the_pack_unsealed_and_it_continues_to_
 
     # while its block is not decoded, none behind it is written, and no worker has room for all that is left
     harm_at(images / "class0/002.jpg", move, monkeypatch)
-    said = r"cannot be read: .*(gone|cannot be reached).*continue with --resume"
-    with pytest.raises(SourceError, match=said) as told:
+    text = r"cannot be read: .*(gone|cannot be reached).*continue with --resume"
+    with pytest.raises(SourceError, match=text) as caught:
         pack(source, out, size=32, workers=workers)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     assert not (out / MANIFEST).exists()
     with pytest.raises((PackError, ScanError)):  # still away: nothing that was packed is lost
         pack(source, out, size=32, resume=True)
     away.rename(tmp_path / moved)
     pack(source, out, size=32, resume=True)
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert store_bytes(out) == store_bytes(tmp_path / "full")
 
 
 def test_a_store_is_not_replaced_by_one_of_a_source_that_went_away(images: Path, tmp_path: Path) -> None:
@@ -172,12 +172,12 @@ def test_masks_that_are_moved_away_stop_the_pack_unsealed(images: Path, tmp_path
         mask.parent.mkdir(parents=True, exist_ok=True)
         with Image.open(path) as image:
             Image.new("L", image.size, 7).save(mask)
-    pack(images, tmp_path / "whole", size=32, masks=masks)
+    pack(images, tmp_path / "full", size=32, masks=masks)
     with pytest.raises(SourceError, match="masks is gone"):
         pack(images, out, size=32, workers=1, masks=masks, progress=once_at(4, lambda: masks.rename(tmp_path / "away")))
     (tmp_path / "away").rename(masks)
     pack(images, out, size=32, masks=masks, resume=True)
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert store_bytes(out) == store_bytes(tmp_path / "full")
 
 
 def test_a_file_that_is_deleted_while_its_folder_stays_is_a_reject(images: Path, tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ def test_a_file_system_that_is_unmounted_stops_the_pack_also_where_its_folder_st
 ) -> None:
     images, out = tmp_path / "images", tmp_path / "out"
     disk = mounted(tmp_path / "disk" if below == "linked" else images / below)
-    whole = make_tree(tmp_path / "some", each=8)
-    shutil.copytree(whole, images, dirs_exist_ok=True)
+    full = make_tree(tmp_path / "some", each=8)
+    shutil.copytree(full, images, dirs_exist_ok=True)
     if below == "linked":  # files of the folder are links to files of the disk
         for path in sorted((images / "class1").iterdir()):
             shutil.move(path, disk / path.name)
@@ -296,17 +296,17 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
 def test_an_error_of_the_system_is_tried_again_and_where_it_lasts_stops_the_pack_unsealed(
     images: Path, tmp_path: Path, failing: Failing, call: str, code: int
 ) -> None:
-    pack(images, tmp_path / "whole", size=32)
+    pack(images, tmp_path / "full", size=32)
     failing.fail("class1/003.jpg", code, times=2, call=call)
     assert pack(images, tmp_path / "patient", size=32, workers=1).rows == 24
-    assert store_bytes(tmp_path / "patient") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "patient") == store_bytes(tmp_path / "full")
     assert failing.count == 2
 
     failing.fail("class1/003.jpg", code, call=call)
-    said = (
+    text = (
         rf"class1/003.jpg cannot be read: .* \({errno.errorcode[code]}\); tried 3 times within 0.03 seconds\. What is"
     )
-    with pytest.raises(SourceError, match=said):
+    with pytest.raises(SourceError, match=text):
         pack(images, tmp_path / "out", size=32, workers=1, max_rejects="100%")
     assert not (tmp_path / "out" / MANIFEST).exists()
 
@@ -477,19 +477,19 @@ def test_listing_is_tried_again_and_where_the_error_lasts_it_is_one_sentence(
     name: str,
     code: int,
 ) -> None:
-    pack(images, tmp_path / "whole", size=32)
+    pack(images, tmp_path / "full", size=32)
     with monkeypatch.context() as patch:
         listing = Listing(patch)
         listing.fail(call, name, code, times=2)
         pack(images, tmp_path / "out", size=32)
         assert listing.count == 2
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
     listing = Listing(monkeypatch)
     listing.fail(call, name, code)
     assert app.run([str(images), str(tmp_path / "lasting"), "--size", "32"]) == 1
-    told = capsys.readouterr().err
-    assert f"({errno.errorcode[code]}); tried 3 times within 0.03 seconds. Run the same command with --resume" in told
-    assert told.count("\n") == 1
+    caught = capsys.readouterr().err
+    assert f"({errno.errorcode[code]}); tried 3 times within 0.03 seconds. Run the same command with --resume" in caught
+    assert caught.count("\n") == 1
     assert not (tmp_path / "lasting").exists()
 
 
@@ -517,9 +517,9 @@ def test_a_source_that_an_unfinished_pack_was_begun_from_is_away_and_a_mistyped_
     interrupted(pack, source, out, size=32, workers=1, inputs=4)
     source.rename(tmp_path / "away")
     assert app.run([str(source), str(out), "--size", "32", *options]) == 1
-    told = capsys.readouterr().err
-    assert f"pack: {source} is missing or empty, and {out} holds an unfinished pack that was begun from it" in told
-    assert "Run the same command with --resume" in told
+    caught = capsys.readouterr().err
+    assert f"pack: {source} is missing or empty, and {out} holds an unfinished pack that was begun from it" in caught
+    assert "Run the same command with --resume" in caught
     assert app.run([f"{source}x", str(out), "--size", "32", *options]) == 2
     assert app.run([str(source), str(tmp_path / "other"), "--size", "32", *options]) == 2
     (tmp_path / "away").rename(source)
@@ -652,7 +652,7 @@ class Half:
         return self.dataset[index]
 
 
-@pytest.mark.parametrize("wrap", [lambda whole: whole, Half])
+@pytest.mark.parametrize("wrap", [lambda full: full, Half])
 def test_items_of_a_dataset_whose_folder_went_away_are_no_rejects(
     images: Path, tmp_path: Path, wrap: Callable[[Any], Any]
 ) -> None:

@@ -125,10 +125,10 @@ def test_a_size_of_base_256_is_read() -> None:
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 def test_damaged_headers_are_refused_where_tarfile_refuses_them(form: int) -> None:
-    rng, whole = random.Random(form), written(form)
+    rng, intact = random.Random(form), written(form)
     kinds = set()
     for _ in range(300):
-        data = bytearray(whole)
+        data = bytearray(intact)
         # in the first headers mostly
         at = rng.randrange(rng.choice([512, 1024, len(data)]))
         data[at] ^= 1 << rng.randrange(8)

@@ -61,8 +61,8 @@ def test_a_disk_too_small_is_reported_before_decoding_and_the_pack_resumes(
     assert (disk / "out/.packing/journal").read_bytes().count(b"\n") == 1
     resize(disk, 4 * NEED)
     assert run([*command, "--resume"]) == 0
-    pack(images, tmp_path / "whole", size=64)
-    assert store_bytes(disk / "out") == store_bytes(tmp_path / "whole")
+    pack(images, tmp_path / "full", size=64)
+    assert store_bytes(disk / "out") == store_bytes(tmp_path / "full")
 
 
 def test_a_disk_that_another_program_fills_meanwhile_costs_nothing_lost(disk: Path, tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_a_disk_that_another_program_fills_meanwhile_costs_nothing_lost(disk: Pa
     (disk / "filler").unlink()
     done = subprocess.run([*PACK, *arguments, "--resume"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    subprocess.run([*PACK, str(images), str(tmp_path / "whole"), "--size", "64", "--quiet"], check=True)
-    assert store_bytes(disk / "out") == store_bytes(tmp_path / "whole")
+    subprocess.run([*PACK, str(images), str(tmp_path / "full"), "--size", "64", "--quiet"], check=True)
+    assert store_bytes(disk / "out") == store_bytes(tmp_path / "full")
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:

@@ -314,11 +314,11 @@ def test_the_specification_alone_restores_a_row(name: str) -> None:
     h, w, channels = (head[key] for key in ("height", "width", "channels"))
     begin, end = struct.unpack("<2q", (out / FRAMES).read_bytes()[16:32])
     row = bytearray(zstandard.ZstdDecompressor().decompress((out / PIXELS).read_bytes()[begin:end]))
-    for place in range(w * channels, len(row)):
-        row[place] = (row[place] + row[place - w * channels]) % 256
-    for place in range(0, len(row), channels):
-        for other in (place, place + 2):
-            row[other] = (row[other] + row[place + 1]) % 256
+    for offset in range(w * channels, len(row)):
+        row[offset] = (row[offset] + row[offset - w * channels]) % 256
+    for offset in range(0, len(row), channels):
+        for other in (offset, offset + 2):
+            row[other] = (row[other] + row[offset + 1]) % 256
     assert row == bytes(
         (97 + 13 * y + 7 * x + 31 * c) % 256 for y in range(h) for x in range(w) for c in range(channels)
     )
@@ -338,11 +338,11 @@ def test_the_blocks_have_checksums_of_the_frames_and_of_the_pixels(pair: tuple[P
     assert not any(stored[done:])
 
 
-def flip(path: Path, place: int) -> None:
+def flip(path: Path, offset: int) -> None:
     with open(path, "r+b") as file:
-        file.seek(place)
+        file.seek(offset)
         value = file.read(1)[0]
-        file.seek(place)
+        file.seek(offset)
         file.write(bytes([value ^ 4]))
 
 
@@ -350,13 +350,13 @@ def test_every_flipped_bit_of_a_frame_is_named_with_its_row(equal: tuple[Path, P
     out = tmp_path / "out"
     shutil.copytree(equal[1], out)
     begin, end = np.fromfile(out / FRAMES, "<i8").reshape(-1, 2)[5].tolist()
-    for place in range(begin, end, max(1, (end - begin) // 40)):
-        flip(out / PIXELS, place)
+    for offset in range(begin, end, max(1, (end - begin) // 40)):
+        flip(out / PIXELS, offset)
         with pytest.raises(StoreError, match=r"out: row 5: its frame.*run pack verify"):
             MemmapDataset(out)[5]
         with pytest.raises(StoreError, match="row 5"), MemmapLoader(MemmapDataset(out), 8) as loader:
             list(loader)
-        flip(out / PIXELS, place)
+        flip(out / PIXELS, offset)
     flip(out / PIXELS, begin + 9)
     flip(out / PIXELS, end + 9)
     assert [problem.rows for problem in verify(out).problems] == [(5, 6), (6, 7)]

@@ -393,9 +393,9 @@ def test_it_is_shown_and_described(
     assert run(["show", str(equal[1]), "--rows", "5", "-o", str(tmp_path / "row.png")]) == 0
     capsys.readouterr()
     assert run(["info", str(equal[1])]) == 0
-    said = capsys.readouterr().out
-    assert "by JPEGs of quality 95, 4:4:4" in said
-    assert "loss        PSNR " in said
+    printed = capsys.readouterr().out
+    assert "by JPEGs of quality 95, 4:4:4" in printed
+    assert "loss        PSNR " in printed
     assert verify(equal[1], redecode=24, images=tree).problems == []
 
 

@@ -63,14 +63,14 @@ def test_a_link_in_a_place_of_ours_is_refused_and_followed_nowhere(
         pack(images, out, size=32)
     elif before == "unfinished":
         interrupted(pack, images, out, size=32, workers=1, inputs=4)
-    theirs, place = store_bytes(others), tmp_path / link
-    target = others / "manifest.json" if place.suffix in (".memmap", ".jsonl", ".tmp") else others
-    target = others / ".packing" / "journal" if place.name in ("lock", "journal") else target
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if place.is_dir():
-        shutil.rmtree(place)
-    place.unlink(missing_ok=True)
-    place.symlink_to(target)
+    theirs, path = store_bytes(others), tmp_path / link
+    target = others / "manifest.json" if path.suffix in (".memmap", ".jsonl", ".tmp") else others
+    target = others / ".packing" / "journal" if path.name in ("lock", "journal") else target
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
     mine = store_bytes(out) if out.exists() else {}
 
     ask: dict[str, Callable[[], Any]] = {
@@ -82,10 +82,10 @@ def test_a_link_in_a_place_of_ours_is_refused_and_followed_nowhere(
         "part": lambda: pack(images, out, size=32, part="1/2"),
         "seal": lambda: seal_parts(out),
     }
-    with pytest.raises(PackError, match=rf"{place} is a symbolic link to {target}, where pack keeps what is its own"):
+    with pytest.raises(PackError, match=rf"{path} is a symbolic link to {target}, where pack keeps what is its own"):
         ask[asked]()
     assert store_bytes(others) == theirs
-    assert place.is_symlink()
+    assert path.is_symlink()
     assert (store_bytes(out) if out.exists() else {}) == mine
 
 
@@ -187,9 +187,9 @@ def test_a_store_takes_no_pack_into_its_folder(images: Path, tmp_path: Path) -> 
     out = tmp_path / "out"
     pack(images, out, size=32)
     before = store_bytes(out)
-    for place in (out / "sub", out / "sub/below", out / "_tensordict"):
-        with pytest.raises(OptionsError, match=rf"OUT {place} is in the store {out}\. Choose a folder outside it"):
-            pack(images, place, size=16)
+    for path in (out / "sub", out / "sub/below", out / "_tensordict"):
+        with pytest.raises(OptionsError, match=rf"OUT {path} is in the store {out}\. Choose a folder outside it"):
+            pack(images, path, size=16)
     assert store_bytes(out) == before
     begun = tmp_path / "begun"
     interrupted(pack, images, begun, size=32, workers=1, inputs=4)

@@ -211,7 +211,7 @@ def test_own_sizes_are_the_same_bytes_from_any_number_of_workers(
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("blocks", [0, 1, 7])
 def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_path: Path, blocks: int) -> None:
-    pack(images, tmp_path / "whole", fit="none", max_size=70)
+    pack(images, tmp_path / "full", fit="none", max_size=70)
     out = tmp_path / "out"
 
     interrupted(pack, images, out, fit="none", max_size=70, inputs=2 * blocks)
@@ -220,7 +220,7 @@ def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_
         file.write(b"left from before" * 1000)
     report = pack(images, out, fit="none", max_size=70, resume=True)
     assert (report.rows, report.has_own_sizes) == (24, True)
-    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert store_bytes(out) == store_bytes(tmp_path / "full")
     assert pack(images, out, fit="none", max_size=70, resume=True).resumed_from == 24
     with pytest.raises(RuntimeError, match=r"is finished, but with other options \(max_size: 70, now None\)"):
         pack(images, out, fit="none", resume=True)
@@ -316,9 +316,9 @@ def test_verify_names_what_changed_in_a_store_of_own_sizes(own: Path) -> None:
         ("_tensordict/shapes.memmap", 12 * 7),
         ("_tensordict/offsets.memmap", 80),
     ]
-    for name, place in names:
+    for name, offset in names:
         data = bytearray((own / name).read_bytes())
-        data[place] ^= 1
+        data[offset] ^= 1
         (own / name).write_bytes(data)
     found = [str(problem) for problem in verify(own).problems]
     assert f"{PIXELS}, rows {blocks[1].start} to {blocks[1].stop - 1}: its pixels are not what was packed" in found
@@ -476,14 +476,14 @@ def test_a_state_of_a_loader_of_own_sizes_resumes_where_it_was(ragged_store: Pat
     data = MemmapDataset(ragged_store, as_tuple=False).subset(slice(5, 80))
     crop = RandomResizedCrop(16)
     loader = MemmapLoader(data, 8, shuffle=True, seed=3, transform=crop, as_tuple=False)
-    whole = [batch.rows.tolist() for batch in loader]
+    full = [batch.rows.tolist() for batch in loader]
     loader.set_epoch(0)
     running = iter(loader)
     for _ in range(4):
         next(running)
     resumed = MemmapLoader(data, 8, shuffle=True, seed=3, transform=crop, as_tuple=False)
     resumed.load_state_dict(loader.state_dict())
-    assert [batch.rows.tolist() for batch in resumed] == whole[4:]
+    assert [batch.rows.tolist() for batch in resumed] == full[4:]
 
 
 @pytest.mark.parametrize("residency", ["cache", "ram", "disk"])

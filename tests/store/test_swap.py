@@ -33,11 +33,11 @@ import os, signal, sys
 from packer.store import swap
 from packer.cli.app import run
 take_name, left = swap._take_name, [int(sys.argv[1])]
-def counted(place):
+def counted(folder):
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
     left[0] -= 1
-    return take_name(place)
+    return take_name(folder)
 swap._take_name = counted
 sys.exit(run(sys.argv[2:]))
 """
@@ -90,14 +90,14 @@ def test_the_command_says_which_store_stays_and_how_to_accept_the_new_one(
     words = ["update", str(images), str(out)]
     for resume in ([], ["--resume"]):
         assert run([*words, *resume]) == 3
-        told = capsys.readouterr()
-        assert told.err == (
+        printed = capsys.readouterr()
+        assert printed.err == (
             f"pack: 5 of 24 inputs were rejected, more than --max-rejects 1%. {out} still holds the old store,"
             " usable as before. To replace it by the new one, decoding nothing again: the same command with --resume"
             " --max-rejects 5\n"
         )
-        assert f"{out}: " not in told.out
-        assert "rejected 5 (see rejected.jsonl of the new store, beside OUT):\n       5 x " in told.out
+        assert f"{out}: " not in printed.out
+        assert "rejected 5 (see rejected.jsonl of the new store, beside OUT):\n       5 x " in printed.out
     assert len(MemmapDataset(out)) == 24
     assert run([*words, "--resume", "--max-rejects", "5", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -288,13 +288,13 @@ def test_a_reader_that_comes_between_the_two_names_waits_for_the_second(
 ) -> None:
     out, take_name, found = tmp_path / "out", swap._take_name, []
 
-    def read_between(place: Path) -> bool:
-        if place.name == "val":
+    def read_between(folder: Path) -> bool:
+        if folder.name == "val":
             # a moment later the second name is there
-            monkeypatch.setattr(reader.format.check.time, "sleep", lambda _: take_name(place) if not found else None)
+            monkeypatch.setattr(reader.format.check.time, "sleep", lambda _: take_name(folder) if not found else None)
             found.append(len(MemmapDataset(out / "train")))
             return True
-        return take_name(place)
+        return take_name(folder)
 
     monkeypatch.setattr(swap, "_take_name", read_between)
     update(splits, out)

@@ -571,7 +571,7 @@ def test_a_folder_that_another_thread_removes_first_is_as_good_as_removed(
 def test_what_a_kill_leaves_of_a_file_at_a_file_url_is_removed(
     images: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, put, count = tmp_path / "url", LocalObjects.put, 0
+    url_folder, put, count = tmp_path / "url", LocalObjects.put, 0
 
     def dying(self: LocalObjects, name: str, content: bytes) -> None:
         nonlocal count
@@ -586,10 +586,10 @@ def test_what_a_kill_leaves_of_a_file_at_a_file_url_is_removed(
     with monkeypatch.context() as patch:
         patch.setattr(LocalObjects, "put", dying)
         with pytest.raises(Stopped):
-            pack(images, place.as_uri(), size=16, workers=1)
+            pack(images, url_folder.as_uri(), size=16, workers=1)
     for name in (".packing/journal", PIXELS):  # whichever it was that died
-        folder = next(place.glob("generations/*")) / name
+        folder = next(url_folder.glob("generations/*")) / name
         (folder / ".0000000000000007.tmp").write_bytes(b"torn")
-    assert pack(images, place.as_uri(), size=16, workers=1, resume=True).resumed_from > 0
-    assert _pulled(tmp_path, place.as_uri()) == store_bytes(local)
-    assert not [path for path in place.rglob("*") if path.suffix == ".tmp" or ".packing" in path.parts]
+    assert pack(images, url_folder.as_uri(), size=16, workers=1, resume=True).resumed_from > 0
+    assert _pulled(tmp_path, url_folder.as_uri()) == store_bytes(local)
+    assert not [path for path in url_folder.rglob("*") if path.suffix == ".tmp" or ".packing" in path.parts]

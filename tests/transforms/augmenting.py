@@ -46,7 +46,7 @@ def difference(ours: torch.Tensor, theirs: torch.Tensor) -> int:
 def assert_same_distribution(ours: Any, theirs: Any) -> None:
     """Compare two samples by Kolmogorov and Smirnov's test: a true difference of 0.06 is seen in 4000 of each."""
     a, b = (torch.as_tensor(values, dtype=torch.float64).flatten().sort().values for values in (ours, theirs))
-    places = torch.cat([a, b])
-    shares = [torch.searchsorted(values, places, right=True) / len(values) for values in (a, b)]
+    positions = torch.cat([a, b])
+    shares = [torch.searchsorted(values, positions, right=True) / len(values) for values in (a, b)]
     # so far apart by chance in 1 of 10,000 trials
     assert (shares[0] - shares[1]).abs().max() < 2.23 * math.sqrt(1 / len(a) + 1 / len(b))

@@ -124,7 +124,7 @@ def test_a_mask_lies_within_its_box_and_the_image_within_the_content() -> None:
     for transform in (RandomAffine(**AFFINE, seed=3), RandomRotation(90)):
         made = transform(batch)
         for mask, boxes in zip(made.extras["masks"], made.extras["boxes"], strict=True):
-            y, x = (places.float() + 0.5 for places in mask.nonzero().unbind(1))
+            y, x = (positions.float() + 0.5 for positions in mask.nonzero().unbind(1))
             x0, y0, x1, y1 = boxes[0].tolist()
             assert ((x > x0 - 1) & (x < x1 + 1) & (y > y0 - 1) & (y < y1 + 1)).all()
         assert made.content.dtype == torch.int32

@@ -134,10 +134,10 @@ def test_chains_are_drawn_as_torchvision_draws_them(given: Any, monkeypatch: pyt
 def test_weights_have_dirichlets_distribution(alpha: float) -> None:
     weights = AugMix(alpha=alpha).weights(many(20_000))
     torch.manual_seed(0)
-    whole = torch._sample_dirichlet(torch.full((20_000, 2), alpha))
-    of_chains = torch._sample_dirichlet(torch.full((20_000, 3), alpha)) * whole[:, 1:]
+    full = torch._sample_dirichlet(torch.full((20_000, 2), alpha))
+    of_chains = torch._sample_dirichlet(torch.full((20_000, 3), alpha)) * full[:, 1:]
     for ours, theirs in (
-        (weights[:, 0], whole[:, 0]),
+        (weights[:, 0], full[:, 0]),
         (weights[:, 1], of_chains[:, 0]),
         (weights[:, 3], of_chains[:, 2]),
     ):
@@ -157,7 +157,7 @@ def test_boxes_masks_and_content_move_with_what_moves_them() -> None:
     assert 10 < sum(are_moved) < 55
     for n, is_moved in enumerate(are_moved):
         assert torch.equal(made.extras["boxes"][n], boxes[n]) != is_moved
-        y, x = (places.float() + 0.5 for places in made.extras["masks"][n].nonzero().unbind(1))
+        y, x = (positions.float() + 0.5 for positions in made.extras["masks"][n].nonzero().unbind(1))
         x0, y0, x1, y1 = made.extras["boxes"][n, 0].tolist()
         assert ((x > x0 - 1) & (x < x1 + 1) & (y > y0 - 1) & (y < y1 + 1)).all()
     with pytest.raises(ValueError, match="it takes no rows with boxes or masks"):

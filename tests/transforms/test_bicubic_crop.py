@@ -47,15 +47,15 @@ def test_two_products_give_what_torch_gives_for_floats() -> None:
 
 
 def test_images_of_their_own_sizes_are_resized_so_too() -> None:
-    whole, crop = pictures(6), RandomResizedCrop(15, interpolation="random")
-    size = whole.pixels[0].numel()
-    shapes = torch.tensor([whole.pixels.shape[1:]] * 6, dtype=torch.int32)
-    flat = whole.pixels.reshape(-1)
-    batch = RaggedBatch(flat, whole.targets, torch.arange(6) * size, shapes, rows=whole.rows, batch_size=[])
-    assert torch.equal(crop(batch).pixels, crop(whole).pixels)
-    boxes, is_cubic = crop.boxes(whole), crop.is_cubic(whole)
+    full, crop = pictures(6), RandomResizedCrop(15, interpolation="random")
+    size = full.pixels[0].numel()
+    shapes = torch.tensor([full.pixels.shape[1:]] * 6, dtype=torch.int32)
+    flat = full.pixels.reshape(-1)
+    batch = RaggedBatch(flat, full.targets, torch.arange(6) * size, shapes, rows=full.rows, batch_size=[])
+    assert torch.equal(crop(batch).pixels, crop(full).pixels)
+    boxes, is_cubic = crop.boxes(full), crop.is_cubic(full)
     padded = resized_by_padding(batch, boxes, 15, 15, is_cubic=is_cubic)
-    assert torch.equal(padded, resized_by_matmul(whole.pixels, boxes, 15, 15, is_cubic=is_cubic))
+    assert torch.equal(padded, resized_by_matmul(full.pixels, boxes, 15, 15, is_cubic=is_cubic))
 
 
 def test_another_interpolation_is_refused() -> None:

@@ -120,12 +120,12 @@ def test_a_recipe_of_the_dataset_runs_on_the_batches_of_its_loader(shared_store:
 def test_resize_and_center_crop_of_images_of_many_sizes_are_torchvisions(tmp_path: Path, side: int) -> None:
     v2 = torchvision_or_skip().transforms.v2
     pack(make_tree(tmp_path / "images", each=4), tmp_path / "out", fit="none", workers=1)
-    whole = MemmapDataset(tmp_path / "out")
+    full = MemmapDataset(tmp_path / "out")
     images, _ = next(
         iter(
-            MemmapLoader(whole, 12, transform=transforms.Compose([transforms.Resize(side), transforms.CenterCrop(28)]))
+            MemmapLoader(full, 12, transform=transforms.Compose([transforms.Resize(side), transforms.CenterCrop(28)]))
         )
     )
-    expected = torch.stack([v2.Compose([v2.Resize(side), v2.CenterCrop(28)])(whole[n][0]) for n in range(12)])
+    expected = torch.stack([v2.Compose([v2.Resize(side), v2.CenterCrop(28)])(full[n][0]) for n in range(12)])
     assert images.shape == expected.shape
     assert (images.int() - expected.int()).abs().max() <= 1

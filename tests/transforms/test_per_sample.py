@@ -43,17 +43,17 @@ def test_what_a_row_becomes_depends_on_seed_epoch_and_row_alone(transform: Any) 
     random.seed(3)
     np.random.seed(3)
     before = (random.getstate(), np.random.get_state()[1].tolist())
-    whole = PerSample(transform, threads=4)(batch)
-    assert isinstance(whole, ImageBatch)
-    assert len(whole.pixels[2:].flatten(1).unique(dim=0)) == 14
+    full = PerSample(transform, threads=4)(batch)
+    assert isinstance(full, ImageBatch)
+    assert len(full.pixels[2:].flatten(1).unique(dim=0)) == 14
     for threads in (1, 2, 16):
         parts = [PerSample(transform, threads=threads)(part) for part in batch.split(5)]
-        assert torch.equal(torch.cat([part.pixels for part in parts]), whole.pixels)
+        assert torch.equal(torch.cat([part.pixels for part in parts]), full.pixels)
     assert torch.equal(torch_before, torch.get_rng_state())
     assert before == (random.getstate(), np.random.get_state()[1].tolist())
     with in_epoch(1):
-        assert not torch.equal(PerSample(transform, threads=2)(batch).pixels, whole.pixels)
-    assert not torch.equal(PerSample(transform, threads=2, seed=1)(batch).pixels, whole.pixels)
+        assert not torch.equal(PerSample(transform, threads=2)(batch).pixels, full.pixels)
+    assert not torch.equal(PerSample(transform, threads=2, seed=1)(batch).pixels, full.pixels)
 
 
 def test_images_come_in_order_whichever_thread_is_first() -> None:

@@ -88,7 +88,7 @@ def test_each_image_has_a_parameter_of_its_own(name: str, device: str) -> None:
 
 def test_parts_are_what_the_whole_is(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, factor = pictures(), torch.linspace(0, 2.4, 12)
-    whole = pixel_ops.sharpness(batch.images, factor)
+    full = pixel_ops.sharpness(batch.images, factor)
     seen: list[int] = []
 
     def kernel(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -96,20 +96,20 @@ def test_parts_are_what_the_whole_is(monkeypatch: pytest.MonkeyPatch) -> None:
         return pixel_ops.sharpness(images, factor)
 
     monkeypatch.setattr(pixel_ops, "_CPU_BYTES", 5 * 24 * 20 * 3)
-    assert torch.equal(pixel_ops.in_parts(kernel, batch.images, factor), whole)
+    assert torch.equal(pixel_ops.in_parts(kernel, batch.images, factor), full)
     assert seen == [5, 5, 2]
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 100])
 @pytest.mark.parametrize("kernel", [pixel_ops.sharpness, pixel_ops.brightness])
 def test_some_images_are_changed_in_their_place(kernel: Any, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch, factor, places = pictures(), torch.linspace(0, 2.4, 12), [1, 2, 5, 6, 7, 9, 11]
+    batch, factor, positions = pictures(), torch.linspace(0, 2.4, 12), [1, 2, 5, 6, 7, 9, 11]
     monkeypatch.setattr(pixel_ops, "_CPU_BYTES", at_once * 24 * 20 * 3)
     expected = batch.images.clone()
-    expected[places] = kernel(batch.images, factor)[places]
+    expected[positions] = kernel(batch.images, factor)[positions]
     interleaved = batch.pixels.clone()
     for images in (interleaved.movedim(-1, 1), pixel_ops.planes(batch.pixels)):
-        pixel_ops.change(kernel, images, places, factor)
+        pixel_ops.change(kernel, images, positions, factor)
         assert torch.equal(images, expected)
 
 

@@ -109,10 +109,10 @@ def test_neither_batch_size_ranks_nor_prefetch_change_what_a_row_becomes(train: 
 
 def test_a_part_of_a_batch_draws_as_the_whole_does(train: MemmapDataset) -> None:
     batch = next(iter(MemmapLoader(train, 16, shuffle="full", as_tuple=False)))
-    whole = CROP(batch).images
-    assert torch.equal(CROP(batch[[9, 2]]).images, whole[[9, 2]])
-    assert torch.equal(torch.cat([CROP(part).images for part in batch.split(5)]), whole)
-    assert torch.equal(CROP(torch.cat([batch[8:], batch[:8]])).images, torch.cat([whole[8:], whole[:8]]))
+    full = CROP(batch).images
+    assert torch.equal(CROP(batch[[9, 2]]).images, full[[9, 2]])
+    assert torch.equal(torch.cat([CROP(part).images for part in batch.split(5)]), full)
+    assert torch.equal(CROP(torch.cat([batch[8:], batch[:8]])).images, torch.cat([full[8:], full[:8]]))
 
 
 def test_an_indexed_batch_draws_the_same_each_time(train: MemmapDataset) -> None:

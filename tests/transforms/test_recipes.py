@@ -75,9 +75,9 @@ def test_presets_are_the_chains_of_the_programs() -> None:
         return [type(transform) for transform in chain.transforms]
 
     assert kinds(torchvision_train()) == [RandomResizedCrop, RandomHorizontalFlip]
-    whole = torchvision_train(176, auto_augment_policy="ra", random_erase_prob=0.1)
-    assert kinds(whole) == [RandomResizedCrop, RandomHorizontalFlip, RandAugment, RandomErasing]
-    assert whole(pictures(3, size=(200, 200))).pixels.shape == (3, 176, 176, 3)
+    full = torchvision_train(176, auto_augment_policy="ra", random_erase_prob=0.1)
+    assert kinds(full) == [RandomResizedCrop, RandomHorizontalFlip, RandAugment, RandomErasing]
+    assert full(pictures(3, size=(200, 200))).pixels.shape == (3, 176, 176, 3)
     for policy in ("ta_wide", "augmix", "imagenet", "cifar10"):
         assert torchvision_train(20, auto_augment_policy=policy)(pictures(3)).pixels.shape == (3, 20, 20, 3)
     evaluated = torchvision_eval()

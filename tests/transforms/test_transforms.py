@@ -130,9 +130,9 @@ def name_of(transform: Any) -> str:
 def test_what_a_row_becomes_depends_on_seed_epoch_and_row_alone(transform: Any, rows: list[int], epoch: int) -> None:
     torch.manual_seed(len(rows))
     with in_epoch(epoch):
-        whole, parts = transform(make_batch(rows)), [transform(make_batch([row])) for row in reversed(rows)]
+        full, parts = transform(make_batch(rows)), [transform(make_batch([row])) for row in reversed(rows)]
     for n, part in enumerate(reversed(parts)):
-        assert are_equal(whole[n : n + 1], part)
+        assert are_equal(full[n : n + 1], part)
 
 
 @pytest.mark.parametrize("make", [RandomHorizontalFlip, lambda seed: RandomCrop(8, seed=seed)])
@@ -254,7 +254,7 @@ def test_flipping_twice_gives_the_batch_back() -> None:
 # -- content
 
 
-def places(crop: RandomCrop, content: list[int], count: int = 300) -> tuple[set[int], set[int]]:
+def origins(crop: RandomCrop, content: list[int], count: int = 300) -> tuple[set[int], set[int]]:
     """Crop rows whose pixels say where they are: the tops and lefts that are drawn."""
     y, x = torch.meshgrid(torch.arange(HEIGHT), torch.arange(WIDTH), indexing="ij")
     pixels = torch.stack([y, x, torch.ones_like(x)], dim=-1).to(torch.uint8).expand(count, -1, -1, -1).contiguous()
@@ -287,7 +287,7 @@ def places(crop: RandomCrop, content: list[int], count: int = 300) -> tuple[set[
     ],
 )
 def test_random_crop_draws_every_place_inside_the_content(content: list[int], tops: range, lefts: range) -> None:
-    assert places(RandomCrop(16), content) == (set(tops), set(lefts))
+    assert origins(RandomCrop(16), content) == (set(tops), set(lefts))
 
 
 def test_padding_is_recorded_as_no_image() -> None:
@@ -373,9 +373,9 @@ def test_resized_pixels_are_torchvisions(channels: int, new_size: tuple[int, int
 @pytest.mark.parametrize("padding", [0, 3])
 def test_a_row_without_content_is_cropped_as_one_that_is_all_image(padding: int) -> None:
     plain = make_batch(list(range(40)), content=False)
-    whole = torch.tensor([0, 0, HEIGHT, WIDTH], dtype=torch.int32).expand(40, 4)
+    full = torch.tensor([0, 0, HEIGHT, WIDTH], dtype=torch.int32).expand(40, 4)
     crop = RandomCrop((HEIGHT - 4, WIDTH - 2), padding=padding, seed=3)
-    one, other = crop(plain), crop(replaced(plain, pixels=plain.pixels, content=whole, extras=plain.extras))
+    one, other = crop(plain), crop(replaced(plain, pixels=plain.pixels, content=full, extras=plain.extras))
     assert torch.equal(one.pixels, other.pixels)
     assert padding == 0 or torch.equal(one.content, other.content)
 

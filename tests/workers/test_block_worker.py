@@ -228,11 +228,11 @@ def test_a_block_in_pieces_is_the_block(tmp_path: Path, fit: str, with_masks: bo
     names = [f"{n}.png" for n in range(7)]
     task = Task(3, 20, names, [*range(7)], refused={25: "why"}, masks=names if with_masks else [])
     worker = BlockWorker(job)
-    whole = worker.decode(task)
+    full = worker.decode(task)
     bounds = [20, 21, 24, 25, 27]
     pieces = [worker.decode(task.cut(start, stop)) for start, stop in itertools.pairwise(bounds)]
-    assert Result.joined(pieces) == whole
-    assert (whole.inputs, whole.rows, len(whole.rejects)) == (7, 5, 2)
+    assert Result.joined(pieces) == full
+    assert (full.inputs, full.rows, len(full.rejects)) == (7, 5, 2)
     again = BlockWorker(job)
     again.decode(task)
     rows = {start: b"".join(worker._held[start].chunks) for start in bounds[:-1]}

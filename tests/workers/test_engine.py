@@ -224,7 +224,7 @@ def test_a_worker_that_stops_between_two_images_costs_nothing_but_time(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """No image is in flight before a block is begun and while one is written."""
-    pack(images, tmp_path / "whole", size=32)
+    pack(images, tmp_path / "full", size=32)
     monkeypatch.setattr(engines, "_BETWEEN_SECONDS", 0.5)
     original = getattr(BlockWorker, method)
 
@@ -242,7 +242,7 @@ def test_a_worker_that_stops_between_two_images_costs_nothing_but_time(
 
     report = pack(images, tmp_path / "out", size=32, workers=2, timeout=0.5, progress=progress)
     assert report.rejected == 0
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
 def test_an_image_is_not_rejected_for_what_another_did_to_its_process(
@@ -262,8 +262,8 @@ def test_an_image_is_not_rejected_for_what_another_did_to_its_process(
         faults.make(path, crash_if_poisoned)
     faults.make(images / "class1/002.jpg", poison)
     assert pack(images, tmp_path / "out", size=32, workers=2).rejected == 0
-    pack(images, tmp_path / "whole", size=32, workers=1)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    pack(images, tmp_path / "full", size=32, workers=1)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
 @pytest.fixture
@@ -297,12 +297,12 @@ def test_slow_images_that_end_well_shift_no_row(
     many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """The others go around them, and nothing is decoded twice."""
-    pack(many, tmp_path / "whole", size=16)
+    pack(many, tmp_path / "full", size=16)
     monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.05)
     for name in ("class0/003.jpg", "class0/004.jpg", "class1/007.jpg"):
         faults.make(many / name, lambda: time.sleep(0.3))
     assert pack(many, tmp_path / "out", size=16, workers=workers).rejected == 0
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
     assert len(faults.attempts()) == 2 * 120
 
 
@@ -314,7 +314,7 @@ def test_slow_sources_are_decoded_once_each(
     """As on an overloaded file server: each image takes longer than the others' patience, and some are none."""
     (many / "class1/007.jpg").write_bytes(b"no image")
     options: dict[str, Any] = {"size": None if fit == "none" else 16, "fit": fit, "max_rejects": 1}
-    pack(many, tmp_path / "whole", **options)
+    pack(many, tmp_path / "full", **options)
     monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.01)
     monkeypatch.setattr(engines, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(engines, "_SHARED_SECONDS", 0.01)
@@ -324,7 +324,7 @@ def test_slow_sources_are_decoded_once_each(
     (tmp_path / "log").unlink()
     assert pack(many, tmp_path / "out", workers=4, **options).rejected == 1
     assert len(faults.attempts()) == 120
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
 def test_a_slow_image_that_is_none_costs_a_move_and_no_decoding(
@@ -333,7 +333,7 @@ def test_a_slow_image_that_is_none_costs_a_move_and_no_decoding(
     """All others are decoded and written before it is known."""
     slow = many / "class0/003.jpg"
     slow.write_bytes(b"no image")
-    pack(many, tmp_path / "whole", size=16, max_rejects=1)
+    pack(many, tmp_path / "full", size=16, max_rejects=1)
     monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.1)
     log, moved = tmp_path / "log", []
     log.unlink()
@@ -349,7 +349,7 @@ def test_a_slow_image_that_is_none_costs_a_move_and_no_decoding(
     assert pack(many, tmp_path / "out", size=16, workers=2, max_rejects=1, timeout=90).rejected == 1
     assert len(faults.attempts()) == 120
     assert moved
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
 _STOPPED = """
@@ -450,7 +450,7 @@ def test_two_changes_at_once_lose_no_block(
     many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second comes while most of what is decoded again waits to be given out."""
-    pack(many, tmp_path / "whole", size=16)
+    pack(many, tmp_path / "full", size=16)
     monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.05)
     faults.make(many / "class0/000.jpg", lambda: time.sleep(0.5))
     original, calls = engines.LocalEngine._receive, itertools.count()
@@ -462,7 +462,7 @@ def test_two_changes_at_once_lose_no_block(
 
     monkeypatch.setattr(engines.LocalEngine, "_receive", receive)
     pack(many, tmp_path / "out", size=16, workers=2)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
 def test_where_every_image_stalls_the_processes_stay_few(
@@ -517,7 +517,7 @@ def test_random_deaths_cost_nothing_but_time(tmp_path: Path, monkeypatch: pytest
     images.mkdir()
     for n in range(60):
         photo(40, 30, n).save(images / f"{n:02}.jpg")
-    pack(images, tmp_path / "whole", size=16)
+    pack(images, tmp_path / "full", size=16)
     died = tmp_path / "died"
     died.mkdir()
     original = Decoder.row
@@ -534,7 +534,7 @@ def test_random_deaths_cost_nothing_but_time(tmp_path: Path, monkeypatch: pytest
     report = pack(images, tmp_path / "out", size=16, workers=3)
     assert len(list(died.iterdir())) > 5
     assert report.rejected == 0
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
 @pytest.mark.parametrize(("is_owing", "started"), [(False, 1), (True, 0)])

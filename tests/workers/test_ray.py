@@ -63,19 +63,19 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return images
 
 
-def _whole(images: Path, tmp_path: Path) -> dict[str, bytes]:
-    pack(images, tmp_path / "whole", size=32, workers=1)
-    return store_bytes(tmp_path / "whole")
+def _reference(images: Path, tmp_path: Path) -> dict[str, bytes]:
+    pack(images, tmp_path / "reference", size=32, workers=1)
+    return store_bytes(tmp_path / "reference")
 
 
 @pytest.mark.slow
 def test_a_cluster_gives_the_bytes_of_one_machine_also_where_a_node_is_killed(
     cluster: Any, node: Any, photos: Path, tmp_path: Path
 ) -> None:
-    whole = _whole(photos, tmp_path)
+    reference = _reference(photos, tmp_path)
     report = pack(photos, tmp_path / "out", size=32, engine="ray", address=cluster.address)
     assert (report.rows, report.rejected) == (149, 1)
-    assert store_bytes(tmp_path / "out") == whole
+    assert store_bytes(tmp_path / "out") == reference
     killed: list[int] = []
 
     def kill(progress: Progress) -> None:
@@ -85,7 +85,7 @@ def test_a_cluster_gives_the_bytes_of_one_machine_also_where_a_node_is_killed(
 
     pack(photos, tmp_path / "other", size=32, engine="ray", address=cluster.address, progress=kill)
     assert killed
-    assert store_bytes(tmp_path / "other") == whole
+    assert store_bytes(tmp_path / "other") == reference
 
 
 @pytest.mark.slow
@@ -96,11 +96,11 @@ def test_a_part_on_a_cluster_goes_with_one_of_this_machine(
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 5 * 24 * 32 * 3)
     monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 150)
     chosen: dict[str, Any] = {"fit": "none", "max_size": 32}
-    pack(photos, tmp_path / "whole", workers=1, **chosen)
+    pack(photos, tmp_path / "reference", workers=1, **chosen)
     pack(photos, tmp_path / "out", part="2/2", engine="ray", address=cluster.address, **chosen)
     pack(photos, tmp_path / "out", part="1/2", workers=1, **chosen)
     assert seal_parts(tmp_path / "out").rows == 149
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
 @pytest.mark.slow
@@ -110,10 +110,10 @@ def test_compressed_rows_of_a_cluster_are_those_of_one_machine(
 ) -> None:
     pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
     kind: dict[str, Any] = {"fit": "none", "max_size": 32, "compress": form}
-    pack(photos, tmp_path / "whole", workers=1, **kind)
+    pack(photos, tmp_path / "reference", workers=1, **kind)
     report = pack(photos, tmp_path / "out", engine="ray", address=cluster.address, **kind)
     assert (report.rows, report.rejected) == (149, 1)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
 @pytest.mark.slow
@@ -121,27 +121,27 @@ def test_compressed_rows_of_a_cluster_are_those_of_one_machine(
 def test_levels_of_a_cluster_are_those_of_one_machine(
     cluster: Any, photos: Path, tmp_path: Path, kind: dict[str, Any]
 ) -> None:
-    pack(photos, tmp_path / "whole", levels=3, workers=1, **kind)
+    pack(photos, tmp_path / "reference", levels=3, workers=1, **kind)
     pack(photos, tmp_path / "out", levels=3, engine="ray", address=cluster.address, **kind)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
     # and of a part there, with one of this machine
     pack(photos, tmp_path / "parts", part="2/2", levels=3, engine="ray", address=cluster.address, **kind)
     pack(photos, tmp_path / "parts", part="1/2", levels=3, workers=1, **kind)
     seal_parts(tmp_path / "parts")
-    assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "reference")
 
 
 @pytest.mark.slow
 def test_an_update_on_a_cluster_keeps_rows(cluster: Any, photos: Path, tmp_path: Path) -> None:
-    whole = _whole(photos, tmp_path)
-    report = update(photos, tmp_path / "whole", engine="ray", address=cluster.address)
+    reference = _reference(photos, tmp_path)
+    report = update(photos, tmp_path / "reference", engine="ray", address=cluster.address)
     assert (report.rows, report.kept, report.rejected) == (149, 149, 1)
-    assert store_bytes(tmp_path / "whole") == whole
+    assert store_bytes(tmp_path / "reference") == reference
 
 
 @pytest.mark.slow
 def test_a_killed_driver_is_gone_on_with_locally(cluster: Any, photos: Path, tmp_path: Path) -> None:
-    whole, out = _whole(photos, tmp_path), tmp_path / "out"
+    reference, out = _reference(photos, tmp_path), tmp_path / "out"
     script = (
         "import os, signal, sys\nfrom packer import pack\nfrom packer.store import blocks\nblocks._SMALLEST_BLOCK = 2\n"
         "def kill(progress):\n"
@@ -152,7 +152,7 @@ def test_a_killed_driver_is_gone_on_with_locally(cluster: Any, photos: Path, tmp
     assert subprocess.run(command, timeout=120).returncode == -signal.SIGKILL
     report = pack(photos, out, size=32, resume=True, engine="local")
     assert 0 < report.resumed_from < 150
-    assert store_bytes(out) == whole
+    assert store_bytes(out) == reference
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_a_node_with_other_decoders_or_another_folder_is_refused_by_name(
     cluster: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, here = ray.RayWorkers.__init__, os.uname().nodename
-    for place, changed, sentence in (
+    for index, changed, sentence in (
         (
             1,
             ("/nowhere/out/.packing/lock", b""),
@@ -169,12 +169,12 @@ def test_a_node_with_other_decoders_or_another_folder_is_refused_by_name(
         (2, {"pillow": "0"}, f"node {here} has other decoders"),
     ):
 
-        def init(self: Any, *given: Any, place: int = place, changed: Any = changed) -> None:
-            original(self, *given[:place], changed, *given[place + 1 :])
+        def init(self: Any, *given: Any, index: int = index, changed: Any = changed) -> None:
+            original(self, *given[:index], changed, *given[index + 1 :])
 
         monkeypatch.setattr(ray.RayWorkers, "__init__", init)
         with pytest.raises(PackError) as caught:
-            pack(photos, tmp_path / f"out{place}", size=32, engine="ray", address=cluster.address)
+            pack(photos, tmp_path / f"out{index}", size=32, engine="ray", address=cluster.address)
         assert str(caught.value).startswith(f"packing stopped: {sentence}")
 
 
@@ -377,7 +377,7 @@ def test_a_node_says_that_a_source_went_away_and_none_of_its_images_is_rejected(
 ) -> None:
     monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
     monkeypatch.setattr(roots, "PAUSES", (0.01,))
-    pack(images, tmp_path / "whole", size=32)
+    pack(images, tmp_path / "reference", size=32)
     monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
     with monkeypatch.context() as patch:
         patch.setattr(build.Build, "_launcher", lambda self: _Forked())
@@ -389,7 +389,7 @@ def test_a_node_says_that_a_source_went_away_and_none_of_its_images_is_rejected(
     assert not (tmp_path / "out/manifest.json").exists()
     (tmp_path / "away").rename(images)
     pack(images, tmp_path / "out", size=32, resume=True)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
@@ -424,8 +424,8 @@ class _Messages:
     """The other end of a connection, as a queue of what was said."""
 
     def __init__(self) -> None:
-        self.said: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.send = self.said.put
+        self.sent: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.send = self.sent.put
 
 
 @pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="holds up fdatasync")
@@ -448,10 +448,10 @@ def test_a_block_is_reported_as_written_once_it_is_on_disk_and_its_worker_resume
     assert begun.wait(60)
     for message in (("mark", 7, 1, 0, 0), ("written", 1, {}), ("written", 2, {})):
         end.send(message)
-    assert connection.said.get(timeout=60) == ("mark", 7, 1, 0, 0)
-    assert connection.said.empty()
+    assert connection.sent.get(timeout=60) == ("mark", 7, 1, 0, 0)
+    assert connection.sent.empty()
     may_end.set()
-    assert [connection.said.get(timeout=60)[1] for _ in range(3)] == [0, 1, 2]
+    assert [connection.sent.get(timeout=60)[1] for _ in range(3)] == [0, 1, 2]
     assert synced == [(tmp_path / "pixels").stat().st_ino] * 2
 
 
@@ -464,7 +464,7 @@ def test_an_error_of_the_sync_ends_the_pack_and_names_the_file(tmp_path: Path, m
     monkeypatch.setattr(os, "fdatasync", fails)
     connection = _Messages()
     nodes._SyncingEnd(connection, [str(tmp_path / "pixels")]).send(("written", 0, {}))  # type: ignore[arg-type]
-    kind, error = connection.said.get(timeout=60)
+    kind, error = connection.sent.get(timeout=60)
     assert (kind, error.errno, error.filename) == ("failed", errno.EIO, str(tmp_path / "pixels"))
 
 
@@ -475,11 +475,11 @@ def test_rows_of_their_own_sizes_are_the_same_bytes_from_connected_workers(
     (images / "class1/003.jpg").write_bytes(b"no image")
     monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
     options: dict[str, Any] = {"fit": "none", "max_size": 50, "max_rejects": 1, "workers": 2}
-    pack(images, tmp_path / "whole", **options)
+    pack(images, tmp_path / "reference", **options)
     monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
     monkeypatch.setattr(build.Build, "_launcher", lambda self: _Forked())
     pack(images, tmp_path / "out", engine="ray", **options)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
 def test_the_worker_that_answers_is_the_one_that_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ class Played:
         self.exitcode = 101
 
     @property
-    def told(self) -> list[str]:
+    def orders(self) -> list[str]:
         while not self.is_ended and self._end.poll():
             message = self._end.recv()
             if message[0] == "release":
@@ -97,29 +97,29 @@ class Played:
             if stop == task.stop:
                 continue
             released.append((task.start, stop))
-            place = self._messages.index(message)
-            self._messages[place : place + 1] = [("decode", task.cut(task.start, stop))] if stop > task.start else []
+            position = self._messages.index(message)
+            self._messages[position : position + 1] = [("decode", task.cut(task.start, stop))] if stop > task.start else []
         self._gone.update(start for start, stop in released if start == stop)
         self._messages = [m for m in self._messages if m[0] == "decode" or m[1] not in self._gone]
         self._end.send(("released", released))
 
     def _answer(self, kind: str, name: str | int) -> tuple[Any, ...]:
-        told, word = self.told, f"{kind} {name}"  # reads them
-        place = next((n for n, words in enumerate(told) if f"{words} ".startswith(f"{word} ")), None)
-        assert place is not None, f"{word} is not among {told}"
-        return self._messages.pop(place)
+        orders, word = self.orders, f"{kind} {name}"  # reads them
+        position = next((n for n, words in enumerate(orders) if f"{words} ".startswith(f"{word} ")), None)
+        assert position is not None, f"{word} is not among {orders}"
+        return self._messages.pop(position)
 
     def obey(self) -> None:
         """Answer all that it was told, in order; an image that is refused is no row."""
-        for kind, name, *_ in [word.split() for word in self.told]:
+        for kind, name, *_ in [word.split() for word in self.orders]:
             (self.decoded if kind == "decode" else self.written)(name)
 
 
-def words(kind: str, what: Any, place: int | None = None) -> str:
+def words(kind: str, what: Any, position: int | None = None) -> str:
     """Say a message in words: "write 3 at 106", "decode 3", "decode 6:", "decode :7 refused: why"."""
     if kind == "write":
         # that what is written is a piece is known by its place alone
-        return f"write {what // 2 if what % 2 == 0 else f':{what}'} at {place}"
+        return f"write {what // 2 if what % 2 == 0 else f':{what}'} at {position}"
     name = what.block if len(what.paths) == 2 else f":{what.start}" if what.start % 2 else f"{what.start}:"
     return f"decode {name}{''.join(f' refused: {why}' for why in what.refused.values())}"
 
@@ -160,7 +160,7 @@ class Scene:
         def ready() -> None:
             nonlocal looks
             looks += 1
-            assert looks < 1000, f"nothing goes on: {[worker.told for worker in self.workers]}"
+            assert looks < 1000, f"nothing goes on: {[worker.orders for worker in self.workers]}"
             if any(not worker.theirs.closed and worker.theirs.poll() for worker in self.all):
                 return
             if next(moves, "over") == "over":
@@ -173,9 +173,9 @@ class Scene:
             engine.close()
         assert [result.block for result in results] == list(range(blocks))
         # each block's rows in their place, whatever was written elsewhere meanwhile
-        places = iter(range(FIRST, FIRST + sum(result.rows for result in results)))
+        rows_left = iter(range(FIRST, FIRST + sum(result.rows for result in results)))
         for result in results:
-            rows = [self.file[next(places)] for _ in range(result.rows)]
+            rows = [self.file[next(rows_left)] for _ in range(result.rows)]
             assert rows == sorted(rows)
             assert {start // 2 for start, _ in rows} <= {result.block}
         return results
@@ -196,16 +196,16 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
 def test_a_worker_holds_four_blocks_of_which_it_has_two_to_decode(scene: Scene) -> None:
     def script() -> Iterator[None]:
         other, first = scene.workers
-        assert (first.told, other.told) == (["decode 0", "decode 2"], ["decode 1", "decode 3"])
+        assert (first.orders, other.orders) == (["decode 0", "decode 2"], ["decode 1", "decode 3"])
         for block, more in ((1, ["decode 4"]), (3, ["decode 5"]), (4, []), (5, [])):
-            left = [word for word in other.told if word != f"decode {block}"]
+            left = [word for word in other.orders if word != f"decode {block}"]
             other.decoded(block)
             yield
-            assert other.told == left + more
+            assert other.orders == left + more
         first.decoded(0)
         yield
-        assert first.told == ["decode 2", "write 0 at 100", "decode 6"]
-        assert other.told == ["write 1 at 102"]
+        assert first.orders == ["decode 2", "write 0 at 100", "decode 6"]
+        assert other.orders == ["write 1 at 102"]
 
     scene.play(script(), workers=2, blocks=8)
 
@@ -216,11 +216,11 @@ def test_a_block_that_is_lost_goes_to_the_place_that_it_had(scene: Scene) -> Non
         worker.decoded(0)
         worker.decoded(1)
         yield
-        assert worker.told == ["write 0 at 100", "decode 2", "write 1 at 102", "decode 3"]
+        assert worker.orders == ["write 0 at 100", "decode 2", "write 1 at 102", "decode 3"]
         worker.kill()
         yield
         (worker,) = scene.workers
-        assert worker.told == ["decode 0", "write 0 at 100", "decode 1", "write 1 at 102", "decode 2", "decode 3"]
+        assert worker.orders == ["decode 0", "write 0 at 100", "decode 1", "write 1 at 102", "decode 2", "decode 3"]
 
     scene.play(script(), workers=1, blocks=5)
 
@@ -233,18 +233,18 @@ def test_what_a_lost_block_takes_is_known_before_it_is_decoded_again(scene: Scen
         other.kill()
         yield
         _, other = scene.workers
-        assert other.told == ["decode 1", "decode 3", "decode 4"]
+        assert other.orders == ["decode 1", "decode 3", "decode 4"]
         first.decoded(0)
         yield
-        assert other.told == ["decode 1", "decode 3", "decode 4", "write 1 at 102"]
+        assert other.orders == ["decode 1", "decode 3", "decode 4", "write 1 at 102"]
         other.begin(2)
         yield
         scene.now += 2
         first.begin(4)
         yield
-        assert other.told == ["decode 2:", "write 1 at 102"]
+        assert other.orders == ["decode 2:", "write 1 at 102"]
         yield
-        assert scene.workers[2].told == ["decode :3", "write :3 at 103", "decode 3"]
+        assert scene.workers[2].orders == ["decode :3", "write :3 at 103", "decode 3"]
 
     scene.play(script(), workers=2, blocks=8)
 
@@ -257,12 +257,12 @@ def test_what_is_lost_is_given_out_in_order(scene: Scene) -> None:
             yield
         first.kill()
         yield
-        assert other.told == ["decode 2"]
+        assert other.orders == ["decode 2"]
         other.kill()
         yield
         first, other = scene.workers
-        assert first.told == ["decode 0"]
-        assert other.told == ["decode 1", "decode 2", "decode 3", "decode 4"]
+        assert first.orders == ["decode 0"]
+        assert other.orders == ["decode 1", "decode 2", "decode 3", "decode 4"]
 
     scene.play(script(), workers=2, blocks=5)
 
@@ -277,7 +277,7 @@ def test_a_worker_that_dies_as_it_gets_an_offset_is_replaced(scene: Scene) -> No
         other.decoded(1)
         yield
         _, fresh = scene.workers
-        assert fresh.told[:4] == ["decode 0", "write 0 at 100", "decode 2", "write 2 at 104"]
+        assert fresh.orders[:4] == ["decode 0", "write 0 at 100", "decode 2", "write 2 at 104"]
 
     scene.play(script(), workers=2, blocks=8)
 
@@ -301,14 +301,14 @@ def test_a_suspect_is_tried_alone_then_refused_and_the_rest_is_given_to_a_fresh_
         worker.kill()
         yield
         alone, fresh = scene.workers
-        assert alone.told == ["decode :3"]
-        assert fresh.told == ["decode 0", "write 0 at 100", "decode 2:", "decode 2"]
+        assert alone.orders == ["decode :3"]
+        assert fresh.orders == ["decode 0", "write 0 at 100", "decode 2:", "decode 2"]
         alone.begin(3)
         yield
         alone.kill()
         yield
         _, alone = scene.workers
-        assert alone.told == ["decode :3 refused: its worker ended (there was not enough memory for it)"]
+        assert alone.orders == ["decode :3 refused: its worker ended (there was not enough memory for it)"]
         alone.obey()
         fresh.obey()
         yield
@@ -329,14 +329,14 @@ def test_the_others_go_around_a_slow_image_on_the_guess_that_it_becomes_a_row(sc
         yield
         scene.now += 2
         yield
-        assert slow.told == ["decode 0:", "write 0 at 100"]
+        assert slow.orders == ["decode 0:", "write 0 at 100"]
         yield
         fresh = scene.workers[2]
-        assert fresh.told == ["decode :1", "write :1 at 101", "decode 2"]
-        assert other.told == ["decode 3", "decode 4", "write 1 at 102"]
+        assert fresh.orders == ["decode :1", "write :1 at 101", "decode 2"]
+        assert other.orders == ["decode 3", "decode 4", "write 1 at 102"]
         slow.decoded("0:")
         yield
-        assert slow.told == ["write 0 at 100"]
+        assert slow.orders == ["write 0 at 100"]
         slow.written(0)
         yield
         assert slow.is_ended
@@ -364,27 +364,27 @@ def test_a_wrong_guess_costs_a_move_of_what_is_behind_it_and_no_decoding(scene: 
         yield
         scene.now += 2
         yield
-        assert slow.told[:2] == ["decode 4:", "write 2 at 104"]
+        assert slow.orders[:2] == ["decode 4:", "write 2 at 104"]
         yield
         fresh = scene.workers[2]
-        assert fresh.told[:2] == ["decode :5", "write :5 at 105"]
-        assert other.told[-1] == "write 3 at 106"
+        assert fresh.orders[:2] == ["decode :5", "write :5 at 105"]
+        assert other.orders[-1] == "write 3 at 106"
         fresh.decoded(":5")
         other.written(3)
         yield
         fresh.written(":5")
         slow.decoded("4:", rows=0)
         yield
-        holder = next(worker for worker in (other, fresh) if "decode 4" in worker.told)
+        holder = next(worker for worker in (other, fresh) if "decode 4" in worker.orders)
         holder.decoded(4)
         yield
         # block 4 waits until what is behind the gap was moved
-        assert not any(word.startswith("write 4") for word in holder.told)
+        assert not any(word.startswith("write 4") for word in holder.orders)
         slow.written(2)
         yield
         yield
         assert moved == [(105, 104, 1), (106, 105, 2)]
-        assert "write 4 at 107" in holder.told
+        assert "write 4 at 107" in holder.orders
 
     results = scene.play(script(), workers=2, blocks=8)
     assert [result.rows for result in results] == [2, 2, 1, 2, 2, 2, 2, 2]
@@ -401,18 +401,18 @@ def test_what_a_slow_worker_has_decoded_stays_with_it(scene: Scene) -> None:
         first.begin(0)
         first.begin(1)
         yield
-        assert slow.told == ["decode 6:"]
-        while not any("decode :7" in worker.told for worker in scene.workers if worker is not slow):
+        assert slow.orders == ["decode 6:"]
+        while not any("decode :7" in worker.orders for worker in scene.workers if worker is not slow):
             for worker in scene.workers[2:]:
                 worker.obey()
             yield
         first.decoded(0)
         yield
-        assert slow.told == ["decode 6:", "write 1 at 102"]
+        assert slow.orders == ["decode 6:", "write 1 at 102"]
         slow.kill()
         yield
         alone = scene.workers[-1]
-        assert alone.told == ["decode 6:"]
+        assert alone.orders == ["decode 6:"]
 
     scene.play(script(), workers=2, blocks=8)
 
@@ -431,20 +431,20 @@ def test_where_nothing_can_be_moved_a_wrong_guess_begins_again_and_no_second_is_
         yield
         scene.now += 2
         yield
-        assert slow.told[-1] == "write 2 at 104"
+        assert slow.orders[-1] == "write 2 at 104"
         yield
         slow.decoded("4:", rows=0)
         yield
         assert slow.is_ended
         second, first = scene.workers
-        assert (first.told, second.told) == (["decode 1", "decode :5"], ["decode 4:", "decode 3"])
+        assert (first.orders, second.orders) == (["decode 1", "decode :5"], ["decode 4:", "decode 3"])
         first.decoded(1)
         second.begin(4)
         yield
         scene.now += 2
         yield
         # its place is not guessed again
-        assert second.told == ["decode 4:"]
+        assert second.orders == ["decode 4:"]
 
     results = scene.play(script(), workers=2, blocks=8)
     assert [result.rows for result in results] == [2] * 8
@@ -462,10 +462,10 @@ def test_a_guess_is_made_once_all_before_are_counted_and_only_where_one_can_be(s
         scene.now += 2
         first.begin(1)
         yield
-        assert slow.told == ["decode 2:"]
+        assert slow.orders == ["decode 2:"]
         first.decoded(0)
         yield
-        assert slow.told == ["decode 2:", *(["write 1 at 102"] if guesses else [])]
+        assert slow.orders == ["decode 2:", *(["write 1 at 102"] if guesses else [])]
 
     scene.play(script(), workers=2, blocks=8)
 
@@ -477,10 +477,10 @@ def test_where_all_stand_still_there_are_twice_as_many_workers_and_no_more(scene
         yield
         scene.now += 2
         yield
-        assert slow.told == ["decode 0:", "write 0 at 100"]
+        assert slow.orders == ["decode 0:", "write 0 at 100"]
         yield
         _, second = scene.workers
-        assert second.told == ["decode :1", "write :1 at 101", "decode 1"]
+        assert second.orders == ["decode :1", "write :1 at 101", "decode 1"]
         second.begin(1)
         yield
         scene.now += 2
@@ -489,13 +489,13 @@ def test_where_all_stand_still_there_are_twice_as_many_workers_and_no_more(scene
         second.kill()
         yield
         _, third = scene.workers
-        assert third.told == ["decode :1", "write :1 at 101"]
+        assert third.orders == ["decode :1", "write :1 at 101"]
         slow.decoded("0:")
         yield
         slow.written(0)
         yield
         _, fresh = scene.workers
-        assert fresh.told == ["decode 1", "decode 2"]
+        assert fresh.orders == ["decode 1", "decode 2"]
 
     scene.play(script(), workers=1, blocks=6)
 
@@ -533,7 +533,7 @@ def test_each_block_that_is_written_shows_that_a_worker_is_alive(scene: Scene, t
         scene.now += 2
         yield
         (worker,) = scene.workers
-        assert worker.told[:2] == ["decode 1", "write 1 at 102"]
+        assert worker.orders[:2] == ["decode 1", "write 1 at 102"]
 
     scene.play(script(), workers=1, blocks=5)
 
@@ -565,19 +565,19 @@ def test_workers_that_end_four_times_without_getting_anything_done_are_given_up(
 def test_a_worker_with_nothing_to_do_gets_what_another_has_not_begun(scene: Scene) -> None:
     def script() -> Iterator[None]:
         other, first = scene.workers
-        assert (first.told, other.told) == (["decode 0", "decode 2"], ["decode 1"])
+        assert (first.orders, other.orders) == (["decode 0", "decode 2"], ["decode 1"])
         first.begin(0)
         other.decoded(1)
         yield
         scene.now += 0.2
         yield
-        assert first.told == ["decode 0:"]
+        assert first.orders == ["decode 0:"]
         yield
         # a share each
-        assert other.told == ["decode :1"]
+        assert other.orders == ["decode :1"]
         other.decoded(":1")
         yield
-        assert other.told == ["decode 4:"]
+        assert other.orders == ["decode 4:"]
         first.decoded("0:")
 
     scene.play(script(), workers=2, blocks=3)
@@ -597,10 +597,10 @@ def test_few_blocks_that_take_long_are_shared_among_as_many_workers_as_there_may
         assert len(scene.workers) == 1
         scene.now += 0.2
         yield
-        assert first.told == ["decode 0:"]
+        assert first.orders == ["decode 0:"]
         yield
         _, second = scene.workers
-        assert second.told == ["decode :1"]
+        assert second.orders == ["decode :1"]
 
     scene.play(script(), workers=1, blocks=1, at_most=4)
     assert len(scene.all) == 2
@@ -620,7 +620,7 @@ def test_what_was_given_back_is_refused_to_nobody_and_decoded_once(scene: Scene)
         first.decoded(0)
         yield
         yield
-        assert other.told == ["write 1 at 102"]
+        assert other.orders == ["write 1 at 102"]
 
     results = scene.play(script(), workers=2, blocks=2)
     assert [result.rows for result in results] == [2, 2]
@@ -631,7 +631,7 @@ def test_a_task_that_ends_early_is_continued_by_its_worker_once_it_holds_less(sc
         (worker,) = scene.workers
         worker.decoded(0, inputs=1)
         yield
-        assert worker.told == ["decode 1", "write 0 at 100", "decode :1"]
+        assert worker.orders == ["decode 1", "write 0 at 100", "decode :1"]
 
     scene.play(script(), workers=1, blocks=2)
 
@@ -647,11 +647,11 @@ def test_who_holds_much_gets_nothing_more_but_what_all_others_wait_for(
         other.decoded(3)
         yield
         # it holds blocks that cannot be written yet
-        assert other.told == []
+        assert other.orders == []
         first.kill()
         yield
         # block 0 went to a fresh worker, the next to none
-        assert scene.workers[-1].told == ["decode 0", "decode 2"]
+        assert scene.workers[-1].orders == ["decode 0", "decode 2"]
         other.kill()
         yield
 
@@ -699,7 +699,7 @@ def test_an_image_is_not_slow_while_its_worker_is_stopped(scene: Scene, state: s
         # who was stopped for long is replaced, who is looked at with a debugger is not; neither was slow
         assert worker.is_ended == (state == "T")
         others = [w for w in scene.workers if w is not worker]
-        assert not any("first" in word or "refused" in word for w in others for word in w.told)
+        assert not any("first" in word or "refused" in word for w in others for word in w.orders)
 
     results = scene.play(script(), workers=1, blocks=4)
     assert [result.rows for result in results] == [2] * 4

@@ -28,7 +28,7 @@ OWN = {
 }
 OWN_FAMILIES = ("_cudnn_rnn", "_nested", "_sparse", "_fft", "_weight", "_cslt")
 # Made of others, some of which the CPU has not, or fit for any device only by way of kernels.
-WHOLE = {
+FULL_OPERATORS = {
     *("clone", "convolution", "convolution_backward", "linear_backward", "ones_like", "zeros_like", "full_like"),
     *("rand_like", "randn_like", "full", "ones", "zeros", "rand", "randn", "randint", "randperm", "arange"),
     *("scalar_tensor", "stack", "repeat", "embedding", "fill", "flip", "constant_pad_nd", "new_full", "new_zeros"),
@@ -70,7 +70,7 @@ def install() -> None:
             continue
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CUDA")
         operator = getattr(getattr(torch.ops.aten, name, None), overload or "default", None)
-        if operator is None or not (has_kernel or name == "copy_" or (name in WHOLE and overload != "out")):
+        if operator is None or not (has_kernel or name == "copy_" or (name in FULL_OPERATORS and overload != "out")):
             continue
         library.impl(signature, _copying(operator) if name == "copy_" else Kernel(operator), **options)
     torch.backends.cudnn.enabled = False

@@ -154,7 +154,7 @@ def cells_in_lines(cells: list[str]) -> list[str]:
 def page(results: list[dict[str, Any]]) -> str:
     """Write the table and the pictures as a page."""
     rows = [
-        f"| [{as_text(r['claim'])}]({place(r)}) | {r['source']} | {as_text(r['measured'])} | {verdict(r)} |"
+        f"| [{as_text(r['claim'])}]({link(r)}) | {r['source']} | {as_text(r['measured'])} | {verdict(r)} |"
         for r in results
     ]
     pictures = [f"## {r['name']}\n\n![{r['title']}]({r['name']}.png)\n\n{r['footer']}" for r in results if "title" in r]
@@ -164,7 +164,7 @@ def page(results: list[dict[str, Any]]) -> str:
     )
 
 
-def place(result: dict[str, Any]) -> str:
+def link(result: dict[str, Any]) -> str:
     """Return where a claim's row leads: its picture on the page, or its figures where there is none."""
     return f"#{result['name']}" if "title" in result else f"{result['name']}.json"
 

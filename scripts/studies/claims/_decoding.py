@@ -61,7 +61,7 @@ def over(files: Sequence[bytes], call: Callable[[bytes], Pixels]) -> Turn:
     return turn
 
 
-def place(image: Any) -> np.ndarray:
+def to_row(image: Any) -> np.ndarray:
     """Resize and crop by Pillow, as pack does."""
     geometry = Geometry(SIDE, SIDE)
     return np.asarray(geometry.to_row(image, geometry.resized(*image.size))[0])
@@ -85,14 +85,14 @@ def pillow(files: Sequence[bytes]) -> Way:
     about = {"Pillow": __version__, "libjpeg_turbo flag": features.check("libjpeg_turbo")}
     about["libjpeg-turbo"] = features.version("libjpeg_turbo")
     turns = {DECODE: over(files, lambda data: np.asarray(opened(data)))}
-    return about, turns | {ROW: over(files, lambda data: place(opened(data)))}
+    return about, turns | {ROW: over(files, lambda data: to_row(opened(data)))}
 
 
 def with_rows(files: Sequence[bytes], decode: Callable[[bytes], np.ndarray]) -> dict[str, Turn]:
     """Return the turns of a library that decodes to an array, which Pillow makes a row of."""
     from PIL import Image
 
-    return {DECODE: over(files, decode), ROW: over(files, lambda data: place(Image.fromarray(decode(data))))}
+    return {DECODE: over(files, decode), ROW: over(files, lambda data: to_row(Image.fromarray(decode(data))))}
 
 
 def jpeg4py(files: Sequence[bytes]) -> Way:

@@ -90,9 +90,9 @@ def save(figure: Figure, path: Path) -> None:
 def bars(axes: Axes, values: Mapping[str, float], texts: Sequence[str], *, xlabel: str, log: bool = False) -> None:
     """Draw horizontal bars from the top, each with its text; those of this library are coloured."""
     names = list(values)
-    places = np.arange(len(names))[::-1]
-    drawn = axes.barh(places, list(values.values()), 0.68, color=[_colour(name) for name in names])
-    axes.set_yticks(places, names)
+    heights = np.arange(len(names))[::-1]
+    drawn = axes.barh(heights, list(values.values()), 0.68, color=[_colour(name) for name in names])
+    axes.set_yticks(heights, names)
     axes.tick_params("y", labelcolor=DARK)
     for label, name in zip(axes.get_yticklabels(), names, strict=True):
         label.set_weight("bold" if _is_ours(name) else "normal")
@@ -122,8 +122,8 @@ def names_below(figure: Figure, axes: Axes) -> None:
     """Name what has a label in the axes in one line below all panels."""
     handles, names = axes.get_legend_handles_labels()
     figure.subplots_adjust(bottom=0.235)
-    place = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.045)}
-    figure.legend(handles, names, ncols=len(names), frameon=False, fontsize=9, **place)
+    legend = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.045)}
+    figure.legend(handles, names, ncols=len(names), frameon=False, fontsize=9, **legend)
 
 
 def written_out(axis: Any) -> None:

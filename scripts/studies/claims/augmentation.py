@@ -78,14 +78,14 @@ def ways(data: MemmapDataset, size: int, batch: int, device: torch.device) -> di
         options: dict[str, Any] = {"shuffle": "full", "residency": "cache", "as_tuple": False}
         return MemmapLoader(data, batch, device=where, transform=transform, **options)
 
-    whole, some = Chain(moved, jitter, normalized), data[:2]
-    if jitter(moved(some)).pixels.dtype != torch.uint8 or whole(some).dtype != torch.float32:
+    chain, some = Chain(moved, jitter, normalized), data[:2]
+    if jitter(moved(some)).pixels.dtype != torch.uint8 or chain(some).dtype != torch.float32:
         raise RuntimeError("the augmentations do not keep uint8 until pixels are normalized.")
 
     def epochs(loader: MemmapLoader) -> Callable[[], Any]:
         return lambda: loader
 
-    on_cpu = loader(whole)
+    on_cpu = loader(chain)
     found: dict[str, Callable[[], Any]] = {
         BARE: epochs(loader(None)),
         CROPPED: epochs(loader(moved)),
@@ -94,7 +94,7 @@ def ways(data: MemmapDataset, size: int, batch: int, device: torch.device) -> di
     }
     if device.type == "cuda":
         on_both, rest = loader(moved), Chain(jitter, normalized)
-        found[ON_GPU] = epochs(loader(whole, device.type))
+        found[ON_GPU] = epochs(loader(chain, device.type))
         found[ON_BOTH] = lambda: (rest(part.to(device)) for part in on_both)
     return found
 

@@ -66,25 +66,25 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
 def conclude(figures: dict[str, Any]) -> Finding:
     found = medians(figures["milliseconds"])
     slow, ours = found[f"{EACH}: collate"], found[f"{OURS}: collate"]
-    whole = {way: found[f"{way}: items"] + found[f"{way}: collate"] for way in (EACH, OURS)}
+    both = {way: found[f"{way}: items"] + found[f"{way}: collate"] for way in (EACH, OURS)}
     return Finding(
-        f"default_collate takes {slow:.1f} ms a batch, {slow / whole[EACH]:.0%} of the work; ours {ours * 1e3:.1f} µs,"
+        f"default_collate takes {slow:.1f} ms a batch, {slow / both[EACH]:.0%} of the work; ours {ours * 1e3:.1f} µs,"
         f" since rows were copied into the batch already",
         f"Batch of {figures['batch_size']}, {figures['side']} x {figures['side']}: items {found[f'{EACH}: items']:.1f} ms and"
         f" default_collate {slow:.1f} ms; ours {found[f'{OURS}: items']:.1f} ms and {ours:.4f} ms,"
-        f" {whole[EACH] / whole[OURS]:.1f} times as fast together.",
-        slow > 0.3 * whole[EACH] and ours < 0.1 * slow,
+        f" {both[EACH] / both[OURS]:.1f} times as fast together.",
+        slow > 0.3 * both[EACH] and ours < 0.1 * slow,
     )
 
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, (axes,) = make()
     found = medians(figures["milliseconds"])
-    for place, (way, colors) in enumerate({OURS: (_plot.OURS, _plot.WARM), EACH: (_plot.OTHER, _plot.WARM)}.items()):
+    for height, (way, colors) in enumerate({OURS: (_plot.OURS, _plot.WARM), EACH: (_plot.OTHER, _plot.WARM)}.items()):
         items, collate = found[f"{way}: items"], found[f"{way}: collate"]
-        axes.barh(place, items, 0.5, color=colors[0])
-        axes.barh(place, collate, 0.5, left=items, color=colors[1])
-        axes.text(items + collate, place, f"  items {items:.1f} ms, collate {collate:.3g} ms", va="center", size=10)
+        axes.barh(height, items, 0.5, color=colors[0])
+        axes.barh(height, collate, 0.5, left=items, color=colors[1])
+        axes.text(items + collate, height, f"  items {items:.1f} ms, collate {collate:.3g} ms", va="center", size=10)
     axes.set_yticks([0, 1], [OURS.replace(".", ".\n"), EACH.replace(", ", ",\n")])
     axes.tick_params("y", labelcolor=_plot.DARK)
     axes.set_ylim(-0.6, 1.6)

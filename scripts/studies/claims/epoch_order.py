@@ -96,8 +96,8 @@ def one_epoch(way: Callable[[int], Iterator[np.ndarray]], count: int) -> tuple[f
     first = time.perf_counter() - begun
     for piece in pieces:
         del piece
-    whole = time.perf_counter() - begun
-    return first, whole, (status("VmHWM") - before) / 1024
+    total = time.perf_counter() - begun
+    return first, total, (status("VmHWM") - before) / 1024
 
 
 def reset_peak() -> int:
@@ -114,14 +114,14 @@ def status(key: str) -> int:
 def conclude(figures: dict[str, Any]) -> Finding:
     orders, count = figures["orders"], figures["counts"][-1]
     first = {name: found["first"][-1] for name, found in orders.items()}
-    whole = {name: found["whole"][-1] for name, found in orders.items()}
+    total = {name: found["whole"][-1] for name, found in orders.items()}
     mib = {name: found["mib"][-1] for name, found in orders.items()}
     slow = min(first[RANDPERM], first[NUMPY])
     return Finding(
         f"An epoch of {count:,} rows: the first batch waits {slow:.1f} s for a permutation,"
         f" {first[GROUPS]:.1f} s for groups, {max(first[FULL], first[BLOCK]) * 1e3:.0f} ms at most for ours",
-        f"At {count:,} rows: torch.randperm {whole[RANDPERM]:.1f} s and {mib[RANDPERM]:,.0f} MiB, numpy {whole[NUMPY]:.1f} s,"
-        f" groups {whole[GROUPS]:.1f} s; ours over the whole epoch {whole[FULL]:.1f} s (full) and {whole[BLOCK]:.1f} s"
+        f"At {count:,} rows: torch.randperm {total[RANDPERM]:.1f} s and {mib[RANDPERM]:,.0f} MiB, numpy {total[NUMPY]:.1f} s,"
+        f" groups {total[GROUPS]:.1f} s; ours over the whole epoch {total[FULL]:.1f} s (full) and {total[BLOCK]:.1f} s"
         f" (block), first batch after {first[FULL] * 1e3:.1f} and {first[BLOCK] * 1e3:.1f} ms,"
         f" {mib[FULL]:.0f} and {mib[BLOCK]:.0f} MiB.",
         slow / first[GROUPS] > 1.5,

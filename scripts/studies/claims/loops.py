@@ -89,8 +89,8 @@ def loops(count: int, work: Path, workers: tuple[int, ...]) -> dict[str, Epoch]:
         found[f"DataLoader, {n} workers"] = lambda loader=loader: loader
     if importlib.util.find_spec("tensorflow"):
         found[TENSORFLOW] = tensorflow_loop(count)
-    whole = AllAtOnce(numbers)
-    found[GETITEMS] = lambda: DataLoader(whole, batch_size=BATCH, shuffle=True, collate_fn=lambda batch: batch)
+    dataset = AllAtOnce(numbers)
+    found[GETITEMS] = lambda: DataLoader(dataset, batch_size=BATCH, shuffle=True, collate_fn=lambda batch: batch)
     found[INDEX] = lambda: index_loop(numbers)
     generator, array = np.random.default_rng(), np.arange(count)
     found[NUMPY] = lambda: generator.permutation(array).reshape(-1, BATCH)

@@ -55,7 +55,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
             raise NotMeasured(str(e)) from None
         fidelity[name] = {"psnr": report.psnr, "ssim": report.ssim}
     loaded = {name: [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))] for name, folder in folders.items()}
-    ways = {"decode": decode_whole(), "row": Decoder(Geometry(SIDE, SIDE)).row}
+    ways = {"decode": decode_full(), "row": Decoder(Geometry(SIDE, SIDE)).row}
     turns = {(kind, name): partial(rate, way, files) for kind, way in ways.items() for name, files in loaded.items()}
     rates = in_turns(turns, rounds, untimed=1)
     return {
@@ -77,7 +77,7 @@ def drawn(root: Path, count: int, size: tuple[int, int]) -> Path:
     return root
 
 
-def decode_whole() -> Callable[[bytes], Any]:
+def decode_full() -> Callable[[bytes], Any]:
     decoder = JpegDecoder()
 
     def decode(data: bytes) -> Any:

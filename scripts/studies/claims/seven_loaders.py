@@ -155,7 +155,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
 def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, (axes,) = make()
     figure.subplots_adjust(left=0.17, right=0.9)
-    loaders, place, ticks = figures["loaders"], 0.0, {}
+    loaders, top, ticks = figures["loaders"], 0.0, {}
     window = 5.2 * loaders[FAST]["fastest"]
     for name in NAMES:
         spans = loaders.get(name, {}).get("spans", [])
@@ -164,9 +164,9 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
             for stage in COLORS:
                 its = [(start, stop - start) for where, what, start, stop in spans if (where, what) == (lane, stage)]
                 axes.broken_barh(
-                    its, (place + n, 0.86), color=COLORS[stage], edgecolor="white", linewidth=0.6, label=stage
+                    its, (top + n, 0.86), color=COLORS[stage], edgecolor="white", linewidth=0.6, label=stage
                 )
-        ticks[name] = place + len(lanes) / 2
+        ticks[name] = top + len(lanes) / 2
         reported = f"{loaders[name]['fastest']:.0f} ms" if spans else ""
         axes.text(
             1.01, ticks[name], reported, transform=axes.get_yaxis_transform(), va="center", size=9.5, weight="bold"
@@ -181,9 +181,9 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
                 size=9,
                 color=_plot.GRAY,
             )
-        place += len(lanes) + 0.8
+        top += len(lanes) + 0.8
     axes.set_xlim(0, window)
-    axes.set_ylim(place, -0.4)
+    axes.set_ylim(top, -0.4)
     axes.set_yticks(list(ticks.values()), list(ticks))
     axes.tick_params("y", labelcolor=_plot.DARK)
     axes.grid(axis="y", visible=False)
@@ -198,5 +198,5 @@ def name_stages(figure: Any, axes: Any, loaders: dict[str, Any]) -> None:
     handles = dict(zip(axes.get_legend_handles_labels()[1], axes.get_legend_handles_labels()[0], strict=True))
     shown = [stage for stage in COLORS if stage in seen]
     figure.subplots_adjust(bottom=0.2)
-    place = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.04)}
-    figure.legend([handles[stage] for stage in shown], shown, ncols=len(shown), frameon=False, fontsize=9, **place)
+    top = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.04)}
+    figure.legend([handles[stage] for stage in shown], shown, ncols=len(shown), frameon=False, fontsize=9, **top)

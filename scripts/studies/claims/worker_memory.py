@@ -106,10 +106,10 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
     titles = {"fork": "forked workers", "spawn": "spawned workers (mind the scale)"}
     for axes, (start, by_name) in zip(panels, figures["mib"].items(), strict=True):
         counts = list(by_name[EMPTY])
-        for place, (name, by_count) in enumerate(by_name.items()):
+        for number, (name, by_count) in enumerate(by_name.items()):
             values = [by_count[n]["private"] for n in counts]
-            places = np.arange(len(counts)) + (place - 1.5) * 0.21
-            drawn = axes.bar(places, values, 0.19, color=COLORS[name], label=name)
+            centers = np.arange(len(counts)) + (number - 1.5) * 0.21
+            drawn = axes.bar(centers, values, 0.19, color=COLORS[name], label=name)
             axes.bar_label(drawn, [f"{value:.0f}" for value in values], size=8, padding=2, color=_plot.DARK)
         axes.set_xticks(range(len(counts)), [f"{n} workers" if n != "0" else "no worker" for n in counts])
         axes.grid(axis="x", visible=False)

@@ -48,7 +48,7 @@ from reader import StoreError  # noqa: E402
 from reader.format.manifest import PIXELS, read_manifest  # noqa: E402
 from scripts.benchmarks._bench import BenchError, machine, publish  # noqa: E402
 from scripts.benchmarks.arguments import Count, bench_parser  # noqa: E402
-from scripts.benchmarks.bench_read import cached_store, whole  # noqa: E402
+from scripts.benchmarks.bench_read import cached_store, verified_store  # noqa: E402
 from scripts.studies.peers._environment import NotInstalled, python_with  # noqa: E402
 from scripts.studies.peers._photographs import lent_pillow, photograph_store  # noqa: E402
 from scripts.studies.peers._reader import Job, load  # noqa: E402
@@ -96,7 +96,7 @@ def parse() -> argparse.Namespace:
 def given_store(options: argparse.Namespace) -> Path:
     """Return a whole store with enough batches, in the page cache."""
     out = (
-        whole(options.store)
+        verified_store(options.store)
         if options.store
         else cached_store(options.work, options.rows, options.size, options.images)
     )
@@ -106,7 +106,7 @@ def given_store(options: argparse.Namespace) -> Path:
 def given_photographs(options: argparse.Namespace) -> Path:
     """Return a whole store of the photographs that are to be packed."""
     out = photograph_store(options.images, options.work, options.photographs, options.size)
-    return with_enough_batches(whole(out), options)
+    return with_enough_batches(verified_store(out), options)
 
 
 def with_enough_batches(out: Path, options: argparse.Namespace) -> Path:
