@@ -1,4 +1,4 @@
-/* Steps of a batch: the table is checked first, then each image is changed by one of several threads, without the interpreter. */
+/* Augments a batch: checks the table of steps, then changes each image on one of several threads, without the interpreter. */
 
 #include "augment.h"
 
@@ -14,7 +14,7 @@
 #define MOST_SIDE (1 << 20)
 #define MOST_STEPS 1024
 #define LEVELS 256
-/* No factor, angle or grid is as large; it keeps what is made of numbers within integers. */
+/* No factor, angle or grid is this large; keeps every computed value within an integer. */
 #define MOST_NUMBER 1e6f
 
 /* One step of one image, as compiled.py writes it. */
@@ -72,7 +72,7 @@ static int is_within(float number, float low, float high) {
     return number >= low && number <= high;
 }
 
-/* Says whether a step may be done, whatever the image. */
+/* Returns whether a step is valid for any image. */
 static int is_possible(const Step *step) {
     float first = step->numbers[0];
     if (step->kind < UNCHANGED || step->kind >= STEPS)
@@ -84,7 +84,7 @@ static int is_possible(const Step *step) {
            (step->kind != HUE || is_within(first, -1, 1));
 }
 
-/* Checks what was given, and changes the images. Returns NULL with an exception. */
+/* Checks the arguments and changes the images. Returns NULL and sets an exception on error. */
 static PyObject *checked_augment(Job *job, const Py_buffer *pixels, const Py_buffer *table, const Py_buffer *out, int threads) {
     if (job->height < 1 || job->width < 1 || job->height > MOST_SIDE || job->width > MOST_SIDE || job->count < 0 || job->count > MOST_STEPS ||
         (job->channels != 1 && job->channels != 3))
@@ -96,7 +96,7 @@ static PyObject *checked_augment(Job *job, const Py_buffer *pixels, const Py_buf
     for (int c = 0; c < 3; c++)
         if (!is_within(job->fill.levels[c], -MOST_NUMBER, MOST_NUMBER))
             return PyErr_Format(PyExc_ValueError, "expected levels of the fill from 0 to 255");
-    /* of its own: another thread may write to the caller's after the check */
+    /* a copy: another thread may write to the caller's array after the check */
     Step *own = PyMem_Malloc((size_t)table->len + 1);
     if (!own)
         return PyErr_NoMemory();

@@ -1,4 +1,4 @@
-/* Images of a batch changed step by step, and levels made floats, in one call of Python. */
+/* Changes the images of a batch step by step, and converts levels to floats, in one call from Python. */
 
 #ifndef PIXPACK_AUGMENT_H
 #define PIXPACK_AUGMENT_H

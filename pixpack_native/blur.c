@@ -1,4 +1,4 @@
-/* Blurred pixels: float32 sums of taps from the first to the last, each product and sum rounded once, as pixel_ops.py has them. */
+/* Blurs pixels: float32 sums of taps from first to last, each multiply-add rounded once, as in pixel_ops.py. */
 
 #include "blur.h"
 
@@ -24,7 +24,7 @@ const char blur_doc[] =
     "Blur uint8[B, height, width, channels] with size = (height, width) to out. kernel: (down, across), how many taps, odd, each half\n"
     "less than its side; weights: float32[B, down + across]. False where there is no memory, or this CPU rounds otherwise than torch does.";
 
-/* Where line or pixel `at` is reflected to: -1 -> 1, count -> count - 2. */
+/* Reflects an index at the edges: -1 -> 1, count -> count - 2. */
 static int reflected(int at, int count) {
     at = at < 0 ? -at : at;
     return at < count ? at : 2 * (count - 1) - at;
@@ -35,7 +35,7 @@ FUSED static void add_bytes_times(float *sums, const uint8_t *from, float weight
         sums[i] = fmaf((float)from[i], weight, sums[i]);
 }
 
-/* Makes one line of the result from a line of sums with its reflections on both sides. */
+/* Writes one line of the result from a line of sums, padded on both sides by its reflections. */
 FUSED static void sum_across(const float *padded, const float *weights, int taps, int channels, int64_t count, float *sums, uint8_t *out) {
     for (int64_t i = 0; i < count; i++)
         sums[i] = padded[i] * weights[0];

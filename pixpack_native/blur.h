@@ -1,4 +1,4 @@
-/* A picture blurred by weights of its own, first down, then across; beyond its edges it is reflected. */
+/* Blurs a picture with its own weights, vertically, then horizontally, with reflected edges. */
 
 #ifndef PIXPACK_BLUR_H
 #define PIXPACK_BLUR_H

@@ -1,4 +1,4 @@
-/* Crops of a batch: each row is checked first, then made by one of several threads, without the interpreter. */
+/* Crops a batch: checks each row of the table, then makes the crops on several threads, without the interpreter. */
 
 #include "crops.h"
 
@@ -16,8 +16,8 @@
 
 enum { IS_CUBIC = 1, IS_MIRRORED = 2 };
 
-/* One row of the table, as compiled.py writes it: where the image is and its size, the box of it, half-open, the size that the box is
- * resized to, and the place of the crop in that. */
+/* One row of the table, as compiled.py writes it: offset and size of the image, the box in it (half-open), the size that the box is
+ * resized to, and the position of the crop in the resized box. */
 typedef struct {
     int64_t offset, image_height, image_width, x0, y0, x1, y1, top, left, height, width, flags;
 } Crop;
@@ -39,8 +39,8 @@ const char crops_doc[] =
     "Raises ValueError where a row of the table is outside of its image or of pixels.";
 
 #ifdef HAS_AVX2
-/* Sixteen pixels at a time, those from the line's start first: a line that is read backward is not prefetched and takes twice as
- * long. Bytes of a, b and c become the first, second and third sixteen; returns how many pixels at the line's start are left. */
+/* Mirrors sixteen pixels at a time, from the line's start: a line that is read backward is not prefetched and takes twice as long.
+ * Bytes of a, b and c become the first, second and third sixteen. Returns how many pixels at the line's start remain. */
 __attribute__((target("avx2"))) static int64_t mirror_rgb_avx2(const uint8_t *from, uint8_t *to, int64_t pixels) {
     const __m128i c_first = _mm_setr_epi8(13, 14, 15, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3, -1);
     const __m128i b_first = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 14);
@@ -89,7 +89,7 @@ static void copy_lines(const uint8_t *from, size_t stride, uint8_t *out, const J
             memcpy(out, from, line_bytes);
 }
 
-/* Mirrors a crop that was made just now, and is in the core's cache. Returns 0 where there is no memory. */
+/* Mirrors a crop while it is still in the core's cache. Returns 0 if out of memory. */
 static int mirror_crop(uint8_t *out, const Job *job) {
     size_t line_bytes = (size_t)job->width * (size_t)job->channels;
     uint8_t *line = malloc(line_bytes);
@@ -133,7 +133,7 @@ static int is_side(int64_t side) {
     return side >= 1 && side <= MOST_SIDE;
 }
 
-/* Returns what is wrong with a row of the table, NULL where nothing is. */
+/* Returns what is wrong with a row of the table, or NULL. */
 static const char *wrong_with(const Crop *crop, const Job *job) {
     if (!is_side(crop->image_height) || !is_side(crop->image_width))
         return "the image has a side outside of 1 to 1,048,576 pixels";
@@ -149,7 +149,7 @@ static const char *wrong_with(const Crop *crop, const Job *job) {
     return NULL;
 }
 
-/* Checks what was given, and makes the crops. Returns NULL with an exception. */
+/* Checks the arguments and makes the crops. Returns NULL and sets an exception on error. */
 static PyObject *checked_crops(Job *job, const Py_buffer *table, Py_ssize_t out_size, int threads) {
     if (!is_side(job->height) || !is_side(job->width) || (job->channels != 1 && job->channels != 3 && job->channels != 4))
         return PyErr_Format(PyExc_ValueError, "expected a size of 1 or more pixels, and 1, 3 or 4 channels");
@@ -157,7 +157,7 @@ static PyObject *checked_crops(Job *job, const Py_buffer *table, Py_ssize_t out_
     int64_t crop_bytes = (int64_t)job->height * job->width * job->channels;
     if (table->len % (Py_ssize_t)sizeof(Crop) || out_size % crop_bytes || out_size / crop_bytes != job->count)
         return PyErr_Format(PyExc_ValueError, "expected 12 numbers in the table, and a crop to write, for each row");
-    /* of its own: another thread may write to the caller's after the check */
+    /* a copy: another thread may write to the caller's array after the check */
     Crop *own = PyMem_Malloc((size_t)table->len + 1);
     if (!own)
         return PyErr_NoMemory();

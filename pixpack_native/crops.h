@@ -1,4 +1,4 @@
-/* Boxes of many images cropped, resized and mirrored, in one call of Python. */
+/* Crops, resizes and mirrors boxes of many images in one call from Python. */
 
 #ifndef PIXPACK_CROPS_H
 #define PIXPACK_CROPS_H

@@ -1,6 +1,5 @@
-/* What Python calls. It decides nothing about pictures: a JPEG to a row is jpeg_row.c's, files become rows in photographs.c,
- * rows become crops in crops.c, and are augmented in augment.c
- * and blur.c. */
+/* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG, photographs.c rows of files,
+ * crops.c crops of rows; augment.c and blur.c augment them. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -19,10 +18,10 @@
 #include "sums.h"
 #include "unfilter.h"
 
-/* Of the functions and what they do, as __init__.py expects it: a file that was built from other sources is not used. */
+/* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
 #define INTERFACE 12
 
-/* What rows took to be resized, of all that row() took; changed under the GIL. */
+/* Seconds spent resizing, of all that row() took; changed under the GIL. */
 static double resize_seconds_so_far;
 
 PyDoc_STRVAR(row_doc,

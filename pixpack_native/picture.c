@@ -1,11 +1,11 @@
-/* The lines of a picture as the resampler takes them: with LINE_PADDING behind each, gray ones of four bytes a pixel. */
+/* Feeds the lines of a picture to the resampler: each followed by LINE_PADDING bytes, gray expanded to four bytes per pixel. */
 
 #include "picture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns a line: in place where its memory may be read far enough, else as a copy. */
+/* Returns a line: in place if enough bytes after it can be read, else as a copy. */
 static uint8_t *line_of(const Picture *picture, int line, size_t width, uint8_t *copy) {
     const uint8_t *from = picture->pixels + (size_t)line * picture->line_stride;
     size_t line_bytes = width * (size_t)picture->pixel_bytes;
@@ -15,7 +15,7 @@ static uint8_t *line_of(const Picture *picture, int line, size_t width, uint8_t 
         return copy;
     }
     if ((size_t)(picture->end - from) >= line_bytes + LINE_PADDING)
-        return (uint8_t *)from; /* it is only read */
+        return (uint8_t *)from; /* read only */
     return memcpy(copy, from, line_bytes);
 }
 

@@ -1,4 +1,4 @@
-/* Levels of one image changed by its own levels and a number. What depends on one level alone goes through a table of 256. */
+/* Changes the levels of one image. Steps that depend on a single level use a table of 256 entries. */
 
 #include "pixel_steps.h"
 
@@ -6,9 +6,9 @@
 #include <string.h>
 
 #define LEVELS 256
-/* Pixels at a time, as float32 of each channel: they stay in the first cache. */
+/* Pixels per pass, as float32 per channel: they stay in the L1 cache. */
 #define STRIP 512
-/* What of red, green and blue is gray: as pixel_ops.py has them. */
+/* Weights of red, green and blue in gray, as in pixel_ops.py. */
 #define OF_RED 0.2989f
 #define OF_GREEN 0.587f
 #define OF_BLUE 0.114f
@@ -26,7 +26,7 @@ static int64_t bytes_of(const Image *image) {
     return (int64_t)image->height * image->width * image->channels;
 }
 
-/* Puts the level of table c, for channel c, in the place of each. */
+/* Replaces each level of channel c by its entry in table c. */
 static void look_up(const Image *image, uint8_t tables[3][LEVELS]) {
     uint8_t *at = image->pixels, *end = at + bytes_of(image);
     if (image->channels == 1)
@@ -40,7 +40,7 @@ static void look_up(const Image *image, uint8_t tables[3][LEVELS]) {
         }
 }
 
-/* Of one table for all channels. */
+/* The same with one table for all channels. */
 static void look_up_all(const Image *image, const uint8_t table[LEVELS]) {
     for (uint8_t *at = image->pixels, *end = at + bytes_of(image); at < end; at++)
         *at = table[*at];
@@ -139,7 +139,7 @@ static inline float fraction_of(float value) {
     return value - (float)(int)value;
 }
 
-/* One channel of a turned color: a full turn is 6 sixths. */
+/* One channel of a color after a hue rotation, in sixths of a turn. */
 static inline float turned(float value, float spread, float sixths) {
     sixths = fraction_of(sixths) * 6.0f;
     float other = 4.0f - sixths, least = sixths < other ? sixths : other;
@@ -177,7 +177,7 @@ FUSED static void turn_colors(const Image *image, float share) {
     }
 }
 
-/* Mixes one inner line with its smoothed self; from: the image as it was. */
+/* Blends one inner line with its smoothed version; from: the image before the step. */
 FUSED static void sharpen_line(const uint8_t *from, uint8_t *to, int64_t stride, int step, int64_t count, float of_smooth) {
     const uint8_t *above = from - stride, *below = from + stride;
     for (int64_t i = 0; i < count; i++) {
@@ -224,7 +224,7 @@ static void equalize(const Image *image) {
         int high = LEVELS - 1;
         while (high > 0 && !counts[c][high])
             high--;
-        /* torch's integers have 32 bits, so has what a side may be */
+        /* torch's integers are 32-bit here, which also bounds a side */
         int64_t step = ((int64_t)image->height * image->width - counts[c][high]) / 255, below = 0;
         for (int i = 0; i < LEVELS; below += counts[c][i], i++) {
             int64_t level = step ? (below + step / 2) / step : i;
@@ -234,7 +234,7 @@ static void equalize(const Image *image) {
     look_up(image, tables);
 }
 
-/* The new level of one, for steps that look at nothing else. */
+/* The new level for a given level, for steps that depend on it alone. */
 FUSED static uint8_t single(int step, float number, float mean, int level) {
     int given = (int)number;
     switch (step) {
@@ -242,7 +242,7 @@ FUSED static uint8_t single(int step, float number, float mean, int level) {
         return level_of((float)level * number);
     case CONTRASTED:
         return level_of(fmaf(mean, 1.0f - number, (float)level * number));
-    case COLORED: /* of one channel, which is its own gray */
+    case COLORED: /* a single channel is its own gray */
         return level_of(fmaf((float)level, 1.0f - number, (float)level * number));
     case POSTERIZED:
         return (uint8_t)(level & (256 - (1 << (8 - given))));

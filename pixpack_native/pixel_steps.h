@@ -1,4 +1,4 @@
-/* What is done to the levels of one image, in place: torch's float32 arithmetic on uint8, rounded where torch's is. */
+/* Steps that change the levels of one image in place: torch's float32 arithmetic on uint8, rounded where torch rounds. */
 
 #ifndef PIXPACK_PIXEL_STEPS_H
 #define PIXPACK_PIXEL_STEPS_H
@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)
-/* torch's kernels round a product and a sum once where the CPU can */
+/* torch's kernels use fused multiply-add where the CPU has it */
 #define FUSED __attribute__((target("avx2,fma")))
 #define HAS_FUSED (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
 #elif defined(PIXPACK_PLAIN_C)
@@ -23,8 +23,8 @@ typedef struct {
     int height, width, channels;
 } Image;
 
-/* As compiled.py has them. The numbers of a step: WARPED has two lines of x, y and a constant, HUE a share of a turn, POSTERIZED bits, SOLARIZED
- * the lowest level, ADDED levels, the other ones that have a number a factor. */
+/* The same values as in compiled.py. Parameters: WARPED has two rows of x, y and a constant, HUE a fraction of a turn, POSTERIZED bits,
+ * SOLARIZED the lowest level, ADDED levels; of the other steps, those with a parameter have a factor. */
 enum {
     UNCHANGED,
     BRIGHTER,
@@ -44,7 +44,7 @@ enum {
     STEPS
 };
 
-/* Does one step, of those up to HUE. spare: as many bytes as the image has. */
+/* Applies one step, up to HUE in the list. spare: scratch memory as large as the image. */
 void pixel_step(const Image *image, int step, float number, uint8_t *spare);
 
 #endif

@@ -1,4 +1,4 @@
-/* PNG (third edition, W3C 2025), 5 and 11: reads the chunks that packer/pixels/formats/png.py reads, and leaves all that it leaves. */
+/* PNG (third edition, W3C 2025), sections 5 and 11: accepts and refuses the same chunks as packer/pixels/formats/png.py. */
 
 #include "plain_png.h"
 
@@ -9,12 +9,12 @@
 #include "unfilter.h"
 
 #define MOST_SIDE_OF_PNG 65535
-/* its length, its kind, and a checksum of the kind and the data */
+/* length, type, and a checksum of type and data */
 #define CHUNK_BYTES 12
 
 static const uint8_t signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
 
-/* Chunks beside the pixels, of which a row heeds nothing, and their bytes. */
+/* Ancillary chunks, which do not change a row, and their bytes. */
 static const struct {
     char kind[5];
     uint32_t bytes;

@@ -6,16 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of 8 bits, gray or RGB, without interlacing: compressed bytes stand at an offset of the file. */
+/* A PNG of 8 bits, gray or RGB, not interlaced, whose compressed bytes are in one chunk at an offset. */
 typedef struct {
     int width, height, channels;
     size_t compressed_at, compressed_bytes;
 } PlainPng;
 
-/* Returns 0 where the data is no plain PNG, is not sound, has more than one IDAT chunk, or more than 65,535 pixels a side. */
+/* Returns 0 if the data is not a plain PNG, is damaged, has more than one IDAT chunk, or has more than 65,535 pixels on a side. */
 int png_read(const uint8_t *data, size_t size, PlainPng *png);
 
-/* Makes height lines of width RGB pixels from what was compressed; returns 0 where a filter is none, or without memory. */
+/* Decompresses height lines of width RGB pixels. Returns 0 for an unknown filter, or if out of memory. */
 int png_row(const uint8_t *lines, const PlainPng *png, uint8_t *row);
 
 #endif

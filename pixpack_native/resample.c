@@ -1,5 +1,5 @@
-/* Pillow-SIMD's resampling of 8-bit pixels, in the same numbers: each direction by itself, across first, its result rounded to
- * bytes; weights of 16 bits, of as many binary digits as the largest of all outputs leaves room for. */
+/* Pillow-SIMD's resampling of 8-bit pixels, bit for bit: horizontal first, rounded to bytes, then vertical. Weights have 16 bits; their
+ * precision is what the largest weight of all outputs leaves room for. */
 
 #include "resample.h"
 
@@ -12,9 +12,9 @@
 #include <immintrin.h>
 #endif
 
-/* The lines that one output row is made of: more are those of strips, which the caller cuts first. */
+/* Source lines per output row at most; the caller cuts larger sources into strips first. */
 #define MOST_RING_BYTES (256 << 20)
-/* 32 bits, less 8 of a pixel, less a sign and the overshoot of weights below 0 */
+/* 32 bits, less 8 for a pixel, less 2 for the sign and the overshoot of negative weights */
 #define MOST_PRECISION 22
 #define WEIGHT_LIMIT (1 << 15)
 #define PI 3.14159265358979323846
@@ -45,7 +45,7 @@ static double weight_at(int filter, double x) {
     }
 }
 
-/* Writes the weights of one output, which sum to 1; returns how many. */
+/* Writes the weights of one output, which sum to 1. Returns their number. */
 static int weigh(double *weights, int *start, int output, int source, int outputs, int filter) {
     double scale = (double)source / outputs, spread = scale < 1.0 ? 1.0 : scale;
     double support = support_of(filter) * spread, center = (output + 0.5) * scale, sum = 0.0;
@@ -62,12 +62,12 @@ static int weigh(double *weights, int *start, int output, int source, int output
     return last - first;
 }
 
-/* Makes the coefficients of outputs [from, to). The precision hangs on all outputs, also on those that are not kept. */
+/* Computes the coefficients of outputs [from, to). The precision depends on all outputs, including those outside the crop. */
 static int axis_init(Axis *axis, int source, int outputs, int filter, int from, int to) {
     double spread = source > outputs ? (double)source / outputs : 1.0, largest = 0.0;
     int most = (int)ceil(support_of(filter) * spread) * 2 + 1, kept = to - from;
     axis->outputs = kept;
-    axis->taps = (most + 1) & ~1; /* pairs: the odd last one gets a weight of 0 */
+    axis->taps = (most + 1) & ~1; /* in pairs: an odd count is padded with a weight of 0 */
     axis->precision = axis->most = 0;
     axis->starts = calloc((size_t)kept, sizeof(int));
     axis->counts = calloc((size_t)kept, sizeof(int));
@@ -186,7 +186,7 @@ AVX2 static inline __m256i two_weights(const int16_t *weights) {
 
 #define INLINED static inline __attribute__((always_inline, target("avx2")))
 
-/* Neighbouring pixels of two lines as words, r0 r1 g0 g1 b0 b1 x0 x1 of each, times their weights. */
+/* Multiplies neighboring pixels of two lines, as words r0 r1 g0 g1 b0 b1 x0 x1 each, by their weights. */
 INLINED __m256i two_taps(__m128i above, __m128i below, __m256i order, const int16_t *weights) {
     __m256i pixels = _mm256_inserti128_si256(_mm256_castsi128_si256(above), below, 1);
     return _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, order), two_weights(weights));
@@ -204,9 +204,9 @@ INLINED __m128i load_16(const uint8_t *at) {
     return _mm_loadu_si128((const __m128i *)at);
 }
 
-/* Four lines at once, two to a register, and two outputs: what is written behind the second is written over by the next, or is
- * padding. Of pixels of three bytes x is 0. most: weights of every output, 2 or 4; 0: axis->counts. With constants for both
- * numbers this is several times as fast. */
+/* Four lines, two per register, and two outputs at a time. Bytes written past the second output are overwritten by the next one, or are
+ * padding. x is 0 for pixels of three bytes. most: weights per output, 2 or 4; 0: axis->counts. Constants for both make this several
+ * times as fast. */
 INLINED void across_of(const Axis *axis, int pixel_bytes, int most, uint8_t *const in[LINES], uint8_t *const out[LINES]) {
     const int is_wide = pixel_bytes == 4, outputs = axis->outputs, taps = axis->taps;
     const int *starts = axis->starts, *counts = axis->counts;
@@ -214,7 +214,7 @@ INLINED void across_of(const Axis *axis, int pixel_bytes, int most, uint8_t *con
                                          : _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
     const __m256i far = in_both(is_wide ? _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1)
                                         : _mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
-    /* of each line the first output, the second one */
+    /* the first and the second output of each line */
     const __m256i beside = in_both(is_wide ? _mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15)
                                            : _mm_setr_epi8(0, 1, 2, 8, 9, 10, -1, -1, 4, 5, 6, 12, 13, 14, -1, -1));
     const __m256i half = _mm256_set1_epi32(1 << (axis->precision - 1));
@@ -268,7 +268,7 @@ AVX2 static void across_avx2(const Axis *axis, int pixel_bytes, uint8_t *const i
         across_of(axis, 4, 0, in, out);
 }
 
-/* Lines are padded, so that whole registers may be written. */
+/* Lines are padded, so that full registers can be written. */
 AVX2 static void down_avx2(
     const int16_t *weights, uint8_t *const *lines, int count, int precision, uint8_t *out, int size) {
     const __m256i zero = _mm256_setzero_si256(), half = _mm256_set1_epi32(1 << (precision - 1));
@@ -303,7 +303,7 @@ static int has_avx2(void) {
 }
 
 #ifdef HAS_AVX2
-/* Four pixels at a time, of which 16 bytes are written for 12: the last ones are not made here. Returns how many are. */
+/* Four pixels at a time; 16 bytes are written for 12, so the last pixels are left to the caller. Returns how many are done. */
 AVX2 static int pack_rgb_avx2(const uint8_t *from, uint8_t *to, int pixels) {
     const __m128i order = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
     int done = 0;
@@ -338,7 +338,7 @@ void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count) {
     uint8_t *into[LINES], *from[LINES];
     for (int n = 0; n < LINES; n++) {
         into[n] = ring_line(self, self->line + n);
-        from[n] = n < count ? lines[n] : lines[0]; /* what no line is made of is written over by the next */
+        from[n] = n < count ? lines[n] : lines[0]; /* unused lines: their result is overwritten by the next */
     }
 #ifdef HAS_AVX2
     if (has_avx2())
@@ -349,7 +349,7 @@ void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count) {
     self->line += count;
     const Axis *down = &self->down;
     int kept_bytes = self->across.outputs * self->pixel_bytes;
-    /* whole registers are written: straight to the row where they end with it */
+    /* full registers are written: directly into the row where they end inside it */
     int is_straight = self->channels == self->pixel_bytes && kept_bytes % 32 == 0;
     for (; self->output < down->outputs; self->output++) {
         int start = down->starts[self->output], taps = down->counts[self->output];

@@ -5,11 +5,11 @@
 
 #include <stdint.h>
 
-/* Lines are taken so many at a time: one load of coefficients serves them all. */
+/* Lines per pass: they share one load of coefficients. */
 #define LINES 4
-/* Of a picture, before and after. */
+/* Limit of the sides of a picture, before and after. */
 #define MOST_SIDE (1 << 20)
-/* What may be read behind the last pixel of a line; its value does not matter. */
+/* Bytes that may be read after the last pixel of a line; their value does not matter. */
 #define LINE_PADDING 64
 
 /* The coefficients of one direction: output i is the sum of weights[i * taps + n] * pixel[starts[i] + n], n < counts[i] <= most; further
@@ -23,28 +23,28 @@ typedef struct {
 /* PIL.Image.Resampling */
 enum { LANCZOS = 1, BILINEAR = 2, BICUBIC = 3, BOX = 4 };
 
-/* What of a picture is wanted: it is resized to width x height, of which [x0, x1) x [y0, y1) is kept, of so many channels. Lines
- * have 4 bytes a pixel, or, where that is said, 3; then all 3 channels are wanted. */
+/* The output: the picture is resized to width x height, of which [x0, x1) x [y0, y1) is kept, with this many channels. Lines have 4 bytes
+ * per pixel, or 3 if set, in which case all 3 channels are kept. */
 typedef struct {
     int source_width, source_height, width, height, x0, x1, y0, y1, filter, channels, has_three_bytes;
 } Wanted;
 
 typedef struct {
     Axis across, down;
-    /* the source lines and columns that the kept pixels are made of */
+    /* the source lines and columns that the kept pixels depend on */
     int first_line, last_line, first_column, last_column;
     int line, output, channels, pixel_bytes, ring_lines, ring_bytes;
     uint8_t *ring, *packed, *out, **sources;
     long out_stride;
 } Resampler;
 
-/* Returns 0 where there is no memory, or the sizes are out of range; then too free is to be called. */
+/* Returns 0 if out of memory or if the sizes are out of range. Call free in every case. */
 int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out_stride);
 
-/* Lets lines begin at this column of the source. Once, before the first line. */
+/* Makes lines start at this column of the source. Call once, before the first line. */
 void resampler_begin_at(Resampler *self, int column);
 
-/* Takes the next `count` <= LINES lines, from first_line on, and writes the rows that are complete. */
+/* Adds the next `count` <= LINES lines, starting at first_line, and writes the rows that are complete. */
 void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count);
 
 void resampler_free(Resampler *self);

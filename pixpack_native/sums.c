@@ -1,4 +1,4 @@
-/* Sums and checksums of bytes, on AVX2 and PCLMULQDQ where the CPU has them, in plain C elsewhere: the same numbers. */
+/* Sums and checksums of bytes, with AVX2 and PCLMULQDQ where the CPU has them, else in plain C, with the same results. */
 
 #include "sums.h"
 
@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-/* So many squares of bytes fit in 32 bits. */
+/* This many squares of bytes fit in 32 bits. */
 #define MOST_GROUPS 66051
 #define LANES 32
 
@@ -20,7 +20,7 @@ static void add_groups_plain(const uint8_t *at, size_t groups, uint32_t *some, u
 }
 
 #ifdef HAS_X86
-/* Two groups at a time: bytes of the same place stand side by side, so that one multiply-add gives the sum of their squares. */
+/* Two groups at a time: bytes at the same position become neighbors, so that one multiply-add sums their squares. */
 __attribute__((target("avx2"))) static void add_groups_avx2(
     const uint8_t *bytes, size_t groups, uint32_t *some, uint32_t *squares) {
     const __m256i zero = _mm256_setzero_si256(), ones = _mm256_set1_epi16(1);
@@ -70,7 +70,7 @@ void add_bytes(const uint8_t *at, size_t size, uint64_t totals[GROUP], uint64_t 
         add_groups(at, groups, some, squares);
         at += groups * GROUP;
         size -= groups * GROUP;
-        for (; groups < MOST_GROUPS && size > 0; size--) { /* less than a group is left */
+        for (; groups < MOST_GROUPS && size > 0; size--) { /* less than a group remains */
             some[size - 1] += at[size - 1];
             squares[size - 1] += (uint32_t)at[size - 1] * at[size - 1];
         }
@@ -81,7 +81,7 @@ void add_bytes(const uint8_t *at, size_t size, uint64_t totals[GROUP], uint64_t 
     }
 }
 
-/* zlib's polynomial, its bits in reverse */
+/* zlib's polynomial, bit-reversed */
 #define POLYNOMIAL 0xedb88320u
 
 static uint32_t table[256];

@@ -1,4 +1,4 @@
-/* What is known of rows beside their pixels: sums of each channel, and zlib's crc32. */
+/* Statistics and checksums of rows: sums per channel, and zlib's crc32. */
 
 #ifndef PIXPACK_SUMS_H
 #define PIXPACK_SUMS_H
@@ -6,16 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of 1, 2, 3, 4 and 6 channels the same one stands at the same byte of each group. */
+/* A multiple of 1, 2, 3, 4 and 6 channels: a channel has the same position in every group. */
 #define GROUP 96
 
-/* Adds the bytes, and their squares, to the totals of their place in a group; the first byte is a group's first. */
+/* Adds bytes and their squares to the totals of their position in a group. The first byte starts a group. */
 void add_bytes(const uint8_t *bytes, size_t size, uint64_t totals[GROUP], uint64_t square_totals[GROUP]);
 
-/* Continues the crc32 of what stands before these bytes, 0 of nothing: as zlib's. */
+/* Continues a crc32 over these bytes, as zlib's does; 0 to start. */
 uint32_t crc32_of(uint32_t before, const uint8_t *bytes, size_t size);
 
-/* Fills the tables that crc32_of reads; once. */
+/* Fills the tables that crc32_of reads. Call once. */
 void crc32_begin(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Threads that take the numbers of a job from a counter until there are none left. */
+/* Threads that take the indices of a job from a shared counter until none is left. */
 
 #include "threads.h"
 
@@ -11,7 +11,7 @@
 #endif
 
 #define MOST_THREADS 64
-/* Bytes that are worth a thread: its start takes 14 us (2 cores of a Xeon, 2026-11-23), copying them 40. */
+/* Bytes that are worth a thread: starting it takes 14 us, copying them 40 (2 cores of a Xeon, 2026-11-23). */
 #define BYTES_A_THREAD (256 << 10)
 
 typedef struct {
@@ -34,7 +34,7 @@ static void run(Work *work, int threads) {
     pthread_t others[MOST_THREADS];
     int started = 0;
     sigset_t every, before;
-    /* signals are the business of Python's threads */
+    /* Python's threads handle signals */
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);
     while (started < threads - 1 && !pthread_create(&others[started], NULL, take_numbers, work))

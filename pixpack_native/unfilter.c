@@ -1,4 +1,4 @@
-/* PNG (third edition), 9: what each filter adds to a byte, of the bytes to the left, above, and above to the left; 0 outside. */
+/* PNG (third edition), section 9: each filter adds a prediction from the bytes to the left, above, and above left; 0 outside. */
 
 #include "unfilter.h"
 

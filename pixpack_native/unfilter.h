@@ -1,4 +1,4 @@
-/* PNG's filters undone. */
+/* Reverses PNG's filters. */
 
 #ifndef PIXPACK_UNFILTER_H
 #define PIXPACK_UNFILTER_H
@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Turns height lines of 1 + line_bytes bytes, of which the first is the filter's number, into height * line_bytes bytes of pixels
- * with pixel_bytes each; returns 0 where a number is none of a filter. */
+/* Converts height lines of 1 + line_bytes bytes, the first of which is the filter type, into height * line_bytes bytes of pixels, pixel_bytes
+ * each. Returns 0 for an unknown filter type. */
 int unfilter(const uint8_t *lines, size_t height, size_t line_bytes, size_t pixel_bytes, uint8_t *out);
 
 #endif

@@ -1,11 +1,11 @@
-/* Sampling of pixels at points of a line at a time, rounded where torch's kernels round. */
+/* Samples pixels, one output line at a time, rounding where torch's kernels round. */
 
 #include "warp.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Points at a time. */
+/* Points per pass. */
 #define STRIP 256
 
 typedef struct {
@@ -17,7 +17,7 @@ static inline uint8_t level_of(float value) {
     return (uint8_t)(int)(value < 255.0f ? value : 255.0f);
 }
 
-/* Where pixels [start, start + count) of a line come from, in pixels from the first one. */
+/* Computes the source coordinates of pixels [start, start + count) of a line, in pixels. */
 FUSED static void find_points(Points *points, const Image *image, const float grid[6], int line, int start, int count) {
     float half_width = (float)image->width / 2.0f, half_height = (float)image->height / 2.0f;
     float x0 = (float)(1 - image->width) * 0.5f + (float)start, y = (float)(1 - image->height) * 0.5f + (float)line;
@@ -44,14 +44,14 @@ FUSED static void nearest_line(const Image *image, const uint8_t *from, const Po
     }
 }
 
-/* Points to a corner's levels, to zeros beyond the image. */
+/* Returns the levels of a corner, or zeros outside the image. */
 static inline const uint8_t *corner(const Image *image, const uint8_t *from, int x, int y, float *is_inside) {
     static const uint8_t beyond[3] = {0};
     *is_inside = x >= 0 && x < image->width && y >= 0 && y < image->height;
     return *is_inside ? from + ((int64_t)y * image->width + x) * image->channels : beyond;
 }
 
-/* What four corners, each counted as much as its weight, sum to; in torch's order. */
+/* Returns the weighted sum of four corners, added in torch's order. */
 FUSED static inline float sum_of(const float four[4], const float weights[4]) {
     return fmaf(four[3], weights[3], fmaf(four[2], weights[2], fmaf(four[1], weights[1], four[0] * weights[0])));
 }
@@ -69,7 +69,7 @@ FUSED static void bilinear_line(const Image *image, const uint8_t *from, const P
             corners[2] = corners[0] + stride;
             corners[3] = corners[2] + image->channels;
         } else {
-            /* beyond the line of pixels around the image nothing is in reach */
+            /* further than one pixel outside the image no corner contributes */
             int is_near = left >= -1.0f && left < (float)image->width && top >= -1.0f && top < (float)image->height;
             int x = is_near ? (int)left : -2, y = is_near ? (int)top : -2;
             for (int n = 0; n < 4; n++)

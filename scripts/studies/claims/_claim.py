@@ -29,7 +29,6 @@ LOOPS = "The fast train loops (Nasy, slides, 2024)"
 LOADER_NOTES = "Pytorch dataloader (notes)"
 SENDING = "How to efficiently send images to GPU (F. S. Zuppichini, slides)"
 NOTES = "PyTorch (notes)"
-OURS = "pixpack's own aim"
 
 # ImageNet's most frequent size, width x height
 PHOTO_SIZE = (500, 375)
