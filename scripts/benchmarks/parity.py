@@ -13,8 +13,8 @@ epoch in two DataLoader workers, and from the store, by MemmapLoader. Twice:
                224), other boxes of the same distribution. Accuracy on the other fifth, seen in central crops, must agree within
                what the seeds scatter: Welch's 95 % interval of the difference holds 0.
 
-The picture has the losses over steps. Seconds are reported too; a store's begin with those of packing it. The last line is JSON; exit
-code 1: not the same.
+The picture has the losses over steps. Seconds are reported too; a store's begin with those of packing it. The last line is JSON;
+exit code 1: not the same.
 """
 
 from __future__ import annotations
