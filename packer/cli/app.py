@@ -70,14 +70,17 @@ def run(arguments: list[str] | None = None) -> int:
     # numpy starts a thread a CPU for algebra that packing never does; without them it starts in half the time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     words = sys.argv[1:] if arguments is None else arguments
-    to_continue = continuing(words, resumes=_resumes(words))
+    called = cli.commands.get(words[0] if words else "", build.build)
+    to_continue = continuing(words, resumes=any("--resume" in param.opts for param in called.params))
     try:
         with signals_raise(to_continue):
             return cli.main(words, prog_name="pack", standalone_mode=False, color=use_color()) or 0
     except click.exceptions.Exit as e:
         return e.exit_code
     except click.UsageError as e:
-        command, message = e.ctx.command_path if e.ctx else "pack", e.format_message()
+        command, message = e.ctx.command_path if e.ctx else f"pack {called.name}", e.format_message()
+        if isinstance(e, click.MissingParameter) and isinstance(e.param, click.Argument):
+            message = f"{e.param.human_readable_name} is missing. Expected: {_arguments(called)}."
         if message.startswith("Usage: "):
             # `pack` alone is answered by all of the help, which needs no word before or after it
             click.echo(message, err=True, color=use_color())
@@ -93,10 +96,13 @@ def run(arguments: list[str] | None = None) -> int:
         return _exit_code(e)
 
 
-def _resumes(words: list[str]) -> bool:
-    """Say whether the command that these words call has --resume; the first one names it, or it is `build`."""
-    command = cli.commands.get(words[0] if words else "", build.build)
-    return any("--resume" in param.opts for param in command.params)
+def _arguments(command: click.Command) -> str:
+    """Return how a command is called, without options: pack subset STORE OUT."""
+    name = "pack" if command is build.build else f"pack {command.name}"
+    words = [
+        param.make_metavar(click.Context(command)) for param in command.params if isinstance(param, click.Argument)
+    ]
+    return " ".join([name, *(word.strip("[]").replace("]...", "") for word in words)])
 
 
 def _exit_code(error: Exception) -> int:

@@ -191,7 +191,7 @@ def images_argument(images: tuple[str, ...], nul: bool) -> tuple[str, ...]:
         return ("-0",)
     if not images or (nul and images != ("-0",)):
         raise click.UsageError(
-            f"{images[0]} and -0 cannot be packed together." if images else "Missing argument 'OUT'."
+            f"{images[0]} and -0 cannot be packed together." if images else "OUT is missing. Expected: pack IMAGES OUT."
         )
     return images
 

@@ -56,6 +56,8 @@ def list_objects(url: str) -> dict[str, State]:
     files, root = open_url(url)
     try:
         listed = files.find(root, detail=True)
+        if not listed and url.startswith("http"):
+            files.ls(root, detail=False)  # `find` takes a web server that does not answer for an empty folder
     except _WRONG as e:
         raise RemoteError(f"{redacted(url)} cannot be listed: {reason(e)}.") from None
     except Exception as e:  # each file system has errors of its own

@@ -36,6 +36,7 @@ _BELONGS = {
     "text_column": ("table", "tar"),
     "missing": ("table", "tar"),
 }
+_A = {"stdin": "a list on standard input", "table": "a table", "tar": "a tar"}
 
 
 def scan(
@@ -88,7 +89,10 @@ def _scan(
     kind = _kind(sources)
     for name, kinds in _BELONGS.items():
         if getattr(options, name) not in (None, ()) and kind not in kinds:
-            raise OptionsError(f"--{name.replace('_', '-')} does not belong to {sources[0]}, which is a {kind}.")
+            option, other = f"--{name.replace('_', '-')}", " or ".join(_A[each] for each in kinds)
+            raise OptionsError(
+                f"{option} does not belong to {sources[0]}, which is a {kind}: it is for {other}. Leave it out."
+            )
     # with boxes the class list is theirs
     labels = [path for path in (options.boxes, options.masks) if path is not None]
     before = Roots.of(path for path in (*sources, *labels) if is_there(path))
@@ -179,8 +183,13 @@ def _kind(sources: list[str]) -> str:
     kinds = {source: _kind_of_one(source) for source in sources}
     if len(sources) > 1 and set(kinds.values()) != {"tar"}:
         other = next(source for source, kind in kinds.items() if kind != "tar")
+        if kinds[other] == "folder" and not is_there(Path(other)):
+            raise ScanError(
+                f"{other} does not exist. Expected one of several tars: {', '.join(sources)}; the last word is OUT."
+            )
         raise ScanError(
-            f"{other} is a {kinds[other]}. Several IMAGES can be packed into one store only where all are tars."
+            f"{other} is a {kinds[other]}. Several IMAGES can be packed into one store only where all are tars; these are"
+            f" {', '.join(sources)}. The last word is OUT."
         )
     return kinds[sources[0]]
 

@@ -25,13 +25,17 @@ _PNG, _TEXT = b"\x89PNG\r\n\x1a\n", b"tEXtSoftware\x00pixpack"
 _TRACE = b'{"software": "pixpack", '
 # Pillow and matplotlib write their texts before the pixels.
 _HEAD_BYTES = 4096
+# Names of formats that a program would take a file for.
+_FORMATS = (".png", ".svg", ".json", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".pdf", ".html", ".txt")
 
 
-def check_picture_path(option: str, path: str | os.PathLike[str]) -> None:
+def check_picture_path(option: str, path: str | os.PathLike[str], formats: tuple[str, ...] = ()) -> None:
     """Refuse a path for a picture or a trace where no file can be made, or where another's would be lost.
 
+    formats: the suffixes of what can be written there, such as ".png"; the suffix of another format is refused. (): any.
+
     Raises:
-        OptionsError: it is a folder, is in none or in a store, or is a file that was not drawn by pixpack.
+        OptionsError: it is a folder, is in none or in a store, is a file that was not drawn by pixpack, or has such a suffix.
     """
     if _is_device(path):
         return
@@ -43,6 +47,11 @@ def check_picture_path(option: str, path: str | os.PathLike[str]) -> None:
     if _is_another(real):
         raise OptionsError(
             f"{named} is there, and was not drawn by pixpack: it is not overwritten. Choose another name, or remove it."
+        )
+    if formats and (suffix := Path(path).suffix.lower()) in _FORMATS and suffix not in formats:
+        written = " or ".join(each[1:].upper() for each in formats)
+        raise OptionsError(
+            f"{named} would be {written}, not {suffix[1:].upper()}. Choose a name that ends in {formats[0]}."
         )
 
 

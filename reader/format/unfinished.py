@@ -53,7 +53,7 @@ def unfinished_message(out: Path) -> str:
 def no_manifest(root: Path) -> StoreError:
     """Say what a folder without a manifest is instead of a store."""
     if not root.is_dir():
-        return StoreError(f"{root} does not exist. Expected the folder of a store: pack IMAGES {root}")
+        return StoreError(f"{root} does not exist. Expected the folder of a store. Make one with: pack IMAGES {root}")
     if message := unfinished_message(root):
         return IncompleteStoreError(message)
     children = [name for name in ("train", "val", "valid", "test") if (root / name / "manifest.json").is_file()]

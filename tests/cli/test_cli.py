@@ -136,7 +136,7 @@ def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["{images}"], 2, "Missing argument 'OUT'. See: pack build --help"),
+        (["{images}"], 2, "OUT is missing. Expected: pack IMAGES OUT. See: pack build --help"),
         (["{tmp}/none", "{tmp}/out"], 2, "none does not exist. Expected a folder of images"),
         (["{tmp}/empty", "{tmp}/out", "--size", "8"], 2, "empty holds no image"),
         (["{images}", "{tmp}/out", "--size", "0"], 2, "--size is 0, expected 1 to 16384"),
@@ -158,6 +158,10 @@ def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.Ca
         (["show", "{store}", "--rows", "a", "-o", "{tmp}/x.png"], 2, "--rows is 'a'"),
         (["show", "{store}", "-o", "{tmp}/no/x.png"], 2, "x.png cannot be written"),
         (["show", "{store}", "--single", "-o", "{tmp}/x.png"], 2, "--single shows one row"),
+        (["show", "{store}", "-o", "{tmp}/x.jpg"], 2, "x.jpg would be PNG, not JPG. Choose a name that ends in .png."),
+        (["bench", "{store}", "--plot", "{tmp}/x.pdf"], 2, "x.pdf would be PNG or SVG, not PDF."),
+        (["bench", "{store}", "--trace", "{tmp}/x.svg"], 2, "x.svg would be JSON, not SVG."),
+        (["{tmp}/none", "{images}", "{tmp}/out", "--size", "8"], 2, "none does not exist. Expected one of several tars"),
         (["show", "{store}", "-o", "/dev/full"], 28, "/dev/full: No space left on device"),
         (
             ["{images}", "{tmp}/out", "--size", "8", "--classes", "{tmp}/none"],
@@ -312,8 +316,10 @@ def test_an_interrupted_command_prints_the_full_line_to_continue(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["build"], "Missing argument"),
-        (["subset"], "Missing argument 'STORE'"),
+        (["build"], "OUT is missing. Expected: pack IMAGES OUT."),
+        (["subset"], "STORE is missing. Expected: pack subset STORE OUT."),
+        (["pull"], "URL is missing. Expected: pack pull URL OUT."),
+        (["verify", "--redecode"], "See: pack verify --help"),
         (["--", "none/", "out/"], "none does not exist"),
         (["build", "--", "none/", "out/"], "none does not exist"),
         (["subset", "--", "none/", "out/"], "nothing says which rows of none/"),

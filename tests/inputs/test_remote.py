@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ import pytest
 from conftest import interrupted, make_tree, store_bytes
 
 from packer import ScanError, pack, seal_parts
-from packer.errors import DecodeError, SourceError
+from packer.errors import DecodeError, SourceError, UnreadableError
+from packer.inputs.remote import list_objects
 from packer.operations.verify import verify
 from packer.sources import object_storage, roots
 from packer.sources import remote as remotes
@@ -385,6 +387,15 @@ def test_a_url_that_cannot_be_packed_is_a_usage_error(tmp_path: Path, url: str, 
     with pytest.raises(ScanError) as caught:
         pack(url, tmp_path / "out", size=32)
     assert str(caught.value).startswith(sentence)
+
+
+def test_a_web_server_that_does_not_answer_is_no_empty_folder() -> None:
+    pytest.importorskip("aiohttp")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/photos"
+        with pytest.raises(UnreadableError, match=r"photos cannot be listed: .*[Cc]onnect"):
+            list_objects(url)
 
 
 def test_a_file_system_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

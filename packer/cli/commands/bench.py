@@ -134,7 +134,7 @@ def _check_pictures(pictures: dict[str, str | None]) -> None:
     taken: dict[str, str] = {}
     for name, path in pictures.items():
         if path is not None:
-            check_picture_path(f"--{name}", path)
+            check_picture_path(f"--{name}", path, (".json",) if name == "trace" else (".png", ".svg"))
             other = taken.setdefault(os.path.realpath(path), name)
             if other != name:
                 raise OptionsError(f"--{other} and --{name} name the same file, {path}. Give each one of its own.")

@@ -77,7 +77,7 @@ def _draw(
     from packer.operations.pictures import check_picture_path, save
     from packer.operations.show import class_sheet, contact_sheet, png, row_image
 
-    check_picture_path("-o", path)
+    check_picture_path("-o", path, (".png",))
     try:
         if single and rows:
             image = row_image(store, rows[0], fetch=fetch)
