@@ -182,11 +182,11 @@ def feed(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def heard_signals() -> Iterator[None]:
+def delivered_signals() -> Iterator[None]:
     """Let what a test starts hear SIGINT and SIGTERM, which it would ignore where the suite does: under nohup, or with &."""
     # a signal that is handled is reset to its default by exec, one that is ignored is not
-    heard = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-    before = {number: signal.signal(number, handler) for number, handler in heard.items()}
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -104,9 +104,9 @@ class World:
         while moved:
             moved = False
             for stream in self.streams:
-                moved |= self._goes(stream) and stream.step()
+                moved |= self._is_chosen(stream) and stream.step()
 
-    def _goes(self, stream: Stream) -> bool:
+    def _is_chosen(self, stream: Stream) -> bool:
         return stream.kind in self._eager if self._coins is None else self._coins.random() < 0.5
 
     # -- memory

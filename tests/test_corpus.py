@@ -72,12 +72,12 @@ def test_every_file_comes_out_as_expected(row: dict[str, str], corpus: Path) -> 
     # this process's own time, and the least of three: what else the machine does, its page faults included, must not fail it
     limit, seconds = 2 if row["expected"].startswith("decoded") else 0.5, float("inf")
     for _ in range(3):
-        begun = time.process_time()
+        started = time.process_time()
         try:
             found: Any = _decoded(path)
         except DecodeError as e:
             found = str(e)
-        seconds = min(seconds, time.process_time() - begun)
+        seconds = min(seconds, time.process_time() - started)
         if seconds < limit:
             break
     assert seconds < limit

@@ -80,7 +80,7 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_whole(
 
 @pytest.mark.parametrize("moment", ["make", "lock"])
 @pytest.mark.parametrize(
-    ("begun", "options"),
+    ("is_resumed", "options"),
     [(False, {}), (False, {"overwrite": True}), (True, {"resume": True}), (True, {"overwrite": True})],
 )
 def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
@@ -88,13 +88,13 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     tmp_path: Path,
     reference: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
-    begun: bool,
+    is_resumed: bool,
     options: dict[str, bool],
     moment: str,
 ) -> None:
     """The other packs all of OUT after this one's look, and before this one makes its working folder or its lock."""
     out = tmp_path / "out"
-    if begun:
+    if is_resumed:
         interrupted(pack, images, out, size=32, inputs=0)
     owner, name = (Lock, "__init__") if moment == "lock" else (build_folder.BuildFolder, "make")
     original = getattr(owner, name)
@@ -102,7 +102,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
 
     def late(*arguments: Any) -> Any:
         monkeypatch.setattr(owner, name, original)
-        done = _command(images, out, *(["--resume"] if begun else []))
+        done = _command(images, out, *(["--resume"] if is_resumed else []))
         assert done.returncode == 0, done.stderr
         inode.append((out / "manifest.json").stat().st_ino)
         return original(*arguments)
@@ -185,12 +185,12 @@ def test_readers_that_are_open_while_out_is_replaced_keep_the_old_store(
     # rows of the same size in another order: nothing but their bytes tells the stores apart
     assert _command(images, out, "--overwrite", "--shuffle", "3").returncode == 0
     seen += list(running)
-    begun_after = [
+    started_after = [
         *batches,
         *MemmapLoader(dataset, 4, residency="ram", as_tuple=False),
         *MemmapLoader(dataset, 4, residency="disk", as_tuple=False),
     ]
-    for batch in (*seen, *begun_after):
+    for batch in (*seen, *started_after):
         assert torch.equal(batch.pixels, old.pixels[batch.rows])
         assert torch.equal(batch.targets, old.targets[batch.rows])
     assert np.array_equal(dataset.numpy(), old.pixels.numpy())

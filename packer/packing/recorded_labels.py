@@ -31,7 +31,7 @@ _REUSED = ("target_column", "text_column", "path_column", "extension", "missing"
 LABEL_OPTIONS = ("classes", "root", *_REUSED)
 # Without --max-gone: so large a share of the rows may vanish, and this many in any case.
 _GONE_SHARE, _GONE_LEAST = "10%", 10
-_ANEW = "pack again with --overwrite"
+_REPACK = "pack again with --overwrite"
 
 
 def resolved_labels(out: Path, before: Manifest, given: dict[str, Any], images: Sequence[str]) -> dict[str, Any]:
@@ -132,12 +132,12 @@ class LabelCheck:
         kinds = [_kind(before.target_kind, before.target_count), _kind(now.target_kind, now.targets.count)]
         if kinds[0] != kinds[1]:
             hint = f"--classes {out} keeps lists of classes; else " if before.target_kind == "multi-hot" else ""
-            raise PackError(f"{out} has {kinds[0]} targets, {self._source} has {kinds[1]} ones. {hint}{_ANEW}.")
+            raise PackError(f"{out} has {kinds[0]} targets, {self._source} has {kinds[1]} ones. {hint}{_REPACK}.")
         lost = [name for name in before.further_targets if name not in now.further_targets]
         if lost:
             raise PackError(
                 f"{out} has the further target {lost[0]}, which {self._source} does not have."
-                f" Give --target-column as it was packed, or {_ANEW}."
+                f" Give --target-column as it was packed, or {_REPACK}."
             )
 
     def _check_numbers(self, out: Path, before: Manifest, now: Inputs) -> None:
@@ -157,7 +157,7 @@ class LabelCheck:
                 )
                 raise PackError(
                     f"classes{of_column} would have other numbers than in {out}: {some(moved)} ({what})."
-                    f" To keep them, {how}; for those of a fresh pack, {_ANEW}."
+                    f" To keep them, {how}; for those of a fresh pack, {_REPACK}."
                 )
             if old != new:
                 numbers = f"numbers moved: {some(moved)}" if moved else "all others keep their numbers"
@@ -225,18 +225,18 @@ class LabelCheck:
         if not before.records_labels:
             raise PackError(
                 f"{changes} {out} does not record how its targets were read (format 1.0). If they are of the column"
-                f" {column or 'NAME'}, give --target-column {column or 'NAME'}; else {_ANEW}."
+                f" {column or 'NAME'}, give --target-column {column or 'NAME'}; else {_REPACK}."
             )
         sources = [f"the column {name}" if name else "folders" for name in (was, column)]
         raise PackError(
-            f"{changes} Its targets are of {sources[0]}, those of {self._source} of {sources[1]}. Give the same, or {_ANEW}."
+            f"{changes} Its targets are of {sources[0]}, those of {self._source} of {sources[1]}. Give the same, or {_REPACK}."
         )
 
     def _check_columns(self, out: Path, before: Manifest, now: Inputs) -> None:
         if columns := sorted(before.extras.keys() - now.extra_names()):
             raise PackError(
                 f"{out} has the column {some(columns)}, which {self._source} does not have."
-                f" Give the list that it was packed from, or {_ANEW}."
+                f" Give the list that it was packed from, or {_REPACK}."
             )
 
     def _add_notes(self, out: Path, before: Manifest, now: Inputs) -> None:

@@ -34,9 +34,9 @@ def driver_seconds(connections: int, blocks: int) -> float:
         hollow.start()
         engine = LocalEngine(_Rows(), workers=connections, timeout=60, launcher=_Accepting(listener))
         try:
-            begun = time.thread_time()
+            started = time.thread_time()
             count = sum(1 for _ in engine.run(tasks, 0, ready=lambda: None))
-            spent = time.thread_time() - begun
+            spent = time.thread_time() - started
         finally:
             hollow.kill()
             hollow.join()

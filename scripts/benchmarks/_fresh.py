@@ -83,7 +83,7 @@ class Fresh:
         Raises:
             Failed: it did not end with exit code 0.
         """
-        begun, name, talk = time.perf_counter(), "before its first word", []
+        started, name, talk = time.perf_counter(), "before its first word", []
         merged = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with subprocess.Popen([str(word) for word in command], cwd=cwd, env=self._variables, **merged) as process:
             for line in process.stdout or ():
@@ -91,10 +91,10 @@ class Fresh:
                 found = next((stage for start, stage in stages.items() if line.startswith(start)), None)
                 if found:
                     now = time.perf_counter()
-                    self.seconds[name] = now - begun
-                    begun, name = now, found
+                    self.seconds[name] = now - started
+                    started, name = now, found
                     print(f"{name} ...", file=sys.stderr, flush=True)
-        self.seconds[name] = time.perf_counter() - begun
+        self.seconds[name] = time.perf_counter() - started
         if process.returncode:
             raise Failed(f"{command[0]} ended with {process.returncode}: {''.join(talk)[-600:]}")
 

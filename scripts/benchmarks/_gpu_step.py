@@ -46,13 +46,13 @@ def spin(milliseconds: float, device: torch.device) -> Callable[[], None]:
     """Return what keeps a device busy for so long; the CPU sleeps."""
     if device.type != "cuda":
         return lambda: time.sleep(milliseconds / 1e3)
-    cycles, (begun, ended) = 100_000_000, (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    cycles, (started, ended) = 100_000_000, (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(cycles)  # clocks rise
-    begun.record()
+    started.record()
     torch.cuda._sleep(cycles)
     ended.record()
     torch.cuda.synchronize(device)
-    needed = round(cycles * milliseconds / begun.elapsed_time(ended))
+    needed = round(cycles * milliseconds / started.elapsed_time(ended))
     return lambda: torch.cuda._sleep(needed)
 
 
@@ -74,13 +74,13 @@ class Step:
         """Return images/s of so many steps, until the device has ended them."""
         self._step(next_batch())
         synchronize(self._device)
-        begun, count = time.perf_counter(), 0
+        started, count = time.perf_counter(), 0
         for _ in range(steps):
             batch = next_batch()
             self._step(batch)
             count += len(batch)
         synchronize(self._device)
-        return count / (time.perf_counter() - begun)
+        return count / (time.perf_counter() - started)
 
     def _step(self, batch: ImageBatch) -> None:
         with torch.autocast(self._device.type, torch.bfloat16):

@@ -27,13 +27,13 @@ _CHUNK = 8
 
 def time_pool(job: Job) -> float:
     """Fill a memmap from a pool; returns seconds."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     shape = (len(job.paths), job.size, job.size, 3)
     rows = np.memmap(job.work / "pool", np.uint8, "w+", shape=shape)
     with multiprocessing.get_context("fork").Pool(job.workers, _begin, (job, rows)) as pool:
         for _ in pool.imap_unordered(_fill, range(len(job.paths)), _CHUNK):
             pass
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def _begin(job: Job, rows: Any) -> None:

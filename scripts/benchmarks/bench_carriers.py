@@ -91,12 +91,12 @@ def _ratio(taken: dict[str, list[float]], kind: str) -> dict[str, float] | None:
 def _fetched(fetch: Fetch, size: int) -> tuple[float, float]:
     """Fetch all pixels; returns seconds, and CPU seconds of all threads."""
     spans = [(start, min(size, start + REQUEST_BYTES)) for start in range(0, size, REQUEST_BYTES)]
-    begun, used = time.perf_counter(), time.process_time()
+    started, used = time.perf_counter(), time.process_time()
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         found = sum(pool.map(lambda span: len(fetch(*span)), spans))
     if found != size:
         raise BenchError(f"{found} bytes came, expected {size}.")
-    return time.perf_counter() - begun, time.process_time() - used
+    return time.perf_counter() - started, time.process_time() - used
 
 
 def text(report: dict[str, Any]) -> str:

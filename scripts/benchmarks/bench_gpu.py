@@ -277,9 +277,9 @@ def rate(call: Callable[[], Any], count: int, size: int, device: torch.device) -
 
 def with_cores(turn: Turn, cores: list[float]) -> float:
     """Take a turn; note how many cores of the host were busy in it."""
-    cpu, begun = time.process_time(), time.perf_counter()
+    cpu, started = time.process_time(), time.perf_counter()
     found = turn()
-    cores.append((time.process_time() - cpu) / (time.perf_counter() - begun))
+    cores.append((time.process_time() - cpu) / (time.perf_counter() - started))
     return found
 
 

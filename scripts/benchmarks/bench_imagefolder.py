@@ -55,11 +55,11 @@ class Task:
     def rate(self, batches: Iterable[Any], epochs: int = 1) -> float:
         """Return the images/s of some epochs; raises BenchError where one of them lacks an image or has one twice."""
         targets: list[int] = []
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(epochs):
             found = [labels for images, labels in batches if images.dtype == torch.uint8]
             targets += torch.cat(found).tolist()
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         if sorted(targets) != sorted(self.targets * epochs):
             raise BenchError(f"{self.name}: {len(targets)} targets are not those of {epochs} epochs.")
         return len(targets) / seconds

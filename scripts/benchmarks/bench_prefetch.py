@@ -163,9 +163,9 @@ class Steps:
         for _ in range(self._steps):
             self._take()
             if work is not None:
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 work()
-                needed += time.perf_counter() - begun
+                needed += time.perf_counter() - started
         self._fill()
         return (time.perf_counter() - start) / self._steps, needed / self._steps
 

@@ -111,10 +111,10 @@ def timed(work: Path, options: argparse.Namespace, chosen: dict[str, Any]) -> tu
         if progress.stage == "pack" and progress.done:
             marks.append(time.monotonic())
 
-    begun = time.monotonic()
+    started = time.monotonic()
     shape: dict[str, Any] = {"size": options.size, "workers": options.workers}
     report = pack(work / "images", work / "out", progress=mark, **shape, **chosen)
-    total = time.monotonic() - begun
+    total = time.monotonic() - started
     digest = check_store(work / "out").digest
     if (work / "digest").exists() and (work / "digest").read_text() != digest:
         raise BenchError("the two stores are not the same bytes.")

@@ -121,15 +121,15 @@ def _fetch(objects: Objects, size: int) -> None:
 def _epoch(loader: MemmapLoader, data: MemmapDataset) -> tuple[float, float]:
     """Read an epoch and check it; returns its seconds without the checks, and those until its first batch."""
     seen, checking, first = np.zeros(len(data), dtype=np.int64), 0.0, 0.0
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for batch in loader:
         now = time.perf_counter()
-        first = first or now - begun
+        first = first or now - started
         seen[batch.rows.numpy()] += 1
         if not torch.equal(batch.pixels[:4], data.mapped.pixels[batch.rows[:4]]):
             raise BenchError("a batch is not what the local store holds.")
         checking += time.perf_counter() - now
-    taken = time.perf_counter() - begun - checking
+    taken = time.perf_counter() - started - checking
     if not (seen == 1).all():
         raise BenchError("an epoch does not bring each row once.")
     return taken, first

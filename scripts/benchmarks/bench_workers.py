@@ -80,10 +80,10 @@ def median(runs: list[dict[str, float]]) -> dict[str, float]:
 def run(dataset: Any, start: str, workers: int) -> dict[str, float]:
     """Return the seconds to the first batch, and a worker's memory in MB, the mean of all."""
     loader = DataLoader(dataset, BATCH, num_workers=workers, multiprocessing_context=start, persistent_workers=True)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     iterator = iter(loader)
     first = next(iterator)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     if isinstance(dataset, MemmapDataset) and not torch.equal(first[0], dataset[:BATCH][0]):
         raise SystemExit("bench_workers: the first batch is not the first rows.")
     del first

@@ -30,12 +30,12 @@ def in_turns(
         most_seconds: after them no round begins, but two rounds count in any case.
     """
     found: dict[Name, list[Result]] = {name: [] for name in turns}
-    names, begun = list(turns), time.monotonic()
+    names, started = list(turns), time.monotonic()
     for number in range(untimed + rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
             found[name].append(turns[name]())
-        if number > untimed and time.monotonic() - begun > most_seconds:
+        if number > untimed and time.monotonic() - started > most_seconds:
             break
     return {name: results[untimed:] for name, results in found.items()}
 
@@ -65,10 +65,10 @@ def timed(
 ) -> tuple[Result, float]:
     """Return what a call returns, and its seconds as `seconds` has them."""
     synchronize(device)
-    begun = clock()
+    started = clock()
     made = call()
     synchronize(device)
-    return made, clock() - begun
+    return made, clock() - started
 
 
 def seconds_over(call: Callable[[Item], object], items: Iterable[Item], device: torch.device | None = None) -> float:

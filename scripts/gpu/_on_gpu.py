@@ -231,9 +231,9 @@ def outcome(
         return {"left_out": "needs a CUDA device"}
     if seconds <= 0:
         return {"left_out": f"{options.within:.0f} s have passed"}
-    begun = time.perf_counter()
+    started = time.perf_counter()
     code, output = ran(part.command, environment, work, seconds)
-    done: dict[str, Any] = {"exit_code": code, "seconds": round(time.perf_counter() - begun, 1), "tail": output[-TAIL:]}
+    done: dict[str, Any] = {"exit_code": code, "seconds": round(time.perf_counter() - started, 1), "tail": output[-TAIL:]}
     if part.result and (work / part.result).exists():
         text = (work / part.result).read_text(encoding="utf-8")
         try:

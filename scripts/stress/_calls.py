@@ -117,16 +117,16 @@ def read_strace(path: Path, root: Path) -> list[Call]:
 
     A shared, writable mapping of a file comes as "mmap": bytes that reach a file so are in no call.
     """
-    begun: dict[str, str] = {}
+    started: dict[str, str] = {}
     calls = []
     for line in path.read_text(encoding="ascii").splitlines():
         process, _, text = line.partition(" ")
         text = text.strip()
         if text.endswith("<unfinished ...>"):
-            begun[process] = text.removesuffix("<unfinished ...>")
+            started[process] = text.removesuffix("<unfinished ...>")
             continue
         if text.startswith("<... "):
-            text = begun.pop(process) + text.partition(" resumed>")[2]
+            text = started.pop(process) + text.partition(" resumed>")[2]
         call = _traced(text)
         if call is not None and call.is_done and Path(call.path).is_relative_to(root):
             calls.append(call)

@@ -110,8 +110,8 @@ class _Child:
 
     def _is_ready(self, seconds: float) -> bool:
         """Wait for the next line; False: the child has used so many seconds of the processor, or waited far longer."""
-        begun, used = time.monotonic(), _used_seconds(self._process.pid)
-        while time.monotonic() - begun < seconds * _MOST_TIMES_WAITED:
+        started, used = time.monotonic(), _used_seconds(self._process.pid)
+        while time.monotonic() - started < seconds * _MOST_TIMES_WAITED:
             if select.select([self._process.stdout], [], [], seconds / _MOST_TIMES_WAITED)[0]:
                 return True
             if _used_seconds(self._process.pid) - used > seconds:
@@ -151,7 +151,7 @@ class Trial:
 
     def run(self) -> dict[str, Any]:
         """Do all of it."""
-        before, begun = _content(self.store), time.monotonic()
+        before, started = _content(self.store), time.monotonic()
         used_bytes = forget_peak()
         opens = self._readers()
         verifies = self._commands()
@@ -165,7 +165,7 @@ class Trial:
             self.failures.append("the store was changed")
         if (taken := memory("VmHWM") - used_bytes) > MOST_BYTES:
             self.failures.append(f"{taken:,} bytes of memory")
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started
         return {
             "store": str(self.store),
             "failures": self.failures,
@@ -176,7 +176,7 @@ class Trial:
 
     def _step(self, name: str, call: Callable[[], Any], *, may_raise: tuple[type[BaseException], ...]) -> Any:
         """Run one step; None where it raised what it may."""
-        begun, waited = time.process_time(), time.monotonic()
+        started, waited = time.process_time(), time.monotonic()
         try:
             found = call()
         except may_raise as e:
@@ -188,7 +188,7 @@ class Trial:
             frame = traceback.extract_tb(e.__traceback__)[-1]
             self.failures.append(f"{name}: {type(e).__name__}: {str(e)[:200]!r} at {frame.filename}:{frame.lineno}")
             found = None
-        seconds, waited = time.process_time() - begun, time.monotonic() - waited
+        seconds, waited = time.process_time() - started, time.monotonic() - waited
         if seconds > MOST_SECONDS or waited > _MOST_WAITED_SECONDS:
             self.failures.append(f"{name}: {seconds:.1f} s of the processor, {waited:.1f} s")
         return found

@@ -14,7 +14,7 @@ from reader.format.unfinished import SWAPPING
 from scripts.stress._calls import Call
 from scripts.stress._runs import MASK_BYTES, ROW_BYTES
 
-_NAMING = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange")
+_NAME_CALLS = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange")
 _WRITING = ("write", "pwrite", "ftruncate", "truncate", "fallocate")
 
 
@@ -42,7 +42,7 @@ class _Unsynced:
             self.cut.add(call.path)
         if call.name == "pwrite":
             self.rows.append((call.path, call.offset, call.offset + len(call.data)))
-        if call.name in _NAMING:
+        if call.name in _NAME_CALLS:
             self.names |= {path for path in (call.path, call.to) if path}
         if call.name == "rename" and call.path in self.files:
             self.files = self.files - {call.path} | {call.to}
@@ -67,7 +67,7 @@ def check_order(calls: Sequence[Call], disk: Path) -> int:
         mark = f"{call.path}/{SWAPPING}"
         # splits may be exchanged one behind the other: whatever part of that a disk keeps, the marks say so
         is_marked = call.name == "exchange" and mark in marks and mark not in unsynced.files | unsynced.names
-        if renamed and renamed in unsynced.folders and call.name in _NAMING and not is_marked:
+        if renamed and renamed in unsynced.folders and call.name in _NAME_CALLS and not is_marked:
             raise OrderError(
                 f"{call.name} {call.path} comes before the folder of a store that was renamed, or of its manifest, is synced"
             )

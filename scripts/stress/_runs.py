@@ -231,7 +231,7 @@ def check_unfinished(out: Path) -> bool:
 
 
 def _seconds_to_refuse(out: Path) -> float:
-    begun = time.process_time()  # on a machine that does other work as well, time passes
+    started = time.process_time()  # on a machine that does other work as well, time passes
     try:
         check_store(out)
     except IncompleteStoreError:
@@ -241,7 +241,7 @@ def _seconds_to_refuse(out: Path) -> float:
             raise TrialError(f"an unfinished store is called: {e}") from e
     else:
         raise TrialError("an unfinished store opens")
-    return time.process_time() - begun
+    return time.process_time() - started
 
 
 def difference(found: Mapping[str, object], expected: Mapping[str, object]) -> str:

@@ -75,15 +75,15 @@ def kill_at_random(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     draw = random.Random(options.seed)
     redecoded, lost, unfinished = [], [], 0
     for _ in range(options.kills):
-        out, begun = work / "out", work / "begun"
-        process = _start(images, out, options.workers, begun)
+        out, decoded = work / "out", work / "begun"
+        process = _start(images, out, options.workers, decoded)
         time.sleep(draw.uniform(0.02, seconds))
         _kill_group(process)
         done, blocks = _committed(out)
         if check_unfinished(out):
             unfinished += 1
-            lost.append(((begun.stat().st_size if begun.exists() else 0) - blocks) / options.workers)
-        begun.unlink(missing_ok=True)
+            lost.append(((decoded.stat().st_size if decoded.exists() else 0) - blocks) / options.workers)
+        decoded.unlink(missing_ok=True)
         report = _resume(images, out, options.workers)
         redecoded.append(report["inputs"] - report["resumed_from"] - (options.images - done))
         if digests(out) != expected:
@@ -121,10 +121,10 @@ def _command(images: Path, out: Path, workers: int) -> list[str]:
     return [*command, "--workers", str(workers), "--max-rejects", "5%", "--json"]
 
 
-def _start(images: Path, out: Path, workers: int, begun: Path) -> subprocess.Popen[str]:
+def _start(images: Path, out: Path, workers: int, decoded: Path) -> subprocess.Popen[str]:
     """Start a pack that writes a byte into the file begun for each block that a worker begins."""
     return subprocess.Popen(
-        [sys.executable, "-c", _COUNTED, str(begun), *_command(images, out, workers)[3:]],
+        [sys.executable, "-c", _COUNTED, str(decoded), *_command(images, out, workers)[3:]],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         text=True,

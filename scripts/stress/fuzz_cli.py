@@ -108,7 +108,7 @@ def main() -> int:
     options = parser.parse_args()
     codes, failures = documented_codes(), 0
     counts: collections.Counter[str] = collections.Counter()
-    begun = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pixpack-cli-") as folder:
         work = Path(folder).resolve()
         # before numpy is imported: its threads would be no command's
@@ -118,7 +118,7 @@ def main() -> int:
         (work / "watch").mkdir()
         (work / "watch/sitecustomize.py").write_text(WATCH)
         number = options.only or 0
-        while number < options.most and time.monotonic() - begun < options.seconds:
+        while number < options.most and time.monotonic() - started < options.seconds:
             trial = Trial(work, inputs, options.seed, number)
             problems = trial.run(codes)
             now = digests(work / "inputs")
@@ -140,7 +140,7 @@ def main() -> int:
             shutil.rmtree(trial.own)
             number += 1
     result = {"benchmark": "fuzz_cli", "seed": options.seed} | dict(sorted(counts.items()))
-    print(json.dumps(result | {"failed": failures, "seconds": round(time.monotonic() - begun)}))
+    print(json.dumps(result | {"failed": failures, "seconds": round(time.monotonic() - started)}))
     return 1 if failures else 0
 
 
@@ -264,9 +264,9 @@ def forked(words: list[str], own: Path, environment: Mapping[str, str], stdin: b
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-    begun = time.monotonic()
+    started = time.monotonic()
     while (ended := os.waitpid(process, os.WNOHANG))[0] == 0:
-        if time.monotonic() - begun > _MOST_SECONDS:
+        if time.monotonic() - started > _MOST_SECONDS:
             os.killpg(process, signal.SIGKILL)
             os.waitpid(process, 0)
             raise subprocess.TimeoutExpired("pack", _MOST_SECONDS)

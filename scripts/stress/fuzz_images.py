@@ -76,9 +76,9 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="leave the folder of a failure there")
     options = parser.parse_args()
     silence_pillow()
-    begun, rounds = time.monotonic(), 0
+    started, rounds = time.monotonic(), 0
     counts: collections.Counter[str] = collections.Counter()
-    while rounds == 0 or time.monotonic() - begun < options.seconds:
+    while rounds == 0 or time.monotonic() - started < options.seconds:
         with tempfile.TemporaryDirectory(prefix="pixpack-fuzz-") as folder:
             try:
                 found, silent = run_round(Path(folder), random.Random(f"{options.seed} {rounds}"), options.mutants)
@@ -92,7 +92,7 @@ def main() -> int:
             print(f"round {rounds}: {line}")
         rounds += 1
     result = {"benchmark": "fuzz_images", "seed": options.seed, "rounds": rounds} | dict(sorted(counts.items()))
-    print(json.dumps(result | {"seconds": round(time.monotonic() - begun)}))
+    print(json.dumps(result | {"seconds": round(time.monotonic() - started)}))
     return 0
 
 

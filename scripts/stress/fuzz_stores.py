@@ -31,8 +31,8 @@ _AT_ONCE = 2000
 
 def fuzz(work: Path, seed: int, numbers: Iterator[int], scope: str, seconds: float) -> Iterator[dict[str, Any]]:
     """Try mutants until the time is over; yields what was found of each, with its number."""
-    valid, begun = make_valid(work / "valid"), time.monotonic()
-    while (time.monotonic() - begun < seconds) and (some := list(itertools.islice(numbers, _AT_ONCE))):
+    valid, started = make_valid(work / "valid"), time.monotonic()
+    while (time.monotonic() - started < seconds) and (some := list(itertools.islice(numbers, _AT_ONCE))):
         stores = {str(make_mutant(valid, work / f"m{number}", seed, number)): number for number in some}
         for found in run_trials([Path(store) for store in stores], work / "trials", scope):
             yield found | {"number": stores[found["store"]]}
@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="with --only: leave the mutant there")
     options = parser.parse_args()
     numbers = iter([options.only]) if options.only is not None else itertools.islice(itertools.count(), options.most)
-    begun, counts = time.monotonic(), {"mutants": 0, "opened": 0, "verified": 0, "failed": 0}
+    started, counts = time.monotonic(), {"mutants": 0, "opened": 0, "verified": 0, "failed": 0}
     with tempfile.TemporaryDirectory(prefix="pixpack-fuzz-") as folder:
         work = Path(folder)
         scope = FULL if options.full else QUICK
@@ -76,7 +76,7 @@ def main() -> int:
                 print(f"mutant {found['number']} of seed {options.seed}:", *found["failures"], sep="\n    ", flush=True)
             if options.keep is not None:
                 shutil.copytree(found["store"], options.keep, symlinks=True)
-    print(json.dumps({"seed": options.seed, "seconds": round(time.monotonic() - begun), **counts}))
+    print(json.dumps({"seed": options.seed, "seconds": round(time.monotonic() - started), **counts}))
     return 1 if counts["failed"] else 0
 
 

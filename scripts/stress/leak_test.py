@@ -58,7 +58,7 @@ def repeated(
     what: str, count: int, residency: str, data: MemmapDataset, action: Callable[[MemmapLoader], None]
 ) -> dict[str, Any]:
     """Do it `count` times with one loader; returns what was there before, on the way and at the end."""
-    before, begun = resources(), time.perf_counter()
+    before, started = resources(), time.perf_counter()
     loader = MemmapLoader(data, BATCH, shuffle="full", prefetch=PREFETCH, residency=residency)
     counted = Counted()
     pool = loader.gathering.buffers(BATCH * data.manifest.row_bytes)
@@ -70,7 +70,7 @@ def repeated(
             memory.append(resources()["memory_mb"])
     late = resources()
     early, end = max(memory[: len(memory) // 2]), max(memory[len(memory) // 2 :])
-    run: dict[str, Any] = {"what": what, "count": count, "residency": residency, "seconds": time.perf_counter() - begun}
+    run: dict[str, Any] = {"what": what, "count": count, "residency": residency, "seconds": time.perf_counter() - started}
     run |= {"before": before, "at_the_end": late, "memory_mb": memory}
     run |= {"buffers_allocated": pool.allocated, "buffers_there": counted.there()}
     run["holds"] = (

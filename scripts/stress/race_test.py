@@ -81,10 +81,10 @@ def _race(kind: str, images: Path, out: Path, expected: dict[str, str], apart: f
     for process in packs:
         _open_gate(process)
         time.sleep(apart)
-    begun = time.monotonic() - apart
+    started = time.monotonic() - apart
     while all(process.poll() is None for process in packs):
         time.sleep(0.002)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     loser, winner = sorted(packs, key=lambda process: process.poll() is None)
     error, winner_error = loser.communicate()[1], winner.communicate(timeout=120)[1]
     if loser.returncode == 0:

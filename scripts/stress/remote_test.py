@@ -173,7 +173,7 @@ def _rank(trial: _Trial, rank: int) -> None:
                             file=sys.stderr,
                         )
                         os._exit(_DIFFERS)
-                    print(json.dumps([_begun(loader, batch), batch.rows.tolist()]), file=lines, flush=True)
+                    print(json.dumps([_started(loader, batch), batch.rows.tolist()]), file=lines, flush=True)
                     beside = state.with_suffix(".new")
                     beside.write_text(json.dumps(loader.state_dict()))
                     os.replace(beside, state)
@@ -200,7 +200,7 @@ def _opened(url: str, cache: Path, size: int | None) -> MemmapDataset:
             return MemmapDataset(url, cache=cache, cache_size=size)
 
 
-def _begun(loader: MemmapLoader, batch: Any) -> list[int]:
+def _started(loader: MemmapLoader, batch: Any) -> list[int]:
     return [int(batch.epoch), int(batch.position)]
 
 

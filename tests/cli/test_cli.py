@@ -245,7 +245,7 @@ while True: pass
 """
 
 
-@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.usefixtures("delivered_signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("module", ["click", "multiprocessing"])
 def test_a_signal_while_modules_are_imported_ends_the_command_without_a_traceback(
@@ -263,7 +263,7 @@ def test_a_signal_while_modules_are_imported_ends_the_command_without_a_tracebac
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.usefixtures("delivered_signals")
 def test_a_signal_that_its_parent_ignores_does_not_end_the_command(images: Path, tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\nfrom packer.cli.app import run\nimport packer.packing.build as p\n"

@@ -170,7 +170,7 @@ def test_a_block_is_pulled_in_pieces(root: Path, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("command", ["pull", "verify"])
-@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.usefixtures("delivered_signals")
 def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(command: str, root: Path, tmp_path: Path) -> None:
     with serving(root) as server:
         server.trouble = only_with(f"class/{PIXELS}", "silent")

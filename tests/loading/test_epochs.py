@@ -43,10 +43,10 @@ def test_an_epoch_of_given_rows_resumes_and_is_shared_by_ranks(train: MemmapData
         loader.set_epoch(2)
     steps = zip(*map(iter, loaders), strict=True)
     assert [row for step in steps for row in rows_of(step)] == epochs[2]
-    with MemmapLoader(train, 8, **options) as begun, MemmapLoader(train, 8, **options) as resumed:
-        begun.set_epoch(1)
-        taken = rows_of(itertools.islice(begun, 2))
-        resumed.load_state_dict(begun.state_dict())
+    with MemmapLoader(train, 8, **options) as started, MemmapLoader(train, 8, **options) as resumed:
+        started.set_epoch(1)
+        taken = rows_of(itertools.islice(started, 2))
+        resumed.load_state_dict(started.state_dict())
         assert taken + rows_of(resumed) == epochs[1]
         assert rows_of(resumed) == epochs[2]
 

@@ -652,11 +652,11 @@ def test_as_tuple_holds_also_for_what_a_transform_returns(large: MemmapDataset) 
 def test_small_batches_are_handed_over_together_but_not_what_a_transform_works_on(
     large_store: Path, batch_size: int, transform: Any, groups: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[int] = []
+    started: list[int] = []
     begin = Gathering.begin
 
     def counted(self: Gathering, batches: list[Any], ahead: Any) -> Any:
-        begun.append(len(batches))
+        started.append(len(batches))
         return begin(self, batches, ahead)
 
     monkeypatch.setattr(Gathering, "begin", counted)
@@ -668,7 +668,7 @@ def test_small_batches_are_handed_over_together_but_not_what_a_transform_works_o
         as_tuple=False,
     ) as loader:
         assert rows_of(loader) == rows
-    assert begun == groups
+    assert started == groups
 
 
 def test_a_group_has_64_batches_at_most(train: MemmapDataset) -> None:
@@ -889,7 +889,7 @@ while True:
 """
 
 
-@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.usefixtures("delivered_signals")
 def test_ctrl_c_ends_an_epoch(large: MemmapDataset, tmp_path: Path) -> None:
     ways = ["cache 2 busy", "disk 1 waiting", "disk 0 waiting"]
     command = [sys.executable, "-c", _EPOCHS, str(large.path), *ways]

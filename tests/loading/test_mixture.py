@@ -87,10 +87,10 @@ def test_the_order_is_the_same_for_any_world_size_and_resumes_at_any_step(
     for epoch in range(2):
         steps = zip(*(iter(loader) for loader in loaders), strict=True)
         assert [row for step in steps for batch in step for row in batch.rows.tolist()] == expected[epoch]
-    with loader_of(joined, 6, epoch_rows=54) as begun, loader_of(joined, 3, epoch_rows=54) as resumed:
-        list(begun)
-        taken = list(itertools.islice(begun, 4))
-        resumed.load_state_dict(begun.state_dict())
+    with loader_of(joined, 6, epoch_rows=54) as started, loader_of(joined, 3, epoch_rows=54) as resumed:
+        list(started)
+        taken = list(itertools.islice(started, 4))
+        resumed.load_state_dict(started.state_dict())
         assert rows_of(iter(taken)) + rows_of(iter(resumed)) == expected[1]  # type: ignore[arg-type]
 
 

@@ -14,7 +14,7 @@ from reader.loading import prefetch
 from reader.loading.prefetch import Begun, overlapped, without_thread
 
 
-def begun(log: list[str], count: int, fails_at: int | None = None, *, is_complete: bool = False) -> Iterator[Begun]:
+def started(log: list[str], count: int, fails_at: int | None = None, *, is_complete: bool = False) -> Iterator[Begun]:
     for i in range(count):
         if i == fails_at:
             raise KeyError(i)
@@ -29,25 +29,25 @@ def finished(log: list[str], i: int) -> Iterator[int]:
 
 def test_the_next_is_begun_before_one_is_waited_for() -> None:
     log: list[str] = []
-    assert list(overlapped(begun(log, 3), lambda wait: True)) == [0, 1, 2]
+    assert list(overlapped(started(log, 3), lambda wait: True)) == [0, 1, 2]
     assert log == ["begin 0", "begin 1", "finish 0", "begin 2", "finish 1", "finish 2"]
 
 
 def test_what_is_complete_comes_before_the_next_is_begun() -> None:
     log: list[str] = []
-    assert list(overlapped(begun(log, 3, is_complete=True), lambda wait: True)) == [0, 1, 2]
+    assert list(overlapped(started(log, 3, is_complete=True), lambda wait: True)) == [0, 1, 2]
     assert log == ["begin 0", "finish 0", "begin 1", "finish 1", "begin 2", "finish 2"]
 
 
 def test_without_room_none_is_begun_ahead() -> None:
     log: list[str] = []
-    assert list(overlapped(begun(log, 3), without_thread)) == [0, 1, 2]
+    assert list(overlapped(started(log, 3), without_thread)) == [0, 1, 2]
     assert log == ["begin 0", "finish 0", "begin 1", "finish 1", "begin 2", "finish 2"]
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 2])
 def test_what_was_begun_before_an_error_comes_before_it(fails_at: int) -> None:
-    groups = overlapped(begun([], 3, fails_at), lambda wait: True)
+    groups = overlapped(started([], 3, fails_at), lambda wait: True)
     assert [next(groups) for _ in range(fails_at)] == list(range(fails_at))
     with pytest.raises(KeyError):
         next(groups)

@@ -78,8 +78,8 @@ def test_train_val_and_a_subset_share_one_copy_of_what_they_read(data: MemmapDat
     copy = held(first)
     alone = copy.slots.filled
     assert alone < copy.slots.count
-    begun = iter(first)
-    next(begun)
+    started = iter(first)
+    next(started)
     loaders_of_all = [
         first,
         *(MemmapLoader(part, 7, shuffle="full", **residency_options, as_tuple=False) for part in (val, some, data, train)),
@@ -87,7 +87,7 @@ def test_train_val_and_a_subset_share_one_copy_of_what_they_read(data: MemmapDat
     assert {id(held(loader)) for loader in loaders_of_all} == {id(copy)}
     # each row, or page, is there once
     assert copy.slots.filled == copy.slots.count
-    assert sum(1 for _ in begun) == len(first) - 1
+    assert sum(1 for _ in started) == len(first) - 1
     for loader in loaders_of_all:
         check(loader)
 

@@ -82,12 +82,12 @@ def test_a_state_of_any_step_resumes_with_any_number_of_ranks(
         assert all(state == states[0] for state in states)
         position = states[0]["position"]
         assert position == (min(7 * before * taken, 90) if taken < len(running[0]) else 0)
-        going_on = ranks(after)
-        for loader in going_on:
+        resumed_loaders = ranks(after)
+        for loader in resumed_loaders:
             loader.load_state_dict(states[0])
         if not position:
             continue  # the epoch was over
-        steps = [[batch.rows.tolist() for batch in step] for step in zip(*going_on, strict=True)]
+        steps = [[batch.rows.tolist() for batch in step] for step in zip(*resumed_loaders, strict=True)]
         rest = [row for step in steps for rows in step for row in rows]
         if order == "drop_last":
             left = (90 - position) // (7 * after) * 7 * after

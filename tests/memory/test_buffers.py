@@ -137,10 +137,10 @@ def test_an_interrupt_while_memory_is_allocated_speaks_of_nothing_else(monkeypat
 
 
 def test_pieces_that_are_not_begun_are_skipped_where_one_fails_or_nobody_wants_them() -> None:
-    begun, go = SimpleQueue[str](), SimpleQueue[None]()
+    started, go = SimpleQueue[str](), SimpleQueue[None]()
 
     def piece(name: str) -> None:
-        begun.put(name)
+        started.put(name)
         go.get()
         if name == "fails":
             raise ValueError("a piece failed")
@@ -149,13 +149,13 @@ def test_pieces_that_are_not_begun_are_skipped_where_one_fails_or_nobody_wants_t
     go.put(None)
     with pytest.raises(ValueError, match="a piece failed"):
         pieces.wait()
-    assert (begun.get(), begun.empty()) == ("fails", True)
+    assert (started.get(), started.empty()) == ("fails", True)
     pieces = copying.on_threads("test", 1, piece, [("begun",), ("skipped",)])
-    assert begun.get() == "begun"
+    assert started.get() == "begun"
     pieces.is_cancelled = True
     go.put(None)
     pieces.cancel()
-    assert begun.empty()
+    assert started.empty()
     assert pieces.are_done
 
 

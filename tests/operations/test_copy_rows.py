@@ -694,7 +694,7 @@ def test_a_killed_copy_is_no_store_and_is_done_again(replaced: bool, shared_stor
     assert os.listdir(tmp_path) == ["out"]
 
 
-@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.usefixtures("delivered_signals")
 def test_ctrl_c_ends_the_command_with_130(shared_store: Path, tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\nfrom packer.cli.app import run\nfrom packer.operations import store_copy\n"

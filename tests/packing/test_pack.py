@@ -411,7 +411,7 @@ def slow_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return images
 
 
-@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.usefixtures("delivered_signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_signal_ends_the_command_at_once_and_leaves_no_process(
     tmp_path: Path, slow_images: Path, number: int, code: int

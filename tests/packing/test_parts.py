@@ -444,9 +444,9 @@ def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path, monkeypatch: pyte
     pack(images, tmp_path / "reference", size=64, workers=1)
     draw, out, unfinished = random.Random(0), tmp_path / "out", 0
     options = ["--size", "64", "--workers", "1", "--resume", "--part"]
-    begun = time.monotonic()
+    started = time.monotonic()
     subprocess.run([*PACK, str(images), str(tmp_path / "timed"), *options, "1/3"], check=True, stdout=subprocess.DEVNULL)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     for number in (3, 1, 2):
         command = [*PACK, str(images), str(out), *options, f"{number}/3"]
         for _ in range(2):

@@ -107,11 +107,11 @@ def test_a_delay_shows_in_its_stage(
         monkeypatch.setattr(decode, "native", Native)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     slowed(owner, name, monkeypatch)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     report = pack(images, tmp_path / "out", size=32, workers=1)
     assert report.profile[who][stage] >= 0.02 * times
     # and in no other: stages follow one another
-    assert sum(report.profile[who].values()) <= time.perf_counter() - begun
+    assert sum(report.profile[who].values()) <= time.perf_counter() - started
 
 
 def test_the_profiles_of_splits_add_up(tmp_path: Path) -> None:

@@ -246,10 +246,10 @@ def test_a_hostile_number_of_scans_or_intervals_takes_no_long_time() -> None:
     many = data[:at] + data[at:-2] * 2000 + b"\xff\xd9"
     scan = encoded(photo(16, 16, 1), progressive=True)
     last = scan[scan.rindex(b"\xff\xda") : -2]
-    begun = time.process_time()
+    started = time.process_time()
     for hostile in (many, scan[:-20] + last * 3000 + b"\xff\xd9"):
         try:
             decoded(hostile)
         except DecodeError as e:
             assert str(e)  # noqa: PT017
-    assert time.process_time() - begun < 5
+    assert time.process_time() - started < 5

@@ -31,14 +31,14 @@ class _Link:
 
     def carry(self, count: int) -> float:
         """Bring so many ranges, as many at a time as is said; returns the share of the link that they used."""
-        begun, done, asked = self.now, 0, 0
+        started, done, asked = self.now, 0, 0
         while done < count:
             while asked < count and self.depth.in_progress < self.depth.requests(MOST):
                 request = self.depth.add(SIZE)
                 self._sent.append(_Sent(request, request.begins + self.latency))
                 asked += 1
             done += self._step()
-        return count * SIZE / (self.now - begun) / self.rate
+        return count * SIZE / (self.now - started) / self.rate
 
     def _step(self) -> int:
         """Let time pass until something begins or ends; returns how many requests have ended."""

@@ -59,9 +59,9 @@ def test_a_filled_cache_is_opened_long_before_requests_are_given_up(
         root = Path(pull(server.url, cache=tmp_path / "cache").out)
     monkeypatch.setattr(objects, "BUDGET_SECONDS", 60.0)
     monkeypatch.setattr(opening, "_KNOWN_SECONDS", 0.3)
-    begun = time.monotonic()
+    started = time.monotonic()
     assert opening.prepared(server.url, tmp_path / "cache", None)[0] == root
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - started < 30
 
 
 def test_only_what_is_missing_is_fetched(range_server: RangeServer, many_blocks: Path, tmp_path: Path) -> None:

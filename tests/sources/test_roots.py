@@ -52,11 +52,11 @@ def once_at(done: int, act: Callable[[], object]) -> Callable[[Progress], None]:
     """Make a progress callback that acts once, when so many inputs are packed."""
     acts = iter([act])
 
-    def tell(progress: Progress) -> None:
+    def report(progress: Progress) -> None:
         if progress.stage == "pack" and progress.done >= done and (found := next(acts, None)):
             found()
 
-    return tell
+    return report
 
 
 def mount(folder: Path) -> None:
@@ -565,7 +565,7 @@ def test_progress_says_which_image_is_waited_for_until_it_is_read(
             raise OSError(errno.EIO, os.strerror(errno.EIO), name)
         return original(name, *rest, **named)
 
-    def tell(progress: Progress) -> None:
+    def report(progress: Progress) -> None:
         if progress.stage == "pack":
             seen.append(progress.waits_for)
         if progress.waits_for:
@@ -574,7 +574,7 @@ def test_progress_says_which_image_is_waited_for_until_it_is_read(
     monkeypatch.setattr(sources.os, "open", opened)
     read_one_by_one(monkeypatch)
     monkeypatch.setattr(roots, "PAUSES", (0.1,) * 1000)
-    run(images, tmp_path / "out", workers=1, progress=tell, **options)
+    run(images, tmp_path / "out", workers=1, progress=report, **options)
     assert {*seen} == {"", str(path)}
     assert seen[-1] == ""
 

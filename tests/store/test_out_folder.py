@@ -191,12 +191,12 @@ def test_a_store_takes_no_pack_into_its_folder(images: Path, tmp_path: Path) -> 
         with pytest.raises(OptionsError, match=rf"OUT {path} is in the store {out}\. Choose a folder outside it"):
             pack(images, path, size=16)
     assert store_bytes(out) == before
-    begun = tmp_path / "begun"
-    interrupted(pack, images, begun, size=32, workers=1, inputs=4)
-    with pytest.raises(OptionsError, match=f"is in the store {begun}"):
-        pack(images, begun / "sub", size=16)
-    pack(images, begun, size=32, resume=True)
-    assert store_bytes(begun) == before
+    started = tmp_path / "begun"
+    interrupted(pack, images, started, size=32, workers=1, inputs=4)
+    with pytest.raises(OptionsError, match=f"is in the store {started}"):
+        pack(images, started / "sub", size=16)
+    pack(images, started, size=32, resume=True)
+    assert store_bytes(started) == before
 
 
 def test_the_first_message_on_a_store_with_generations_advises_no_overwrite_that_is_refused(

@@ -82,11 +82,11 @@ def test_one_that_draws_from_pythons_random_runs_on_one_thread() -> None:
 def test_a_loop_that_draws_meanwhile_keeps_its_numbers(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop draws while the loader's thread is in the second batch."""
     monkeypatch.setattr(schedule, "SMALL_GROUP_BYTES", 1)
-    begun, drawn, calls = threading.Event(), threading.Event(), itertools.count()
+    started, drawn, calls = threading.Event(), threading.Event(), itertools.count()
 
     def waiting(image: torch.Tensor) -> torch.Tensor:
         if next(calls) >= 8:
-            begun.set()
+            started.set()
             assert drawn.wait(60)
         return image
 
@@ -97,7 +97,7 @@ def test_a_loop_that_draws_meanwhile_keeps_its_numbers(shared_store: Path, monke
     with MemmapLoader(MemmapDataset(shared_store), 8, transform=transform) as loader:
         steps = iter(loader)
         next(steps)
-        assert begun.wait(60)
+        assert started.wait(60)
         found = [random.random()]
         drawn.set()
         for _ in steps:

@@ -148,7 +148,7 @@ def test_what_pillow_logs_is_not_written_to_stderr(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.usefixtures("delivered_signals")
 def test_a_signal_to_all_while_headers_are_read_is_heard_by_the_command_alone(images: Path, tmp_path: Path) -> None:
     script = (
         "import os, sys\nfrom packer.cli.app import run\nfrom packer.pixels.decode import Decoder\n"
@@ -170,7 +170,7 @@ def test_a_signal_to_all_while_headers_are_read_is_heard_by_the_command_alone(im
     assert errors.strip() == f"pack: interrupted. To continue: pack {images} {tmp_path / 'out'} --resume"
 
 
-@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.usefixtures("delivered_signals")
 def test_a_signal_while_those_that_read_headers_end_leaves_none(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -331,11 +331,11 @@ def test_slow_inputs_are_begun_one_by_one(mixed: Path, monkeypatch: pytest.Monke
         assert worker._photographs is not None
         passed = iter(range(1000))
         monkeypatch.setattr(photographs.time, "perf_counter", lambda passed=passed, s=seconds: next(passed) * s)
-        worker._photographs.make(Task(0, 0, ["00.jpg"], [0]), 0, 1, _begun(worker))
+        worker._photographs.make(Task(0, 0, ["00.jpg"], [0]), 0, 1, _started(worker))
         assert worker._photographs._at_once == count
 
 
-def _begun(worker: BlockWorker) -> Result:
+def _started(worker: BlockWorker) -> Result:
     worker._rows.begin(1)
     return Result(0, 0)
 

@@ -434,10 +434,10 @@ def test_a_block_is_reported_as_written_once_it_is_on_disk_and_its_worker_resume
 ) -> None:
     """On a shared file system rows are in their machine's memory until it has synced them."""
     (tmp_path / "pixels").touch()
-    may_end, begun, synced = threading.Event(), threading.Event(), []
+    may_end, started, synced = threading.Event(), threading.Event(), []
 
     def sync(descriptor: int) -> None:
-        begun.set()
+        started.set()
         assert may_end.wait(60)
         synced.append(os.fstat(descriptor).st_ino)
 
@@ -445,7 +445,7 @@ def test_a_block_is_reported_as_written_once_it_is_on_disk_and_its_worker_resume
     connection = _Messages()
     end = nodes._SyncingEnd(connection, [str(tmp_path / "pixels")])  # type: ignore[arg-type]
     end.send(("written", 0, {}))
-    assert begun.wait(60)
+    assert started.wait(60)
     for message in (("mark", 7, 1, 0, 0), ("written", 1, {}), ("written", 2, {})):
         end.send(message)
     assert connection.sent.get(timeout=60) == ("mark", 7, 1, 0, 0)

@@ -59,10 +59,10 @@ class Calls:
 
     def turn(self) -> float:
         """Return the seconds of a call."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(self.count):
             self.call()
-        return (time.perf_counter() - begun) / self.count
+        return (time.perf_counter() - started) / self.count
 
 
 def seconds_in_turns(ways: dict[str, Calls], rounds: int) -> dict[str, list[float]]:

@@ -41,9 +41,9 @@ def main() -> None:
     print(json.dumps({"kinds": list(turns), "about": about}), flush=True)
     for line in sys.stdin:
         kind, _, path = line.strip().partition(" ")
-        begun = time.perf_counter()
+        started = time.perf_counter()
         pixels = turns[kind]()
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         if path:
             np.save(path, np.asarray(pixels))
         print(seconds, flush=True)

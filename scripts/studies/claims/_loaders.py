@@ -35,7 +35,7 @@ class Recorder:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
             self._first = self._now()
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
 
     @contextmanager
     def on_host(self, lane: str, stage: str) -> Iterator[None]:
@@ -59,7 +59,7 @@ class Recorder:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         for lane, stage, *events in self._events:
-            start, stop = (self._begun + self._first.elapsed_time(event) / 1e3 for event in events)
+            start, stop = (self._started + self._first.elapsed_time(event) / 1e3 for event in events)
             self.spans.append((lane, stage, start, stop))
         return sorted(self.spans, key=lambda span: span[2])
 

@@ -90,13 +90,13 @@ def one_epoch(way: Callable[[int], Iterator[np.ndarray]], count: int) -> tuple[f
     for piece in way(10_000):
         del piece
     before = reset_peak()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     pieces = way(count)
     piece = next(pieces)
-    first = time.perf_counter() - begun
+    first = time.perf_counter() - started
     for piece in pieces:
         del piece
-    total = time.perf_counter() - begun
+    total = time.perf_counter() - started
     return first, total, (status("VmHWM") - before) / 1024
 
 

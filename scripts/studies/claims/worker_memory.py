@@ -63,10 +63,10 @@ def per_process(maker: Callable[[], Dataset], start: str, workers: int) -> dict[
     """Read an epoch; return MiB of a worker, on average, or of this process where there are none, and seconds to start."""
     context = {"multiprocessing_context": start, "persistent_workers": True} if workers else {}
     loader = DataLoader(maker(), BATCH, shuffle=True, num_workers=workers, **context)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     iterator = iter(loader)
     next(iterator)
-    first = time.perf_counter() - begun
+    first = time.perf_counter() - started
     for batch in iterator:
         del batch
     found = mean_memory([worker.pid for worker in iterator._workers] if workers else [os.getpid()])

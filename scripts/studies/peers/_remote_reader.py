@@ -33,14 +33,14 @@ def main() -> None:
 
 def _epoch(job: Job, begin: Any) -> dict[str, float]:
     raw, images, first, checking = job.rows(), 0, 0.0, 0.0
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for step, (pixels, rows) in enumerate(begin()):
         now = time.perf_counter()
-        first, images = first or now - begun, images + len(rows)
+        first, images = first or now - started, images + len(rows)
         if step % job.checked_every == 0 and not np.array_equal(np.asarray(pixels), raw[np.asarray(rows).reshape(-1)]):
             raise ValueError(f"the pixels of batch {step} are not those of the store.")
         checking += time.perf_counter() - now
-    return {"images": images, "seconds": time.perf_counter() - begun - checking, "first_batch": first}
+    return {"images": images, "seconds": time.perf_counter() - started - checking, "first_batch": first}
 
 
 if __name__ == "__main__":

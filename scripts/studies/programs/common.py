@@ -50,12 +50,12 @@ class Log:
     def begin(self) -> None:
         """Begin an epoch."""
         self._losses: list[float] = []
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
         self._seconds: float | None = None
 
     def pause(self) -> None:
         """Count no more seconds to this epoch: its evaluation begins."""
-        self._seconds = time.perf_counter() - self._begun
+        self._seconds = time.perf_counter() - self._started
 
     def step(self, loss: torch.Tensor) -> None:
         """Count a training step."""
@@ -63,7 +63,7 @@ class Log:
 
     def end(self, val_loss: Any = None) -> None:
         """End an epoch's training, and print its line once val_loss(), where there is one, has measured."""
-        seconds = self._seconds or time.perf_counter() - self._begun
+        seconds = self._seconds or time.perf_counter() - self._started
         line = {"epoch": self._epoch, "loss": sum(self._losses) / len(self._losses), "seconds": seconds}
         line["val_loss"] = line["loss"] if val_loss is None else val_loss()
         print(json.dumps(line), flush=True)
