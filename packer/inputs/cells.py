@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 from reader.format.fields import Json
 
@@ -22,7 +21,7 @@ _SPECIAL = ("nan", "inf", "-inf")
 _NOT_AVAILABLE = ("na", "n/a", "#n/a", "<na>", "none", "null")
 
 
-def without_missing(cells: Sequence[Any], words: Collection[str] = (), names: Collection[str] = ()) -> list[Any]:
+def without_missing(cells: Sequence[Json], words: Collection[str] = (), names: Collection[str] = ()) -> list[Json]:
     """Return the cells of a column with None for each that is missing, and for each missing piece of a list.
 
     Missing is what is empty or NaN, and what is one of words; in a column of numbers also NA, None and their like.
@@ -112,14 +111,14 @@ def _may_be_unavailable(cell: object) -> bool:
     return isinstance(cell, list)
 
 
-def _pieces(cell: object) -> list[Any]:
+def _pieces(cell: Json) -> list[Json]:
     """Return the pieces of a cell that is a list, or text with ; between them; the cell itself where it is one value."""
     if isinstance(cell, str) and ";" in cell:
         return [piece for piece in cell.split(";") if piece.strip()]
     return cell if isinstance(cell, list) else [cell]
 
 
-def _replaced(cell: object, is_missing: Callable[[Any], bool]) -> object:
+def _replaced(cell: Json, is_missing: Callable[[Json], bool]) -> Json:
     """Return a cell with None where it is missing, or where pieces of it are; as it is where nothing is."""
     if not isinstance(cell, list) and not (isinstance(cell, str) and ";" in cell):
         return None if is_missing(cell) else cell

@@ -9,12 +9,12 @@ import json
 import unicodedata
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.splits import stores_of
 from packer.text import counted, some
 from reader.format.errors import StoreError
+from reader.format.fields import Json
 from reader.format.manifest import FurtherTarget, read_manifest
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -170,7 +170,7 @@ def read_data_yaml(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _in_order(names: dict[str, Any], path: Path) -> list[Any]:
+def _in_order(names: dict[str, Json], path: Path) -> list[Json]:
     """Put number -> name in the order of the numbers, which must be 0, 1, 2, ..."""
     numbers = [str(number) for number in range(len(names))]
     if odd := sorted(set(names) - set(numbers)):

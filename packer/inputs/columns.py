@@ -8,12 +8,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.cells import DECIMAL_COMMA, INTEGER, NUMBER, is_not_available, is_unicode, without_missing
 from packer.inputs.class_lists import MOST_CLASSES, numbered_classes, one_spelling, spelling_note
 from packer.text import counted
+from reader.format.fields import Json
 
 # So many names, nearly as many as labels, are no classes: captions, file names.
 _MANY_NAMES, _MOST_DISTINCT = 1_000, 0.9
@@ -24,14 +24,14 @@ class Table:
     """What is known of each input beside its path: column name -> a cell an input. where(i) names input i in an error."""
 
     name: str
-    columns: dict[str, list[Any]]
+    columns: dict[str, list[Json]]
     where: Callable[[int], str]
 
     @classmethod
     def of(
         cls,
         name: str,
-        columns: dict[str, list[Any]],
+        columns: dict[str, list[Json]],
         where: Callable[[int], str],
         missing: Collection[str],
         classes: tuple[str, ...] | None,
@@ -111,7 +111,7 @@ def _name_note(name: str, rows: list[list[str]], distinct: Collection[str]) -> l
     ]
 
 
-def missing_note(table: Table, name: str, cells: list[Any]) -> list[str]:
+def missing_note(table: Table, name: str, cells: list[Json]) -> list[str]:
     """Report how many labels are missing, and the first of them."""
     missing = [i for i, cell in enumerate(cells) if cell is None or (isinstance(cell, list) and set(cell) == {None})]
     if not missing:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.cells import INTEGER, is_nested, is_number, parsed, texts
 from packer.inputs.class_lists import one_spelling, spelling_note
 from packer.inputs.columns import Table, class_indices, integer_note, missing_note, unknown_class
 from packer.inputs.samples import Column
+from reader.format.fields import Json
 from reader.format.manifest import EXTRA_NAME, FurtherTarget
 
 # the first of these that there is holds the target, unless --target-column names another
@@ -145,7 +145,7 @@ def as_multi_hot(targets: Column, count: int) -> Column:
     return Column.of("uint8", ([int(k == target) for k in range(count)] for target in targets.tolist()), count)
 
 
-def regression(table: Table, name: str, rows: list[list[Any]]) -> Labels:
+def regression(table: Table, name: str, rows: list[list[Json]]) -> Labels:
     """Make a vector of each input's numbers; raises ScanError where one is none, or they are not as many on each line."""
     count = len(rows[0]) if rows else 1
     for index, row in enumerate(rows):
@@ -165,7 +165,7 @@ def regression(table: Table, name: str, rows: list[list[Any]]) -> Labels:
     return Labels(Column.of("float32", rows, count), "regression")
 
 
-def _add_extra(labels: Labels, table: Table, name: str, cells: list[Any]) -> None:
+def _add_extra(labels: Labels, table: Table, name: str, cells: list[Json]) -> None:
     """Keep a column that holds numbers, or lists of as many numbers; of any other say why it is left out."""
     values = [parsed(cell) for cell in cells]
     numbers, shape, reason = values, None, unfit(name, labels.extras)
@@ -194,7 +194,7 @@ def unfit(name: str, others: Collection[str]) -> str | None:
     return "its name differs from another's in case alone" if name.lower() in map(str.lower, others) else None
 
 
-def _no_numbers(table: Table, values: list[Any], count: int) -> str | None:
+def _no_numbers(table: Table, values: list[Json], count: int) -> str | None:
     """Say which of the values of a column is no number, None where all are; an empty cell is NaN among numbers."""
     odd = next((i for i, value in enumerate(values) if value is not None and not is_number(value, bool)), None)
     if odd is not None:
@@ -202,7 +202,7 @@ def _no_numbers(table: Table, values: list[Any], count: int) -> str | None:
     return "it is empty" if all(value is None for value in values) else None
 
 
-def _dtype(values: list[Any]) -> str:
+def _dtype(values: list[Json]) -> str:
     """Return the dtype that holds all values exactly; integers beside an empty cell become float64, as elsewhere."""
     kinds = {type(value) for value in values}
     if kinds == {bool}:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import is_junk_file, junk_above
 from packer.options import InputOptions
+from reader.format.fields import Json
 
 _NAMED = 3
 
@@ -27,7 +27,7 @@ class Listing:
     unit: str = "line"
     paths: list[str] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
-    columns: dict[str, list[Any]] = field(default_factory=dict)
+    columns: dict[str, list[Json]] = field(default_factory=dict)
 
     def where(self, index: int) -> str:
         """Name the line of an input."""

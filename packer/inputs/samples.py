@@ -49,7 +49,7 @@ class Column:
             return self.values[index]
         return self.values[index * self.count : (index + 1) * self.count].tolist()
 
-    def tolist(self, start: int = 0, stop: int | None = None) -> list[Any]:
+    def tolist(self, start: int = 0, stop: int | None = None) -> list[Json]:
         """Return the numbers of inputs [start, stop); a list for each input where count is given."""
         if self.count is None:
             return self.values[start:stop].tolist()

@@ -15,6 +15,7 @@ from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.cells import is_unicode
+from reader.format.fields import Json
 
 # The first of these that there is, in any case, holds the paths, unless --path-column names another. file_name is that of
 # Hugging Face's metadata.csv, the others are those of Kaggle's and torchvision's users.
@@ -33,7 +34,7 @@ def path_column(names: Collection[str], asked: str | None) -> str | None:
     return next((usual[name] for name in PATH_COLUMNS if name in usual), None)
 
 
-def read_records(path: Path, asked: str | None, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_records(path: Path, asked: str | None, notes: list[str]) -> Iterator[tuple[int, dict[str, Json]]]:
     """Yield the number of each line, or of each row of a .parquet, and its cells by column.
 
     Args:
@@ -56,7 +57,7 @@ def read_records(path: Path, asked: str | None, notes: list[str]) -> Iterator[tu
         raise ScanError(f"{path} is not the UTF-16 that its first bytes say: {e}. Save it as UTF-8.") from None
 
 
-def _csv_records(path: Path, usual: str, asked: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _csv_records(path: Path, usual: str, asked: str | None) -> Iterator[tuple[int, dict[str, Json]]]:
     """Yield each line's first number and its cells by column."""
     with open(path, encoding=_encoding(path), errors="surrogateescape", newline="") as file:
         delimiter = _delimiter(file.readline(), usual, asked)
@@ -96,7 +97,7 @@ def _check_header(header: list[str], line: int, path: Path) -> None:
         raise ScanError(f"line {line} of {path}, the header, names the column {twice!r} twice.")
 
 
-def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
     line = 0
     with open(path, encoding=_encoding(path), errors="surrogateescape", newline="\n") as file:
         try:
@@ -119,7 +120,7 @@ def _encoding(path: Path) -> str:
         return "utf-16" if file.read(2) in UTF16_MARKS else "utf-8-sig"
 
 
-def _parquet_records(path: Path, asked: str | None, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet_records(path: Path, asked: str | None, notes: list[str]) -> Iterator[tuple[int, dict[str, Json]]]:
     """Yield the number of each row, from 1, and its cells; columns of bytes, times and the like are not read."""
     try:
         import pyarrow

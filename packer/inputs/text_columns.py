@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.cells import is_unicode
 from packer.inputs.labels import unfit
 from packer.text import counted
+from reader.format.fields import Json
 from reader.format.tensors import MOST_TEXT_BYTES
 
 # What a batch, or the dict of a row, has under these names already.
@@ -17,7 +17,7 @@ _TAKEN = ("targets", "boxes", "box_targets", "box_count", "masks", "pixels", "co
 
 def take_texts(
     name: str,
-    columns: dict[str, list[Any]],
+    columns: dict[str, list[Json]],
     where: Callable[[int], str],
     asked: str | None,
     notes: list[str],

@@ -34,7 +34,8 @@ def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None, *, 
         raise ScanError(f"{path} lists none of the {len(names)} images, {names[0]} among them, by its file_name.")
     crowds, strays = 0, []
     for number, annotation in enumerate(content["annotations"], start=1):
-        inputs = owners.get(_key(annotation, "image_id"))
+        key = _key(annotation, "image_id")
+        inputs = None if key is None else owners.get(key)
         if inputs is None:
             strays.append(f"annotation {number}")
         else:
@@ -90,9 +91,9 @@ def _key(record: object, name: str) -> int | str | None:
 
 def _categories(
     path: Path, categories: list[Any], imposed: tuple[str, ...] | None
-) -> tuple[dict[Any, int], tuple[str, ...]]:
+) -> tuple[dict[int | str, int], tuple[str, ...]]:
     """Return category id -> class index, and the classes: in the order of the ids, unless a list is imposed."""
-    names: dict[Any, str] = {}
+    names: dict[int | str, str] = {}
     for number, record in enumerate(categories, start=1):
         key = _key(record, "id")
         if key is None or not isinstance(record.get("name"), str):
@@ -111,9 +112,9 @@ def _categories(
     return {key: classes.index(names[key]) for key in ordered}, classes
 
 
-def _images(path: Path, images: list[Any], found: BoxLabels, finder: _InputIndex) -> dict[Any, list[int]]:
+def _images(path: Path, images: list[Any], found: BoxLabels, finder: _InputIndex) -> dict[int | str, list[int]]:
     """Return image id -> its inputs, and set their frames."""
-    owners: dict[Any, list[int]] = {}
+    owners: dict[int | str, list[int]] = {}
     missing = []
     for number, record in enumerate(images, start=1):
         key = _key(record, "id")
@@ -133,7 +134,7 @@ def _images(path: Path, images: list[Any], found: BoxLabels, finder: _InputIndex
     return owners
 
 
-def _set_frames(found: BoxLabels, inputs: list[int], size: tuple[Any, Any]) -> None:
+def _set_frames(found: BoxLabels, inputs: list[int], size: tuple[float, float]) -> None:
     for index in inputs:
         before = found.frames[index]
         if before.any() and tuple(before) != size:
@@ -144,12 +145,12 @@ def _set_frames(found: BoxLabels, inputs: list[int], size: tuple[Any, Any]) -> N
 
 
 def _add_annotation(
-    found: BoxLabels, inputs: list[int], annotation: dict[str, Any], where: str, index_of: dict[Any, int]
+    found: BoxLabels, inputs: list[int], annotation: dict[str, Any], where: str, index_of: dict[int | str, int]
 ) -> None:
     box, category, is_crowd = annotation.get("bbox"), _key(annotation, "category_id"), annotation.get("iscrowd") == 1
     if is_crowd and found.outlines is None:
         return
-    if category not in index_of:
+    if category is None or category not in index_of:
         found.refuse(inputs, f"{where} has the category_id {category!r}, which is no category there")
         return
     try:
