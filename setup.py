@@ -1,5 +1,6 @@
 """The compiled part of packer and reader: built where there are a C compiler and libjpeg's headers, left out elsewhere."""
 
+import glob
 import os
 import sys
 
@@ -10,6 +11,7 @@ _PARTS = (
     "blur",
     "crops",
     "huffman",
+    "huffman_probe",
     "jpeg_file",
     "jpeg_pixels",
     "jpeg_row",
@@ -32,7 +34,7 @@ setup(
         Extension(
             "pixpack_native._native",
             [f"pixpack_native/{name}.c" for name in ("native", *_PARTS)],
-            depends=[f"pixpack_native/{name}.h" for name in _PARTS],
+            depends=sorted(glob.glob("pixpack_native/*.h")),
             define_macros=[("PIXPACK_FAST_HUFFMAN", None)] if os.environ.get("PIXPACK_FAST_HUFFMAN") == "1" else [],
             libraries=["jpeg"] if sys.platform == "win32" else ["jpeg", "m"],
             # a libjpeg that is linked in, as in wheels, is for this alone: another one in the process must not take its place

@@ -4,7 +4,7 @@
  * that is none, a block of more than 64 coefficients, data that ends early, and bytes left over at the scan's end are errors here:
  * libjpeg accepts some of them, with a warning or without one by how far it has read ahead. */
 
-#include "huffman.h"
+#include "huffman_state.h"
 
 static int is_used;
 
@@ -19,24 +19,6 @@ static int is_used;
 #define ADVANCE_TO_END 128
 /* more than is left of any block */
 #define NO_CODE ((uint32_t)255 << 24)
-
-/* As huff_entropy_decoder in jdhuff.c begins: the same in 2.1.0 to 2.1.5.1, and in 3.0.0 to 3.2.0. */
-typedef struct {
-    void (*start_pass)(j_decompress_ptr);
-    boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW *);
-#if LIBJPEG_TURBO_VERSION_NUMBER >= 3000000
-    void (*decode_mcus)(void);
-    void (*process_restart)(void);
-#endif
-    boolean has_too_few_bits;
-    /* a struct of its own, which the compiler pads */
-    struct {
-        size_t bits;
-        int count;
-    } ahead;
-    int last_dc[MAX_COMPS_IN_SCAN];
-    unsigned int mcus_to_restart;
-} Private;
 
 /* 0 where there is none; else in bits 0 to 5 its bits with its value's, in 8 to 13 its own, in 16 to 21 63 less its value's, and in
  * 24 to 31 the coefficients to advance. */
@@ -186,7 +168,7 @@ static int ends_plainly(const Bits *from) {
 
 static inline __attribute__((always_inline)) boolean decode(j_decompress_ptr info, JBLOCKROW *blocks) {
     HuffmanScan *scan = info->client_data;
-    Private *state = (Private *)info->entropy;
+    HuffmanState *state = (HuffmanState *)info->entropy;
     scan->mcus_left--;
     if (info->unread_marker || state->has_too_few_bits || state->ahead.count > 63 ||
         (info->restart_interval && !state->mcus_to_restart))
@@ -227,7 +209,7 @@ __attribute__((target("bmi2"))) static boolean decode_bmi2(j_decompress_ptr info
 #endif
 
 /* Whether the state is that of a scan of baseline JPEG that has just begun, where it is expected. */
-static int is_known(j_decompress_ptr info, const Private *state) {
+static int is_known(j_decompress_ptr info, const HuffmanState *state) {
     int is_new = !state->has_too_few_bits && !state->ahead.bits && !state->ahead.count &&
                  state->mcus_to_restart == info->restart_interval;
     for (int n = 0; n < info->comps_in_scan; n++)
@@ -262,7 +244,7 @@ static int tables_init(HuffmanScan *scan, j_decompress_ptr info) {
 }
 
 HuffmanScan *huffman_begin(j_decompress_ptr info) {
-    Private *state = (Private *)info->entropy;
+    HuffmanState *state = (HuffmanState *)info->entropy;
     HuffmanScan *scan = is_used && is_known(info, state) ? malloc(sizeof(HuffmanScan)) : NULL;
     if (!scan || !tables_init(scan, info)) {
         free(scan);
@@ -285,6 +267,13 @@ HuffmanScan *huffman_begin(j_decompress_ptr info) {
 #endif
 
 int huffman_use(int is_wanted) {
-    is_used = is_wanted && HAS_FAST_HUFFMAN;
+#if HAS_FAST_HUFFMAN
+    static int is_probed, is_known_here;
+    is_used = 1;
+    if (!is_probed)
+        is_known_here = huffman_probe(huffman_begin);
+    is_probed = 1;
+    is_used = is_wanted && is_known_here;
+#endif
     return is_used;
 }

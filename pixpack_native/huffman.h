@@ -24,7 +24,8 @@
 /* of one scan; what huffman.c keeps in it */
 typedef struct HuffmanScan HuffmanScan;
 
-/* Whether scans that begin from now on are decoded here; returns whether they are. */
+/* Whether scans that begin from now on are decoded here; returns whether they are. The first call decodes a small JPEG to find out
+ * whether the libjpeg that is loaded keeps its state where it is expected: where it does not, all scans are left to it. */
 int huffman_use(int is_wanted);
 
 /* Takes over the decoding of the scan that jpeg_start_decompress has begun; NULL where the scan is left to libjpeg. From then on

@@ -199,7 +199,7 @@ static PyObject *crc32(PyObject *module, PyObject *args) {
 
 PyDoc_STRVAR(use_huffman_doc,
     "use_huffman(is_wanted) -> bool\n\nDecode Huffman codes here from now on, or leave them to libjpeg; return which.\n"
-    "False where this was built without it.");
+    "False where this was built without it, and where the libjpeg that is loaded keeps its state elsewhere than expected.");
 
 static PyObject *use_huffman(PyObject *module, PyObject *is_wanted) {
     int is_true = PyObject_IsTrue(is_wanted);
@@ -241,6 +241,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     crc32_begin();
     PyObject *module = PyModule_Create(&definition);
     if (module && (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) ||
+                   PyModule_AddIntConstant(module, "HAS_HUFFMAN", HAS_FAST_HUFFMAN) ||
                    PyModule_AddStringConstant(module, "HEADERS", HUFFMAN_HEADERS))) {
         Py_DECREF(module);
         return NULL;

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from packer.pixels import compiled
-from scripts.stress import fuzz_native
+from scripts.stress import _libfuzzer, fuzz_native
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +37,36 @@ def test_some_calls_under_sanitizers() -> None:
     assert result["steps_refused"] > 20
     assert result["pixels_calls"] > 200
     assert result["pixels_made"] > 20
+
+
+def test_some_jpegs_by_both_huffman_decoders_under_libfuzzer(tmp_path: Path) -> None:
+    if lacks := _libfuzzer.missing():
+        pytest.skip(lacks)
+    if compiled.native().huffman != "pixpack":
+        pytest.skip("libjpeg-turbo's Huffman decoder is the only one here")
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.stress.fuzz_native",
+        "--fast-huffman",
+        "--libfuzzer",
+        f"--corpus={tmp_path}/corpus",
+    ]
+    done = subprocess.run([*command, "--calls=4000", "--seed=7"], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["taken"] > 1500
+    assert result["rows"] > 400
+    assert result["rows_left"] > 20
+    assert result["edges"] > 100
+    assert any((tmp_path / "corpus").iterdir())
+
+
+def test_libfuzzer_compares_huffman_decoders_alone() -> None:
+    command = [sys.executable, "-m", "scripts.stress.fuzz_native", "--libfuzzer"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 2
+    assert "add --fast-huffman" in done.stderr
 
 
 @pytest.mark.skipif(compiled.native().row is None, reason="the compiled part is not used here")
