@@ -8,7 +8,7 @@ from packer.errors import DecodeError, RemoteError, SourceError, UnreadableError
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.tree import FileCounter, inputs_of, named_trees
 from packer.sources.base import State, check_size
-from packer.sources.object_storage import is_refused, object_version, open_url, reason
+from packer.sources.object_storage import direct_listing, is_refused, object_version, open_url, reason
 from reader.format.shown import redacted
 
 # What a file system raises of a URL that names nothing there, or makes no sense to it.
@@ -53,6 +53,8 @@ def list_objects(url: str) -> dict[str, State]:
         RemoteError: there is no such bucket or folder, or the URL makes no sense.
         SourceError: storage refuses the credentials; as UnreadableError: it does not answer, or fails.
     """
+    if (found := direct_listing(url)) is not None:
+        return found
     files, root = open_url(url)
     try:
         listed = files.find(root, detail=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import re
+import subprocess
 import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 # Names that every library writes into a request as they are.
 _PLAIN_FOLDER = re.compile(r"s3://[a-z0-9][a-z0-9.-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*/?")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*")
+_OF_FSSPEC = re.compile("FSSPEC_")
 _KEYS = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
 _BUCKET = re.compile(r'(bucket name ")[^"]*@')
 
@@ -51,16 +55,10 @@ def open_url(url: str) -> tuple[Any, str]:
 def direct_objects(url: str) -> Objects | None:
     """Return what reads objects by obstore, with a tenth of s3fs's CPU time; None where s3fs may take other settings.
 
-    For a process that does not fork. Both take the keys and the address from the environment; what s3fs, botocore or fsspec read
-    from files, such as a profile or an endpoint, obstore does not.
+    For a process that does not fork.
     """
-    if not _PLAIN_FOLDER.fullmatch(url) or not all(map(os.environ.get, _KEYS)) or os.environ.get("AWS_PROFILE"):
-        return None
-    # imported before this process was forked, its runtime would hang; set in a file, the endpoint is another
-    if "obstore" in sys.modules or _has_fsspec_settings() or "endpoint" in _aws_config():
-        return None
-    # by fsspec, which asks here in any case, nothing would be gained
-    if find_spec("obstore") is None:
+    # imported before this process was forked, its runtime would hang
+    if "obstore" in sys.modules or not _is_direct(url):
         return None
     with contextlib.suppress(ImportError, ValueError, StoreError):
         from reader.remote.objects import Objects
@@ -69,10 +67,46 @@ def direct_objects(url: str) -> Objects | None:
     return None
 
 
-def _has_fsspec_settings() -> bool:
-    import fsspec
+def direct_listing(url: str) -> dict[str, tuple[int, int]] | None:
+    """Return what is below a URL, relative path -> (bytes, version), by obstore; None where s3fs is to list it.
 
-    return bool(fsspec.config.conf.get("s3"))
+    In a process of its own: this one may then fork workers, and imports neither obstore nor s3fs, which takes a second.
+    """
+    if not _is_direct(url):
+        return None
+    words = [sys.executable, "-m", "packer.sources.object_listing", url]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(words, capture_output=True, env=os.environ | {"PYTHONPATH": paths})
+    found = {}
+    for line in done.stdout.splitlines() if done.returncode == 0 else ():
+        name, size_bytes, etag, changed = json.loads(line)
+        # s3fs writes other names into requests in its way; and an empty object may stand for a folder
+        if not PLAIN_NAME.fullmatch(name) or not size_bytes:
+            return None
+        found[name] = size_bytes, object_version({"ETag": etag, "LastModified": changed})
+    return found or None
+
+
+def _is_direct(url: str) -> bool:
+    """Whether obstore reads a URL with the settings that s3fs takes.
+
+    Both take the keys and the address from the environment; what s3fs, botocore or fsspec read from files, such as a profile or
+    an endpoint, obstore does not.
+    """
+    if not _PLAIN_FOLDER.fullmatch(url) or not all(map(os.environ.get, _KEYS)) or os.environ.get("AWS_PROFILE"):
+        return False
+    # by fsspec, which asks where obstore is missing, nothing would be gained
+    return not _has_fsspec_settings() and "endpoint" not in _aws_config() and find_spec("obstore") is not None
+
+
+def _has_fsspec_settings() -> bool:
+    """Whether fsspec may have settings for S3, of its variables, its files or this program."""
+    if "fsspec" in sys.modules:
+        import fsspec
+
+        return bool(fsspec.config.conf.get("s3"))
+    # importing it takes 0.1 s
+    return os.path.isdir(os.path.expanduser("~/.config/fsspec")) or any(map(_OF_FSSPEC.match, os.environ))
 
 
 def _aws_config() -> str:

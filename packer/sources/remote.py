@@ -7,7 +7,6 @@ nothing.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from packer.errors import DecodeError, SourceError
 from packer.options import MAX_PIXELS
 from packer.sources.base import State, check_size
-from packer.sources.object_storage import direct_objects, open_url, reason
+from packer.sources.object_storage import PLAIN_NAME, direct_objects, open_url, reason
 from reader.format.shown import redacted
 
 # A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: of 30 ms, so many requests give 800 a second.
@@ -26,8 +25,6 @@ _AHEAD = 64
 _TRIES = 3
 # A larger one is asked for by fsspec.
 _MOST_DIRECT_BYTES = 64 << 20
-# Names that every library writes into a request as they are.
-_PLAIN = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*")
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,7 @@ class ObjectPrefetch:
 
     def _fetch(self, path: str) -> bytes:
         """Ask for an object by the faster way, where there is one; what that does not give, fsspec gives or words."""
-        if self._direct is not None and self._direct_tries > 0 and _PLAIN.fullmatch(path):
+        if self._direct is not None and self._direct_tries > 0 and PLAIN_NAME.fullmatch(path):
             try:
                 return bytes(self._direct.read_once(path, _MOST_DIRECT_BYTES))
             except Exception:  # obstore has errors of its own

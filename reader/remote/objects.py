@@ -11,7 +11,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -103,6 +103,16 @@ class Objects:
     def size(self, name: str) -> int:
         """Return the bytes of an object, as the server says it to HEAD, or to GET where it knows no HEAD; raises as `read`."""
         return self._retried(name, lambda: self._carrier.size(name))
+
+    def listed(self) -> Iterator[tuple[str, int, str, str]]:
+        """Yield name, bytes, ETag and time of the last change of every object, by obstore, asked for once.
+
+        Raises:
+            StoreError: this is not read by obstore, which has errors of its own.
+        """
+        if not isinstance(self._carrier, _ByObstore):
+            raise StoreError(f"{self.url} is not read by obstore, which alone lists objects here.")
+        return self._carrier.listed()
 
     def _get(
         self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]
@@ -206,6 +216,11 @@ class _ByObstore:
             if _status(e) != _BEHIND_END:
                 raise
             return 0
+
+    def listed(self) -> Iterator[tuple[str, int, str, str]]:
+        for page in self._obstore.list(self._store):
+            for about in page:
+                yield about["path"], int(about["size"]), str(about["e_tag"]), str(about["last_modified"])
 
 
 def _connected(url: str) -> _Carrier:

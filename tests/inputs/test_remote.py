@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from conftest import interrupted, make_tree, store_bytes
 
 from packer import ScanError, pack, seal_parts
 from packer.errors import DecodeError, SourceError, UnreadableError
+from packer.inputs import remote as remote_inputs
 from packer.inputs.remote import list_objects
 from packer.operations.verify import verify
 from packer.sources import object_storage, roots
@@ -26,7 +28,9 @@ from packer.sources import remote as remotes
 from packer.store import blocks
 from reader.format.manifest import read_json_lines
 from reader.remote import objects
+from scripts import environment
 
+ROOT = Path(__file__).resolve().parents[2]
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'pixpack[remote]'")
 
 
@@ -292,6 +296,37 @@ def test_objects_in_s3_are_read_directly(
         fetched.source(len(paths), "gone.jpg").read()
     # all but the last
     assert fetched._direct_tries == remotes._TRIES - 1
+
+
+def test_a_listing_by_obstore_is_that_of_s3fs(images: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions included: a resume compares them, whoever listed before."""
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    url = _upload(images, f"{s3}/set")
+    found = object_storage.direct_listing(url)
+    assert found is not None
+    assert sorted(found) == sorted(path.relative_to(images).as_posix() for path in images.rglob("*.jpg"))
+    monkeypatch.setattr(remote_inputs, "direct_listing", lambda url: None)
+    assert remote_inputs.list_objects(url) == found
+    # left to s3fs: nothing, an object that is no folder, one that may stand for a folder, and a name that it writes otherwise
+    assert object_storage.direct_listing(f"{s3}/nothing") is None
+    assert object_storage.direct_listing(f"{url}/{min(found)}") is None
+    for name, content in (("empty", b""), ("a b.jpg", b"x")):
+        fsspec.filesystem("s3").pipe_file(f"{url}/{name}", content)
+        assert object_storage.direct_listing(url) is None
+        fsspec.filesystem("s3").rm_file(f"{url}/{name}")
+    assert object_storage.direct_listing(url) == found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and print what they import")
+def test_a_pack_of_objects_imports_no_fsspec(images: Path, tmp_path: Path, s3: str) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    variables, modules = environment(ROOT) | {"HOME": str(tmp_path)}, {}
+    for out, source in (("out", _upload(images, f"{s3}/set")), ("local", str(images))):
+        words = [sys.executable, "-X", "importtime", "-m", "packer", source, out, "--size", "32", "--workers", "2"]
+        done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=True)
+        modules[out] = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert [{"fsspec", "obstore"} & modules[out] for out in ("out", "local")] == [{"obstore"}, set()]
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "local")
 
 
 def test_requests_are_in_flight_while_others_wait_and_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
