@@ -19,6 +19,7 @@ _PARTS = (
     "picture",
     "pixel_steps",
     "plain_png",
+    "predictor",
     "resample",
     "sums",
     "threads",

@@ -1,5 +1,5 @@
 /* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG, photographs.c rows of files,
- * crops.c crops of rows; augment.c and blur.c augment them. */
+ * crops.c crops of rows; augment.c and blur.c augment them; predictor.c makes what compressed rows hold. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,11 +15,12 @@
 #include "jpeg_row.h"
 #include "photographs.h"
 #include "picture.h"
+#include "predictor.h"
 #include "sums.h"
 #include "unfilter.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 12
+#define INTERFACE 13
 
 /* Seconds spent resizing, of all that row() took; changed under the GIL. */
 static double resize_seconds_so_far;
@@ -226,6 +227,8 @@ static PyMethodDef methods[] = {
 #ifdef HAS_PHOTOGRAPHS
     {"photographs", photographs, METH_VARARGS, photographs_doc},
 #endif
+    {"predict", predict, METH_VARARGS, predict_doc},
+    {"restore", restore, METH_VARARGS, restore_doc},
     {"row", row, METH_VARARGS, row_doc},
     {"sums", sums, METH_VARARGS, sums_doc},
     {"resize", resize, METH_VARARGS, resize_doc},

@@ -1,5 +1,5 @@
-"""A row as a frame, both ways: of zstd, what its predictor does to the pixels, in the one module that knows the library; JPEGs
-are those of `reader.jpeg_frames`.
+"""A row as a frame, both ways: of zstd, in the one module that knows the library, of what `reader.predictor` makes of the pixels;
+JPEGs are those of `reader.jpeg_frames`.
 
 zstandard, since it unpacks a frame into memory that it is given, without a copy between, lets other threads of Python run
 meanwhile, reads a frame's header, and names its version of zstd (numcodecs and cramjam do not say theirs; compression.zstd of
@@ -12,14 +12,13 @@ import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from reader import jpeg_frames
+from reader import jpeg_frames, predictor
 from reader.format.errors import StoreError
 from reader.format.tensors import JPEG, LEVEL, ZSTD, codec_of, jpeg_quality
 
@@ -125,39 +124,9 @@ class Packer:
         """Return the frame of a row, uint8[n]: its pixels, and behind them its mask, if it has one."""
         size_bytes = height * width * self._channels
         made = row.copy()
-        predict(made[:size_bytes].reshape(1, height, width * self._channels), self._channels)
+        predictor.predict(made[:size_bytes].reshape(1, height, width * self._channels), self._channels)
         frame: bytes = self._compressor.compress(made.data)
         return frame
-
-
-def predict(rows: Pixels, channels: int) -> None:
-    """Replace pixels, uint8[n, height, width * channels], by what `restore` makes them of, in place."""
-    if channels >= 3:
-        pixels = rows.reshape(len(rows), rows.shape[1], -1, channels)
-        for channel in (0, 2):
-            pixels[..., channel] -= pixels[..., 1]
-    rows[:, 1:] -= rows[:, :-1].copy()
-
-
-def restore(rows: Pixels, channels: int, spare: Pixels) -> None:
-    """Undo `predict` in place; all sums are of bytes, modulo 256.
-
-    Lines are summed over all rows at once: one call for each line, whatever the number of rows. Green is added as memory is:
-    a copy of it with zeros between, one byte to the left and one to the right, since numbers that are 3 bytes apart are
-    five times as slow.
-
-    Args:
-        rows: uint8[n, height, width * channels], contiguous.
-        spare: uint8[n * height * width * channels], overwritten.
-    """
-    for line in range(1, rows.shape[1]):
-        np.add(rows[:, line], rows[:, line - 1], out=rows[:, line])
-    if channels >= 3:
-        flat, green = rows.reshape(-1), spare[: rows.size]
-        np.bitwise_and(rows, _green_mask(rows.shape[2], channels), out=green.reshape(rows.shape))
-        # [0, g, 0, 0, G, 0] -> red += [g, 0, 0, G, 0], blue += [0, g, 0, 0, G]
-        np.add(flat[:-1], green[1:], out=flat[:-1])
-        np.add(flat[1:], green[:-1], out=flat[1:])
 
 
 class Unpacker:
@@ -166,10 +135,9 @@ class Unpacker:
     def __init__(self) -> None:
         self._zstd = library()
         self._decompressor = self._zstd.ZstdDecompressor()
-        self._spare = np.empty(0, np.uint8)
 
     def unpack(self, frame: memoryview, row: Pixels) -> str:
-        """Unpack a frame into a row, uint8[n], all but what `restore` does; returns what is wrong with it, "" where nothing is.
+        """Unpack a frame into a row, uint8[n], all but what `predictor.restore` does; returns what is wrong with it, "" where nothing is.
 
         The frame's header is looked at first: zstd takes no memory that it claims.
         """
@@ -204,12 +172,6 @@ class Unpacker:
             return f"{following} bytes follow its frame"
         return "its frame is cut short" if following else ""
 
-    def spare(self, size_bytes: int) -> Pixels:
-        """Return uint8[size_bytes] for `restore`, the same memory each time."""
-        if len(self._spare) < size_bytes:
-            self._spare = np.empty(size_bytes, np.uint8)
-        return self._spare
-
 
 def unpacked(
     frame: memoryview, height: int, width: int, channels: int, mask_bytes: int = 0, codec: str = ZSTD
@@ -225,10 +187,9 @@ def unpacked(
         if what := jpeg_frames.decode(frame, height, width, channels, row):
             raise StoreError(what)
         return row
-    own = unpacker()
-    if what := own.unpack(frame, row):
+    if what := unpacker().unpack(frame, row):
         raise StoreError(what)
-    restore(row[:size_bytes].reshape(1, height, width * channels), channels, own.spare(size_bytes))
+    predictor.restore(row[:size_bytes].reshape(1, height, width * channels), channels)
     return row
 
 
@@ -249,7 +210,7 @@ def unpack_rows(
         shapes: int64[n, 2], height and width of each.
         out: uint8[m], exactly the bytes of all rows.
         has_masks: behind the pixels of each row is its mask.
-        restores: not, rows stay what `predict` made of them.
+        restores: not, rows stay what `predictor.predict` made of them.
 
     Returns: the number of the first frame that is damaged, and what is wrong with it; None where none is.
     """
@@ -264,8 +225,7 @@ def unpack_rows(
     start = 0
     for count, height, width in _alike(shapes, together=not has_masks) if restores else ():
         size_bytes = count * height * width * channels
-        lines = out[start : start + size_bytes].reshape(count, height, width * channels)
-        restore(lines, channels, own.spare(size_bytes))
+        predictor.restore(out[start : start + size_bytes].reshape(count, height, width * channels), channels)
         start += size_bytes + has_masks * height * width
     return None
 
@@ -318,10 +278,3 @@ def _alike(shapes: npt.NDArray[np.int64], *, together: bool) -> list[tuple[int, 
     differ = (shapes[1:] != shapes[:-1]).any(axis=1) if together else np.ones(max(0, len(shapes) - 1), bool)
     bounds = [0, *(np.flatnonzero(differ) + 1).tolist(), len(shapes)]
     return [(b - a, *shapes[a].tolist()) for a, b in itertools.pairwise(bounds)]
-
-
-@lru_cache(maxsize=16)
-def _green_mask(line_bytes: int, channels: int) -> Pixels:
-    mask = np.zeros(line_bytes, np.uint8)
-    mask[1::channels] = 255
-    return mask

@@ -21,7 +21,7 @@ SCRIPTS = [path for path in sorted((ROOT / "scripts").rglob("*.py")) if "results
 # Arrows go down these floors and may skip some; rooms of one floor do not know each other.
 PACKER = ("cli", "operations", "packing", "workers", "store", "inputs", "pixels sources", "options", "report values")
 PACKER_BASE = "errors clock text system checksums version"
-READER = ("bench", "loading", "dataset device", "memory", "store order remote", "frames compiled", "buffers jpeg_frames")
+READER = ("bench", "loading", "dataset device", "memory", "store order remote", "frames compiled", "buffers jpeg_frames predictor")
 READER_BASE = "format system rows profiling epoch"
 FLOORS = {
     f"{package}.{room}": number
@@ -60,7 +60,7 @@ def may_import(module: str, other: str) -> bool:
     if above == below or module in DOORS:
         return True
     if below == "pixpack_native":
-        return module in ("packer.pixels.compiled", "reader.compiled", "reader.jpeg_frames")
+        return module in ("packer.pixels.compiled", "reader.compiled", "reader.jpeg_frames", "reader.predictor")
     if above.split(".")[0] != below.split(".")[0]:
         is_open = below in ("reader.format", "reader.frames", "reader.system")
         is_open |= below == "reader.remote" and (

@@ -103,7 +103,7 @@ class PackedBatch:
 
 
 def restored(differences: torch.Tensor) -> torch.Tensor:
-    """Return the pixels that `reader.frames.predict` made these differences of, uint8[B, H, W, C], on their device.
+    """Return the pixels that `reader.predictor.predict` made these differences of, uint8[B, H, W, C], on their device.
 
     All sums are of bytes, modulo 256. Draws nothing, waits for nothing, and compiles as one graph.
     """

@@ -13,7 +13,7 @@ import torch
 from conftest import devices, make_tree
 
 from packer import pack
-from reader import Compose, MemmapDataset, MemmapLoader, RandomHorizontalFlip, StoreError, frames
+from reader import Compose, MemmapDataset, MemmapLoader, RandomHorizontalFlip, StoreError, frames, predictor
 from reader.device import packed
 from reader.device.packed import restored
 
@@ -76,7 +76,7 @@ def assert_equal(found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]]) ->
 def test_the_inverse_of_the_predictor_is_that_of_the_host(channels: int, device: str) -> None:
     rows = np.random.default_rng(channels).integers(0, 256, (5, 7, 6 * channels), dtype=np.uint8)
     differences = rows.copy()
-    frames.predict(differences, channels)
+    predictor.predict(differences, channels)
     tensor = torch.from_numpy(differences).view(5, 7, 6, channels).to(device)
     wanted = torch.from_numpy(rows).view(5, 7, 6, channels)
     assert torch.equal(restored(tensor).cpu(), wanted)

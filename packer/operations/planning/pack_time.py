@@ -39,7 +39,8 @@ class PackTime:
     sampled: images that were decoded. workers: the processes that the estimate is for.
     pack_seconds: to pack all images, less writing. epoch_seconds: to decode all, cut a random box and resize it to the crop with
     Pillow, as an epoch of ImageFolder does. compressed_share: what the rows of these images take with --compress, of raw.
-    rates: what a core reads of both; both None where the library for that is not installed.
+    rates: what a core reads of both; both None where the library for that is not installed. disk_bytes_per_second: of the disk
+    that the images are on, where raw rows do not fit into memory; None where it was not measured.
     """
 
     sampled: int
@@ -48,6 +49,7 @@ class PackTime:
     epoch_seconds: float
     compressed_share: float | None = None
     rates: ReadRates | None = None
+    disk_bytes_per_second: float | None = None
 
     @property
     def epochs(self) -> float:

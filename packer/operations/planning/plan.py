@@ -10,7 +10,7 @@ import collections
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from packer.inputs.scan import scan
 from packer.operations import class_order
 from packer.operations.class_order import lie_by_class
 from packer.operations.planning.crop_boxes import Numbers, drawn_boxes
+from packer.operations.planning.disk_rate import disk_rate
 from packer.operations.planning.pack_time import PackTime, pack_time
-from packer.operations.planning.read_rates import ReadRates
 from packer.options import PackOptions
 from packer.packing.image_sizes import count_sizes, pixel_bytes
 from packer.pixels.geometry import Geometry
@@ -28,7 +28,7 @@ from packer.pixels.layout import RowLayout
 from packer.report import Progress
 from packer.text import counted
 from reader.format.filesystem import size_text
-from reader.system import available_cpus
+from reader.system import available_bytes, available_cpus
 
 # Fractions are then known to half a percent.
 _BOXES = 10_000
@@ -128,7 +128,7 @@ def plan(
     ]
     good = [c for c in choices if c.reachable >= 1 - _CUT_AT_MOST and c.upsampled <= uncut[1] + _UPSAMPLED_AT_MOST]
     sizes = sorted(((w, h, n) for (h, w), n in counts.items()), key=lambda size: (-size[2], size))
-    best = min(good, key=lambda choice: choice.pixel_bytes).options
+    best = min(good, key=lambda choice: choice.pixel_bytes)
     by_class = any(
         lie_by_class(inputs.targets.values)
         for inputs in splits.values()
@@ -136,15 +136,18 @@ def plan(
     )
     seconds = pack_time(
         splits,
-        dict(ways(crop))[best],
+        dict(ways(crop))[best.options],
         channels=channels,
         crop=crop,
         scale=scale,
         ratio=ratio,
         workers=workers or available_cpus(),
     )
+    if seconds is not None and best.pixel_bytes > available_bytes():
+        seconds = replace(seconds, disk_bytes_per_second=disk_rate(splits))
+    unreadable = total - counts.total()
     return SizePlan(
-        counts.total(), total - counts.total(), sizes, crop, scale, ratio, uncut[1], choices, best, by_class, seconds
+        counts.total(), unreadable, sizes, crop, scale, ratio, uncut[1], choices, best.options, by_class, seconds
     )
 
 
@@ -205,7 +208,7 @@ def summary(found: SizePlan) -> str:
         f"{found.recommended} --levels 2 takes {with_levels[0]}, --levels 3 {with_levels[1]}, to train at smaller sizes"
     )
     if found.time is not None and found.time.rates is not None:
-        lines += _shown_rates(found.time.rates, best, found.time.sampled)
+        lines += _shown_rates(found.time, best)
     elif found.time is not None:
         lines.append("to compare rows that are compressed, without loss: pip install 'pixpack[zstd]'")
     if found.lies_by_class and best.pixel_bytes > class_order.WINDOW_BYTES:
@@ -215,13 +218,15 @@ def summary(found: SizePlan) -> str:
     return "\n".join(lines)
 
 
-def _shown_rates(rates: ReadRates, best: Choice, sampled: int) -> list[str]:
+def _shown_rates(time: PackTime, best: Choice) -> list[str]:
     """Write what compressed rows take, how fast both kinds are read, and which is the better one here."""
+    rates = time.rates
+    assert rates is not None
     lines = [
         f"{best.options} --compress takes {size_text(int(best.pixel_bytes * rates.share))}, {rates.share:.2f} of"
         f" {size_text(best.pixel_bytes)}: from memory a core reads {rates.compressed:,.0f} images/s of it, raw"
-        f" {rates.raw:,.0f} ({counted(sampled, 'image', 'images')} measured)",
-        f"better here: {rates.better(best.pixel_bytes)}",
+        f" {rates.raw:,.0f} ({counted(time.sampled, 'image', 'images')} measured)",
+        f"better here: {rates.better(best.pixel_bytes, time.disk_bytes_per_second)}",
     ]
     if jpeg := rates.jpeg:
         loss = "no loss" if jpeg.psnr is None else f"a loss, PSNR {jpeg.psnr:.1f} dB"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,18 +64,41 @@ class ReadRates:
         """
         return self.compressed * self.cpus * self.row_bytes
 
-    def better(self, pixel_bytes: int) -> str:
-        """Say which form of a store of so many bytes of pixels is read faster on this machine: which of them fits into memory."""
+    def better(self, pixel_bytes: int, disk_bytes_per_second: float | None = None) -> str:
+        """Name the form of a store of so many bytes of pixels that is read faster on this machine, and say why.
+
+        It is raw where raw rows fit into memory, or the disk gives more than all CPUs unpack; else compressed.
+
+        Args:
+            disk_bytes_per_second: of the disk that the store will be on; None: it is not known.
+        """
         free = available_bytes()
         there = f"{size_text(free)} of memory are free"
         if pixel_bytes <= free:
             return f"raw, whose rows fit into memory ({there})"
-        if pixel_bytes * self.share <= free:
-            return f"--compress, whose rows fit into memory, and raw ones do not ({there})"
-        return (
-            f"--compress from a disk or link of less than {size_text(int(self.even_bytes_per_second))}/s, else raw: neither fits"
-            f" into memory ({there})"
-        )
+        fits = "compressed rows fit into memory, raw ones do not" if pixel_bytes * self.share <= free else "neither fits into memory"
+        even = f"{size_text(int(self.even_bytes_per_second))}/s"
+        if disk_bytes_per_second is None:
+            return f"--compress, unless the disk or link gives more than {even}: {fits} ({there})"
+        disk = f"{size_text(int(disk_bytes_per_second))}/s"
+        rates = self._from_disk(pixel_bytes, free, disk_bytes_per_second)
+        shown = ", ".join(f"{form} {rate:,.0f}" for form, rate in rates.items())
+        is_raw = disk_bytes_per_second > self.even_bytes_per_second
+        why = f"the disk of IMAGES gives {disk}, {'more' if is_raw else 'less'} than the {even} that all CPUs unpack"
+        return f"{'raw' if is_raw else '--compress'}: {why}; {fits} ({there}); images/s then: {shown}"
+
+    def _from_disk(self, pixel_bytes: int, free: int, disk_bytes_per_second: float) -> dict[str, float]:
+        """Return images/s of each form: of one that does not fit into memory as the disk gives it, at most what all CPUs make."""
+        forms = {"raw": (self.raw, 1.0), "--compress": (self.compressed, self.share)}
+        if self.jpeg is not None:
+            forms[f"--compress {self.jpeg.form}, with a loss,"] = (self.jpeg.images_per_second, self.jpeg.share)
+        return {
+            form: min(
+                rate * self.cpus,
+                math.inf if pixel_bytes * share <= free else disk_bytes_per_second / (share * self.row_bytes),
+            )
+            for form, (rate, share) in forms.items()
+        }
 
 
 class RowForms:
