@@ -29,7 +29,7 @@ RowSizeError = jpeg_frames.RowSizeError
 
 
 class MissingLibraryError(StoreError, ImportError):
-    """zstandard is not installed."""
+    """What reads a store's frames is not installed."""
 
 
 def library() -> ModuleType:
@@ -48,9 +48,14 @@ def library() -> ModuleType:
 
 
 def check_library(codec: str) -> None:
-    """Raise MissingLibraryError where what reads and writes frames of a codec is not installed; JPEGs need nothing more."""
+    """Raise MissingLibraryError where what reads frames of a codec is not installed."""
     if codec == ZSTD:
         library()
+    elif not jpeg_frames.can_decode():
+        raise MissingLibraryError(
+            "rows that are JPEGs need the compiled part of pixpack, or the package Pillow, and neither is installed."
+            " Install one: pip install pillow"
+        )
 
 
 def versions(codec: str = ZSTD) -> dict[str, Any]:
@@ -137,7 +142,7 @@ class Unpacker:
         self._decompressor = self._zstd.ZstdDecompressor()
 
     def unpack(self, frame: memoryview, row: Pixels) -> str:
-        """Unpack a frame into a row, uint8[n], all but what `predictor.restore` does; returns what is wrong with it, "" where nothing is.
+        """Unpack a frame into a row, uint8[n], whose pixels are yet to be restored; returns what is wrong, "" where nothing is.
 
         The frame's header is looked at first: zstd takes no memory that it claims.
         """

@@ -7,6 +7,7 @@ subsampling the exact inverse DCT, which is the default of both, makes the same 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import io
 import re
 import struct
@@ -65,6 +66,11 @@ def encode(row: Pixels, height: int, width: int, channels: int, quality: int) ->
     Image.fromarray(pixels if channels > 1 else pixels[:, :, 0]).save(written, "JPEG", quality=quality, subsampling=0)
     data = written.getvalue()
     return data + struct.pack("<I", zlib.crc32(data))
+
+
+def can_decode() -> bool:
+    """Say whether anything here decodes: the compiled part, or Pillow."""
+    return _compiled() is not None or importlib.util.find_spec("PIL") is not None
 
 
 def decode(frame: memoryview, height: int, width: int, channels: int, row: Pixels) -> str:

@@ -21,7 +21,8 @@ SCRIPTS = [path for path in sorted((ROOT / "scripts").rglob("*.py")) if "results
 # Arrows go down these floors and may skip some; rooms of one floor do not know each other.
 PACKER = ("cli", "operations", "packing", "workers", "store", "inputs", "pixels sources", "options", "report values")
 PACKER_BASE = "errors clock text system checksums version"
-READER = ("bench", "loading", "dataset device", "memory", "store order remote", "frames compiled", "buffers jpeg_frames predictor")
+READER_HIGH = ("bench", "loading", "dataset device", "memory", "store order remote")
+READER = (*READER_HIGH, "frames compiled", "buffers jpeg_frames predictor")
 READER_BASE = "format system rows profiling epoch"
 FLOORS = {
     f"{package}.{room}": number

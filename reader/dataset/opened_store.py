@@ -26,7 +26,7 @@ from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, Manifest
 from reader.format.row_values import RowValues
 from reader.format.tensors import NEEDS_RAW
-from reader.memory.frame_file import FrameFile, ReadBytes, mapped_bytes
+from reader.memory.frame_file import FrameFile, Source, mapped_bytes
 from reader.memory.gather import Copies, gather, is_run
 from reader.memory.joined_file import RowSource
 from reader.memory.pages import extents, gathered, row_of
@@ -287,8 +287,8 @@ class OpenedStore:
         """
         self._read_pixels(into.view(-1).numpy().data, reads_in_order(units))
 
-    def begin_unpacking(self, rows: Rows, memory: Memory, read: ReadBytes | None = None) -> tuple[Batch, Copies]:
-        """Begin to unpack compressed rows into memory, complete when the copies were waited for; read: see `FrameFile`.
+    def begin_unpacking(self, rows: Rows, memory: Memory, source: Source | None = None) -> tuple[Batch, Copies]:
+        """Begin to unpack compressed rows into memory, complete when the copies were waited for; source: see `FrameFile`.
 
         Raises:
             StoreError: a file was cut short, or a frame is not in it; what else is wrong with one, waiting raises.
@@ -296,11 +296,17 @@ class OpenedStore:
         assert self.frames is not None
         self.check_files()
         if isinstance(self.mapped, RaggedBatch):
-            batch, copies = self.frames.begin_ragged(self.mapped, rows, rows, memory, read)
+            batch, copies = self.frames.begin_ragged(self.mapped, rows, rows, memory, source)
             return self._checked_batch(batch, rows), copies
-        flat, copies = self.frames.begin_equal(rows, memory, read)
+        flat, copies = self.frames.begin_equal(rows, memory, source)
         equal = batch_of(self.mapped, rows, flat.view(len(rows), *self.mapped.pixels.shape[1:]))
         return self._checked_batch(equal, rows), copies
+
+    @functools.cached_property
+    def frame_bytes(self) -> npt.NDArray[np.uint8]:
+        """The file of compressed rows, mapped: uint8[n]. Whoever looks at it checks its size before, see `check_files`."""
+        assert self.frames is not None
+        return map_tensor(self._row_files["pixels"].opened, torch.uint8, (self.frames.size_bytes,)).numpy()
 
     def file_extents(self, rows: Rows) -> tuple[Rows, Rows]:
         """Return where in the file of rows these begin, and how many bytes they have there; StoreError where one is not in it."""

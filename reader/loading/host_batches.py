@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from reader import compiled, system
@@ -131,6 +132,8 @@ class Gathering:
         # flat pixels are gathered into pinned buffers
         self.is_pinned = can_pin and not dataset.manifest.is_flat and self._pin(must_pin=must_pin)
         self._pool: BufferPool | None = None
+        # of compressed rows, in an epoch: the file, where it is in memory
+        self._frame_bytes: npt.NDArray[np.uint8] | None = None
 
     def read_ahead(
         self,
@@ -158,6 +161,8 @@ class Gathering:
             return RemoteAhead(
                 self._dataset, remote, steps, units=units, plan_index=plan_index, windows=windows, is_shown=is_shown
             )
+        if self._is_packed:
+            self._frame_bytes = self._bytes_in_memory()
         if self._is_warm or self._is_packed:
             return None
         source = self._dataset.opened_store.opened("pixels")
@@ -221,12 +226,24 @@ class Gathering:
                 packed, copies = begin_packed(self._dataset, self._unpack, rows, memory, self._read_copy)
             return HostBatches(packed.parts(counts), copies)
         with stage("gather"):
-            batch, copies = self._dataset.opened_store.begin_unpacking(rows, memory, self._read_copy)
+            batch, copies = self._dataset.opened_store.begin_unpacking(
+                rows, memory, self._read_copy if self._frame_bytes is None else self._frame_bytes
+            )
         if len(counts) == 1:
             return HostBatches([batch], copies)
         return HostBatches(
             parted(batch, counts) if isinstance(batch, RaggedBatch) else list(batch.split(counts)), copies
         )
+
+    def _bytes_in_memory(self) -> npt.NDArray[np.uint8] | None:
+        """Return the file of compressed rows where all of it is in a copy or, by a sample, in the page cache."""
+        if self.copy is not None:
+            return self.copy.file_bytes
+        store = self._dataset.opened_store
+        if self._past_cache or len(store.parts) > 1:
+            return None
+        is_there = self._is_warm or not reads_of(self._dataset, self._processes).are_cold(store.opened("pixels"))
+        return store.frame_bytes if is_there else None
 
     @property
     def _read_copy(self) -> ReadBytes | None:

@@ -7,6 +7,7 @@ believed: it has to be in the file, be of a size that its row can have, and unpa
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ _PIECE_BYTES = 2 << 20
 
 # Brings bytes of the file into memory: (first byte, how many, first byte of memory) each, as a `RowFile` of bytes.
 ReadBytes = Callable[[memoryview, Sequence[Read]], None]
+# What frames are taken from: what reads the file, or all of its bytes, uint8[n], in memory.
+Source = ReadBytes | npt.NDArray[np.uint8]
 # Names a row: the path of its store, and its number there.
 Locate = Callable[[int], tuple[str, int]]
 
@@ -74,12 +77,12 @@ class FrameFile:
         self,
         rows: Rows,
         memory: Callable[[int], torch.Tensor],
-        read: ReadBytes | None = None,
+        source: Source | None = None,
         *,
         restores: bool = True,
     ) -> tuple[torch.Tensor, Copies]:
         """Begin to unpack rows of one size; as `begin`. restores: not, the memory has what the predictor makes of pixels."""
-        return self.begin(rows, np.broadcast_to(self._sides, (len(rows), 2)), memory, read, restores=restores)
+        return self.begin(rows, np.broadcast_to(self._sides, (len(rows), 2)), memory, source, restores=restores)
 
     def begin_frames(
         self, rows: Rows, memory: Callable[[int], torch.Tensor], read: ReadBytes | None = None, *, align: int
@@ -106,12 +109,12 @@ class FrameFile:
         positions: Rows,
         rows: Rows,
         memory: Callable[[int], torch.Tensor],
-        read: ReadBytes | None = None,
+        source: Source | None = None,
     ) -> tuple[RaggedBatch, Copies]:
         """Begin to unpack rows of the store, which stand at these positions of what is known of them; as `begin`."""
         _, sizes = extents(some, positions)
         shapes = some.shapes.index_select(0, torch.from_numpy(positions))[:, :2].numpy().astype(np.int64)
-        pixels, copies = self.begin(rows, shapes, memory, read)
+        pixels, copies = self.begin(rows, shapes, memory, source)
         return some.chosen(positions, pixels, torch.from_numpy(np.cumsum(sizes) - sizes)), copies
 
     def begin(
@@ -119,7 +122,7 @@ class FrameFile:
         rows: Rows,
         shapes: npt.NDArray[np.int64],
         memory: Callable[[int], torch.Tensor],
-        read: ReadBytes | None = None,
+        source: Source | None = None,
         *,
         restores: bool = True,
     ) -> tuple[torch.Tensor, Copies]:
@@ -129,7 +132,7 @@ class FrameFile:
             rows: int64[B].
             shapes: int64[B, 2], height and width of each.
             memory: gives uint8[n], n the bytes of all of them with masks; asked once the frames are known to be in the file.
-            read: reads the file from elsewhere, such as a copy of it.
+            source: in place of the file, such as a copy of it.
             restores: not, the memory has what the predictor makes of pixels.
         """
         sizes = shapes[:, 0] * shapes[:, 1] * (self._channels + self._has_masks)
@@ -139,7 +142,7 @@ class FrameFile:
         pixels = out.numpy()
         each = [
             (
-                read or self._read,
+                self._read if source is None else source,
                 rows[a:b],
                 shapes[a:b],
                 begins[a:b],
@@ -153,7 +156,7 @@ class FrameFile:
 
     def _unpack(
         self,
-        read: ReadBytes,
+        source: Source,
         rows: Rows,
         shapes: npt.NDArray[np.int64],
         begins: Rows,
@@ -161,14 +164,14 @@ class FrameFile:
         out: npt.NDArray[np.uint8],
         restores: bool,
     ) -> None:
-        """Read, unpack and restore some rows: out has exactly their bytes."""
-        packed = np.empty(int(lengths.sum()), np.uint8)
-        offsets = np.cumsum(lengths) - lengths
-        read(packed.data, _joined(begins, lengths, offsets))
-        each = [
-            packed[offset : offset + length].data
-            for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True)
-        ]
+        """Read where they are not in memory, unpack and restore some rows: out has exactly their bytes."""
+        if isinstance(source, np.ndarray):
+            memory, firsts = source.data, begins
+        else:
+            memory, firsts = _own_memory(int(lengths.sum())).data, np.cumsum(lengths) - lengths
+            source(memory, _joined(begins, lengths, firsts))
+        spans = zip(firsts.tolist(), (firsts + lengths).tolist(), strict=True)
+        each = [memory[start:stop] for start, stop in spans]
         how: dict[str, Any] = {"has_masks": self._has_masks, "codec": self._codec, "restores": restores}
         if damage := frames.unpack_rows(each, shapes, self._channels, out, **how):
             raise self.error(int(rows[damage[0]]), damage[1])
@@ -196,6 +199,19 @@ class FrameFile:
         return StoreError(f"{where}: row {number}: {what}. The store is damaged: run pack verify {where}")
 
 
+def _own_memory(size_bytes: int) -> npt.NDArray[np.uint8]:
+    """Return uint8[size_bytes], the same memory of this thread each time; fresh memory costs a page fault every 4 KiB."""
+    if size_bytes > _PIECE_BYTES:
+        return np.empty(size_bytes, np.uint8)
+    if not hasattr(_mine, "packed"):
+        _mine.packed = np.empty(_PIECE_BYTES, np.uint8)
+    packed: npt.NDArray[np.uint8] = _mine.packed[:size_bytes]
+    return packed
+
+
+_mine = threading.local()
+
+
 def mapped_bytes(path: Path, size_bytes: int) -> ReadBytes:
     """Return what reads a file where the system has no reads at an offset: by mapping it."""
     mapped = map_tensor(path, torch.uint8, (size_bytes,)).numpy()
@@ -221,7 +237,10 @@ def _pieces(ends: Rows) -> list[tuple[int, int]]:
 
 def _joined(begins: Rows, lengths: Rows, offsets: Rows) -> list[Read]:
     """Plan the reads of frames; those that are together are read at once: (first byte, bytes, offset in memory)."""
-    firsts = np.append(0, np.flatnonzero(begins[1:] != begins[:-1] + lengths[:-1]) + 1)
+    starts_run = begins[1:] != begins[:-1] + lengths[:-1]
+    if starts_run.all():
+        return list(zip(begins.tolist(), lengths.tolist(), offsets.tolist(), strict=True))
+    firsts = np.append(0, np.flatnonzero(starts_run) + 1)
     stops = np.append(offsets, offsets[-1] + lengths[-1])
     counts = stops[np.append(firsts[1:], len(begins))] - offsets[firsts]
     return list(zip(begins[firsts].tolist(), counts.tolist(), offsets[firsts].tolist(), strict=True))

@@ -18,6 +18,11 @@ class Slots:
         # slot of each unit, -1: not held; None: the slot is the unit's own number
         self._table: Rows | None = np.full(count, -1, np.int64)
 
+    @property
+    def are_in_order(self) -> bool:
+        """Say whether all units are held, each in the slot of its number."""
+        return self._table is None
+
     def missing(self, units: Rows | None) -> Rows | None:
         """Return which of these units, sorted and each once, are not held; None stands for all of the file."""
         if self._table is None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import json
 import shutil
 import sys
 import tempfile
@@ -114,9 +113,7 @@ def _pack_seconds(job: Job, out: Path, form: str | bool) -> float:
     return seconds(lambda: packer.pack(job.images, out, compress=form, **options))
 
 
-def _rates(
-    ways: dict[str, Callable[[], float]], count: int, rounds: int, *, untimed: int
-) -> dict[str, list[float]]:
+def _rates(ways: dict[str, Callable[[], float]], count: int, rounds: int, *, untimed: int) -> dict[str, list[float]]:
     """Return images/s of each way, given what takes its seconds."""
     taken = in_turns(ways, rounds, untimed=untimed)
     return {name: [count / value for value in values] for name, values in taken.items()}

@@ -55,13 +55,14 @@ class NativeCalls:
         return [self._files()] if self._rng.random() < 0.4 else [self._row()]
 
     def _small(self) -> list[Call]:
-        """Call sums(), crc32() and unfilter(), and more often photographs() of a PNG, crops(), augment() and jpeg_pixels()."""
+        """Call sums(), crc32(), unfilter(), predict(), restore(); more often PNGs, crops(), augment() and jpeg_pixels()."""
         rng, counts, made = self._rng, self.counts, list[Call]()
         pixels = rng.randbytes(rng.choice([96, 97, 6 * rng.randint(0, 200), rng.randint(0, 999)]))
         arguments = self._native, pixels, rng.randint(1, 6)
         counts["sums_calls"] += 1
         _check_sums(*arguments)
         _check_unfilter(self._native, rng)
+        _check_predictor(self._native, rng)
         for _ in range(9):
             counts["pngs"] += 1
             counts["png_rows"] += _check_png(self._native, self._folder, rng)
@@ -177,6 +178,28 @@ def _check_sums(native: Any, pixels: bytes, channels: int) -> None:
     parts = [pixels[channel::channels] for channel in range(channels)]
     expected = *map(sum, parts), *(sum(value * value for value in part) for part in parts)
     assert found is None or found == expected
+
+
+def _check_predictor(native: Any, rng: random.Random) -> None:
+    """Predict rows in place, compare each byte with its definition, and restore them."""
+    channels, height, width, guard = rng.randint(1, 4), rng.randint(1, 9), rng.randint(1, 40), b"x" * 64
+    line_bytes = width * channels
+    pixels = rng.randbytes(rng.randint(1, 3) * height * line_bytes)
+    around = bytearray(guard + pixels + guard)
+    rows = memoryview(around)[64:-64]
+    native.predict(rows, height, line_bytes, channels)
+    is_green_subtracted = [channels >= 3 and i % channels in (0, 2) for i in range(line_bytes)]
+    greens = [i - i % channels + 1 for i in range(line_bytes)]
+
+    def decorrelated(at: int) -> int:
+        i = at % line_bytes
+        return pixels[at] - (pixels[at - i + greens[i]] if is_green_subtracted[i] else 0)
+
+    for at in range(len(pixels)):
+        above = decorrelated(at - line_bytes) if at // line_bytes % height else 0
+        assert rows[at] == (decorrelated(at) - above) % 256
+    native.restore(rows, height, line_bytes, channels)
+    assert around == guard + pixels + guard
 
 
 def _check_unfilter(native: Any, rng: random.Random) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 import itertools
 import json
-import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from packer.cli.app import run
 from packer.operations.planning import read_rates
 from packer.operations.planning.crop_boxes import boxes_in, drawn_boxes
 from packer.operations.planning.plan import measured, plan, summary
-from packer.operations.planning.read_rates import ReadRates
+from packer.operations.planning.read_rates import LossyRates, ReadRates
 from packer.pixels.geometry import Geometry
 from reader.format.manifest import PIXELS, read_manifest
+from reader.system import MEMORY_FILE_SYSTEMS, file_system
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
@@ -90,18 +91,84 @@ def test_a_plan_estimates_how_long_packing_takes(mixed: Path, monkeypatch: pytes
         assert (found.rates.raw, found.rates.compressed) == (150, 30)
 
 
+RATES = ReadRates(
+    # two cores of 200 rows a second, of 10 kB each
+    raw=5000,
+    compressed=200,
+    share=0.6,
+    row_bytes=10_000,
+    cpus=2,
+    jpeg=LossyRates("jpeg:95", 150, 0.2, 41.0),
+)
+
+
 @pytest.mark.parametrize(
-    ("free", "message"),
+    ("free", "disk", "message"),
     [
-        (10_000, r"raw, whose rows fit into memory \(10.0 kB of memory are free\)"),
-        (9_999, "--compress, whose rows fit into memory, and raw ones do not"),
-        (5_999, "--compress from a disk or link of less than 4.0 MB/s, else raw: neither fits into memory"),
+        (10_000, None, "raw, whose rows fit into memory (10.0 kB of memory are free)"),
+        (
+            9_999,
+            None,
+            "--compress, unless the disk or link gives more than 4.0 MB/s: compressed rows fit into memory, raw ones do not"
+            " (10.0 kB of memory are free)",
+        ),
+        (
+            5_999,
+            None,
+            "--compress, unless the disk or link gives more than 4.0 MB/s: neither fits into memory (6.0 kB of memory are free)",
+        ),
+        (
+            5_999,
+            1e6,
+            "--compress: the disk of IMAGES gives 1.0 MB/s, less than the 4.0 MB/s that all CPUs unpack; neither fits into memory"
+            " (6.0 kB of memory are free); images/s then: raw 100, --compress 167, jpeg:95 (with a loss) 300",
+        ),
+        (
+            1_999,
+            1e5,
+            "--compress: the disk of IMAGES gives 100.0 kB/s, less than the 4.0 MB/s that all CPUs unpack; neither fits into"
+            " memory (2.0 kB of memory are free); images/s then: raw 10, --compress 17, jpeg:95 (with a loss) 50",
+        ),
+        (
+            9_999,
+            5e6,
+            "raw: the disk of IMAGES gives 5.0 MB/s, more than the 4.0 MB/s that all CPUs unpack; compressed rows fit into"
+            " memory, raw ones do not (10.0 kB of memory are free); images/s then: raw 500, --compress 400, jpeg:95 (with a"
+            " loss) 300",
+        ),
     ],
 )
-def test_a_plan_names_the_better_form_by_memory(free: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_names_the_better_form_by_memory_and_disk(
+    free: int, disk: float | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(read_rates, "available_bytes", lambda: free)
-    # two cores of 200 rows a second, of 10 kB each
-    assert re.match(message, ReadRates(raw=5000, compressed=200, share=0.6, row_bytes=10_000, cpus=2).better(10_000))
+    assert RATES.better(10_000, disk) == message
+
+
+@pytest.mark.usefixtures("real_syncs")
+def test_a_plan_measures_the_disk_where_raw_rows_do_not_fit_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
+    photo(400, 300, 0).save(tmp_path / "0.bmp")
+    for n in range(1, 16):
+        shutil.copyfile(tmp_path / "0.bmp", tmp_path / f"{n}.bmp")
+    is_memory = file_system(tmp_path) in MEMORY_FILE_SYSTEMS
+    found = plan(tmp_path, crop=56, workers=1).time
+    assert found is not None
+    assert found.disk_bytes_per_second is None
+    for module in ("plan", "read_rates"):
+        monkeypatch.setattr(f"packer.operations.planning.{module}.available_bytes", lambda: 1)
+    found = plan(tmp_path, crop=56, workers=1)
+    assert found.time is not None
+    assert (found.time.disk_bytes_per_second is None) == is_memory
+    assert ("the disk of IMAGES gives" in summary(found)) != is_memory
+    # too little to time
+    for n in range(1, 16):
+        (tmp_path / f"{n}.bmp").unlink()
+    one = plan(tmp_path, crop=56, workers=1).time
+    assert one is not None
+    assert one.disk_bytes_per_second is None
 
 
 def test_a_plan_of_images_that_cannot_be_decoded_has_no_time(tmp_path: Path) -> None:

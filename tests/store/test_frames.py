@@ -27,7 +27,8 @@ from reader.format.manifest import PIXELS, read_manifest
 
 pytest.importorskip("zstandard")
 
-from reader import frames
+from reader import frames, predictor
+from reader.memory import frame_file
 from scripts.stress import _hostile_frames as hostile
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -96,6 +97,39 @@ def test_a_loader_gives_the_batches_of_the_raw_store(pair: tuple[Path, Path], sh
             for (a, targets), (b, others) in zip(expected, found, strict=True):
                 assert same(a, b)
                 assert torch.equal(targets, others)
+
+
+@pytest.mark.parametrize("residency", ["cache", "ram"])
+def test_frames_that_are_in_memory_are_unpacked_where_they_are(
+    pair: tuple[Path, Path], residency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, packed = (MemmapDataset(path) for path in pair)
+
+    def read(size_bytes: int) -> Any:
+        raise AssertionError(f"{size_bytes} bytes of frames were read")
+
+    monkeypatch.setattr(frame_file, "_own_memory", read)
+    with (
+        MemmapLoader(raw, 4, shuffle="full") as expected,
+        MemmapLoader(packed, 4, shuffle="full", residency=residency) as found,
+    ):
+        for (one, _), (other, _) in zip(expected, found, strict=True):
+            assert same(one, other)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_the_compiled_predictor_makes_the_bytes_of_numpy(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(channels).integers(0, 256, (3, 7, 19 * channels), dtype=np.uint8)
+    made, other = rows.copy(), rows.copy()
+    predictor.predict(made, channels)
+    with monkeypatch.context() as patch:
+        patch.setattr(predictor, "_compiled", lambda name: None)
+        predictor.predict(other, channels)
+        assert (made == other).all()
+        predictor.restore(other, channels)
+    predictor.restore(made, channels)
+    assert (made == rows).all()
+    assert (other == rows).all()
 
 
 @pytest.mark.parametrize("workers", [0, 1])

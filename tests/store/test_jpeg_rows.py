@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import struct
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,29 @@ def test_stores_of_any_quality_are_read_as_one(equal: tuple[Path, Path], tmp_pat
 def test_they_are_unpacked_on_the_host_alone(equal: tuple[Path, Path], unpack: str) -> None:
     with pytest.raises(ValueError, match="is for rows of one size that are compressed by zstd, and .* has others"):
         MemmapLoader(MemmapDataset(equal[1]), 8, unpack=unpack)
+
+
+@pytest.mark.parametrize(("is_compiled", "has_pillow"), [(True, True), (True, False), (False, True), (False, False)])
+def test_the_compiled_part_or_pillow_is_needed(
+    equal: tuple[Path, Path], is_compiled: bool, has_pillow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = MemmapDataset(equal[1])[3][0]
+    if not is_compiled:
+        monkeypatch.setattr(jpeg_frames, "_compiled", lambda: None)
+    elif jpeg_frames._compiled() is None:
+        pytest.skip("the compiled part is not built")
+    if not has_pillow:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "PIL"]:
+            monkeypatch.setitem(sys.modules, name, None)
+    if is_compiled or has_pillow:
+        assert torch.equal(MemmapDataset(equal[1])[3][0], expected)
+        return
+    with pytest.raises(StoreError) as found:
+        MemmapDataset(equal[1])
+    assert str(found.value) == (
+        "rows that are JPEGs need the compiled part of pixpack, or the package Pillow, and neither is installed."
+        " Install one: pip install pillow"
+    )
 
 
 def test_without_the_compiled_part_pillow_decodes(equal: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from packer.inputs.samples import Inputs
 from packer.packing.image_sizes import sources_of
 from packer.sources.local import LocalSource
-from reader.system import MEMORY_FILE_SYSTEMS, cached_share, file_system
+from reader.system import MEMORY_FILE_SYSTEMS, file_system
 
 # As many as MemmapLoader reads rows by.
 _THREADS = 8
@@ -20,8 +20,8 @@ _LEAST_FILE_BYTES = 48 << 10
 _LEAST_BYTES, _MOST_BYTES = 4 << 20, 64 << 20
 _MOST_FILES = 1024
 _MOST_SECONDS = 2.0
-# Of a file whose pages were dropped, more than this still cached means that they stay.
-_GONE = 0.05
+# Where the disk was asked for less than this share of what was read, pages stayed in the page cache.
+_COLD = 0.9
 
 
 def disk_rate(splits: dict[str, Inputs]) -> float | None:
@@ -30,21 +30,24 @@ def disk_rate(splits: dict[str, Inputs]) -> float | None:
     It is not in object storage, in archives, on a file system in memory, where pages stay in the page cache, and by less than
     4 MiB of images. At most 64 MiB are read.
     """
-    paths = _files(splits)
+    # a file that several links lead to is read once
+    paths = sorted({os.path.realpath(path) for path in _files(splits)})
     if not paths or file_system(Path(paths[0])) in MEMORY_FILE_SYSTEMS:
         return None
-    cold, size_bytes = list[str](), 0
+    chosen, size_bytes = list[str](), 0
     for path in paths:
         if size_bytes < _MOST_BYTES and (dropped := _dropped_bytes(path)):
-            cold.append(path)
+            chosen.append(path)
             size_bytes += dropped
-    if size_bytes < _LEAST_BYTES:
+    before = _asked_bytes()
+    if size_bytes < _LEAST_BYTES or before is None:
         return None
     begun = time.perf_counter()
     until = begun + _MOST_SECONDS
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        done = sum(pool.map(lambda path: _read_bytes(path, until), cold))
-    return done / (time.perf_counter() - begun)
+        done = sum(pool.map(lambda path: _read_bytes(path, until), chosen))
+    seconds, asked = time.perf_counter() - begun, (_asked_bytes() or 0) - before
+    return done / seconds if asked >= _COLD * done else None
 
 
 def _files(splits: dict[str, Inputs]) -> list[str]:
@@ -60,18 +63,27 @@ def _files(splits: dict[str, Inputs]) -> list[str]:
 
 
 def _dropped_bytes(path: str) -> int:
-    """Drop a file from the page cache; returns how many bytes it has, 0 where it is too small, or stays."""
-    if not hasattr(os, "posix_fadvise") or not hasattr(os, "RWF_NOWAIT"):
+    """Drop a file from the page cache; returns how many bytes it has, 0 where it is too small."""
+    if not hasattr(os, "posix_fadvise"):
         return 0
     try:
         with open(path, "rb", buffering=0) as file:
             size_bytes = os.fstat(file.fileno()).st_size
             if size_bytes < _LEAST_FILE_BYTES:
                 return 0
+            # what is not on the disk yet stays
+            os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        return size_bytes if cached_share(Path(path)) <= _GONE else 0
+        return size_bytes
     except OSError:
         return 0
+
+
+def _asked_bytes() -> int | None:
+    """Return how many bytes this process has asked of disks so far; None where the system does not count them."""
+    with contextlib.suppress(OSError), open("/proc/self/io", encoding="ascii") as lines:
+        return int(dict(line.split(": ") for line in lines)["read_bytes"])
+    return None
 
 
 def _read_bytes(path: str, until: float) -> int:

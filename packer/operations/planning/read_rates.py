@@ -76,7 +76,11 @@ class ReadRates:
         there = f"{size_text(free)} of memory are free"
         if pixel_bytes <= free:
             return f"raw, whose rows fit into memory ({there})"
-        fits = "compressed rows fit into memory, raw ones do not" if pixel_bytes * self.share <= free else "neither fits into memory"
+        fits = (
+            "compressed rows fit into memory, raw ones do not"
+            if pixel_bytes * self.share <= free
+            else "neither fits into memory"
+        )
         even = f"{size_text(int(self.even_bytes_per_second))}/s"
         if disk_bytes_per_second is None:
             return f"--compress, unless the disk or link gives more than {even}: {fits} ({there})"
@@ -91,7 +95,7 @@ class ReadRates:
         """Return images/s of each form: of one that does not fit into memory as the disk gives it, at most what all CPUs make."""
         forms = {"raw": (self.raw, 1.0), "--compress": (self.compressed, self.share)}
         if self.jpeg is not None:
-            forms[f"--compress {self.jpeg.form}, with a loss,"] = (self.jpeg.images_per_second, self.jpeg.share)
+            forms[f"{self.jpeg.form} (with a loss)"] = (self.jpeg.images_per_second, self.jpeg.share)
         return {
             form: min(
                 rate * self.cpus,

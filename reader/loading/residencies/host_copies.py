@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from reader.device.transfer import pin
@@ -59,6 +60,11 @@ class HostCopy:
     def read_bytes(self, memory: memoryview, reads: Sequence[Read]) -> None:
         """Bring bytes of the file to memory, of units that are held: (first byte, how many, first byte of memory) each."""
         bytes_from(self.units, self.slots.of, memory, reads)
+
+    @property
+    def file_bytes(self) -> npt.NDArray[np.uint8] | None:
+        """The file's bytes, uint8[n], where all of them are held in their order."""
+        return self.units.view(-1).numpy() if self.slots.are_in_order else None
 
     def pin(self, device: torch.device) -> None:
         """Pin what is held now, where it is, for as long as this lives; what is added later stays as it is.
