@@ -70,7 +70,11 @@ def _serve_moto(folder: Path, latency_seconds: float) -> None:
         return inner(environ, start_response)
 
     # keeps connections open, as S3 does, and writes no line a request
-    handler = type("Handler", (WSGIRequestHandler,), {"protocol_version": "HTTP/1.1", "log": lambda *_: None})
+    handler = type(
+        "Handler",
+        (WSGIRequestHandler,),
+        {"protocol_version": "HTTP/1.1", "disable_nagle_algorithm": True, "log": lambda *_: None},
+    )
     server = make_server("127.0.0.1", 0, late, threaded=True, request_handler=handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
