@@ -37,7 +37,9 @@ def main() -> None:
         augment = Compose([RandomCrop(32, padding=4, padding_mode="reflect"), RandomHorizontalFlip()])
         loader = MemmapLoader(train, size, shuffle=True, drop_last=True, device=device, transform=augment)
         test_loader = MemmapLoader(test, size, device=device)
-    except (StoreError, PackError, ValueError, OSError, ImportError) as e:
+    except ImportError as e:
+        sys.exit(f"cifar.py: {e}. Install it: pip install --no-deps torchvision")
+    except (StoreError, PackError, ValueError, OSError) as e:
         sys.exit(f"cifar.py: {e}")
     network = resnet18(weights=None, num_classes=len(train.classes))
     # for images of 32 pixels: a first layer that keeps them, as in the paper's ResNets for CIFAR

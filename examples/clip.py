@@ -75,7 +75,9 @@ def main() -> None:
         keys = {"shuffle": True, "drop_last": True, "device": options.device, "transform": crops, "as_tuple": False}
         loader = MemmapLoader(pairs, options.batch_size, **keys)
         encoder = get_model(options.model, weights=None, num_classes=256)
-    except (StoreError, ValueError, OSError, ImportError) as e:
+    except ImportError as e:
+        sys.exit(f"clip.py: {e}. Install it: pip install --no-deps torchvision")
+    except (StoreError, ValueError, OSError) as e:
         sys.exit(f"clip.py: {e}")
     images = nn.Sequential(Normalize.of(store.manifest), encoder)
     model = nn.ModuleDict({"images": images, "texts": TextEncoder(options.length, 256, layers=4)}).to(loader.device)

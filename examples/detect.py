@@ -52,7 +52,9 @@ def main() -> None:
             max_size=max(sides),
             **backbone,
         ).to(loader.device)
-    except (StoreError, ValueError, OSError, ImportError) as e:
+    except ImportError as e:
+        sys.exit(f"detect.py: {e}. Install it: pip install --no-deps torchvision")
+    except (StoreError, ValueError, OSError) as e:
         sys.exit(f"detect.py: {e}")
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], options.lr, 0.9, weight_decay=1e-4)
     total = options.epochs * len(loader)

@@ -48,9 +48,14 @@ def main() -> None:
         val_loader = MemmapLoader(held_out, size, device=options.device)
         backbone = {"weights_backbone": None} if options.scratch else {}
         model = get_model(options.model, weights=None, num_classes=options.classes, **backbone)
-    except (StoreError, ValueError, OSError, ImportError) as e:
+    except ImportError as e:
+        sys.exit(f"segment.py: {e}. Install it: pip install --no-deps torchvision")
+    except (StoreError, ValueError, OSError) as e:
         sys.exit(f"segment.py: {e}")
-    model = nn.Sequential(Normalize.of(store.manifest), model).to(loader.device, memory_format=torch.channels_last)
+    normalize = Normalize(
+        [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    )  # ImageNet's: what the backbone was trained with
+    model = nn.Sequential(normalize, model).to(loader.device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), options.lr, momentum=0.9, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, options.epochs * len(loader), power=0.9)
     is_half = loader.device.type == "cuda"

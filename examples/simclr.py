@@ -69,7 +69,9 @@ def main() -> None:
         store, size, views = MemmapDataset(options.store), options.batch_size, two_views(options.side)
         loader = MemmapLoader(store, size, shuffle=True, drop_last=True, device=options.device, transform=views)
         backbone = get_model(options.model, weights=None)
-    except (StoreError, ValueError, OSError, ImportError) as e:
+    except ImportError as e:
+        sys.exit(f"simclr.py: {e}. Install it: pip install --no-deps torchvision")
+    except (StoreError, ValueError, OSError) as e:
         sys.exit(f"simclr.py: {e}")
     width = backbone.fc.in_features
     backbone.fc = nn.Identity()

@@ -109,6 +109,27 @@ def test_train_says_in_one_sentence_what_it_cannot_use(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["cifar", "clip", "detect", "segment", "simclr"])
+def test_an_example_without_torchvision_says_how_to_install_it(
+    shared_store: Path, example: Example, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for module in ("torchvision", "torchvision.models"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SystemExit, match=rf"^{name}\.py: .*torchvision.*\. Install it: pip install --no-deps torchvision$"):
+        example(name, shared_store)
+
+
+def test_train_on_a_model_of_torchvision_says_how_to_install_it(
+    shared_store: Path, example: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in ("torchvision", "torchvision.models"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert example("train", shared_store, "--model", "resnet50") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("train.py: resnet50 is a model of torchvision: pip install --no-deps torchvision (")
+    assert error.count("\n") == 1
+
+
 def test_train_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
     shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
 ) -> None:
