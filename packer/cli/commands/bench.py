@@ -62,12 +62,12 @@ from reader.format.urls import is_url
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print the figures and nothing else.")
 def bench(out: str, as_json: bool, quiet: bool, cache: str | None, **options: Any) -> int:
-    """Time the reader on the store OUT, beside copying memory and reading the disk, and torch's DataLoader.
+    """Time reading the store OUT, against copying memory, reading the disk, and torch's DataLoader.
 
-    Of the URL of a store, time the first epoch of its first rows beside fetching the same ranges alone.
+    For the URL of a store, time the first epoch of its first rows, against fetching the same ranges alone.
 
-    Of a folder of the stores of splits, the one with most rows is measured. Pages of OUT are dropped from the page cache to time
-    the disk, and read again. Nothing is written but pictures.
+    In a folder of splits, the split with most rows is measured. To time the disk, pages of OUT are dropped from the page cache
+    and read again. Only pictures are written.
 
     \b
     Examples:

@@ -135,10 +135,10 @@ def build(
 ) -> int:
     """Decode IMAGES once into the store OUT.
 
-    IMAGES is a folder of class folders, a folder of images, or a folder of splits (train, val, test and the like); each of
-    those is packed into OUT/<name>, all with one class list; also as a URL, s3://bucket/images. Or it is a .csv, .tsv,
-    .jsonl or .parquet table, one or more tars, a zip, or - for a list of paths on standard input. Broken images are left out,
-    recorded and summed up.
+    IMAGES is a folder of class folders, a folder of images, or a folder of splits (train, val, valid, test), each of which is
+    packed into OUT/<name>, all with one class list. It may be at a URL, s3://bucket/images. Or it is a .csv, .tsv, .jsonl or
+    .parquet table, one or more tars, a zip, or - for a list of paths on standard input. Broken images are skipped, recorded
+    and summed up.
 
     \b
     Examples:

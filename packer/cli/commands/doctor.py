@@ -15,9 +15,9 @@ from packer.cli.output import EXIT_FAILED, say, say_json
 @click.argument("path", type=StorePath(), default=".")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
 def doctor(path: str, as_json: bool) -> int:
-    """Look at decoders, packages, CPUs, memory, GPUs, and the file system of PATH, where a store is to be.
+    """Check decoders, packages, CPUs, memory, GPUs, and the file system of PATH, where you plan to put a store.
 
-    Says what is missing and what fixes it; exits with 1 where packing needs it.
+    Reports what is missing and how to install it; the exit code is 1 if packing needs it.
 
     \b
     Examples:

@@ -18,9 +18,9 @@ from packer.cli.output import say, say_json
 @click.option("--json", "as_json", is_flag=True, help="Print all of it, but for the table of blocks, as JSON.")
 @CACHE
 def info(out: str, brief: bool, as_json: bool, cache: str | None) -> int:
-    """Say what the store OUT holds and how it was made, and what its sources were. Reads no pixel.
+    """Show what the store OUT holds, how it was made, and what its sources were. Reads no pixels.
 
-    OUT may also be the folder of the stores of splits, or the URL of a store.
+    OUT may also be a folder of splits, or the URL of a store.
 
     \b
     Examples:

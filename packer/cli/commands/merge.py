@@ -21,11 +21,11 @@ from packer.cli.progress import ProgressBar
 )
 @COPY
 def merge(stores: tuple[str, ...], out: str, as_json: bool, quiet: bool, **options: Any) -> int:
-    """Copy the rows of all STORES, one store behind the other, into the store OUT, checked on the way.
+    """Copy the rows of all STORES, one store after the other, into the store OUT, checked on the way.
 
-    Folders of the stores of splits are merged split by split. They must have been packed alike, by the same options and
-    decoders. Where their class lists differ, OUT has the longest if that has all classes, else all names, sorted. OUT with
-    --overwrite may be one of STORES: that adds the others to it.
+    Folders of splits are merged split by split. STORES must have been packed with the same options and decoders. If their class
+    lists differ, OUT has the longest list if that has all classes, otherwise all names, sorted. With --overwrite, OUT may be one
+    of STORES: this adds the others to it.
 
     \b
     Examples:

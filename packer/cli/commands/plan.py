@@ -26,10 +26,10 @@ from packer.options import CHANNELS
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print the plan and nothing else.")
 def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **options: Any) -> int:
-    """Compare ways to pack IMAGES for training with RandomResizedCrop(S): bytes, what the crops would lack, and minutes.
+    """Compare ways to pack IMAGES for training with RandomResizedCrop(S): bytes, what crops would lose, and minutes.
 
     Reads headers, and decodes up to 64 images to estimate how long packing takes. Random boxes are drawn in the images.
-    `reachable` is the share of them that is completely in a row; `upsampled` the share that has fewer pixels there than the
+    `reachable` is the share of boxes that are completely inside a row; `upsampled` the share that have fewer pixels than the
     crop, in height or width.
 
     \b

@@ -18,11 +18,11 @@ from packer.cli.progress import ProgressBar
 )
 @REPORT
 def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int:
-    """Copy the store OUT to URL, each file compared with its checksum before it is sent.
+    """Copy the store OUT to URL. Each file is compared with its checksum before it is sent.
 
-    The same command is right in every state: it begins, continues after an interruption, and sends nothing where the store is
-    already at URL. Anything else at URL is refused; another store is replaced with --overwrite. Of a folder of the stores of
-    splits, each is copied to URL/<split>.
+    The same command works in every state: it starts, continues after an interruption, and sends nothing if the store is already
+    at URL. Anything else at URL is refused; --overwrite replaces another store. Of a folder of splits, each store is copied to
+    URL/<split>.
 
     \b
     Examples:
@@ -48,10 +48,10 @@ def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int
 )
 @REPORT
 def pull(url: str, out: str | None, cache: str | None, as_json: bool, quiet: bool) -> int:
-    """Copy the store at URL to OUT and compare every byte with its checksums. Interrupted, the same command continues.
+    """Copy the store at URL to OUT, and compare every byte with its checksum. The same command continues an interrupted pull.
 
-    Where URL holds the stores of splits, each is copied to OUT/<split>. With --cache, all of the store comes into the cache that
-    MemmapDataset(URL, cache=FOLDER) reads, and opens there without a network.
+    If URL holds splits, each store is copied to OUT/<split>. With --cache, the full store is put into the cache that
+    MemmapDataset(URL, cache=FOLDER) reads, and then opens without a network.
 
     \b
     Examples:

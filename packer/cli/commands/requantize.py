@@ -35,10 +35,10 @@ from packer.cli.progress import ProgressBar
 @click.option("--resume", is_flag=True, help="Begin, or resume an earlier run: what is new or changed since.")
 @REPORT
 def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: Any) -> int:
-    """Convert the folder IMAGES to JPEGs in DEST, of ffmpeg's -q:v, in the same folders under the same names.
+    """Convert the JPEGs of the folder IMAGES to smaller ones in DEST, by ffmpeg's -q:v, with the same folders and names.
 
-    What is no JPEG, and JPEGs that FFmpeg would convert on the way, are in DEST as they are; broken images are left
-    out, recorded and summed up. EXIF orientation is kept. IMAGES is never touched.
+    Other files, and JPEGs that FFmpeg would convert on the way, are in DEST unchanged; broken images are
+    skipped, recorded and summed up. EXIF orientation is kept. IMAGES never changes.
 
     \b
     Examples:

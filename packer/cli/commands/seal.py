@@ -16,10 +16,10 @@ from packer.cli.progress import ProgressBar
 @MAX_REJECTS
 @REPORT
 def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
-    """Make the store OUT of its parts, each packed by pack IMAGES OUT --part i/n: the bytes that pack IMAGES OUT gives.
+    """Join the parts of OUT, each packed by pack IMAGES OUT --part i/n, into the store that pack IMAGES OUT makes.
 
-    Needs neither IMAGES nor the options. Refuses where a part is missing, unfinished, or packed otherwise than the rest. An
-    interrupted seal is continued by the same command.
+    It needs neither IMAGES nor the options. A part that is missing, unfinished, or packed with other options is an error. The
+    same command continues an interrupted seal.
 
     \b
     Examples:

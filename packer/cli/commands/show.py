@@ -31,9 +31,9 @@ from reader.format.urls import is_url
 @click.option("-o", "--output", type=StorePath(), help="The PNG to write.  [default: OUT-sheet.png beside OUT]")
 @CACHE
 def show(out: str, rows: str | None, output: str | None, cache: str | None, **options: Any) -> int:
-    """Draw rows of the store OUT into a PNG; where OUT holds the stores of splits, into one each, FILE-train.png and so on.
+    """Draw rows of the store OUT into a PNG; of a folder of splits, into one PNG for each: FILE-train.png and so on.
 
-    Of a store at a URL only the blocks of these rows are fetched; then give -o.
+    Of a store at a URL, only the blocks of these rows are fetched; it needs -o.
 
     \b
     Examples:

@@ -52,11 +52,11 @@ def subset(
     unpacks: bool,
     **options: Any,
 ) -> int:
-    """Copy some rows of STORE into the store OUT: their pixels, targets and all else, checked on the way.
+    """Copy some rows of STORE into the store OUT: pixels, targets and everything else, checked on the way.
 
-    Where STORE is the folder of the stores of splits, rows of each are copied into OUT/<split>. With --class or --classes,
-    targets are numbered in the list of these alone; otherwise OUT has the classes of STORE. Rows keep their order. OUT with
-    --overwrite may be STORE itself. Of a STORE at a URL only the blocks of these rows are fetched.
+    If STORE is a folder of splits, rows of each split are copied into OUT/<split>. With --class or --classes, OUT has these
+    classes only, numbered in this order; otherwise it has the classes of STORE. Rows keep their order. With --overwrite, OUT
+    may be STORE itself. Of a STORE at a URL, only the blocks of these rows are fetched.
 
     \b
     Examples:

@@ -27,12 +27,12 @@ from packer.cli.progress import ProgressBar
 def update(
     images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
 ) -> int:
-    """Make of the store OUT what packing IMAGES again makes, byte for byte: with what is new, without what is gone.
+    """Update the store OUT to what a new pack of IMAGES would make, byte for byte: new images are added, missing ones removed.
 
-    Every image is read; one whose bytes have not changed keeps its row, the others are decoded, by the options that OUT was
-    packed with, and with the labels that its columns and class list give. What is a path is given again: --boxes, --masks,
-    --root. Refused is what would give other class numbers to rows that stay, unless --classes says so, and what would lose
-    more rows than --max-gone. The new store is built beside OUT, which keeps its readers until then: the disk must hold both.
+    Every image is read. An image whose bytes have not changed keeps its row; the others are decoded, with the options, columns
+    and class list that OUT was packed with. Give paths again: --boxes, --masks, --root. An update that would change the class
+    numbers of rows that stay needs --classes; one that would lose more rows than --max-gone is refused. The new store is built
+    beside OUT, which stays readable until then: the disk must hold both.
 
     \b
     Examples:

@@ -29,8 +29,8 @@ from reader.format.urls import is_url
 def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bool) -> int:
     """Check the store OUT: its structure, all digests, then every block's checksum. Changes nothing.
 
-    OUT may also be the folder of the stores of splits; then --images is the folder that they were packed from. Of a store at a
-    URL every byte is read once and kept nowhere; --redecode then needs a copy: pack pull.
+    OUT may also be a folder of splits; --images is then the folder that they were packed from. A store at a URL is read once and
+    not kept; --redecode then needs a copy: pack pull.
 
     \b
     Examples:
