@@ -5,6 +5,7 @@ Knows no order but the rows it is given. Batches are in leased buffers, pinned w
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,8 @@ _log = logging.getLogger("reader")
 
 # Read ahead from a disk at a time, twice in memory: a whole window of shuffle="block"; less where memory is short.
 AHEAD_BYTES = WINDOW_BLOCKS * BLOCK_BYTES
+# In other orders, where as much as keeps the disk busy is enough: memory that is read into the first time costs 0.1 to 2 s a GB.
+STREAM_BYTES = 64 << 20
 AHEAD_SHARE = 1 / 16
 
 # Gives steps, and their rows by `take`.
@@ -68,19 +71,6 @@ def without_pixels(dataset: MemmapDataset, rows: Rows) -> Batch:
         batch = batch_of(store, rows, nothing.expand(len(rows), *store.pixels.shape[1:]))
     dataset.check_rows(rows, batch)
     return batch
-
-
-def _leases() -> Callable[[int], torch.Tensor]:
-    """Make what leases memory of so many bytes, much of which is read into at a time: uint8[bytes]."""
-    pool = BufferPool(0, keep=0)
-
-    def lease(size_bytes: int) -> torch.Tensor:
-        nonlocal pool
-        if pool.size_bytes < size_bytes:
-            pool = BufferPool(size_bytes, keep=2 * AHEAD_BYTES // size_bytes)
-        return pool.lease(size_bytes)
-
-    return lease
 
 
 class Gathering:
@@ -134,6 +124,8 @@ class Gathering:
         self._pool: BufferPool | None = None
         # of compressed rows, in an epoch: the file, where it is in memory
         self._frame_bytes: npt.NDArray[np.uint8] | None = None
+        # of what is read ahead straight into batches, from one epoch to the next
+        self._ahead_pool: BufferPool | None = None
 
     def read_ahead(
         self,
@@ -144,12 +136,14 @@ class Gathering:
         windows: int = 1,
         *,
         is_shown: bool = False,
+        in_blocks: bool = False,
     ) -> Ahead | None:
         """Read the steps' rows ahead from the disk or a network, or return None: they are gathered from memory.
 
         plan_index: see `plan_blocks`.
         windows, is_shown: see `RemoteAhead`.
         window_end: of a position, where reading ahead should pause; see `ReadAhead`.
+        in_blocks: a window of blocks is read together.
         """
         if not self._has_pixels:
             return None
@@ -170,16 +164,18 @@ class Gathering:
             return None
         # what is free is for all ranks of this host
         room = system.available_bytes() // self._processes
+        chunk_bytes = int(min(AHEAD_BYTES if in_blocks else STREAM_BYTES, room * AHEAD_SHARE))
+        can_lease = self._device.type == "cpu" and not isinstance(store, RaggedBatch)
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, epoch)
         return ReadAhead(
             source,
             self._unit_bytes,
             steps,
-            chunk_rows=int(min(AHEAD_BYTES, room * AHEAD_SHARE)) // self._unit_bytes,
+            chunk_rows=chunk_bytes // self._unit_bytes,
             window_end=window_end,
             past_cache=self._past_cache,
             units=units,
-            lease=_leases() if self._device.type == "cpu" and not isinstance(store, RaggedBatch) else None,
+            lease=functools.partial(self._lease_ahead, chunk_bytes) if can_lease else None,
         )
 
     def begin(self, groups: list[Rows], ahead: Ahead | None) -> HostBatches:
@@ -211,8 +207,15 @@ class Gathering:
 
     def let_go(self) -> None:
         """Free the buffers that no batch is in, those of crops and floats too."""
-        self._pool = None
+        self._pool = self._ahead_pool = None
         compiled.let_go()
+
+    def _lease_ahead(self, chunk_bytes: int, size_bytes: int) -> torch.Tensor:
+        """Lease memory that is read into, uint8[size_bytes]; what two chunks and waiting batches take is kept."""
+        pool = self._ahead_pool
+        if pool is None or pool.size_bytes < size_bytes:
+            pool = self._ahead_pool = BufferPool(size_bytes, keep=2 * chunk_bytes // max(1, size_bytes) + self._keep)
+        return pool.lease(size_bytes)
 
     def _unpacking(self, rows: Rows, counts: list[int]) -> HostBatches:
         """Begin to unpack a group of batches of compressed rows, and cut it."""

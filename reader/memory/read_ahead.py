@@ -7,10 +7,9 @@ files and rows; who asks for which row is the caller's plan.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ import torch
 from reader.memory.gather import Copies, gather, on_threads
 from reader.memory.joined_file import RowSource, open_rows
 from reader.memory.row_file import READERS, Read, RowFile, RowMemory, RowReader, plan_reads, tasks
+from reader.memory.scatter import Destinations, scatter
 from reader.profiling import stage
 from reader.rows import Rows, Steps
 
@@ -62,8 +62,6 @@ class ReadAhead:
         self._lease = lease if isinstance(self._file, RowFile) and self._file.can_scatter else None
         # of the steps whose reads have begun
         self._leased: deque[torch.Tensor] = deque()
-        # rows that nobody wants, between wanted ones
-        self._unwanted = RowMemory(1, row_bytes).bytes[:row_bytes]
 
     def __iter__(self) -> Iterator[Steps]:
         while True:
@@ -165,24 +163,16 @@ class ReadAhead:
         return _Chunk(memory, slots, on_threads("read", READERS, self._read, each))
 
     def _scatter(self, rows: Rows, parts: Sequence[_StepRows]) -> _Chunk:
-        """Start the reads of a chunk into the memory of its steps; what comes twice is copied once it is read."""
-        assert isinstance(self._file, RowFile)
+        """Start the reads of a chunk into the memory of its steps."""
         reads, slots, count = plan_reads(rows, self._row_bytes)
-        destinations, copies = [self._unwanted] * count, []
-        wanted = itertools.chain.from_iterable(part.destinations() for part in parts)
-        for slot, destination in zip(slots.tolist(), wanted, strict=True):
-            if destinations[slot] is self._unwanted:
-                destinations[slot] = destination
-            else:
-                copies.append((destinations[slot], destination))
-        scatter = self._file.scatter
+        destinations = Destinations([part.memory() for part in parts], self._row_bytes, slots, count)
+        each = [(destinations, group) for group in tasks(reads, self._row_bytes)]
+        return _Chunk(None, slots, on_threads("read", READERS, self._read_scattered, each), destinations)
 
-        def read(group: Sequence[Read]) -> None:
-            with stage("read"):
-                scatter(destinations, group)
-
-        each = [(group,) for group in tasks(reads, self._row_bytes)]
-        return _Chunk(None, slots, on_threads("read", READERS, read, each), destinations, copies)
+    def _read_scattered(self, destinations: Destinations, group: Sequence[Read]) -> None:
+        assert isinstance(self._file, RowFile)
+        with stage("read"):
+            scatter(self._file, destinations, group)
 
     def _read(self, memory: memoryview, group: Sequence[Read]) -> None:
         with stage("read"):
@@ -204,25 +194,20 @@ class _StepRows:
     end: int
     into: torch.Tensor | None = None
 
-    def destinations(self) -> Iterator[memoryview]:
-        """Cut the memory into rows."""
+    def memory(self) -> memoryview:
+        """Return the memory they are read into, flat."""
         assert self.into is not None
-        flat, size_bytes = self.into.view(-1).numpy().data, self.into.shape[1]
-        return (flat[first : first + size_bytes] for first in range(0, len(flat), size_bytes))
+        return self.into.view(-1).numpy().data
 
 
 @dataclass
 class _Chunk:
-    """Rows read together: once all reads are done, the i-th is in memory.rows[slots[i]], or where its step's rows are.
-
-    destinations: of the slots, in the memory of steps. copies: from where to where what comes twice is copied.
-    """
+    """Rows read together: once all reads are done, the i-th is in memory.rows[slots[i]], or where its step's rows are."""
 
     memory: RowMemory | None
     slots: Rows
     reads: Copies
-    destinations: list[memoryview] = field(default_factory=list)
-    copies: list[tuple[memoryview, memoryview]] = field(default_factory=list)
+    destinations: Destinations | None = None
     taken: int = 0
 
     def wait(self) -> None:
@@ -231,11 +216,11 @@ class _Chunk:
             with stage("wait"):
                 self.reads.wait()
         self.reads.wait()
-        for read, destination in self.copies:
-            destination[:] = read
+        if self.destinations is not None:
+            self.destinations.copy_repeated()
         self.let_go()
 
     def let_go(self) -> None:
         """Leave the memory to those who have it: a thread that reads nothing more still names the destinations."""
-        self.destinations.clear()
-        self.copies.clear()
+        if self.destinations is not None:
+            self.destinations.clear()

@@ -26,9 +26,9 @@ from reader.store import MAP_NORESERVE
 
 # Sequential to any disk: one with a head reads 8 MiB between two seeks.
 READ_BYTES = 8 << 20
-# Reads of 150 kB in random order need a deep queue: 4 under way gave 0.4 to 0.9 GB/s of a virtual SSD, 8 gave 0.8 to 1.2 and
-# 16 no more (bench_disk --curve; busy machine, 2026-11-23).
-READERS = 8
+# Reads of 150 kB in random order need a deep queue: 8 in progress gave 1.3 to 1.9 GB/s of a virtual SSD, 16 gave 1.4 to 2.7 and
+# 32 no more (in turns on a busy machine, 2026-11-23).
+READERS = 16
 # Reading through a gap this small costs less than another read.
 _GAP_BYTES = 128 << 10
 # O_DIRECT wants offset, length and memory at multiples of the disk's logical block: 512 bytes, on some disks 4096.
@@ -113,13 +113,15 @@ class RowFile:
 
     @property
     def can_scatter(self) -> bool:
-        """Say whether `scatter` takes this file."""
+        """Say whether rows may be read to memory wherever it is, by `read_into`."""
         return self.is_direct and self.row_bytes % self.align == 0 and self.row_bytes >= _LEAST_SCATTERED_BYTES
 
-    def scatter(self, destinations: Sequence[memoryview], reads: Sequence[Read]) -> None:
-        """Bring rows to memory where the row of slot i goes to destinations[i], aligned to `align`; raises as `read`."""
-        for row, count, slot in reads:
-            self._fill(destinations[slot : slot + count], row * self.row_bytes, count * self.row_bytes)
+    def read_into(self, memories: Sequence[memoryview], row: int, count: int) -> None:
+        """Bring rows [row, row + count) to pieces of memory, one behind the other, where `can_scatter`; raises as `read`.
+
+        memories: each of whole rows, aligned to `align`.
+        """
+        self._fill(memories, row * self.row_bytes, count * self.row_bytes)
 
     def read(self, memory: memoryview, reads: Sequence[Read]) -> None:
         """Bring rows to their slots of memory.

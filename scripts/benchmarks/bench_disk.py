@@ -7,10 +7,15 @@ Ways, in turns, each with the file's pages dropped first (posix_fadvise) and see
     cat            the whole file read in order in pieces of 8 MiB through the page cache, one thread: what cat does
     direct         the same past the page cache (O_DIRECT) into warm huge pages, with the loader's number of threads
     block, full, sequential
-                   an epoch of MemmapLoader(residency="disk", shuffle=...), iter() and thread start included
+                   an epoch of MemmapLoader(residency="disk", shuffle=...), iter() and thread start included. An untimed round
+                   comes first, so that memory is used again, as that of "direct" is; "first epoch": how that one compares
     page faults    an epoch with shuffle="full" from the mapped file alone, as a memory-mapped reader without read-ahead does
 
 CPU seconds are this process's, all threads. The fastest of cat and direct in a round is the limit of that round.
+
+--compress zstd reads the same rows compressed in turns with the raw ones, --compress jpeg:95 as JPEGs: "block, zstd" and so on,
+in images/s beside those of the raw store in the same order. --megabytes-per-second limits the disk to a rate, by the kernel's
+control groups (root); the limit is of this process's reads and shared by all of its threads.
 
 --curve also measures what the disk gives for reads in random order, by their size and how many are in flight: the best for
 reads of a row's size is the limit of shuffle="full". --plot draws it (matplotlib). Checked:
@@ -20,6 +25,7 @@ every epoch brings each row once, and a batch of each equals the raw file. --row
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
 from argparse import Namespace
@@ -30,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from packer.errors import PackError
 from reader import MemmapDataset, MemmapLoader
 from reader.bench.disk import NotMeasured, drop, read_through
 from reader.format.manifest import PIXELS
@@ -37,17 +44,15 @@ from reader.memory import residency
 from reader.memory.row_file import READ_BYTES, READERS, RowMemory, read_rows
 from scripts.benchmarks._bench import BenchError, machine, publish, ratio_cells, ratios, spread, table
 from scripts.benchmarks._disk_curve import best, measure_curve, plot, table_lines
+from scripts.benchmarks._limited_disk import limited_disk
+from scripts.benchmarks._row_forms import RAW, add_forms, check_batch, check_once, file_bytes, in_forms
 from scripts.benchmarks.arguments import READ_WORK, bench_parser
 from scripts.benchmarks.bench_read import cached_store
 from scripts.benchmarks.timing import in_turns, seconds
 
 BATCH = 256
-LOADERS: dict[str, tuple[str, str | bool]] = {
-    "block": ("disk", "block"),
-    "full": ("disk", "full"),
-    "sequential": ("disk", False),
-    "page faults": ("cache", "full"),
-}
+ORDERS: dict[str, str | bool] = {"block": "block", "full": "full", "sequential": False}
+PAGE_FAULTS = "page faults"
 
 
 def main() -> int:
@@ -55,13 +60,17 @@ def main() -> int:
     parser.add_argument("--curve", action="store_true", help="also measure random reads by size and depth")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each point of the curve, at most")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the curve")
+    parser.add_argument("--megabytes-per-second", type=float, help="limit the disk to this rate (root, Linux)")
+    add_forms(parser)
     options = parser.parse_args()
     try:
-        data = MemmapDataset(options.store or cached_store(options.work, options.rows, 224))
-        report = measure(data, options.rounds)
-        if options.curve or options.plot:
-            add_curve(report, data, options)
-    except (BenchError, NotMeasured, ValueError) as e:
+        store, limit = options.store or cached_store(options.work, options.rows, 224), options.megabytes_per_second
+        forms = in_forms(store, options.compress, options.work)
+        with limited_disk(store, int(limit * 1e6)) if limit else contextlib.nullcontext():
+            report = measure(forms, options.rounds) | {"megabytes_per_second": limit}
+            if options.curve or options.plot:
+                add_curve(report, forms[RAW], options)
+    except (BenchError, NotMeasured, ValueError, PackError) as e:
         print(f"bench_disk: {e}", file=sys.stderr)
         return 1
     print(text(report))
@@ -71,29 +80,41 @@ def main() -> int:
     return 0
 
 
-def measure(data: MemmapDataset, rounds: int) -> dict[str, Any]:
-    """Time each way in turns."""
-    path, size, row_bytes = data.path / PIXELS, data.store.pixels.nbytes, data.manifest.row_bytes
+def measure(forms: dict[str, MemmapDataset], rounds: int) -> dict[str, Any]:
+    """Time each way in turns; forms: of the same rows, see `in_forms`."""
+    data = forms[RAW]
+    path, size, row_bytes = data.path / PIXELS, file_bytes(data), data.manifest.row_bytes
     most = max(1, READ_BYTES // row_bytes)
     ring = RowMemory(2 * READERS * most, row_bytes)
     ring.rows.zero_()
     reads = [
         (row, min(most, len(data) - row), n % (2 * READERS) * most) for n, row in enumerate(range(0, len(data), most))
     ]
-    ways: dict[str, Callable[[], Any]] = {
-        "cat": lambda: read_through(path, size),
-        "direct": lambda: read_rows(path, row_bytes, ring.bytes, reads, past_cache=True),
+    ways: dict[str, tuple[str, Callable[[], Any]]] = {
+        "cat": (RAW, lambda: read_through(path, size)),
+        "direct": (RAW, lambda: read_rows(path, row_bytes, ring.bytes, reads, past_cache=True)),
+        PAGE_FAULTS: (RAW, lambda: by_page_faults(forms)),
     }
-    ways |= {name: lambda name=name: epoch(data, *LOADERS[name]) for name in LOADERS}
+    epochs = {way_of(order, form): (form, order) for order, form in itertools.product(ORDERS, forms)}
+    loaders = {name: loader_of(forms[form], ORDERS[order]) for name, (form, order) in epochs.items()}
+    ways |= {name: (form, partial(epoch, loaders[name], forms, form)) for name, (form, _) in epochs.items()}
+    first: dict[str, float] = {}
 
-    def turn(way: Callable[[], Any]) -> tuple[float, float]:
-        drop(path, size)
+    def turn(name: str) -> tuple[float, float]:
+        for other in forms.values():
+            drop(other.path / PIXELS, file_bytes(other))
         begun_cpu = time.process_time()
-        return size / 1e9 / seconds(way), time.process_time() - begun_cpu
+        taken = seconds(ways[name][1])
+        first.setdefault(name, taken)
+        return taken, time.process_time() - begun_cpu
 
-    found = in_turns({name: partial(turn, way) for name, way in ways.items()}, rounds)
-    rates = {name: [rate for rate, _ in taken] for name, taken in found.items()}
-    cpu = {name: [spent for _, spent in taken] for name, taken in found.items()}
+    with contextlib.ExitStack() as stack:
+        for loader in loaders.values():
+            stack.enter_context(loader)
+        found = in_turns({name: partial(turn, name) for name in ways}, rounds, untimed=1)
+    bytes_of = {name: file_bytes(forms[form]) for name, (form, _) in ways.items()}
+    rates = {name: [bytes_of[name] / 1e9 / taken for taken, _ in turns] for name, turns in found.items()}
+    images = {name: [len(data) / taken for taken, _ in turns] for name, turns in found.items()}
     limit = [max(pair) for pair in zip(rates["cat"], rates["direct"], strict=True)]
     return {
         "benchmark": "bench_disk",
@@ -102,10 +123,25 @@ def measure(data: MemmapDataset, rounds: int) -> dict[str, Any]:
         "gigabytes": round(size / 1e9, 3),
         "rounds": rounds,
         "gigabytes_per_second": {name: spread(values, 3) for name, values in rates.items()},
-        "cpu_seconds": {name: spread(values, 3) for name, values in cpu.items()},
+        "cpu_seconds": {name: spread([cpu for _, cpu in turns], 3) for name, turns in found.items()},
         "ratio_to_limit": {name: ratios(rates[name], limit) for name in ways},
         "ratio_to_cat": {name: ratios(rates[name], rates["cat"]) for name in ways},
+        "first_epoch_to_later": {
+            name: round(np.median([t for t, _ in found[name]]) / first[name], 3) for name in loaders
+        },
+        "bytes_to_raw": {form: round(file_bytes(other) / size, 4) for form, other in forms.items()},
+        "images_per_second": {name: spread(values, 1) for name, values in images.items()},
+        "images_to_raw": {
+            way_of(order, form): ratios(images[way_of(order, form)], images[order])
+            for order, form in itertools.product(ORDERS, forms)
+            if form != RAW
+        },
     }
+
+
+def way_of(order: str, form: str) -> str:
+    """Name an epoch."""
+    return order if form == RAW else f"{order}, {form}"
 
 
 def add_curve(report: dict[str, Any], data: MemmapDataset, options: Namespace) -> None:
@@ -127,32 +163,33 @@ def curve_text(report: dict[str, Any]) -> str:
     return f"random reads, GB/s:\n{drawn}\nof rows' {limit:.2f} GB/s at the best depth a full shuffle has {share:.2f}"
 
 
-def epoch(data: MemmapDataset, where: str, shuffle: str | bool) -> None:
-    """Read an epoch and check it; "cache" here never reads ahead. Pages that stay mapped could not be dropped."""
-    data = MemmapDataset(data.path)
-    never = contextlib.ExitStack()
-    if where == "cache":
-        was = residency.is_cold
-        never.callback(setattr, residency, "is_cold", was)
-        residency.is_cold = lambda *_: False
-    seen = np.zeros(len(data), dtype=np.int64)
-    with never, MemmapLoader(data, BATCH, shuffle=shuffle, residency=where, as_tuple=False) as loader:
-        for batch in loader:
-            seen[batch.rows.numpy()] += 1
-        check(data, batch.rows.numpy()[:1], batch.pixels[:1])
-    if not (seen == 1).all():
-        raise BenchError(f"an epoch of {where}, {shuffle} does not bring each row once.")
+def loader_of(data: MemmapDataset, shuffle: str | bool, where: str = "disk") -> MemmapLoader:
+    """Open a loader of a store that no other one has mapped: pages that stay mapped could not be dropped."""
+    return MemmapLoader(MemmapDataset(data.path), BATCH, shuffle=shuffle, residency=where, as_tuple=False)
 
 
-def check(data: MemmapDataset, rows: np.ndarray, pixels: Any) -> None:
-    with open(data.path / PIXELS, "rb") as file:
-        file.seek(int(rows[0]) * data.manifest.row_bytes)
-        if file.read(data.manifest.row_bytes) != pixels.numpy().tobytes():
-            raise BenchError(f"row {rows[0]} is not what the file holds.")
+def epoch(loader: MemmapLoader, forms: dict[str, MemmapDataset], form: str) -> None:
+    """Read an epoch and check it."""
+    seen = np.zeros(len(forms[form]), dtype=np.int64)
+    for batch in loader:
+        seen[batch.rows.numpy()] += 1
+    check_batch(forms, form, batch.rows[:1], batch.pixels[:1])
+    check_once(seen, form)
+
+
+def by_page_faults(forms: dict[str, MemmapDataset]) -> None:
+    """Read an epoch of the mapped file, and never ahead."""
+    was, residency.is_cold = residency.is_cold, lambda *_: False
+    try:
+        with loader_of(forms[RAW], "full", "cache") as loader:
+            epoch(loader, forms, RAW)
+    finally:
+        residency.is_cold = was
 
 
 def text(report: dict[str, Any]) -> str:
-    lines = [["", "GB/s", "min..max", "CPU s", "of the limit", "p10..p90", "of cat"]]
+    heads = ("GB/s", "min..max", "CPU s", "of the limit", "p10..p90", "of cat", "images/s", "of raw", "p10..p90")
+    lines = [["", *heads, "first epoch"]]
     for name, rate in report["gigabytes_per_second"].items():
         lines.append(
             [
@@ -162,9 +199,14 @@ def text(report: dict[str, Any]) -> str:
                 f"{report['cpu_seconds'][name]['median']:.2f}",
                 *ratio_cells(report["ratio_to_limit"][name]),
                 ratio_cells(report["ratio_to_cat"][name])[0],
+                f"{report['images_per_second'][name]['median']:,.0f}",
+                *ratio_cells(report["images_to_raw"].get(name)),
+                str(report["first_epoch_to_later"].get(name, "")),
             ]
         )
-    head = f"{report['rows']} rows, {report['gigabytes']} GB, nothing cached, {report['rounds']} rounds: medians"
+    limit = report["megabytes_per_second"]
+    disk = f", a disk limited to {limit:.0f} MB/s" if limit else ""
+    head = f"{report['rows']} rows, {report['gigabytes']} GB, nothing cached{disk}, {report['rounds']} rounds: medians"
     return f"{head}\n{table(lines)}"
 
 

@@ -10,14 +10,18 @@ A server on loopback, in a process of its own, answers after a latency over a ba
     local          an epoch of the local store
     half           an epoch through a cache of half the store, after two others; only of a store of more than three windows
 
+--compress zstd also reads the same rows compressed, --compress jpeg:95 as JPEGs, over a link of the same kind: "first, zstd" and
+so on, and how many times the images/s of the raw store's a first epoch has.
+
 Opening is not timed. What half of the store takes over the link, at the rate of "limit" in the same round, is what "half" is
 compared with; three latencies and a window's transfer what "first batch" is. Checked: every epoch brings each row once, and each
-batch equals the local store.
+batch has rows of the local store.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -27,14 +31,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from packer.errors import PackError
 from reader import MemmapDataset, MemmapLoader
 from reader.format.manifest import PIXELS
 from reader.loading.schedule import window_bytes
 from reader.remote.blocks import REQUEST_BYTES, THREADS
 from reader.remote.objects import Objects
 from scripts.benchmarks._bench import BenchError, machine, publish, ratio_cells, ratios, spread, table
+from scripts.benchmarks._row_forms import RAW, add_forms, check_batch, check_once, file_bytes, in_forms
 from scripts.benchmarks._shaped_server import serving
 from scripts.benchmarks.arguments import READ_WORK, bench_parser
 from scripts.benchmarks.bench_read import cached_store
@@ -47,13 +52,17 @@ def main() -> int:
     parser = bench_parser(__doc__, rows=8000, rounds=3, json=None, store=None, work=READ_WORK)
     parser.add_argument("--latency-ms", type=float, default=50.0, help="until a request is answered (default: 50)")
     parser.add_argument("--megabytes-per-second", type=float, default=200.0, help="of the link (default: 200)")
+    add_forms(parser)
     options = parser.parse_args()
     try:
-        data = MemmapDataset(options.store or cached_store(options.work, options.rows, 224))
+        store = options.store or cached_store(options.work, options.rows, 224)
+        forms = in_forms(store, options.compress, options.work)
         latency, rate = options.latency_ms / 1e3, options.megabytes_per_second * 1e6
-        with tempfile.TemporaryDirectory(prefix="pixpack-bench-") as cache, serving(data.path, latency, rate) as url:
-            report = measure(data, url, Path(cache), options.rounds, latency, rate)
-    except (BenchError, ValueError) as e:
+        with contextlib.ExitStack() as stack:
+            cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="pixpack-bench-"))
+            urls = {form: stack.enter_context(serving(data.path, latency, rate)) for form, data in forms.items()}
+            report = measure(forms, urls, Path(cache), options.rounds, latency, rate)
+    except (BenchError, ValueError, PackError) as e:
         print(f"bench_remote: {e}", file=sys.stderr)
         return 1
     print(text(report))
@@ -62,13 +71,21 @@ def main() -> int:
 
 
 def measure(
-    data: MemmapDataset, url: str, cache: Path, rounds: int, latency: float, bytes_per_second: float
+    forms: dict[str, MemmapDataset],
+    urls: dict[str, str],
+    cache: Path,
+    rounds: int,
+    latency: float,
+    bytes_per_second: float,
 ) -> dict[str, Any]:
-    """Time each way in turns."""
-    size = data.store.pixels.nbytes
-    rounds_of_ways = in_turns({"all": partial(_round, data, url, cache)}, rounds)["all"]
-    taken = {name: [found[name] for found in rounds_of_ways] for name in rounds_of_ways[0]}
+    """Time each way in turns; urls: of each form of the rows."""
+    data = forms[RAW]
+    turns = {form: partial(_first_epoch, forms, form, url, cache) for form, url in urls.items() if form != RAW}
+    found = in_turns({RAW: partial(_round, forms, urls[RAW], cache), **turns}, rounds)
+    taken = {_way_of(name, form): [turn[name] for turn in each] for form, each in found.items() for name in each[0]}
+    size = file_bytes(data)
     planned = 3 * latency + min(size, window_bytes(data.manifest)) / bytes_per_second
+    others = [form for form in forms if form != RAW]
     return {
         "benchmark": "bench_remote",
         "machine": machine(data.path),
@@ -82,29 +99,51 @@ def measure(
         "later_to_local": ratios(taken["local"], taken["later"]),
         "half_to_limit": ratios([0.5 * limit for limit in taken["limit"]], taken["half"]) if "half" in taken else None,
         "first_batch_to_plan": ratios([planned] * rounds, taken["first batch"]),
+        "bytes_to_raw": {form: round(file_bytes(other) / size, 4) for form, other in forms.items()},
+        "first_to_limit_of_form": {
+            form: ratios(taken[_way_of("limit", form)], taken[_way_of("first", form)]) for form in others
+        },
+        "images_to_raw": {form: ratios(taken["first"], taken[_way_of("first", form)]) for form in others},
     }
 
 
-def _round(data: MemmapDataset, url: str, cache: Path) -> dict[str, float]:
-    size, found = data.store.pixels.nbytes, dict[str, float]()
+def _way_of(name: str, form: str) -> str:
+    return name if form == RAW else f"{name}, {form}"
+
+
+def _first_epoch(forms: dict[str, MemmapDataset], form: str, url: str, cache: Path) -> dict[str, float]:
+    found = {"limit": seconds(partial(_fetch, Objects(url), file_bytes(forms[form])))}
+    full = MemmapDataset(url, cache=cache / "full")
+    with _loader(full) as loader:
+        found["first"], found["first batch"] = _epoch(loader, forms, form)
+    _let_go(full, cache / "full")
+    return found
+
+
+def _round(forms: dict[str, MemmapDataset], url: str, cache: Path) -> dict[str, float]:
+    data, found = forms[RAW], dict[str, float]()
+    size = file_bytes(data)
     found["limit"] = seconds(partial(_fetch, Objects(url), size))
     full = MemmapDataset(url, cache=cache / "full")
     with _loader(full) as loader:
-        found["first"], found["first batch"] = _epoch(loader, data)
-        found["later"], _ = _epoch(loader, data)
+        found["first"], found["first batch"] = _epoch(loader, forms)
+        found["later"], _ = _epoch(loader, forms)
     with _loader(data) as loader:
-        found["local"], _ = _epoch(loader, data)
-    assert full.remote is not None
-    full.remote.close()
+        found["local"], _ = _epoch(loader, forms)
+    _let_go(full, cache / "full")
     # blocks of two windows may overlap: one of 256 MiB takes up to 336 MB
     if size // 2 > 1.5 * window_bytes(data.manifest):
         half = MemmapDataset(url, cache=cache / "half", cache_size=size // 2)
         with _loader(half) as loader:
-            found["half"] = [_epoch(loader, data)[0] for _ in range(3)][-1]
-        assert half.remote is not None
-        half.remote.close()
-    shutil.rmtree(cache)
+            found["half"] = [_epoch(loader, forms)[0] for _ in range(3)][-1]
+        _let_go(half, cache / "half")
     return found
+
+
+def _let_go(data: MemmapDataset, cache: Path) -> None:
+    assert data.remote is not None
+    data.remote.close()
+    shutil.rmtree(cache)
 
 
 def _loader(data: MemmapDataset) -> MemmapLoader:
@@ -118,33 +157,33 @@ def _fetch(objects: Objects, size: int) -> None:
             assert len(done)
 
 
-def _epoch(loader: MemmapLoader, data: MemmapDataset) -> tuple[float, float]:
+def _epoch(loader: MemmapLoader, forms: dict[str, MemmapDataset], form: str = RAW) -> tuple[float, float]:
     """Read an epoch and check it; returns its seconds without the checks, and those until its first batch."""
-    seen, checking, first = np.zeros(len(data), dtype=np.int64), 0.0, 0.0
+    seen, checking, first = np.zeros(len(forms[form]), dtype=np.int64), 0.0, 0.0
     started = time.perf_counter()
     for batch in loader:
         now = time.perf_counter()
         first = first or now - started
         seen[batch.rows.numpy()] += 1
-        if not torch.equal(batch.pixels[:4], data.mapped.pixels[batch.rows[:4]]):
-            raise BenchError("a batch is not what the local store holds.")
+        check_batch(forms, form, batch.rows[:4], batch.pixels[:4])
         checking += time.perf_counter() - now
     taken = time.perf_counter() - started - checking
-    if not (seen == 1).all():
-        raise BenchError("an epoch does not bring each row once.")
+    check_once(seen, f"{form}, block")
     return taken, first
 
 
 def text(report: dict[str, Any]) -> str:
-    lines = [["", "seconds", "min..max", "compared", "p10..p90"]]
+    lines = [["", "seconds", "min..max", "compared", "p10..p90", "images/s of raw", "p10..p90"]]
     compared = {
-        "first": "first_to_limit",
-        "later": "later_to_local",
-        "half": "half_to_limit",
-        "first batch": "first_batch_to_plan",
+        "first": report["first_to_limit"],
+        "later": report["later_to_local"],
+        "half": report["half_to_limit"],
+        "first batch": report["first_batch_to_plan"],
     }
+    compared |= {_way_of("first", form): ratio for form, ratio in report["first_to_limit_of_form"].items()}
+    to_raw = {_way_of("first", form): ratio for form, ratio in report["images_to_raw"].items()}
     for name, taken in report["seconds"].items():
-        cells = ratio_cells(report[compared[name]]) if name in compared else ratio_cells(None)
+        cells = ratio_cells(compared.get(name)) + ratio_cells(to_raw.get(name))
         lines.append([name, f"{taken['median']:.2f}", f"{taken['min']:.2f}..{taken['max']:.2f}", *cells])
     link = f"{report['latency_ms']:.0f} ms, {report['megabytes_per_second']:.0f} MB/s"
     head = f"{report['rows']} rows, {report['gigabytes']} GB, a link of {link}, {report['rounds']} rounds: medians"

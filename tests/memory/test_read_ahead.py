@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from reader.buffers import BufferPool
 from reader.format.errors import StoreError
-from reader.memory import row_file
+from reader.memory import row_file, scatter
 from reader.memory.read_ahead import ReadAhead
 from reader.memory.row_file import RowFile, plan_reads, read_all
 from reader.order import BlockOrder
@@ -127,6 +128,25 @@ def test_rows_are_read_straight_into_the_memory_of_their_step(
     path, contents = large_rows
     got = read_in_steps(path, np.array(rows), batch=batch, chunk=chunk, window=window)
     assert np.array_equal(np.concatenate(got), contents[rows])
+
+
+@pytest.mark.parametrize("together", [1, 3, 64])
+def test_rows_of_a_large_read_go_to_many_places_by_way_of_little_memory(
+    large_rows: tuple[Path, np.ndarray], together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, contents = large_rows
+    monkeypatch.setattr(scatter, "_STAGED_BYTES", together * LARGE_ROW_BYTES)
+    into, read_into = list[int](), RowFile.read_into
+
+    def counted(file: RowFile, memories: Sequence[memoryview], row: int, count: int) -> None:
+        into.append(count)
+        read_into(file, memories, row, count)
+
+    monkeypatch.setattr(RowFile, "read_into", counted)
+    # every row but 5 and 6, which are read with the others, and some twice
+    order = np.random.default_rng(2).permutation(np.delete(np.arange(LARGE_ROWS), [5, 6]).repeat(2))
+    assert np.array_equal(np.concatenate(read_in_steps(path, order, chunk=100)), contents[order])
+    assert min(together, 10) <= max(into) <= together
 
 
 def test_a_read_that_brings_less_is_continued_where_it_ended(

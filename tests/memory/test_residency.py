@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import memory_cgroup
+from conftest import make_tree, memory_cgroup
 
+import packer
 from reader import MemmapDataset, MemmapLoader, system
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS
@@ -42,7 +43,8 @@ def test_residency_changes_no_batch(
     # blocks and windows small enough that 90 rows are several
     monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 7 * train.manifest.row_bytes)
     monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
-    monkeypatch.setattr("reader.loading.host_batches.AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    for name in ("AHEAD_BYTES", "STREAM_BYTES"):
+        monkeypatch.setattr(f"reader.loading.host_batches.{name}", 20 * train.manifest.row_bytes)
     for rank in range(world_size):
         arguments = {"shuffle": shuffle, "rank": rank, "world_size": world_size}
         expected = MemmapLoader(train, 8, **arguments, as_tuple=False)
@@ -63,6 +65,23 @@ def test_a_subset_weights_and_a_sampler_are_read_from_everywhere(train: MemmapDa
     sampler = torch.utils.data.RandomSampler(train)
     for batch in MemmapLoader(train, 8, sampler=sampler, residency=where, as_tuple=False):
         assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+
+
+def test_memory_that_is_read_into_is_used_again_in_the_next_epoch(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images", classes=2, each=20)
+    packer.pack(tmp_path / "images", tmp_path / "out", size=96, workers=1)
+    data = MemmapDataset(tmp_path / "out", as_tuple=False)
+    if not RowFile(tmp_path / "out" / PIXELS, data.manifest.row_bytes, past_cache=True).can_scatter:
+        pytest.skip("no O_DIRECT on the file system of the temporary folder")
+    with MemmapLoader(data, 8, shuffle="full", residency="disk", as_tuple=False) as loader:
+        for _ in range(4):
+            for batch in loader:
+                assert torch.equal(batch.pixels, data.store.pixels[batch.rows])
+        pool = loader.gathering._ahead_pool
+        # the 5 steps of an epoch are read together, while the loop has the last batch of the epoch before
+        assert pool is not None
+        assert pool.allocated <= 7
+    assert loader.gathering._ahead_pool is None
 
 
 def test_a_state_moves_between_residencies(train: MemmapDataset) -> None:
