@@ -6,6 +6,7 @@ Ways, in turns, each with the file's pages dropped first (posix_fadvise) and see
 
     cat            the whole file read in order in pieces of 8 MiB through the page cache, one thread: what cat does
     direct         the same past the page cache (O_DIRECT) into warm huge pages, with the loader's number of threads
+    random         each row once in random order past the page cache, with as many threads: the limit of "full" at this depth
     block, full, sequential
                    an epoch of MemmapLoader(residency="disk", shuffle=...), iter() and thread start included. An untimed round
                    comes first, so that memory is used again, as that of "direct" is; "first epoch": how that one compares
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import sys
 import time
 from argparse import Namespace
@@ -43,7 +45,7 @@ from reader.format.manifest import PIXELS
 from reader.memory import residency
 from reader.memory.row_file import READ_BYTES, READERS, RowMemory, read_rows
 from scripts.benchmarks._bench import BenchError, machine, publish, ratio_cells, ratios, spread, table
-from scripts.benchmarks._disk_curve import best, measure_curve, plot, table_lines
+from scripts.benchmarks._disk_curve import best, measure_curve, plot, random_reads, table_lines
 from scripts.benchmarks._limited_disk import limited_disk
 from scripts.benchmarks._row_forms import RAW, add_forms, check_batch, check_once, file_bytes, in_forms
 from scripts.benchmarks.arguments import READ_WORK, bench_parser
@@ -52,7 +54,6 @@ from scripts.benchmarks.timing import in_turns, seconds
 
 BATCH = 256
 ORDERS: dict[str, str | bool] = {"block": "block", "full": "full", "sequential": False}
-PAGE_FAULTS = "page faults"
 
 
 def main() -> int:
@@ -93,7 +94,8 @@ def measure(forms: dict[str, MemmapDataset], rounds: int) -> dict[str, Any]:
     ways: dict[str, tuple[str, Callable[[], Any]]] = {
         "cat": (RAW, lambda: read_through(path, size)),
         "direct": (RAW, lambda: read_rows(path, row_bytes, ring.bytes, reads, past_cache=True)),
-        PAGE_FAULTS: (RAW, lambda: by_page_faults(forms)),
+        "random": (RAW, lambda: random_reads(path, row_bytes, READERS, math.inf, past_cache=True)),
+        "page faults": (RAW, lambda: by_page_faults(forms)),
     }
     epochs = {way_of(order, form): (form, order) for order, form in itertools.product(ORDERS, forms)}
     loaders = {name: loader_of(forms[form], ORDERS[order]) for name, (form, order) in epochs.items()}
@@ -112,30 +114,43 @@ def measure(forms: dict[str, MemmapDataset], rounds: int) -> dict[str, Any]:
         for loader in loaders.values():
             stack.enter_context(loader)
         found = in_turns({name: partial(turn, name) for name in ways}, rounds, untimed=1)
-    bytes_of = {name: file_bytes(forms[form]) for name, (form, _) in ways.items()}
+    return reported(forms, {name: form for name, (form, _) in ways.items()}, found, first) | {"rounds": rounds}
+
+
+def reported(
+    forms: dict[str, MemmapDataset],
+    ways: dict[str, str],
+    found: dict[str, list[tuple[float, float]]],
+    first: dict[str, float],
+) -> dict[str, Any]:
+    """Make the report of ways; found: seconds and CPU seconds of each turn; first: seconds of the untimed one."""
+    data, size = forms[RAW], file_bytes(forms[RAW])
+    bytes_of = {name: file_bytes(forms[form]) for name, form in ways.items()}
     rates = {name: [bytes_of[name] / 1e9 / taken for taken, _ in turns] for name, turns in found.items()}
     images = {name: [len(data) / taken for taken, _ in turns] for name, turns in found.items()}
+    compared = {
+        way_of(order, form): ratios(images[way_of(order, form)], images[order])
+        for order, form in itertools.product(ORDERS, forms)
+        if form != RAW
+    }
     limit = [max(pair) for pair in zip(rates["cat"], rates["direct"], strict=True)]
     return {
         "benchmark": "bench_disk",
         "machine": machine(data.path),
         "rows": len(data),
         "gigabytes": round(size / 1e9, 3),
-        "rounds": rounds,
         "gigabytes_per_second": {name: spread(values, 3) for name, values in rates.items()},
         "cpu_seconds": {name: spread([cpu for _, cpu in turns], 3) for name, turns in found.items()},
         "ratio_to_limit": {name: ratios(rates[name], limit) for name in ways},
         "ratio_to_cat": {name: ratios(rates[name], rates["cat"]) for name in ways},
+        "full_to_random": ratios(rates["full"], rates["random"]),
         "first_epoch_to_later": {
-            name: round(np.median([t for t, _ in found[name]]) / first[name], 3) for name in loaders
+            name: round(float(np.median([taken for taken, _ in found[name]])) / first[name], 3)
+            for name in (way_of(order, form) for order, form in itertools.product(ORDERS, forms))
         },
         "bytes_to_raw": {form: round(file_bytes(other) / size, 4) for form, other in forms.items()},
         "images_per_second": {name: spread(values, 1) for name, values in images.items()},
-        "images_to_raw": {
-            way_of(order, form): ratios(images[way_of(order, form)], images[order])
-            for order, form in itertools.product(ORDERS, forms)
-            if form != RAW
-        },
+        "images_to_raw": compared,
     }
 
 
@@ -207,7 +222,8 @@ def text(report: dict[str, Any]) -> str:
     limit = report["megabytes_per_second"]
     disk = f", a disk limited to {limit:.0f} MB/s" if limit else ""
     head = f"{report['rows']} rows, {report['gigabytes']} GB, nothing cached{disk}, {report['rounds']} rounds: medians"
-    return f"{head}\n{table(lines)}"
+    share = " (p10..p90 ".join(ratio_cells(report["full_to_random"])) + ")"
+    return f"{head}\n{table(lines)}\nfull has {share} of random reads of rows, {READERS} in progress"
 
 
 if __name__ == "__main__":
