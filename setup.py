@@ -36,7 +36,7 @@ setup(
             "pixpack_native._native",
             [f"pixpack_native/{name}.c" for name in ("native", *_PARTS)],
             depends=sorted(glob.glob("pixpack_native/*.h")),
-            define_macros=[("PIXPACK_FAST_HUFFMAN", None)] if os.environ.get("PIXPACK_FAST_HUFFMAN") == "1" else [],
+            define_macros=[] if os.environ.get("PIXPACK_FAST_HUFFMAN") == "0" else [("PIXPACK_FAST_HUFFMAN", None)],
             libraries=["jpeg"] if sys.platform == "win32" else ["jpeg", "m"],
             # a libjpeg that is linked in, as in wheels, is for this alone: another one in the process must not take its place
             extra_link_args=["-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else [],

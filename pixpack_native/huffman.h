@@ -1,4 +1,4 @@
-/* Huffman decoding of baseline JPEGs in place of libjpeg-turbo's own, where the build asks for it (PIXPACK_FAST_HUFFMAN). */
+/* Huffman decoding of baseline JPEGs in place of libjpeg-turbo's own, unless the build leaves it out (PIXPACK_FAST_HUFFMAN). */
 
 #ifndef PIXPACK_HUFFMAN_H
 #define PIXPACK_HUFFMAN_H

@@ -138,9 +138,10 @@ def _library_version(built: Any) -> str | None:
 
 def _huffman(built: ModuleType, own: str) -> str:
     """Decode Huffman codes in the compiled part where it was built so, for the libjpeg-turbo that it runs with."""
-    if not built.use_huffman(True):
+    if not getattr(built, "HAS_HUFFMAN", False):
         return "libjpeg-turbo"
-    if own == built.HEADERS:
-        return "pixpack"
-    built.use_huffman(False)
-    return f"libjpeg-turbo, as this was built for {built.HEADERS} and runs with {own}"
+    if own != built.HEADERS:
+        return f"libjpeg-turbo, as this was built for {built.HEADERS} and runs with {own}"
+    if not built.use_huffman(True):
+        return f"libjpeg-turbo, as this {own} keeps its state in another way than its sources say"
+    return "pixpack"

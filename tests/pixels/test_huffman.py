@@ -1,13 +1,15 @@
-"""With its own Huffman decoder, a build option, the compiled part makes the rows that it makes with libjpeg-turbo's."""
+"""With its own Huffman decoder the compiled part makes the rows that it makes with libjpeg-turbo's."""
 
 from __future__ import annotations
 
-import importlib.util
+import ctypes
 import io
+import os
 import random
 import shutil
 import subprocess
-import sysconfig
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+import pixpack_native
 from packer.pixels import compiled
 from packer.pixels.formats import jpeg
 from scripts.stress._mutated_images import Original, mutate
@@ -23,21 +26,21 @@ NATIVE = Path(__file__).resolve().parents[2] / "pixpack_native"
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The compiled part, built with the option."""
-    if shutil.which("cc") is None or compiled.native().is_missing:
-        pytest.skip("the compiled part cannot be built here")
-    library = tmp_path_factory.mktemp("built") / "_native.so"
-    command = ["cc", "-O1", "-shared", "-fPIC", "-DPIXPACK_FAST_HUFFMAN", f"-I{sysconfig.get_path('include')}"]
-    subprocess.run([*command, *sorted(NATIVE.glob("*.c")), "-o", library, "-ljpeg", "-lm"], check=True, timeout=120)
-    spec = importlib.util.spec_from_file_location("_native", library)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def built() -> Any:
+    """The compiled part, with its own decoder."""
+    if compiled.native().is_missing:
+        pytest.skip("the compiled part is not built here")
+    module = pixpack_native.functions()
     if not module.use_huffman(True):
         pytest.skip(f"there is no decoder of its own for libjpeg-turbo {module.HEADERS} on this processor")
     return module
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    yield
+    if not compiled.native().is_missing:
+        pixpack_native.functions().use_huffman(compiled.native().huffman == "pixpack")
 
 
 def encoded(width: int, height: int, mode: str = "RGB", **options: Any) -> bytes:
@@ -139,11 +142,64 @@ def test_damaged_files_become_the_same_row_or_none(built: Any, seed: int) -> Non
     assert left > 40
 
 
+def test_what_is_built_by_default_decodes_huffman_codes_itself() -> None:
+    if compiled.native().is_missing or os.environ.get("PIXPACK_FAST_HUFFMAN") == "0":
+        pytest.skip("it is not built, or without this")
+    module = pixpack_native.functions()
+    is_known = module.HEADERS.startswith(("2.1.", "3.0.", "3.1.", "3.2."))
+    assert module.use_huffman(True) == is_known & (sys.maxsize > 1 << 32) & (sys.byteorder == "little")
+    if compiled.native().row is not None:
+        assert compiled.native().huffman == "pixpack"
+
+
 def test_another_libjpeg_than_it_was_built_for_decodes_itself() -> None:
     used = []
-    part = SimpleNamespace(HEADERS="3.1.2", use_huffman=lambda is_wanted: used.append(is_wanted) or is_wanted)
+    part = SimpleNamespace(
+        HEADERS="3.1.2", HAS_HUFFMAN=1, use_huffman=lambda is_wanted: used.append(is_wanted) or is_wanted
+    )
+    assert compiled._huffman(part, "3.1.1") == "libjpeg-turbo, as this was built for 3.1.2 and runs with 3.1.1"
+    assert used == []
     assert compiled._huffman(part, "3.1.2") == "pixpack"
     assert used == [True]
-    assert compiled._huffman(part, "3.1.1") == "libjpeg-turbo, as this was built for 3.1.2 and runs with 3.1.1"
-    assert used == [True, True, False]
-    assert compiled._huffman(SimpleNamespace(use_huffman=lambda is_wanted: False), "3.1.1") == "libjpeg-turbo"
+    part.use_huffman = lambda is_wanted: False
+    assert "its state in another way" in compiled._huffman(part, "3.1.2")
+    assert compiled._huffman(SimpleNamespace(HAS_HUFFMAN=0), "3.1.1") == "libjpeg-turbo"
+
+
+@pytest.mark.parametrize(
+    ("expected", "found"),
+    [
+        ("    boolean has_too_few_bits;", "    boolean has_too_few_bits;"),
+        # as in libjpeg-turbo 3, and as before it
+        ("    boolean has_too_few_bits;", "    void *more[2];\n    boolean has_too_few_bits;"),
+        ("        size_t bits;\n        int count;", "        int count;\n        size_t bits;"),
+        ("    int last_dc[MAX_COMPS_IN_SCAN];", "    int last_dc[MAX_COMPS_IN_SCAN + 1];"),
+        ("    int last_dc[MAX_COMPS_IN_SCAN];", "    int more, last_dc[MAX_COMPS_IN_SCAN];"),
+        ("    int last_dc[MAX_COMPS_IN_SCAN];", "    short last_dc[MAX_COMPS_IN_SCAN];"),
+        ("    unsigned int mcus_to_restart;", "    unsigned int more, mcus_to_restart;"),
+    ],
+    ids=range(7),
+)
+def test_a_libjpeg_that_keeps_its_state_elsewhere_decodes_itself(expected: str, found: str, tmp_path: Path) -> None:
+    """Another library under the same name and version: each time this expects another state than the one that is loaded has."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no compiler")
+    for name in ("huffman.c", "huffman.h", "huffman_probe.c", "huffman_state.h"):
+        text = (NATIVE / name).read_text()
+        (tmp_path / name).write_text(text.replace(expected, found) if name == "huffman_state.h" else text)
+    assert expected in (NATIVE / "huffman_state.h").read_text()
+    library = tmp_path / "huffman.so"
+    command = [
+        "cc",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-DPIXPACK_FAST_HUFFMAN",
+        *sorted(tmp_path.glob("*.c")),
+        "-o",
+        library,
+        "-ljpeg",
+    ]
+    subprocess.run(command, check=True, timeout=120)
+    use = ctypes.CDLL(str(library)).huffman_use
+    assert [use(1), use(0), use(1)] == [expected == found, 0, expected == found]

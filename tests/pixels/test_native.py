@@ -58,7 +58,22 @@ def encoded(image: Image.Image, **options: Any) -> bytes:
 
 
 def both(data: bytes, geometry: Geometry, **options: Any) -> tuple[Row | str, Row | str, int]:
-    """Return what the two paths make of it, a row or a reason, and how many rows the compiled part made."""
+    """Return what the two paths make of it, a row or a reason, and how many rows the compiled part made.
+
+    Where libjpeg-turbo decodes its Huffman codes it makes the same.
+    """
+    ours, plain, served = _both(data, geometry, **options)
+    if NATIVE.huffman == "pixpack":
+        part = pixpack_native.functions()
+        part.use_huffman(False)
+        try:
+            assert _both(data, geometry, **options)[0] == ours
+        finally:
+            part.use_huffman(True)
+    return ours, plain, served
+
+
+def _both(data: bytes, geometry: Geometry, **options: Any) -> tuple[Row | str, Row | str, int]:
     found: list[Row | str] = []
     served = 0
     for is_native in (True, False):

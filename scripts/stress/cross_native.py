@@ -1,0 +1,159 @@
+"""Does the compiled part make the same bytes on another processor, aarch64, as on this one?
+
+    scripts/stress/arm64_root.sh FOLDER
+    python -m scripts.stress.cross_native FOLDER --calls 400 --seed 1
+
+Builds pixpack_native/ for aarch64 with gcc-aarch64-linux-gnu, makes random calls of this machine's compiled part, of JPEGs,
+pixels, sums, checksums, crops and transforms, and makes the same calls under qemu-user: what they return and write is the same.
+--plain leaves the code for NEON out. FOLDER holds Debian's Python and libjpeg-turbo for arm64. An emulator's times say nothing.
+Prints one JSON object last; exits 1 where a call differs, with its name and number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pixpack_native
+from scripts.stress._native_calls import NativeCalls
+from scripts.stress._replay import made_by
+
+_ROOT = Path(__file__).resolve().parents[2]
+_FLAGS = (
+    "-O2",
+    "-ffp-contract=off",
+    "-fno-trapping-math",
+    "-fvisibility=hidden",
+    "-DPIXPACK_FAST_HUFFMAN",
+    "-shared",
+    "-fPIC",
+)
+# These take no functions, which cannot be passed to another process, and touch no files.
+_NAMES = (
+    "augment",
+    "blur",
+    "crc32",
+    "crops",
+    "floats",
+    "jpeg_pixels",
+    "resize",
+    "row",
+    "sums",
+    "unfilter",
+    "use_huffman",
+)
+
+
+def main() -> int:
+    """Build, record, replay and compare."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument(
+        "root", type=Path, metavar="FOLDER", help="Debian's files for arm64: scripts/stress/arm64_root.sh"
+    )
+    parser.add_argument("--calls", type=int, default=400, help="of NativeCalls; most make several")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plain", action="store_true", help="build without the code for NEON")
+    options = parser.parse_args()
+    if lacks := missing(options.root):
+        print(f"cross_native: {lacks}", file=sys.stderr)
+        return 1
+    # libjpeg-turbo's own SIMD code makes other pixels of coefficients that are out of range, as damaged JPEGs have
+    os.environ["JSIMD_FORCENONE"] = "1"
+    with tempfile.TemporaryDirectory(prefix="pixpack-cross-") as name:
+        folder = Path(name)
+        library = build(folder, options.root, options.plain)
+        calls, expected = record(folder, options.calls, options.seed)
+        (folder / "calls").write_bytes(pickle.dumps(calls))
+        has_huffman, *found = _replayed(options.root, library, folder / "calls")
+    differ = [f"{n} ({calls[n][0]})" for n, pair in enumerate(zip(expected, found, strict=True)) if pair[0] != pair[1]]
+    counts = {kind: sum(name == kind for name, _ in calls) for kind in _NAMES}
+    result = {
+        "benchmark": "cross_native",
+        "seed": options.seed,
+        "huffman": has_huffman == "huffman True",
+        "differ": len(differ),
+    }
+    print(json.dumps(result | counts))
+    if differ:
+        print(f"cross_native: these calls differ: {', '.join(differ[:20])}", file=sys.stderr)
+    return 1 if differ else 0
+
+
+def missing(root: Path) -> str:
+    """Say what this machine lacks; "": nothing."""
+    for program, package in (("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"), ("qemu-aarch64", "qemu-user")):
+        if not shutil.which(program):
+            return f"{program} is missing: apt-get install {package}"
+    if not (root / "usr/bin/python3").is_symlink():
+        return f"{root} holds no Python for arm64: make it by scripts/stress/arm64_root.sh {root}"
+    return ""
+
+
+def build(folder: Path, root: Path, is_plain: bool) -> Path:
+    """Compile the extension for aarch64."""
+    python = (root / "usr/bin/python3").readlink().name
+    include = root / "usr/include"
+    places = [
+        f"-I{include / python}",
+        f"-I{include}",
+        f"-I{include}/aarch64-linux-gnu",
+        f"-L{root}/usr/lib/aarch64-linux-gnu",
+    ]
+    sources = [str(path) for path in sorted((_ROOT / "pixpack_native").glob("*.c"))]
+    library = folder / "_native.so"
+    plain = ["-DPIXPACK_PLAIN_C"] * is_plain
+    subprocess.run(
+        ["aarch64-linux-gnu-gcc", *_FLAGS, *plain, *places, *sources, "-o", str(library), "-ljpeg", "-lm"], check=True
+    )
+    return library
+
+
+class _Recorder:
+    """The compiled part, which notes each call and a digest of what it made."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self.calls: list[tuple[str, list[Any]]] = []
+        self.made: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._native, name)
+        return (lambda *arguments: self._noted(name, function, arguments)) if name in _NAMES else function
+
+    def _noted(self, name: str, function: Any, arguments: tuple[Any, ...]) -> Any:
+        kept = [_as_bytes(argument) for argument in arguments]
+        self.calls.append((name, kept))
+        self.made.append(made_by(function, pickle.loads(pickle.dumps(kept))))
+        return function(*arguments)
+
+
+def _as_bytes(argument: Any) -> Any:
+    """Return memory that is written to as a bytearray of its own, all else as it is."""
+    return bytearray(argument) if isinstance(argument, bytearray | memoryview) else argument
+
+
+def record(folder: Path, count: int, seed: int) -> tuple[list[tuple[str, list[Any]]], list[str]]:
+    """Make random calls by the compiled part here; returns them, and what each made."""
+    recorder = _Recorder(pixpack_native.functions())
+    trials = NativeCalls(recorder, folder, seed)
+    for _ in range(count):
+        trials.make()
+    return recorder.calls, [f"{name} {made}" for (name, _), made in zip(recorder.calls, recorder.made, strict=True)]
+
+
+def _replayed(root: Path, library: Path, calls: Path) -> list[str]:
+    replay = str(_ROOT / "scripts" / "stress" / "_replay.py")
+    command = ["qemu-aarch64", "-L", str(root), str(root / "usr/bin/python3"), replay, str(library), str(calls)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
