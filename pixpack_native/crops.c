@@ -17,9 +17,9 @@
 enum { IS_CUBIC = 1, IS_MIRRORED = 2 };
 
 /* One row of the table, as compiled.py writes it: offset and size of the image, the box in it (half-open), the size that the box is
- * resized to, and the position of the crop in the resized box. */
+ * resized to, the position of the crop in the resized box, and its number among the crops that are written. */
 typedef struct {
-    int64_t offset, image_height, image_width, x0, y0, x1, y1, top, left, height, width, flags;
+    int64_t offset, image_height, image_width, x0, y0, x1, y1, top, left, height, width, flags, number;
 } Crop;
 
 typedef struct {
@@ -27,16 +27,16 @@ typedef struct {
     int64_t size;
     uint8_t *out;
     const Crop *crops;
-    Py_ssize_t count;
+    Py_ssize_t count, places;
     int height, width, channels;
 } Job;
 
 const char crops_doc[] =
     "crops(pixels, table, out, size, channels, threads) -> bool\n\n"
-    "Crop a box of each image in flat uint8 pixels, resize it, and write uint8[B, height, width, channels] with size = (height,\n"
-    "width). table: int64[B, 12] offset, image height, image width; x0, y0, x1, y1; top, left, height, width of the grid, see\n"
-    "reader/transforms/resample.py; flags: 1 bicubic, 2 mirrored. False: there is no memory, or a box is too large for this.\n"
-    "Raises ValueError where a row of the table is outside of its image or of pixels.";
+    "Crop a box of each image in flat uint8 pixels, resize it, and write it to out, uint8[N, height, width, channels] with size =\n"
+    "(height, width). table: int64[B, 13] offset, image height, image width; x0, y0, x1, y1; top, left, height, width of the grid,\n"
+    "see reader/transforms/resample.py; flags: 1 bicubic, 2 mirrored; the number in out. False: there is no memory, or a box is too\n"
+    "large for this. Raises ValueError where a row of the table is outside of its image, of pixels or of out.";
 
 #ifdef HAS_AVX2
 /* Mirrors sixteen pixels at a time, from the line's start: a line that is read backward is not prefetched and takes twice as long.
@@ -82,6 +82,10 @@ static void mirror_line(const uint8_t *from, uint8_t *to, int64_t pixels, int ch
 
 static void copy_lines(const uint8_t *from, size_t stride, uint8_t *out, const Job *job, int is_mirrored) {
     size_t line_bytes = (size_t)job->width * (size_t)job->channels;
+    if (stride == line_bytes && !is_mirrored) {
+        memcpy(out, from, line_bytes * (size_t)job->height);
+        return;
+    }
     for (int line = 0; line < job->height; line++, from += stride, out += line_bytes)
         if (is_mirrored)
             mirror_line(from, out, job->width, job->channels);
@@ -108,7 +112,7 @@ static int make_crop(const void *given, int64_t n) {
     const Crop *crop = job->crops + n;
     size_t pixel_bytes = (size_t)job->channels, stride = (size_t)crop->image_width * pixel_bytes;
     const uint8_t *box = job->pixels + crop->offset + (size_t)crop->y0 * stride + (size_t)crop->x0 * pixel_bytes;
-    uint8_t *out = job->out + (size_t)n * (size_t)job->height * (size_t)job->width * pixel_bytes;
+    uint8_t *out = job->out + (size_t)crop->number * (size_t)job->height * (size_t)job->width * pixel_bytes;
     int is_mirrored = (crop->flags & IS_MIRRORED) != 0;
     if (crop->height == crop->y1 - crop->y0 && crop->width == crop->x1 - crop->x0) {
         copy_lines(box + (size_t)crop->top * stride + (size_t)crop->left * pixel_bytes, stride, out, job, is_mirrored);
@@ -144,6 +148,8 @@ static const char *wrong_with(const Crop *crop, const Job *job) {
         return "the box is empty or outside of the image";
     if (!is_side(crop->height) || !is_side(crop->width))
         return "the box is resized to a side outside of 1 to 1,048,576 pixels";
+    if (crop->number < 0 || crop->number >= job->places)
+        return "there is no such crop to write";
     if (crop->top < 0 || crop->top > crop->height - job->height || crop->left < 0 || crop->left > crop->width - job->width)
         return "the crop is outside of the resized box";
     return NULL;
@@ -155,8 +161,9 @@ static PyObject *checked_crops(Job *job, const Py_buffer *table, Py_ssize_t out_
         return PyErr_Format(PyExc_ValueError, "expected a size of 1 or more pixels, and 1, 3 or 4 channels");
     job->count = table->len / (Py_ssize_t)sizeof(Crop);
     int64_t crop_bytes = (int64_t)job->height * job->width * job->channels;
-    if (table->len % (Py_ssize_t)sizeof(Crop) || out_size % crop_bytes || out_size / crop_bytes != job->count)
-        return PyErr_Format(PyExc_ValueError, "expected 12 numbers in the table, and a crop to write, for each row");
+    if (table->len % (Py_ssize_t)sizeof(Crop) || out_size % crop_bytes)
+        return PyErr_Format(PyExc_ValueError, "expected 13 numbers in the table for each row, and whole crops to write");
+    job->places = (Py_ssize_t)(out_size / crop_bytes);
     /* a copy: another thread may write to the caller's array after the check */
     Crop *own = PyMem_Malloc((size_t)table->len + 1);
     if (!own)
@@ -173,7 +180,7 @@ static PyObject *checked_crops(Job *job, const Py_buffer *table, Py_ssize_t out_
     }
     int is_made;
     Py_BEGIN_ALLOW_THREADS;
-    is_made = on_threads(make_crop, job, job->count, threads, out_size);
+    is_made = on_threads(make_crop, job, job->count, threads, job->count * crop_bytes);
     Py_END_ALLOW_THREADS;
     PyMem_Free(own);
     return PyBool_FromLong(is_made);

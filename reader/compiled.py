@@ -34,6 +34,9 @@ _FLOAT_BYTES = 4
 # Smaller ones malloc reuses too. Of larger ones so many idle buffers of each power of two are held.
 _LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
 
+# uint8[N, height, width, channels] for the crops of several calls, contiguous, and int64[B], which of them a call makes.
+Places = tuple[torch.Tensor, torch.Tensor]
+
 
 def crops(
     pixels: torch.Tensor,
@@ -45,6 +48,7 @@ def crops(
     grids: torch.Tensor | None = None,
     is_cubic: torch.Tensor | None = None,
     is_mirrored: torch.Tensor | None = None,
+    into: Places | None = None,
 ) -> torch.Tensor | None:
     """Crop, resize and mirror a box of each image to uint8[B, height, width, channels]; None where there is no memory for it.
 
@@ -55,6 +59,7 @@ def crops(
         images: int64[B, 3] of each the offset in pixels, height and width.
         boxes, grids, is_cubic: as of `reader.transforms.resample.resized`.
         is_mirrored: bool[B], whose crops are mirrored left to right.
+        into: where they are written, and what is returned then; None: memory of their own.
 
     Raises:
         ValueError: a row's box is empty or outside of its image, an image outside of pixels, or a crop outside of its grid.
@@ -66,8 +71,10 @@ def crops(
     for value, is_chosen in ((_IS_CUBIC, is_cubic), (_IS_MIRRORED, is_mirrored)):
         if is_chosen is not None:
             flags[:, 0] += value * is_chosen.long()
-    table = torch.cat([images, boxes, grids, flags], 1).numpy()
-    made = _memory(len(images), height, width, channels)
+    if into is None:
+        into = memory(len(images), height, width, channels), torch.arange(len(images), device="cpu")
+    made, places = into
+    table = torch.cat([images, boxes, grids, flags, places[:, None]], 1).numpy()
     function = _function()
     assert function is not None
     return made if function(pixels.numpy(), table, made.numpy(), (height, width), channels, _threads()) else None
@@ -96,7 +103,7 @@ def augmented(
     given = numbers.reshape(*kinds.shape, -1)
     table[..., 1 : 1 + given.shape[-1]] = given
     levels = None if fill is None else tuple(float(fill[n % len(fill)]) for n in range(3))
-    made = _memory(*pixels.shape)
+    made = memory(*pixels.shape)
     function = _functions().augment
     is_made = function(
         pixels.numpy(), table.numpy(), made.numpy(), (height, width), channels, kinds.shape[1], levels, _threads()
@@ -142,7 +149,7 @@ def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Ten
     # other shapes: one channel becomes several
     if tables.shape != levels.shape or tables.dtype != torch.float32 or tables.requires_grad:
         return None
-    made = _memory(*pixels.shape, _FLOAT_BYTES).view(torch.float32)[..., 0]
+    made = memory(*pixels.shape, _FLOAT_BYTES).view(torch.float32)[..., 0]
     _functions().floats(pixels.numpy(), tables.contiguous().numpy(), made.numpy(), pixels[0].numel(), _threads())
     return made
 
@@ -158,6 +165,14 @@ def are_served(pixels: torch.Tensor, channels: int) -> bool:
         and channels in _CHANNELS
         and is_built()
     )
+
+
+def memory(*shape: int) -> torch.Tensor:
+    """Return uint8[shape] that nobody else has: where it is large, memory whose last user is gone, which has no page faults."""
+    size_bytes = math.prod(shape)
+    if size_bytes < _LEAST_POOLED_BYTES:
+        return torch.from_numpy(np.empty(shape, np.uint8))
+    return _pool((size_bytes - 1).bit_length()).lease(size_bytes).view(shape)
 
 
 def let_go() -> None:
@@ -178,14 +193,6 @@ def _are_sums_fused() -> bool:
 
 def _threads() -> int:
     return transform_threads.get() or torch.get_num_threads()
-
-
-def _memory(*shape: int) -> torch.Tensor:
-    """Return uint8[shape] that nobody else has: where it is large, memory whose last user is gone, which has no page faults."""
-    size_bytes = math.prod(shape)
-    if size_bytes < _LEAST_POOLED_BYTES:
-        return torch.from_numpy(np.empty(shape, np.uint8))
-    return _pool((size_bytes - 1).bit_length()).lease(size_bytes).view(shape)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import Optional, Protocol
 
 import torch
 
-from reader.compiled import are_served, crops
+from reader.compiled import Places, are_served, crops, memory
 from reader.store import ImageBatch, RaggedBatch
 
 # Images of different sizes are cut into one tensor of the largest box, so many bytes at a time; as float32 four times as many.
@@ -111,18 +111,19 @@ def resized_images(
     grids: torch.Tensor | None = None,
     is_cubic: torch.Tensor | None = None,
     is_mirrored: torch.Tensor | None = None,
+    into: Places | None = None,
 ) -> torch.Tensor:
-    """Do as `resized` with images of different sizes."""
+    """Do as `resized` with images of different sizes; into: where the compiled part writes them, and what it then returns."""
     if batch.pixels.device.type == "cpu":
         channels = int(batch.shapes[:1, 2].sum())
         if are_served(batch.pixels, channels):
             table = torch.cat([batch.offsets[:, None], batch.shapes[:, :2].long()], 1)
-            made = crops(batch.pixels, table, channels, boxes, height, width, grids, is_cubic, is_mirrored)
+            made = crops(batch.pixels, table, channels, boxes, height, width, grids, is_cubic, is_mirrored, into)
             if made is not None:
                 return made
         images = (batch.image(index) for index in range(len(batch)))
-        into = batch.pixels.new_empty(len(batch), height, width, channels)
-        return _mirrored_where(_resize_each(images, boxes, grids, into, is_cubic), is_mirrored)
+        each = batch.pixels.new_empty(len(batch), height, width, channels)
+        return _mirrored_where(_resize_each(images, boxes, grids, each, is_cubic), is_mirrored)
     return _mirrored_where(resized_by_padding(batch, boxes, height, width, grids, is_cubic), is_mirrored)
 
 
@@ -146,17 +147,19 @@ def resized_from_levels(
         if not len(index):
             continue
         level = source.read(batch.rows[index], factor)
-        of_level = (None if given is None else given[index] for given in (grids, is_cubic, is_mirrored))
+        if made is None:
+            channels = int(level.shapes[0, 2]) if isinstance(level, RaggedBatch) else level.pixels.shape[-1]
+            made = memory(len(batch), height, width, channels)
+        chosen = [None if given is None else given[index] for given in (grids, is_cubic, is_mirrored)]
         if isinstance(level, RaggedBatch):
-            part = resized_images(level, at[index], height, width, *of_level)
+            part = resized_images(level, at[index], height, width, chosen[0], chosen[1], chosen[2], (made, index))
         else:
-            part = resized(level.pixels, at[index], height, width, *of_level)
+            part = resized(level.pixels, at[index], height, width, *chosen)
         if len(index) == len(batch):
             return part
-        if made is None:
-            made = part.new_empty(len(batch), *part.shape[1:])
-        # a sixth of the time that torch takes to place rows
-        made.numpy()[index.numpy()] = part.numpy()
+        if part is not made:
+            # a sixth of the time that torch takes to place rows
+            made.numpy()[index.numpy()] = part.numpy()
     assert made is not None
     return made
 

@@ -312,10 +312,11 @@ def _crops(native: Any, rows: list[_Crop], size: tuple[int, int], channels: int,
 
     is_any: one number of it is another, the same one in each call.
     """
-    pixels, table = b"".join(row.image for row in rows), []
+    pixels, table, count = b"".join(row.image for row in rows), [], len(rows)
     for n, row in enumerate(rows):
         offset = sum(len(before.image) for before in rows[:n])
-        table += [offset, *row.sides, *row.box, *row.grid, row.flags]
+        # the last one is written first
+        table += [offset, *row.sides, *row.box, *row.grid, row.flags, count - 1 - n]
     if is_any:
         rng = random.Random(repr((size, table)))
         at = rng.randrange(len(table))
@@ -332,7 +333,7 @@ def _crops(native: Any, rows: list[_Crop], size: tuple[int, int], channels: int,
     assert around[:32] == around[-32:] == b"x" * 32
     if not is_any:
         assert is_made
-        assert made == b"".join(_crop_by_resize(native, row, size, channels) for row in rows)
+        assert made == b"".join(_crop_by_resize(native, row, size, channels) for row in reversed(rows))
     return True
 
 

@@ -83,7 +83,7 @@ def batches_of(data: MemmapDataset, residency: str = "cache", size: int | None =
     host = "cache" if residency == "cold" else residency
     with pytest.MonkeyPatch.context() as patch:
         if residency == "cold":
-            patch.setattr(LevelRows, "are_read_ahead", lambda rows: True)
+            patch.setattr(LevelRows, "read_ahead", lambda rows: {*rows.stores})
         # chunks of a few batches
         patch.setattr(levels_ahead, "AHEAD_BYTES", 4 * data.manifest.row_bytes)
         given = {"shuffle": "full", "as_tuple": False, "residency": host, "transform": crop, "size": size} | arguments

@@ -347,14 +347,26 @@ def test_numbers_that_lead_out_of_the_pixels_are_refused(
         compiled.crops(pixels, tables[0], 3, tables[1], 24, 24, tables[2])
 
 
+def test_crops_are_written_where_they_are_asked_for() -> None:
+    pixels, into = images_of(3, 3), torch.full((5, 24, 24, 3), 7, dtype=torch.uint8)
+    tables = [torch.tensor([right] * 3) for right in (IMAGE, BOX, GRID)]
+    tables[1][:, 1] -= torch.arange(3)
+    alone = compiled.crops(pixels, tables[0], 3, tables[1], 24, 24, tables[2])
+    assert alone is not None
+    made = compiled.crops(pixels, tables[0], 3, tables[1], 24, 24, tables[2], into=(into, torch.tensor([3, 0, 4])))
+    assert made is into
+    assert torch.equal(into[[3, 0, 4]], alone)
+    assert (into[[1, 2]] == 7).all()
+
+
 def test_a_table_or_a_buffer_of_another_size_is_refused() -> None:
     function: Any = compiled._function()
-    pixels, out, row = bytes(300), bytearray(27), torch.tensor([[0, 10, 10, 0, 0, 5, 5, 0, 0, 3, 3, 0]]).numpy()
+    pixels, out, row = bytes(300), bytearray(27), torch.tensor([[0, 10, 10, 0, 0, 5, 5, 0, 0, 3, 3, 0, 0]]).numpy()
     assert function(pixels, row, out, (3, 3), 3, 1)
     for table, into, size, channels in (
         (row.tobytes()[:-1], out, (3, 3), 3),
         (row, out[:-1], (3, 3), 3),
-        (row, bytearray(54), (3, 3), 3),
+        (row, bytearray(53), (3, 3), 3),
         (row, out, (0, 3), 3),
         (row, out, (3, -3), 3),
         (row, out, (3, 3), 2),
@@ -362,6 +374,10 @@ def test_a_table_or_a_buffer_of_another_size_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="expected"):
             function(pixels, table, into, size, channels, 1)
+    for number in (-1, 1, 1 << 62):
+        row[0, -1] = number
+        with pytest.raises(ValueError, match="^row 0: there is no such crop to write$"):
+            function(pixels, row, out, (3, 3), 3, 1)
     with pytest.raises(TypeError):
         function(pixels, row, bytes(27), (3, 3), 3, 1)
 
@@ -399,7 +415,7 @@ def test_nothing_beside_the_crops_is_written(channels: int) -> None:
     for width in range(1, 50):
         for grid in ([0, 0, 3, width], [0, 0, 5, 57]):
             # as many pixels as the box has, copied, or resized
-            table = torch.tensor([[0, *SIZE, 57 - width, 41, 57, 44, *grid, 2]]).numpy()
+            table = torch.tensor([[0, *SIZE, 57 - width, 41, 57, 44, *grid, 2, 0]]).numpy()
             around = bytearray(b"x" * (3 * width * channels + 64))
             assert function(pixels.numpy(), table, memoryview(around)[32:-32], (3, width), channels, 1)
             assert around[:32] == around[-32:] == b"x" * 32

@@ -163,14 +163,21 @@ class LevelRows:
         """Free the buffers that no rows are in."""
         self._pools.clear()
 
-    def are_read_ahead(self) -> bool:
-        """Whether reads begin before crops ask: from a URL, past the page cache, and of files most of which are not in it."""
+    def read_ahead(self) -> set[int]:
+        """Return the levels of which reads begin before crops ask.
+
+        From a URL and past the page cache all, and else those of which most of the file is not in it.
+        """
         if self._copies or not system.can_read_ahead():
-            return False
+            return set()
         if self.past_cache or not all(store.is_local for store in self.stores.values()):
-            return True
-        data = [] if self._is_warm else [self._of_level(factor) for factor in self.stores]
-        return any(reads_of(d, self._processes).are_cold(d.opened_store.opened("pixels")) for d in data)
+            return {*self.stores}
+        data = {} if self._is_warm else {factor: self._of_level(factor) for factor in self.stores}
+        return {
+            factor
+            for factor, of_level in data.items()
+            if reads_of(of_level, self._processes).are_cold(of_level.opened_store.opened("pixels"))
+        }
 
     def _mask_extents(self, rows: Rows) -> tuple[Rows, Rows]:
         """Return where in the store's file the masks of rows begin, and how many bytes they have.

@@ -67,6 +67,7 @@ class LevelsAhead:
         self._has_masks = levels.dataset.manifest.has_own_masks
         # of each level: chunks of one have about as many bytes
         self._pools = defaultdict[int, FittingPool](lambda: FittingPool(keep=_CHUNKS, has_room=True))
+        self._read_ahead: set[int] = set()
         self._files: dict[int, RowReader] = {}
         self._chunks: deque[_StepGroup] = deque(maxlen=_CHUNKS)
         room = system.available_bytes() * AHEAD_SHARE
@@ -90,7 +91,8 @@ class LevelsAhead:
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the steps; for one thread."""
-        if not self._levels.are_read_ahead():
+        self._read_ahead = self._levels.read_ahead()
+        if not self._read_ahead:
             yield from steps
             return
         try:
@@ -121,8 +123,8 @@ class LevelsAhead:
                 # those of rows that are read from a level too
                 masked = np.unique(np.concatenate([*planned.values()]))
                 planned.setdefault(1, masked[:0])
-            for factor, rows in planned.items():
-                store, of_masks = self._levels.stores[factor], masked if factor == 1 else None
+            for factor in self._read_ahead & planned.keys():
+                rows, store, of_masks = planned[factor], self._levels.stores[factor], masked if factor == 1 else None
                 if store.is_local:
                     units = self._levels.units_of(rows, factor, of_masks)
                     chunk.parts[factor] = _LevelReads(rows, of_masks, units, self._file(factor), self._pools[factor])
