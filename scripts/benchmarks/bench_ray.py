@@ -31,7 +31,7 @@ from reader.format.check import check_store
 from scripts.benchmarks import _driver
 from scripts.benchmarks._bench import BenchError, machine, photographs, ratios, repeat_files, spread
 from scripts.benchmarks.arguments import bench_parser
-from scripts.benchmarks.timing import in_turns
+from scripts.benchmarks.timing import in_turns, timed
 
 
 def main() -> int:
@@ -74,7 +74,7 @@ def measure(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     try:
         cluster.add_node(**node)
         ways = {"local": {}, "ray": {"engine": "ray", "address": cluster.address}}
-        turns = {way: partial(timed, work, options, chosen) for way, chosen in ways.items()}
+        turns = {way: partial(pack_seconds, work, options, chosen) for way, chosen in ways.items()}
         times = in_turns(turns, options.rounds, untimed=1)
     finally:
         cluster.shutdown()
@@ -103,7 +103,7 @@ def modelled(costs: dict[str, float], workers: int) -> dict[str, int]:
     return {"workers": workers} | {name: round(rate) for name, rate in rates.items()}
 
 
-def timed(work: Path, options: argparse.Namespace, chosen: dict[str, Any]) -> tuple[float, float, Profile]:
+def pack_seconds(work: Path, options: argparse.Namespace, chosen: dict[str, Any]) -> tuple[float, float, Profile]:
     """Pack once; returns seconds from the first committed block to the last, of the complete call, and its profile."""
     marks: list[float] = []
 
@@ -111,10 +111,8 @@ def timed(work: Path, options: argparse.Namespace, chosen: dict[str, Any]) -> tu
         if progress.stage == "pack" and progress.done:
             marks.append(time.monotonic())
 
-    started = time.monotonic()
     shape: dict[str, Any] = {"size": options.size, "workers": options.workers}
-    report = pack(work / "images", work / "out", progress=mark, **shape, **chosen)
-    total = time.monotonic() - started
+    report, total = timed(lambda: pack(work / "images", work / "out", progress=mark, **shape, **chosen))
     digest = check_store(work / "out").digest
     if (work / "digest").exists() and (work / "digest").read_text() != digest:
         raise BenchError("the two stores are not the same bytes.")

@@ -16,7 +16,6 @@ import pickle
 import statistics
 import sys
 import tempfile
-import time
 import warnings
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from reader import MemmapDataset
 from scripts.benchmarks._bench import machine, process_bytes, table
 from scripts.benchmarks._worker_data import EmptyBatches
 from scripts.benchmarks.arguments import bench_parser
-from scripts.benchmarks.timing import in_turns
+from scripts.benchmarks.timing import in_turns, timed
 from scripts.samples.stores import sparse_store
 
 BATCH = 16
@@ -80,10 +79,7 @@ def median(runs: list[dict[str, float]]) -> dict[str, float]:
 def run(dataset: Any, start: str, workers: int) -> dict[str, float]:
     """Return the seconds to the first batch, and a worker's memory in MB, the mean of all."""
     loader = DataLoader(dataset, BATCH, num_workers=workers, multiprocessing_context=start, persistent_workers=True)
-    started = time.perf_counter()
-    iterator = iter(loader)
-    first = next(iterator)
-    seconds = time.perf_counter() - started
+    (iterator, first), seconds = timed(lambda: with_first_batch(loader))
     if isinstance(dataset, MemmapDataset) and not torch.equal(first[0], dataset[:BATCH][0]):
         raise SystemExit("bench_workers: the first batch is not the first rows.")
     del first
@@ -92,6 +88,12 @@ def run(dataset: Any, start: str, workers: int) -> dict[str, float]:
     memory = mean_memory([worker.pid for worker in iterator._workers])
     iterator._shutdown_workers()
     return {"first_batch_seconds": seconds} | {f"{name}_mb": memory[name] / 1e6 for name in ("private", "uss")}
+
+
+def with_first_batch(loader: DataLoader) -> tuple[Any, Any]:
+    """Start an epoch and wait for its first batch; returns the iterator and the batch."""
+    iterator = iter(loader)
+    return iterator, next(iterator)
 
 
 def mean_memory(processes: list[int]) -> dict[str, float]:

@@ -10,7 +10,6 @@ import multiprocessing
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from scripts.benchmarks.timing import collection_paused, in_turns
+from scripts.benchmarks.timing import collection_paused, in_turns, seconds
 from scripts.samples.scenes import SCENES, draw
 from scripts.samples.stores import made_once
 
@@ -59,10 +58,12 @@ class Calls:
 
     def turn(self) -> float:
         """Return the seconds of a call."""
-        started = time.perf_counter()
-        for _ in range(self.count):
-            self.call()
-        return (time.perf_counter() - started) / self.count
+
+        def calls() -> None:
+            for _ in range(self.count):
+                self.call()
+
+        return seconds(calls) / self.count
 
 
 def seconds_in_turns(ways: dict[str, Calls], rounds: int) -> dict[str, list[float]]:

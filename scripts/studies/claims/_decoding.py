@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 
 from packer.pixels.formats.jpeg import read_header
 from packer.pixels.geometry import Geometry
+from scripts.benchmarks.timing import timed
 
 SIDE = 224
 # What a turn can do: decode whole; make a row of 224 x 224; decode the central square alone, by a decoder that can.
@@ -41,9 +41,7 @@ def main() -> None:
     print(json.dumps({"kinds": list(turns), "about": about}), flush=True)
     for line in sys.stdin:
         kind, _, path = line.strip().partition(" ")
-        started = time.perf_counter()
-        pixels = turns[kind]()
-        seconds = time.perf_counter() - started
+        pixels, seconds = timed(turns[kind])
         if path:
             np.save(path, np.asarray(pixels))
         print(seconds, flush=True)

@@ -9,7 +9,6 @@ shares and that the kernel cannot take back. USS (with clean pages of files, whi
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 from reader import MemmapDataset
 from reader.format.manifest import PIXELS
 from scripts.benchmarks._worker_data import Empty, Listed, Mapped
-from scripts.benchmarks.bench_workers import mean_memory
+from scripts.benchmarks.bench_workers import mean_memory, with_first_batch
+from scripts.benchmarks.timing import timed
 from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import LOADER_NOTES, Finding, in_child
@@ -63,10 +63,7 @@ def per_process(maker: Callable[[], Dataset], start: str, workers: int) -> dict[
     """Read an epoch; return MiB of a worker, on average, or of this process where there are none, and seconds to start."""
     context = {"multiprocessing_context": start, "persistent_workers": True} if workers else {}
     loader = DataLoader(maker(), BATCH, shuffle=True, num_workers=workers, **context)
-    started = time.perf_counter()
-    iterator = iter(loader)
-    next(iterator)
-    first = time.perf_counter() - started
+    (iterator, _), first = timed(lambda: with_first_batch(loader))
     for batch in iterator:
         del batch
     found = mean_memory([worker.pid for worker in iterator._workers] if workers else [os.getpid()])
