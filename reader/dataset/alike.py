@@ -21,7 +21,7 @@ from reader.rows import Rows
 
 
 def check_alike(stores: Sequence[tuple[str, Manifest]]) -> None:
-    """Check that rows of these stores, each with its path, can be of one batch.
+    """Check that rows of these stores, each with its path, can share a batch.
 
     Raises:
         StoreError: says which two differ, and in what.
@@ -45,7 +45,7 @@ def check_alike(stores: Sequence[tuple[str, Manifest]]) -> None:
 def joined_classes(
     stores: Sequence[tuple[str, Sequence[str]]], classes: Sequence[str] | None
 ) -> tuple[tuple[str, ...], list[Rows]]:
-    """Join class lists by name: of the first store, then what the others have beside it.
+    """Join class lists by name: those of the first store, then the further ones of the others.
 
     Args:
         stores: each path with its classes.
@@ -73,7 +73,7 @@ def joined_classes(
 
 
 def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> Manifest:
-    """Return the manifest of stores as one: mean and std over the rows of all, sizes of files together.
+    """Return one manifest for several stores: mean and std over all rows, total sizes of files.
 
     Options and decoders are those of the first.
     """
@@ -117,7 +117,7 @@ def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> 
 
 
 def _texts_entry(manifests: Sequence[Manifest]) -> dict[str, FileEntry]:
-    """Return the entry of all texts, where rows have any."""
+    """Return the entry of the texts, if rows have any."""
     if not manifests[0].texts:
         return {}
     return {TEXTS_FILE: FileEntry(sum(m.files[TEXTS_FILE].size_bytes for m in manifests), "")}

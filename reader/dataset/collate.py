@@ -1,4 +1,4 @@
-"""How batches that `MemmapDataset.__getitems__` made at once pass torch's default_collate; importing this registers it."""
+"""Lets gathered batches of `MemmapDataset.__getitems__` pass torch's default_collate; importing this registers it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Row = TypeVar("_Row")
 
 
 class CollatedRow(tuple[Any, ...]):
-    """(image, target) of one row of a batch that was made at once."""
+    """(image, target) of one row of a gathered batch."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
@@ -29,7 +29,7 @@ class CollatedRow(tuple[Any, ...]):
 
 
 class Rows(Sequence[_Row], Generic[_Row]):
-    """The rows of a batch that was made at once, for torch's collate functions: default_collate takes the batch as it is.
+    """The rows of a gathered batch, for torch's collate functions: default_collate takes the batch as it is.
 
     Any other one finds a sequence of rows, each made when it is asked for. It pickles.
     """
@@ -99,7 +99,7 @@ def ragged_rows(batch: RaggedBatch) -> Rows[ImageBatch]:
 
 
 def collate_batch(rows: Any) -> Any:
-    """Collate as torch does by default: what was made at once is given as it is."""
+    """Collate as torch does by default; a gathered batch is returned as it is."""
     return rows.batch if isinstance(rows, Rows) else default_collate(rows)
 
 
@@ -126,7 +126,7 @@ def _refuse_process() -> NoReturn:
 
 
 def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> object:
-    """Give what was made at once; rows that were made one by one, as ConcatDataset does, are joined."""
+    """Return a gathered batch; rows that were read one by one, as ConcatDataset does, are joined."""
     if isinstance(batch, Rows):
         return batch.batch
     if isinstance(batch, ImageBatch):
@@ -139,5 +139,5 @@ def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> 
 
 for _kind in (ImageBatch, RaggedBatch, CollatedRow):
     default_collate_fn_map[_kind] = _collate
-# else a row is a leaf, which transforms of torchvision leave as it is without a word
+# otherwise a row is a leaf, which transforms of torchvision do not change
 pytree.register_pytree_node(CollatedRow, lambda row: (list(row), None), lambda parts, _: tuple(parts))

@@ -56,7 +56,7 @@ def concat(
     return given[0].of_store(joined, np.concatenate(rows), groups)
 
 
-# By path and digest: what two datasets of one store share is mapped once.
+# By path and digest: two datasets of one store share its mapping.
 _Key = tuple[Path, str, str]
 
 
@@ -65,7 +65,7 @@ def _key(store: OpenedStore) -> _Key:
 
 
 def _stores_of(datasets: Sequence[MemmapDataset]) -> dict[_Key, OpenedStore]:
-    """Return the stores of datasets, each once, in order; those of one that is joined itself too."""
+    """Return the stores of datasets, each once, in order, including those of joined datasets."""
     found: dict[_Key, OpenedStore] = {}
     for dataset in datasets:
         for store, _ in dataset.opened_store.parts:

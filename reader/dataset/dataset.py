@@ -140,7 +140,7 @@ class MemmapDataset(Dataset[Any]):
             self._refusal = e
 
     def __getattr__(self, name: str) -> Any:
-        """Raise what a worker could not say while it started; called only for what is not there."""
+        """Raise the error that a worker could not raise while it started; called only for missing attributes."""
         if "_refusal" in self.__dict__:
             raise self._refusal
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
@@ -287,7 +287,7 @@ class MemmapDataset(Dataset[Any]):
         """
         return self.opened_store.sources.line(self._store_row(index))
 
-    # -- parts of it, without copying a pixel
+    # -- parts, without copying a pixel
 
     def subset(self, rows: Index) -> MemmapDataset:
         """Return a dataset of these rows, in this order; a boolean mask keeps the rows that are True.

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from reader.order import passes, permuted
 from reader.rows import Rows
 
-# Shares are integers, of so many rows.
+# Shares are integers out of this many rows.
 PERIOD = 10_000
-# Parts of `permuted` that no order of one store uses.
+# Parts of `permuted` that the orders of a single store do not use.
 _PATTERN, _DATASETS = -1, -2
 
 

@@ -18,20 +18,20 @@ Index = int | slice | Positions
 
 
 def is_row(index: object) -> TypeGuard[SupportsIndex]:
-    """Say whether an index is one integer: an int, numpy's, or a tensor without dimensions; a bool is none."""
+    """Say whether an index is one integer: an int, numpy's, or a tensor without dimensions, but not a bool."""
     if isinstance(index, torch.Tensor):
         return index.ndim == 0 and not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
     return isinstance(index, int | np.integer) and not isinstance(index, bool)
 
 
 def own_method(dataset: object, kind: type) -> str | None:
-    """Return the method by which a program's own class of this kind changes what indexing gives; None: it has none."""
+    """Return the method by which a subclass changes indexing, or None."""
     names = ("__getitem__", "__getitems__")
     return next((n for n in names if getattr(type(dataset), n, None) is not getattr(kind, n, None)), None)
 
 
 def check_plain(dataset: object, kind: type) -> None:
-    """Raise ValueError for what has its own way of indexing, of which a part, or a join with others, would know nothing."""
+    """Raise ValueError for a dataset with its own indexing, which a subset or a join would bypass."""
     if (own := own_method(dataset, kind)) is not None:
         raise ValueError(
             f"{type(dataset).__name__} has its own {own}, which would be lost: take torch's Subset or ConcatDataset of it, or a"

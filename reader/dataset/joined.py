@@ -37,7 +37,7 @@ _WRONG = -2
 
 
 class JoinedStores(OpenedStore):
-    """Stores whose rows are alike, the rows of one behind those of the other.
+    """Stores with rows of the same form, concatenated.
 
     classes: the list that theirs are joined to; None: those of the first, then what the others have beside them.
     joined_id: the made_id that it has of its stores; another one says that its rows were given targets or extras since.
@@ -64,7 +64,7 @@ class JoinedStores(OpenedStore):
         self._starts = np.cumsum([0, *(manifest.rows for manifest in manifests[:-1])])
         self._classes = given
         self._pages = first_units([manifest.count("pixels") // PAGE_BYTES for manifest in manifests])
-        # where the pixels of each store begin among those of all
+        # offset of the pixels of each store in the concatenation
         self._begins = [page * PAGE_BYTES for page in self._pages]
         if manifests[0].compression:
             self._begins = [0, *itertools.accumulate(manifest.pixel_bytes for manifest in manifests)][:-1]
@@ -123,7 +123,7 @@ class JoinedStores(OpenedStore):
 
     @property
     def views(self) -> NoReturn:
-        """There are none of all rows.
+        """Raise: there is no single tensor of all rows.
 
         Raises:
             ValueError: always.
@@ -133,7 +133,7 @@ class JoinedStores(OpenedStore):
         )
 
     def slice(self, start: int, stop: int) -> Batch:
-        """Return rows [start, stop) as `OpenedStore` does; views where they are of one store, else a copy."""
+        """Return rows [start, stop) as `OpenedStore` does; views if all are of one store, else a copy."""
         which = int(np.searchsorted(self._firsts, start, side="right")) - 1
         store, first = self.parts[which]
         if stop - first > store.manifest.rows:
@@ -148,7 +148,7 @@ class JoinedStores(OpenedStore):
         return self.with_texts(batch)
 
     def check_rows(self, rows: Rows | None, batch: Batch | None = None) -> None:
-        """Check rows as `OpenedStore` does; the error is that of the row's own store."""
+        """Check rows as `OpenedStore` does; the error names the row's own store."""
         if rows is None:
             for store in self._stores:
                 store.check_rows(None)
@@ -213,7 +213,7 @@ class JoinedStores(OpenedStore):
         for name in self.manifest.texts:
             made[f"extras/{name}"] = self._spans(f"extras/{name}")
         for name in self._specs.keys() - made.keys():
-            # of one that was given other targets or extras, these
+            # the targets or extras that replace those of a store
             if any(name in store.made for store in self._stores):
                 made[name] = self._column(name, 0, lambda values, table: values)
         for name in ("offsets", "mask_offsets"):
@@ -224,7 +224,7 @@ class JoinedStores(OpenedStore):
     def _column(
         self, name: str, fill: int, change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
-        """Make a tensor of all rows; change: of a store's own values, given its table of classes."""
+        """Make a tensor of all rows; change: maps the values of one store, given its table of classes."""
         spec = self._specs[name]
         count = self._firsts[-1] + self._stores[-1].manifest.rows
         made = torch.full((count, *spec.row_shape), fill, dtype=getattr(torch, spec.dtype), device="cpu")
@@ -233,7 +233,7 @@ class JoinedStores(OpenedStore):
         return made
 
     def _own(self, store: OpenedStore, name: str) -> torch.Tensor:
-        """Return a store's own tensor; of one without padding the content is all of each row."""
+        """Return the tensor of one store; without padding, content covers each row."""
         m, held = store.manifest, store.mapped
         if name == "content" and not m.has_content:
             return torch.tensor([[0, 0, m.height, m.width]], dtype=torch.int32).expand(m.rows, 4)
@@ -246,7 +246,7 @@ class JoinedStores(OpenedStore):
         return spread
 
     def _spans(self, name: str) -> torch.Tensor:
-        """Make int64[N, 2], where texts are among those of all stores."""
+        """Make int64[N, 2], the offsets of texts in the concatenation."""
         assert isinstance(self.text_file, JoinedTexts)
         made = torch.zeros(self._firsts[-1] + self._stores[-1].manifest.rows, 2, dtype=torch.int64, device="cpu")
         for (store, first), begin in zip(self.parts, self.text_file.begins, strict=False):
@@ -260,13 +260,13 @@ class JoinedStores(OpenedStore):
         made = torch.zeros(count, dtype=torch.int64, device="cpu")
         for (store, first), begin in zip(self.parts, self._begins, strict=True):
             own = self._own(store, name)
-            # one that is outside of its own store must be outside of all, not in its neighbor
+            # an offset outside its own store must be outside of all, not inside the next one
             is_inside = (own >= 0) & (own < store.manifest.pixel_bytes)
             made[first : first + len(own)] = torch.where(is_inside, own + begin, -1)
         return made
 
     def _frame_table(self) -> torch.Tensor:
-        """Make int64[N, 2], where frames are among the files of all stores; -1 of those outside of their own."""
+        """Make int64[N, 2], the offsets of frames in the concatenation; -1 for those outside their own file."""
         count = self._firsts[-1] + self._stores[-1].manifest.rows
         made = torch.full((count, 2), -1, dtype=torch.int64, device="cpu")
         for (store, first), page in zip(self.parts, self._pages, strict=True):
@@ -280,7 +280,7 @@ class JoinedStores(OpenedStore):
 def open_joined(
     openers: Sequence[Callable[[], OpenedStore]], digests: Sequence[str], classes: Sequence[str] | None
 ) -> JoinedStores:
-    """Open stores as one; raises StoreError where one of them is not the one that had this digest."""
+    """Open stores as one; raises StoreError if the digest of one has changed."""
     stores = [open_one() for open_one in openers]
     for store, digest in zip(stores, digests, strict=True):
         if store.manifest.digest != digest:

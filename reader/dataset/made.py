@@ -1,4 +1,4 @@
-"""Targets and extras of a user's own, in place of those of a store or beside them: the store stays as it is."""
+"""Targets and extras that a user gives in place of a store's, or in addition: the store does not change."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def with_extras(opened: OpenedStore, rows: Rows, extras: Mapping[str, Column]) -
 
 
 def _changed(opened: OpenedStore, manifest: Manifest, columns: dict[str, torch.Tensor]) -> OpenedStore:
-    """Return the store with some tensors in place of its own, or beside them; its files stay open."""
+    """Return the store with some of its tensors replaced, or with further ones; its files stay open."""
     made = copy.copy(opened)
     for name in ("views", "all_rows"):
         made.__dict__.pop(name, None)

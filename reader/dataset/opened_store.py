@@ -91,7 +91,7 @@ class OpenedStore:
             self.text_file = TextFile.of(path, self.manifest) if self.manifest.texts else None
             is_one_store = before == self._seen()
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
-        # a file of slots has a size of its own
+        # a file of slots has its own size
         in_slots = remote is not None and remote.folder.in_slots
         self._sizes = [(file, sizes[name]) for name, file in files.items() if not (in_slots and name == "pixels")]
         self.files, self._row_files = {**files}, files
@@ -150,7 +150,7 @@ class OpenedStore:
 
     @functools.cached_property
     def views(self) -> Views:
-        """A mapping for what is handed out, made when the first of it is.
+        """The mapping behind tensors that users get, made with the first of them.
 
         Raises:
             StoreError: rows are compressed.
@@ -190,7 +190,7 @@ class OpenedStore:
         some = self._read(rows, own_memory) if system.can_read_ahead() else self.gather(rows, own_memory)
         found: Any = row_of(some, 0) if isinstance(some, RaggedBatch) else some[0]
         if isinstance(some, RaggedBatch):
-            # what was read are pages, in which others are too
+            # the pages that were read hold other rows too
             found.pixels = alone(found.pixels)
             if some.mask_offsets is not None:
                 found.extras["masks"] = alone(found.extras["masks"])
@@ -204,7 +204,7 @@ class OpenedStore:
         return batch
 
     def texts(self, rows: Rows | None) -> dict[str, list[str]]:
-        """Return each text column of rows by its name; None: of all."""
+        """Return each text column by name, of these rows, or of all with None."""
         if self.text_file is None:
             return {}
         self.check_rows(rows)
@@ -230,7 +230,7 @@ class OpenedStore:
         if not isinstance(self.mapped, RaggedBatch):
             batch = self.views.rows(start, stop)
             batch.rows = torch.from_numpy(rows)
-            # against what is on disk: in a view its user may write what he likes
+            # check the values on disk: a user can write to a view
             self.check_rows(rows)
             return batch
         offsets, sizes = extents(self.mapped, rows)
@@ -324,7 +324,7 @@ class OpenedStore:
         return manifest, map_store(self.path, manifest, pixels)
 
     def _seen(self) -> tuple[int, int] | None:
-        """Say which file the manifest is; None where there is none just now."""
+        """Identify the file of the manifest; None if it does not exist at the moment."""
         try:
             status = os.stat(self.path / MANIFEST)
         except OSError:
@@ -338,8 +338,8 @@ class OpenedStore:
         return 1 if self.manifest.compression else PAGE_BYTES
 
     def _read(self, rows: Rows, memory: Memory) -> Batch:
-        """Gather without the mapping; of rows of one size also a single one, int64[], without a batch dimension."""
-        # of one row without the arithmetic, a sixth of its time
+        """Gather without the mapping. Rows of one size can also be read one at a time, int64[], without a batch dimension."""
+        # a single row needs no arithmetic: a sixth of the time
         reads = reads_in_order(rows) if rows.ndim else [(int(rows), 1, 0)]
         columns = self._read_columns(rows, reads)
         if isinstance(self.mapped, RaggedBatch):

@@ -13,7 +13,7 @@ from reader.store import Batch, plain
 # Of an image, a target or a batch, and of (image, target); what they take and give is the user's.
 Transform = Callable[[Any], Any]
 PairTransform = Callable[[Any, Any], Any]
-# A number of one column, K of a vector of them, or all of a row by name.
+# One number, K numbers of a vector, or all targets of a row by name.
 Target = int | float | torch.Tensor | dict[str, Any]
 
 

@@ -36,7 +36,7 @@ class Sources:
         return {path: row for row, path in reversed(list(enumerate(self.paths)))}
 
     def line(self, row: int) -> dict[str, Any]:
-        """Return the line of one row, without reading all of the file."""
+        """Return the line of one row without reading the full file."""
         starts, blocks = self._blocks
         block = blocks[bisect.bisect_right(starts, row) - 1]
         return read_line(self._path, block.samples_offset, row - block.start, row)

@@ -43,7 +43,7 @@ def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
 def remote_store(
     path: str | os.PathLike[str], split: str | None, cache: str | os.PathLike[str] | None, cache_size: int | str | None
 ) -> RemoteStore | None:
-    """Return the store at a URL, or of one of its splits, through a cache; None: path is none.
+    """Return the store at a URL, or of one of its splits, through a cache; None if path is not a URL.
 
     Raises:
         ValueError: a URL without a cache, a cache without a URL, or an argument is none.

@@ -191,7 +191,7 @@ def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fil
             return made
 
     def of_pixels(part: torch.Tensor, part_matrices: torch.Tensor) -> torch.Tensor:
-        """Call the kernel with what is in memory pixel by pixel."""
+        """Call the kernel with pixels that are interleaved in memory."""
         return interleaved(kernel(part.movedim(-1, 1), part_matrices))
 
     return in_parts(of_pixels, pixels, matrices)
@@ -215,7 +215,7 @@ def grid_lines(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
 
 
 def levels_beyond(fill: Fill) -> list[float] | None:
-    """Return one level, or one for each channel; None where there is no fill."""
+    """Return one level, or one per channel; None without a fill."""
     return [fill] if isinstance(fill, int | float) else None if fill is None else list(fill)
 
 
@@ -241,7 +241,7 @@ def _nearest(images: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None
 
 
 def _bilinear(images: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
-    """Sample with grid_sample, and with a fill mix that in as torchvision does.
+    """Sample with grid_sample, and blend a fill in as torchvision does.
 
     torchvision weights what is at the edge twice, by what share of it is image: once in grid_sample, and once with the fill.
     """

@@ -39,7 +39,7 @@ class Motion:
 
 @dataclass(frozen=True)
 class AffineMotion:
-    """How each sample's pixels moved by a matrix; a box becomes the smallest that holds its four corners, cut as Motion does.
+    """How each sample's pixels moved by a matrix; a box becomes the smallest one around its four corners, clipped as Motion does.
 
     matrices: float64[B, 2, 3], from old to new positions x, y.
     """

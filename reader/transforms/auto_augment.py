@@ -13,7 +13,7 @@ from reader.transforms.affine import Fill, checked_interpolation
 from reader.transforms.policy_steps import OPERATIONS, Policy, Steps, applied, by_compiled_part, signed, table_of
 from reader.transforms.random import AUGMIX, AUTO_AUGMENT, RAND_AUGMENT, TRIVIAL_AUGMENT, check_batch, draw, gammas
 
-# Of each policy 25 pairs: operation, probability and, for those that have one, number of the magnitude of 10.
+# 25 pairs per policy: operation, probability and, if it has one, the index of its magnitude among 10.
 _POLICIES = {
     "imagenet": """
     Posterize 0.4 8, Rotate 0.6 9
@@ -285,7 +285,7 @@ class AugMix:
         return made
 
     def drawn(self, batch: ImageBatch) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-        """Draw the steps of each chain, as a policy does."""
+        """Draw the steps of each chain."""
         table = table_of(batch, 10, 0.3, 1 / 3, 30, 0.9, 4, most_bits=4)
         # without Identity and Invert; those of pixels that are not all_ops
         names = [name for name in OPERATIONS[1:14] if self.all_ops or name not in OPERATIONS[6:10]]

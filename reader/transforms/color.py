@@ -78,7 +78,7 @@ class Normalize(torch.nn.Module):
                 " Give the loader a transform that makes them one size, such as RandomResizedCrop(224)."
             )
         is_batch = isinstance(given, ImageBatch | RaggedBatch)
-        # asked so: what stands in for a tensor while a model is traced is none
+        # by this check: the stand-in for a tensor during tracing is not a tensor
         if is_batch or not hasattr(given, "float"):
             instead = "normalize(batch.images)" if is_batch else "images, targets = batch; normalize(images)"
             raise TypeError(

@@ -194,7 +194,7 @@ def _has_size(transform: Transform) -> bool:
 
 
 def distinct(transforms: Sequence[Transform]) -> list[Transform]:
-    """Return transforms of which no two of one kind have one seed, those within others included; none given is changed."""
+    """Return copies of transforms, nested ones included, so that no two of one kind share a seed."""
     return _distinct(transforms, set())
 
 
@@ -278,5 +278,5 @@ def _need_full_batch(transforms: Sequence[Transform]) -> bool:
 
 
 def _first(drawn: torch.Tensor, is_for_all: bool) -> torch.Tensor:
-    """Give all the value of the first where that is wanted."""
+    """Return the first draw for every image if is_for_all, else the draws."""
     return drawn[:1].expand_as(drawn) if is_for_all else drawn

@@ -1,4 +1,4 @@
-"""Recipes written for torchvision: its own objects made ours, and what a recipe says of types, most of which changes nothing.
+"""Recipes written for torchvision: converts its objects to ours, and accepts its type conversions, most of which change nothing.
 
 A store's rows are uint8 tensors already. So a list of transforms that was written for torchvision's Compose stands in ours as it
 is. Imports no torchvision.
@@ -146,7 +146,7 @@ class ToImage:
     """Return the batch as it is: a row is an image already. Also PILToTensor and ToPureTensor."""
 
     def __call__(self, batch: Any) -> Any:
-        """Return what is given."""
+        """Return the batch unchanged."""
         return batch
 
 
@@ -278,7 +278,7 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
 
 
 def _with_dtype(normalize: Normalize, dtype: torch.dtype) -> Normalize:
-    """Return a Normalize whose floats are those of the ToDtype before it, unless it has another dtype of its own."""
+    """Return a Normalize with the dtype of the ToDtype before it, unless it has its own."""
     made = copy.copy(normalize)
     made.dtype = dtype if normalize.dtype == torch.float32 else normalize.dtype
     return made
@@ -301,7 +301,7 @@ def _joined(transforms: list[Transform]) -> list[Transform]:
 
 
 def _unscaled(transform: Transform) -> UnscaledCenterCrop | None:
-    """Return what torchvision's CenterCrop of this name does; None of another transform, or of one with a fraction."""
+    """Return a CenterCrop without a fraction as torchvision's; None for other transforms."""
     if isinstance(transform, CenterCrop) and transform.fraction == 1:
         return UnscaledCenterCrop((transform.height, transform.width))
     return transform if isinstance(transform, UnscaledCenterCrop) else None

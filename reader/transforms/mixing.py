@@ -12,7 +12,7 @@ from reader.store import ImageBatch, replaced
 from reader.transforms.pixel_ops import in_parts
 from reader.transforms.random import CUTMIX, ERASING, MIXUP, check_batch, checked_p, draw, gammas, noise
 
-# As often torchvision draws a rectangle before it leaves an image as it is.
+# Attempts that torchvision makes to draw a rectangle before it leaves an image unchanged.
 _TRIES = 10
 # Mean and standard deviation of photographs of ImageNet, all channels alike, in levels: so timm's noise, which is drawn after
 # Normalize, looks before it.
@@ -63,7 +63,7 @@ class RandomErasing:
         return self._is_in_place
 
     def in_place(self) -> RandomErasing:
-        """Return one that may overwrite the pixels of the batch that it is called with: for pixels that nobody else has."""
+        """Return a copy that may overwrite the pixels of its batch in place; the caller must own them."""
         made = copy.copy(self)
         made._is_in_place = True
         return made
@@ -89,8 +89,8 @@ class RandomErasing:
             return torch.where(is_erased, self._levels(batch, pixels, sample), lines).view(pixels.shape)
 
         if batch.pixels.device.type == "cpu" and not isinstance(self.value, str) and not torch.compiler.is_compiling():
-            # only what is overwritten is touched
-            # a Compose's own is also called by itself, with rows
+            # touch only the pixels that are overwritten
+            # in a Compose it is also called directly, with rows
             is_own = self._is_in_place and batch.pixels.is_floating_point()
             pixels = batch.pixels if is_own else batch.pixels.clone()
             level = self._levels(batch, batch.pixels[:, :1, :1], sample)

@@ -47,7 +47,7 @@ class Padding:
         return str(self.left) if len({*sides}) == 1 else str(sides)
 
     def more(self, width: int, height: int) -> Padding:
-        """Add so many pixels on both sides."""
+        """Add this many pixels on both sides."""
         sides = (self.left + width, self.top + height, self.right + width, self.bottom + height)
         return Padding(sides, self.fill, self.mode)
 

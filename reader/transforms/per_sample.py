@@ -104,7 +104,7 @@ class PerSample:
 
     @property
     def threads(self) -> int:
-        """How many images are transformed at once."""
+        """Number of images that are transformed concurrently."""
         return self._rows.threads
 
     @property
@@ -144,10 +144,10 @@ class SeededRows:
         if not self.needs_one_thread:
             before = _states()
             made = self._on_threads(call, rows, seeds)
-            # while a loop runs beside this, it may be what has drawn
+            # a loop that runs concurrently may have drawn
             if loop_runs.get() or before == _states():
                 return made
-            # what was drawn belongs to no row: again, one after the other
+            # the draws cannot be assigned to rows: run again, one row after the other
             self.needs_one_thread = True
             _restore(before)
         with _OF_THE_PROCESS:
@@ -177,7 +177,7 @@ def row_seeds(batch: ImageBatch | RaggedBatch, seed: int = 0) -> list[int]:
 
 
 class Seeded(ThreadMode):
-    """Lets what this thread draws from torch's generator of the process come from one of its own."""
+    """Redirects this thread's draws from torch's global generator to a generator of its own."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ def _by_albumentations(transform: Callable[..., Any], sample: Sample) -> Sample:
     found = transform(**given)
     made = {"image": _tensor(found["image"])}
     if "mask" in sample:
-        # an array may be flipped, which is no tensor; ToTensorV2 has made a tensor of it
+        # a flipped array cannot become a tensor without a copy; ToTensorV2 returns a tensor
         made["mask"] = torch.as_tensor(found["mask"].copy() if isinstance(found["mask"], np.ndarray) else found["mask"])
     if "boxes" in sample:
         # none may be left
@@ -346,7 +346,7 @@ def _joined_labels(extras: TensorDict | None, made: Sequence[Sample]) -> TensorD
 
 
 def _with_area(sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cut the boxes of a row to its image; returns those that have area left, and their labels."""
+    """Clip the boxes of a row to its image; returns those with area left, and their labels."""
     height, width = sample["image"].shape[-2:]
     boxes = sample["boxes"].minimum(torch.tensor([width, height, width, height])).clamp(min=0)
     is_left = (boxes[:, :2] < boxes[:, 2:]).all(1)

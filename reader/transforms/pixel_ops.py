@@ -1,4 +1,4 @@
-"""What torchvision does to the pixels of one image, for whole batches: uint8[B, C, H, W] in and out, a parameter a sample.
+"""torchvision's operations on pixels for whole batches: uint8[B, C, H, W] in and out, one parameter per sample.
 
 Each kernel gives what torchvision's v2 functional of that name gives for uint8, within 1 level: float32 sums may be rounded in
 another order. They take any memory format; those that look at several channels or pixels at once compute in planes, which a CPU
@@ -15,19 +15,19 @@ import torch
 
 # How much red, green and blue count in gray: torchvision's numbers (ITU-R 601).
 _GRAY = (0.2989, 0.587, 0.114)
-# Bytes of pixels at once, as float32 four times as many: on a CPU what stays in its cache, elsewhere what leaves room.
+# Bytes of pixels per pass (four times as many as float32): what fits in the cache of a CPU, and leaves memory free elsewhere.
 _CPU_BYTES, _DEVICE_BYTES = 150 << 10, 64 << 20
 
 Kernel = Callable[..., torch.Tensor]
 
 
 def planes(pixels: torch.Tensor) -> torch.Tensor:
-    """Copy uint8[B, H, W, C] to uint8[B, C, H, W], each channel in memory of its own."""
+    """Copy uint8[B, H, W, C] to contiguous uint8[B, C, H, W]."""
     return pixels.movedim(-1, 1).clone(memory_format=torch.contiguous_format)
 
 
 def interleaved(images: torch.Tensor) -> torch.Tensor:
-    """Copy uint8[B, C, H, W] to uint8[B, H, W, C]; by channels, which takes a third of the time of a copy of all."""
+    """Copy uint8[B, C, H, W] to uint8[B, H, W, C]; channel by channel, which takes a third of the time of one copy."""
     return torch.stack(images.unbind(1), -1)
 
 
@@ -62,7 +62,7 @@ def change(kernel: Kernel, images: torch.Tensor, indices: list[int], *parameters
     step = max(1, _CPU_BYTES // max(1, images[:1].numel()))
     for start in range(0, len(indices), step):
         some = indices[start : start + step]
-        # of one image a view: to gather and scatter takes longer than most kernels
+        # a view for one image: gathering and scattering take longer than most kernels
         which = slice(some[0], some[0] + 1) if len(some) == 1 else torch.tensor(some)
         made = kernel(images[which], *(tensor[which] for tensor in parameters))
         for position, image in zip(some, made, strict=True):
@@ -100,7 +100,7 @@ def invert(images: torch.Tensor) -> torch.Tensor:
 
 
 def solarize(images: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
-    """Invert what is float32[B] or lighter."""
+    """Invert levels of float32[B] or above."""
     # levels are whole: one that is at least 99.5 is at least 100
     lowest, levels = _each(threshold.ceil().clamp(0, 256)).short(), images.short()
     # arithmetic, as comparing and choosing bytes takes many times as long: -1, all bits, where it is inverted, else 0
@@ -109,7 +109,7 @@ def solarize(images: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
 
 
 def solarize_add(images: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
-    """Add int64[B], 0 to 128, to what is darker than 128, as timm does."""
+    """Add int64[B], 0 to 128, to levels below 128, as timm does."""
     levels = images.short()
     # 1 where it is darker, else 0
     is_dark = (levels - 128).clamp_(-1, 0).neg_()
@@ -128,19 +128,19 @@ def brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 def contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Mix with the mean of the gray image, float32[B] of the pixels themselves."""
+    """Blend with the mean of the gray image; float32[B] is the weight of the original."""
     made = images.contiguous().float()
     return levels_of(_mixed(made, mean_gray(made), factor))
 
 
 def saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Mix with the gray image, float32[B] of the pixels themselves."""
+    """Blend with the gray image; float32[B] is the weight of the original."""
     made = images.contiguous().float()
     return levels_of(_mixed(made, gray(made), factor))
 
 
 def grayscale(images: torch.Tensor) -> torch.Tensor:
-    """Return as many channels, all of them gray, as views of one."""
+    """Return the same number of channels, all gray, as views of one."""
     if images.shape[1] == 1:
         return images
     red, green, blue = (_plane(channel).float() for channel in images.unbind(1))
@@ -174,7 +174,7 @@ def equalize(images: torch.Tensor) -> torch.Tensor:
 
 
 def sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Mix with the smoothed image, float32[B] of the pixels themselves: 0 smooths, 1 changes nothing. Edges stay."""
+    """Blend with the smoothed image; float32[B] is the weight of the original (1 changes nothing). Edges stay."""
     if min(images.shape[2:]) <= 2:
         return images.clone()
     made = images.contiguous().float()
@@ -226,12 +226,12 @@ def hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
 
 
 def blended(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Mix float32[B, C, H, W] with another image, and cut to whole levels, as torchvision does after each step."""
+    """Blend float32[B, C, H, W] with another image, and truncate to integer levels, as torchvision does after each step."""
     return _mixed(images, other, factor).clamp_(0, 255).floor_()
 
 
 def gray(images: torch.Tensor) -> torch.Tensor:
-    """Make float32[B, 1, H, W] whole levels of [B, C, H, W]; of one channel the same."""
+    """Convert [B, C, H, W] to integer gray levels float32[B, 1, H, W]; a single channel is returned as it is."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images.split(1, dim=1)
@@ -244,7 +244,7 @@ def mean_gray(images: torch.Tensor) -> torch.Tensor:
 
 
 def levels_of(made: torch.Tensor) -> torch.Tensor:
-    """Cut float32 to uint8; what is beyond 0..255 is made 0 or 255, and `made` changed."""
+    """Clamp float32 to 0..255, in place, and convert it to uint8."""
     return _rounded_down(made.clamp_(0, 255))
 
 
@@ -255,7 +255,7 @@ def check_channels(transform: object, pixels: torch.Tensor) -> None:
 
 
 def _plane(channel: torch.Tensor) -> torch.Tensor:
-    """Copy uint8[B, H, W] to memory of its own; numpy reads every third byte in two thirds of the time of torch."""
+    """Copy uint8[B, H, W] to contiguous memory; numpy reads every third byte in two thirds of torch's time."""
     if channel.device.type != "cpu" or torch.compiler.is_compiling():
         return channel.contiguous()
     return torch.from_numpy(np.ascontiguousarray(channel.numpy()))

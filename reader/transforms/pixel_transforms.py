@@ -95,7 +95,7 @@ class Grayscale:
         check_batch(self, batch)
         pixel_ops.check_channels(self, batch.pixels)
         made = pixel_ops.in_parts(_gray, batch.pixels)
-        # models and `cut` want memory of its own for each channel
+        # models and `cut` need each channel contiguous
         pixels = made.repeat(1, 1, 1, self.num_output_channels)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 

@@ -24,7 +24,7 @@ from reader.transforms.affine import (
 )
 from reader.transforms.random import check_batch
 
-# All operations there are; the number of one is its place. Those from 1 to 9 have a sign.
+# All operations, numbered by position. Those from 1 to 9 have a signed magnitude.
 _SHEAR_X, _SHEAR_Y, _TRANSLATE_X, _TRANSLATE_Y, _ROTATE = range(1, 6)
 _NAMES = (
     "Identity ShearX ShearY TranslateX TranslateY Rotate Brightness Color Contrast Sharpness Posterize Solarize AutoContrast"
@@ -45,7 +45,7 @@ _PIXEL_KERNELS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] 
 }
 
 
-# The compiled part's name of each; those that move pixels are named by their interpolation.
+# The name of each in the compiled part; operations that move pixels are named by their interpolation.
 _KINDS = {
     "Identity": "unchanged",
     "Brightness": "brightness",
@@ -102,7 +102,7 @@ class Policy:
 
 
 def by_compiled_part(batch: ImageBatch, steps: Steps, interpolation: str, fill: Fill) -> torch.Tensor | None:
-    """Make uint8[B, H, W, C] of the pixels of a batch as `applied` does step by step; None where that is left to torch."""
+    """Make uint8[B, H, W, C] of the pixels of a batch as `applied` does step by step; None if torch must do it."""
     if not steps or not compiled.take_steps(batch.pixels):
         return None
     warping(interpolation, fill, batch.pixels.movedim(-1, 1))  # checks the fill
@@ -185,7 +185,7 @@ def _matrices(batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tenso
     none = none.to(magnitude.device)
 
     def only(number: int, value: torch.Tensor) -> torch.Tensor:
-        """Leave a value where that operation is, and 0 elsewhere."""
+        """Keep a value where this operation was drawn, and set 0 elsewhere."""
         return torch.where(operation == number, value, 0.0)
 
     shear = torch.stack([only(_SHEAR_X, strength), only(_SHEAR_Y, strength)], 1).atan().rad2deg()

@@ -103,7 +103,7 @@ def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range) -> torch.Te
 def draw_for_rows(
     batch: ImageBatch | RaggedBatch, seed: int, streams: range
 ) -> tuple[torch.Tensor, torch.Tensor | int]:
-    """Draw float64[len(streams), B] as `draw` does, but alike in all epochs and at all positions; also return the epochs.
+    """Draw float64[len(streams), B] as `draw` does, but the same for all epochs and positions; also return the epochs.
 
     Raises:
         ValueError: the batch does not know its rows.

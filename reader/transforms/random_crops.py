@@ -200,7 +200,7 @@ class RandomCrop:
         down, across = draw(batch, self.seed, CROP)
         height, width = padding.size_of(*batch.pixels.shape[1:3])
         if batch.content is None:
-            # what `_start` gives, in a third of the kernels
+            # the same as `_start`, with a third of the kernels
             return (down * (height - self.height + 1)).long(), (across * (width - self.width + 1)).long()
         y0, x0, y1, x1 = batch.content.long().unbind(-1)
         return (

@@ -160,7 +160,7 @@ class TimmRandAugment(Policy):
             raise ValueError(f"config_str is {config_str!r}, expected n0 to n32, and p0 to p1.")
 
     def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Draw as any policy does; 0, Identity, is drawn for what is skipped."""
+        """Draw as any policy does; 0, Identity, stands for a skipped operation."""
         shares = draw(batch, self.seed, TIMM_RAND_AUGMENT[: _DRAWS * self.num_layers])
         numbers = torch.tensor(_NUMBERS, device=shares.device)
         steps = []

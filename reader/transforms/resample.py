@@ -15,7 +15,7 @@ import torch
 from reader.compiled import Places, are_served, crops, memory
 from reader.store import ImageBatch, RaggedBatch
 
-# Images of different sizes are cut into one tensor of the largest box, so many bytes at a time; as float32 four times as many.
+# Images of different sizes are cut into one tensor of the largest box, this many bytes per pass (four times as many as float32).
 _PADDED_BYTES = 64 << 20
 _MASKS_AT_ONCE = 32
 
@@ -36,7 +36,7 @@ class RowSource(Protocol):
         """Return rows of a level, 1: of the store."""
 
     def content(self, rows: torch.Tensor, factor: int) -> torch.Tensor | None:
-        """Return what is image in rows of a level, int64[B, 4] x0, y0, x1, y1; None: all is."""
+        """Return the image area of rows of a level, int64[B, 4] x0, y0, x1, y1; None: all of each row."""
 
     def masks(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return uint8[T] and where in it the masks of rows of the store begin, int64[B]."""

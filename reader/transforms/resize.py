@@ -154,7 +154,7 @@ class Resize:
         if isinstance(batch, ImageBatch) and batch.content is not None and is_uncut:
             y0, x0, y1, x1 = batch.content.float()[:, None].unbind(-1)
             x0, y0, x1, y1 = motion.move(x0, y0, x1, y1)
-            # what is partly image is not all image
+            # rows with padding are not all image
             content = torch.cat([y0.ceil(), x0.ceil(), y1.floor(), x1.floor()], -1).to(batch.content.dtype)
         return replaced(
             batch, pixels=pixels, content=content, extras=cropped_extras(batch, motion, boxes, height, width)
@@ -169,7 +169,7 @@ class Resize:
         return (int(short * height / width), short) if width <= height else (short, int(short * width / height))
 
     def _corners(self, batch: ImageBatch | RaggedBatch, is_uncut: bool) -> torch.Tensor:
-        """Give int64[B, 4] y0, x0, y1, x1 of what is resized."""
+        """Return int64[B, 4] y0, x0, y1, x1 of the resized parts."""
         if not is_uncut:
             return content_of(batch)
         height, width = batch.pixels.shape[1:3]
@@ -201,7 +201,7 @@ def resized_boxes(
     Where a loader reads levels, from the smallest one of which the box, rounded to its pixels, has as many as it is resized to.
     """
     source = _row_source()
-    # what a crop before this one has made has pixels of its own
+    # the result of an earlier crop has its own pixels
     if source is not None and (isinstance(batch, RaggedBatch) or batch.pixels.stride(1) == 0):
         return resized_from_levels(source, batch, boxes, height, width, grids, is_cubic, is_mirrored)
     if isinstance(batch, RaggedBatch):
