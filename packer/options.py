@@ -333,9 +333,9 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
         """Whether masks are in a file of their own: those of rows with sizes of their own are behind the pixels."""
         return self.masks is not None and not self.has_own_sizes
 
-    def shaping(self) -> dict[str, Any]:
+    def shaping(self) -> dict[str, object]:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
-        optional: dict[str, Any] = {} if self.requantize is None else {"requantize": self.requantize}
+        optional: dict[str, object] = {} if self.requantize is None else {"requantize": self.requantize}
         optional |= {} if self.icc == "keep" else {"icc": self.icc}
         optional |= {} if self.bit_depth is None else {"bit_depth": self.bit_depth}
         if self.boxes is not None:
@@ -384,7 +384,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
         return words
 
 
-_PARSED: dict[str, Callable[[Any], Any]] = {
+_PARSED: dict[str, Callable[[Any], object]] = {
     "size": values.parsed_size,
     "compress": values.row_form,
     "missing": values.words_of,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 _NAMED = 3
 # options that are recorded only beside another
@@ -30,7 +29,7 @@ def difference(found: object, expected: object) -> str:
     return ""
 
 
-def labels_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
+def labels_difference(found: dict[str, object], expected: dict[str, object]) -> str:
     """Name the first option in which two ways to read labels differ."""
     for key in {**expected, **found}:
         before, now = found.get(key), expected.get(key)
@@ -46,7 +45,7 @@ def with_and_without(option: str, was_given: bool) -> str:
     return f" (with {option}, now without)" if was_given else f" (without {option}, now with it)"
 
 
-def without_limits(recorded: Mapping[str, Any]) -> dict[str, Any]:
+def without_limits(recorded: Mapping[str, object]) -> dict[str, object]:
     """Return of recorded options those that two packs must have in common for their rows to be alike.
 
     Example:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +58,7 @@ def check_library(codec: str) -> None:
         )
 
 
-def versions(codec: str = ZSTD) -> dict[str, Any]:
+def versions(codec: str = ZSTD) -> dict[str, object]:
     """Return what decides about the bytes of a frame: of zstd the versions of zstandard and of the zstd in it."""
     if codec == JPEG:
         return jpeg_frames.versions()

@@ -13,7 +13,6 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +39,7 @@ class RowSizeError(ValueError):
     """No JPEG has as many pixels a side as a row."""
 
 
-def versions() -> dict[str, Any]:
+def versions() -> dict[str, object]:
     """Return what decides about the bytes of a JPEG: the versions of Pillow and of the libjpeg-turbo in it."""
     import PIL
     from PIL import features

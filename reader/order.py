@@ -250,7 +250,7 @@ def _keys(seed: int, epoch: int, purpose: str) -> list[int]:
     return keys
 
 
-def _scrambler(word: Any, bits: int, keys: list[int]) -> Callable[[Any], Any]:
+def _scrambler(word: Any, bits: int, keys: list[int]) -> Callable[[object], Any]:
     """Return a bijection of [0, 2**bits): xor-shift, multiply by an odd number and add are each invertible modulo 2**bits."""
     mask = (1 << bits) - 1
     shift, limit = word((bits + 1) // 2), word(mask)

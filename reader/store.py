@@ -294,7 +294,7 @@ def _kept_from_torchvision(kind: type[Batch]) -> None:
     """
     node, flip = pytree.SUPPORTED_NODES[kind], kind.flip
 
-    def flatten(batch: Batch) -> tuple[list[Any], Any]:
+    def flatten(batch: Batch) -> tuple[list[object], object]:
         """Do as tensordict does, for all others."""
         _refuse_torchvision(batch)
         return node.flatten_fn(batch)

@@ -133,7 +133,7 @@ def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) 
     stages = [stage for stage in _COLORS if any(span["stage"] == stage for span in spans)]
     with _figure(path, 2.0 + 0.45 * len(lanes), timeline_finding(timeline), about) as figure:
         axes = figure.subplots()
-        unnamed: list[Any] = []
+        unnamed: list[object] = []
         # in the order of colors, waiting last: it may be inside another stage
         for stage in stages:
             bars = [(span["start_ms"], span["stop_ms"] - span["start_ms"]) for span in spans if span["stage"] == stage]

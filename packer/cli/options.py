@@ -57,7 +57,7 @@ class CompressingCommand(Command):
 _FORM = re.compile(r"zstd|jpeg(:.*)?")
 
 
-def combined(*options: Callable[..., Any]) -> Callable[..., Any]:
+def combined(*options: Callable[..., object]) -> Callable[..., Any]:
     """Put several options in one, which a command then has in this order."""
     return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 

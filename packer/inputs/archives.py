@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.columns import Table
@@ -47,7 +46,7 @@ _Listed = tuple[Member, str | None]
 class _SampleLabels:
     """What the label members of one key say, by column, and the suffixes of these members."""
 
-    cells: dict[str, Any] = field(default_factory=dict)
+    cells: dict[str, object] = field(default_factory=dict)
     suffixes: list[str] = field(default_factory=list)
 
     def add(self, suffix: str, data: bytes, where: str) -> None:
@@ -338,7 +337,7 @@ def _tar_member(number: int, info: tarfile.TarInfo) -> Member:
     return Member(number, info.offset_data, info.size, info.size, RAW, 0)
 
 
-def _tar_labels(suffix: str, data: bytes, where: str) -> dict[str, Any]:
+def _tar_labels(suffix: str, data: bytes, where: str) -> dict[str, object]:
     """Return what a label member says, as columns: a JSON object's fields, else one under the member's suffix."""
     text = data.decode("utf-8-sig", "surrogateescape")
     if suffix.rpartition(".")[2] != "json":

@@ -9,7 +9,6 @@ import codecs
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.columns import Table
@@ -121,7 +120,7 @@ def with_labels(inputs: Inputs, labels: Labels) -> Inputs:
 # -- tables
 
 
-def _add_record(listing: Listing, line: int, record: dict[str, Any], path_column: str) -> None:
+def _add_record(listing: Listing, line: int, record: dict[str, object], path_column: str) -> None:
     """Take one line's path, and its other cells into their columns, where missing ones are None."""
     if path_column not in record:
         known = ", ".join(map(str, record)) or "none"

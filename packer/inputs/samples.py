@@ -103,7 +103,7 @@ class Inputs:
     # only of a dataset, whose targets are known once its items are read: what its first item is, to know it by
     identity: str = ""
     # how targets, classes and boxes were read, as the manifest records it: names of columns, digests, no path
-    labels: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, object] = field(default_factory=dict)
     # what the user should know of the inputs though nothing is wrong with them
     notes: list[str] = field(default_factory=list)
     # what folders were taken for, in words: "2 splits (train, val), 1,000 classes"

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from packer.errors import OptionsError, PackError
 from packer.inputs.samples import Inputs
@@ -131,7 +130,7 @@ def _finished(folders: Sequence[BuildFolder], locks: Sequence[Lock]) -> None:
         raise as_pack_error(e, folders[0].out, {}, AGAIN) from None
 
 
-def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mapping[str, Any]:
+def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mapping[str, object]:
     """Return how the labels of rows of these stores were read, as far as that is known and the same of all.
 
     Args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -144,7 +143,7 @@ def joined(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return longest if names == set(longest) else tuple(sorted(names))
 
 
-def _options(manifests: Sequence[Manifest]) -> dict[str, Any]:
+def _options(manifests: Sequence[Manifest]) -> dict[str, object]:
     """Return the options of all rows together: no seed gives the order of stores that were shuffled, the limit is the largest."""
     limits = [one.options["max_pixels"] for one in manifests if "max_pixels" in one.options]
     return dict(manifests[0].options) | {"shuffle": None} | ({"max_pixels": max(limits)} if limits else {})
@@ -192,7 +191,7 @@ def _target_kind(kind: str, classes: tuple[str, ...], count: int | None) -> str:
     return kind if count is None or (kind == "multi-hot" and classes) else f"{kind} of {count}"
 
 
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> str:
     """Say in what two dicts differ, the first one's values first; "" where they do not.
 
     Example:

@@ -199,7 +199,7 @@ class _Destination:
             lock.close()
         return ordered
 
-    def _results(self, lines: dict[str, Any], options: WorkerOptions, lock: Lock) -> Iterator[Result]:
+    def _results(self, lines: dict[str, object], options: WorkerOptions, lock: Lock) -> Iterator[Result]:
         todo = [index for index, path in enumerate(self._paths) if path not in lines]
         if not todo:
             return
@@ -360,7 +360,7 @@ def _disk_error(message: str, e: OSError) -> PackError:
 
 def _complete_lines(path: Path) -> list[dict[str, Any]]:
     """Read a record up to its first torn line; nothing where there is none."""
-    lines: list[dict[str, Any]] = []
+    lines: list[dict[str, object]] = []
     with contextlib.suppress(FileNotFoundError, ValueError):
         for line in read_json_lines(path):
             lines.append(line)

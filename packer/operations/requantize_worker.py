@@ -76,7 +76,7 @@ class RequantizeWorker:
     def write(self, start: int, offset: int) -> None:
         """Do nothing: there are no rows, and the files are written."""
 
-    def _line(self, index: int, path: str, refusal: str | None) -> dict[str, Any]:
+    def _line(self, index: int, path: str, refusal: str | None) -> dict[str, object]:
         """Requantize one image, or keep it, or say why it is neither."""
         try:
             if refusal is not None:

@@ -175,7 +175,7 @@ def _wrong_lines(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterato
         yield Wrong(MANIFEST, None, f"its squared_error is not that of all lines, {lost}")
 
 
-def _other_targets(manifest: Manifest, start: int, lines: list[Any], targets: npt.NDArray[Any]) -> Iterator[Wrong]:
+def _other_targets(manifest: Manifest, start: int, lines: list[object], targets: npt.NDArray[Any]) -> Iterator[Wrong]:
     with np.errstate(over="ignore"):
         listed = np.array(lines, _TARGET_CODES[manifest.target_kind]).reshape(len(lines), *targets.shape[1:])
     differ = (listed != targets[: len(listed)]).reshape(len(listed), -1).any(axis=1)

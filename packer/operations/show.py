@@ -155,7 +155,7 @@ def _scaled(width: int, height: int, side: int) -> tuple[int, int]:
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
-def _open(out: str | os.PathLike[str]) -> tuple[Manifest, Any, npt.NDArray[Any]]:
+def _open(out: str | os.PathLike[str]) -> tuple[Manifest, object, npt.NDArray[Any]]:
     """Return a store's manifest, what gives uint8[H, W, C] of a row by its number, and the targets."""
     manifest = check_store(out)
     shape = (manifest.rows, manifest.height, manifest.width, manifest.channels)

@@ -61,9 +61,9 @@ class CopyPlan:
     target_count: int | None
     extras: Mapping[str, TensorSpec]
     further_targets: Mapping[str, FurtherTarget]
-    options: Mapping[str, Any]
-    decoders: Mapping[str, Any]
-    labels: Mapping[str, Any]
+    options: Mapping[str, object]
+    decoders: Mapping[str, object]
+    labels: Mapping[str, object]
     # how the rows are kept, "" (raw), "zstd" or "jpeg:95"; frames of stores that have this form are copied
     form: str
     texts: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class StoreCopy:
         mean, std = channel_statistics(pixel_count, *sums.tolist())
         return commit_manifest(self._out, self._fields(mean, std), entries, blocks)
 
-    def _fields(self, mean: list[float], std: list[float]) -> dict[str, Any]:
+    def _fields(self, mean: list[float], std: list[float]) -> dict[str, object]:
         like, plan = self._like, self._plan
         rejected = sum(selection.manifest.rejected for selection in plan.selections) if plan.has_rejects else 0
         features = {*like.reader_features} - {COMPRESSED_ROWS, JPEG_ROWS} | {*reader_features_of(plan.form)}

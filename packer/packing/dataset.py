@@ -227,7 +227,7 @@ def _roots(dataset: object) -> Roots:
     return Roots.of([root] if isinstance(root, str | os.PathLike) and os.path.isdir(root) else [])
 
 
-def _first(dataset: MapDataset) -> tuple[Image.Image, Any]:
+def _first(dataset: MapDataset) -> tuple[Image.Image, object]:
     """Return the first item, which says what to expect of all."""
     if not len(dataset):
         raise ScanError("the dataset is empty. Expected items of an image and a target.")
@@ -249,7 +249,7 @@ def _class_names(dataset: object) -> Sequence[str]:
     return getattr(features[_LABEL], "names", ()) if isinstance(features, Mapping) and _LABEL in features else ()
 
 
-def _pair(item: object) -> tuple[Image.Image, Any]:
+def _pair(item: object) -> tuple[Image.Image, object]:
     if isinstance(item, Mapping):
         if missing := [key for key in (_IMAGE, _LABEL) if key not in item]:
             found = ", ".join(map(str, item))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from packer.inputs.samples import Inputs
 from packer.store.journal import read_blocks
@@ -102,9 +101,9 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
     return ""
 
 
-def _committed(folder: Path, start: int) -> list[tuple[str, Any]]:
+def _committed(folder: Path, start: int) -> list[tuple[str, object]]:
     """Return path and target of each committed input, the start-th of all first; the target of a reject is None."""
-    known: list[tuple[str, Any]] = []
+    known: list[tuple[str, object]] = []
     for result, _ in read_blocks(folder):
         rejected = {reject["input"]: reject["path"] for reject in result.rejects}
         samples = map(Sample.decode, result.samples)

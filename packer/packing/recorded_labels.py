@@ -34,7 +34,7 @@ _GONE_SHARE, _GONE_LEAST = "10%", 10
 _REPACK = "pack again with --overwrite"
 
 
-def resolved_labels(out: Path, before: Manifest, given: dict[str, Any], images: Sequence[str]) -> dict[str, Any]:
+def resolved_labels(out: Path, before: Manifest, given: dict[str, object], images: Sequence[str]) -> dict[str, object]:
     """Return the options by which labels are read: as they are given, else as the store records them.
 
     Args:
@@ -107,7 +107,7 @@ class LabelCheck:
 
     stores: dict[str, tuple[Path, Manifest]]
     images: Sequence[str]
-    given: dict[str, Any]
+    given: dict[str, object]
     max_gone: str | None = None
     notes: list[str] = field(default_factory=list)
 

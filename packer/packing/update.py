@@ -10,7 +10,6 @@ import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packer.errors import PackError, ScanError
 from packer.inputs.splits import stores_of
@@ -99,7 +98,7 @@ def update(images: Images, out: str | os.PathLike[str], options: UpdateOptions) 
     return dataclasses.replace(report, notes=[*report.notes, *check.notes])
 
 
-def _recorded(manifest: Manifest, max_pixels: int | None) -> dict[str, Any]:
+def _recorded(manifest: Manifest, max_pixels: int | None) -> dict[str, object]:
     """Return the options that shape rows, as a store records them; masks are given again."""
     limit = manifest.options.get("max_pixels", PackOptions.max_pixels) if max_pixels is None else max_pixels
     return {name: value for name, value in manifest.options.items() if name != "masks"} | {"max_pixels": limit}

@@ -58,7 +58,7 @@ class PhotographsOf(Protocol):
         paths: list[Input],
         first: int,
         plan: Callable[[int, int], Plan | None],
-        sha256: Callable[[memoryview], Any],
+        sha256: Callable[[memoryview], object],
         inflate: Callable[[bytes, int], bytes | None] | None,
         rows: memoryview,
         row_bytes: int,

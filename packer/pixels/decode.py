@@ -6,7 +6,7 @@ image needs it, which most workers of a pack of photographs never see.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer.clock import StageClock
 from packer.options import MAX_PIXELS
@@ -92,12 +92,12 @@ class Decoder:
             return None
         return stored, resized, geometry.origin(resized), geometry.row_size(resized), geometry.filter
 
-    def done(self, width: int, height: int, profile: bytes, *, is_png: bool = False) -> dict[str, Any]:
+    def done(self, width: int, height: int, profile: bytes, *, is_png: bool = False) -> dict[str, object]:
         """Return what is recorded of a row that the compiled part makes of an upright JPEG of this size, or of a plain PNG."""
         if is_png:
             # as Pillow's: where pixels are decoded says nothing of them
             return {"decoder": "Pillow", "format": "PNG"}
-        done: dict[str, Any] = {"decoder": "libjpeg-turbo"}
+        done: dict[str, object] = {"decoder": "libjpeg-turbo"}
         note_profile(profile, done)
         if (scale := self._rules.dct_scale(width, height, 1)) > 1:
             done["dct_scale"] = scale

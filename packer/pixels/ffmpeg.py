@@ -87,7 +87,7 @@ class InProcess:
         frames[0] = self._filtered(frames[:1], _chain(size))
         return self._measured(frames, "psnr", "psnr_avg"), self._measured(frames, "ssim", "All")
 
-    def _measured(self, frames: list[Any], name: str, key: str) -> float:
+    def _measured(self, frames: list[object], name: str, key: str) -> float:
         """Compare two frames by a filter, which writes what it finds to a file: "n:1 Y:0.98 U:0.99 V:0.99 All:0.98 (17.6)"."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "stats")

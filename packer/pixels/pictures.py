@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
 
 from PIL import Image
 
@@ -83,7 +82,7 @@ class PictureDecoder:
         pixels = self._jpeg.decode(data, width, height)
         # RGBX is a mode that Pillow maps without a copy; the fourth byte is dropped when the row is written out
         image = Image.frombuffer("RGBX", (width, height), pixels, "raw", "RGBX", 0, 1)
-        done: dict[str, Any] = {"decoder": "libjpeg-turbo"}
+        done: dict[str, object] = {"decoder": "libjpeg-turbo"}
         is_foreign = note_profile(header.icc, done)
         if self._rules.mode != "RGB" or (is_foreign and self._rules.converts_profiles):
             image = Image.frombytes("RGB", image.size, pixels, "raw", "RGBX")
@@ -109,7 +108,7 @@ class PictureDecoder:
                     pixels, deep, warning = eight_bits(image, depth, self._rules.bit_depth, lambda: open_image(data))
                 except DepthError as e:
                     raise DecodeError(str(e)) from e
-                done: dict[str, Any] = {"decoder": plugins.decoder_of(image.format), "format": image.format} | deep
+                done: dict[str, object] = {"decoder": plugins.decoder_of(image.format), "format": image.format} | deep
                 note_profile(profile, done)
                 upright = self._in_mode(pixels, profile, done)
         if share < 1:
@@ -129,7 +128,7 @@ class PictureDecoder:
         size: tuple[int, int],
         orientation: Orientation,
         scale: int,
-        done: dict[str, Any],
+        done: dict[str, object],
         profile: bytes,
     ) -> Row:
         width, height = size[::-1] if orientation.value >= 5 else size
@@ -146,7 +145,7 @@ class PictureDecoder:
             image = icc.to_srgb(image, profile, content).convert(self._rules.mode)
         return Row(raw_bytes(image, self._rules.mode, len(self._rules.mode)), content, width, height, done)
 
-    def _in_mode(self, image: Image.Image, profile: bytes, done: dict[str, Any]) -> Image.Image:
+    def _in_mode(self, image: Image.Image, profile: bytes, done: dict[str, object]) -> Image.Image:
         """Return an image in the mode of rows; or, where it is to be converted, in that of its profile, and note that."""
         if self._rules.converts_profiles and "icc" in done:
             profiled = icc.as_profiled(image, profile)

@@ -147,7 +147,7 @@ def _image_decoder(geometry: Geometry, options: RowOptions, clock: StageClock | 
     )
 
 
-def pixel_versions(options: Mapping[str, Any]) -> dict[str, Any]:
+def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:
     """Return what decides about the pixels of a pack with these recorded options, for the manifest.
 
     Raises:

@@ -6,7 +6,6 @@ Decodes nothing, and imports no image library.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from packer.errors import DecodeError
 from packer.options import MAX_PIXELS
@@ -58,7 +57,7 @@ class RowRules:
             )
 
 
-def note_profile(profile: bytes, done: dict[str, Any]) -> bool:
+def note_profile(profile: bytes, done: dict[str, object]) -> bool:
     """Record the name of a profile that is not sRGB; returns whether there is one."""
     name = icc.foreign_name(profile) if profile else ""
     if name:

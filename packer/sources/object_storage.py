@@ -139,7 +139,7 @@ def is_refused(error: BaseException) -> bool:
     return isinstance(error, PermissionError) or _lacks_credentials(error)
 
 
-def object_version(about: dict[str, Any]) -> int:
+def object_version(about: dict[str, object]) -> int:
     """Make a number of what differs between versions of an object: 0..2^56."""
     known = [about.get(key) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated", "created")]
     return int.from_bytes(hashlib.sha256(repr([str(value) for value in known]).encode()).digest()[:7], "big")

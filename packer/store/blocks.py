@@ -20,7 +20,7 @@ class Task:
     block: int
     start: int
     paths: list[str]
-    targets: list[Any]
+    targets: list[object]
     members: list[list[int]] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     masks: list[str] = field(default_factory=list)

@@ -92,7 +92,9 @@ class ReusedRows:
         return None
 
 
-def check_reusable(out: Path, manifest: Manifest, options: Mapping[str, Any], decoders: Mapping[str, Any]) -> None:
+def check_reusable(
+    out: Path, manifest: Manifest, options: Mapping[str, object], decoders: Mapping[str, object]
+) -> None:
     """Refuse to take rows over from a store that others will not equal, or whose small files are not what was packed.
 
     Args:

@@ -125,7 +125,7 @@ def commit_manifest(
     return manifest
 
 
-def _fields(written: RowFiles, header: Header, layout: RowLayout, inputs: Inputs) -> dict[str, Any]:
+def _fields(written: RowFiles, header: Header, layout: RowLayout, inputs: Inputs) -> dict[str, object]:
     mean, std = channel_statistics(written.pixel_count, written.sums, written.square_sums)
     return {
         "rows": written.rows,

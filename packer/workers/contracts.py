@@ -49,7 +49,7 @@ class Closable(Protocol):
 class Pipe(Protocol):
     """A worker's end of a pipe, or of a connection to another machine."""
 
-    def send(self, message: tuple[Any, ...], /) -> None:
+    def send(self, message: tuple[object, ...], /) -> None:
         """Send a message."""
 
     def recv(self) -> tuple[Any, ...]:

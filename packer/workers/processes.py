@@ -194,7 +194,7 @@ class _PipeEnd:
         self._pipe, self._lock = pipe, threading.Lock()
         self.recv = pipe.recv
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def send(self, message: tuple[object, ...]) -> None:
         """Send a complete message."""
         with self._lock:
             self._pipe.send(message)
@@ -211,7 +211,7 @@ class _Orders:
         # of tasks that were given back, so that a message in progress to write them is dropped
         self._released: set[int] = set()
 
-    def add(self, message: tuple[Any, ...]) -> None:
+    def add(self, message: tuple[object, ...]) -> None:
         """Receive a message."""
         with self._changed:
             self._messages.append(message)

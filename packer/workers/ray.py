@@ -133,7 +133,7 @@ class RayWorkers:
         # a node that cannot start a worker would be waited for forever
         self._listener._listener._socket.settimeout(_POLL_SECONDS)  # type: ignore[attr-defined]
         # actor, the number that it will send, what it will return
-        self._starting: list[tuple[Any, str, Any]] = []
+        self._starting: list[tuple[Any, str, object]] = []
 
     @property
     def cpus(self) -> int:

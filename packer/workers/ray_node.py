@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import Any
 
 from packer.clock import StageClock
 from packer.errors import SourceError
@@ -75,7 +74,7 @@ class _SyncingEnd:
 
     def __init__(self, connection: Connection, paths: list[str]) -> None:
         self._connection, self._lock = connection, threading.Lock()
-        self._written: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._written: queue.SimpleQueue[tuple[object, ...]] = queue.SimpleQueue()
         files: dict[str, int] = {}
         try:
             for path in paths:
@@ -84,18 +83,18 @@ class _SyncingEnd:
             self._send_now(("failed", e))
         threading.Thread(target=self._sync, args=(files,), name="pixpack-sync", daemon=True).start()
 
-    def recv(self) -> tuple[Any, ...]:
+    def recv(self) -> tuple[object, ...]:
         """Return the next message."""
         return self._connection.recv()
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def send(self, message: tuple[object, ...]) -> None:
         """Send a message, at once or, of a block that was written, once that is on disk."""
         if message[0] == "written":
             self._written.put(message)
         else:
             self._send_now(message)
 
-    def _send_now(self, *messages: tuple[Any, ...]) -> None:
+    def _send_now(self, *messages: tuple[object, ...]) -> None:
         with self._lock:
             for message in messages:
                 self._connection.send(message)

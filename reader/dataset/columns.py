@@ -68,11 +68,11 @@ class ColumnDataset(Dataset[Any]):
         columns = self[list(indices)]
         return [_row(columns, n) for n in range(len(indices))]
 
-    def as_sample(self, row: Batch) -> dict[str, Any]:
+    def as_sample(self, row: Batch) -> dict[str, object]:
         """Return a row of the store, an ImageBatch without a batch dimension, as indexing gives it."""
         return _row(self._columns([self.dataset.as_sample(row)]), 0)
 
-    def joined(self, samples: list[dict[str, Any]]) -> Any:
+    def joined(self, samples: list[dict[str, object]]) -> Any:
         """Join rows as torch's DataLoader does."""
         return default_collate(samples)
 
@@ -82,7 +82,7 @@ class ColumnDataset(Dataset[Any]):
         return [self.image, self.label]
 
     @property
-    def features(self) -> dict[str, Any]:
+    def features(self) -> dict[str, object]:
         """By column; that of targets has `names`, the classes, as HF's ClassLabel has."""
         classes = self.dataset.classes
         label = SimpleNamespace(names=classes, num_classes=len(classes), dtype="int64")
@@ -115,10 +115,10 @@ class ColumnDataset(Dataset[Any]):
         made["train"].dataset, made["test"].dataset = train, test
         return made
 
-    def _columns(self, samples: list[tuple[Any, Any]]) -> Columns:
+    def _columns(self, samples: list[tuple[object, object]]) -> Columns:
         columns = {self.image: [image for image, _ in samples], self.label: [target for _, target in samples]}
         return columns if self._transform is None else self._transform(columns)
 
 
-def _row(columns: Columns, n: int) -> dict[str, Any]:
+def _row(columns: Columns, n: int) -> dict[str, object]:
     return {name: values[n] for name, values in columns.items()}

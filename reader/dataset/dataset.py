@@ -100,7 +100,7 @@ class MemmapDataset(Dataset[Any]):
         self.check_rows = opened.check_rows
         self.manifest, self.mapped = opened.manifest, opened.mapped
         self._pool = FittingPool(keep=_LOOP_BUFFERS, has_room=self.manifest.has_own_sizes)
-        self._targets: list[Any] | None = None
+        self._targets: list[object] | None = None
         self._samples: list[tuple[str, Any]] | None = None
 
     def __len__(self) -> int:

@@ -361,7 +361,7 @@ class OpenedStore:
 
     def _read_columns(self, rows: Rows, reads: Sequence[Read]) -> dict[str, Any]:
         """Read all but the pixels of rows: [*rows.shape, ...] of each tensor, the extras as one TensorDict."""
-        columns: dict[str, Any] = {}
+        columns: dict[str, object] = {}
         extras: dict[str, torch.Tensor] = {}
         found: dict[str, npt.NDArray[Any]] = {}
         shape = rows.shape

@@ -24,7 +24,7 @@ class JointTransform:
     transform: Transform | None = None
     target_transform: Transform | None = None
 
-    def __call__(self, image: object, target: object) -> tuple[Any, Any]:
+    def __call__(self, image: object, target: object) -> tuple[object, object]:
         """Return the two, transformed."""
         return (
             self.transform(image) if self.transform else image,

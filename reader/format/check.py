@@ -156,7 +156,7 @@ def check_file(path: Path, size_bytes: int) -> None:
         )
 
 
-def _tensor_meta(count: int, spec: TensorSpec) -> dict[str, Any]:
+def _tensor_meta(count: int, spec: TensorSpec) -> dict[str, object]:
     shape = [count, *spec.row_shape]
     return {"device": "cpu", "shape": shape, "dtype": f"torch.{spec.dtype}", "is_nested": False}
 

@@ -94,7 +94,7 @@ def read_head(file: IO[bytes], path: Path | str) -> Head:
     return Head(fields, f"sha256:{digest.hexdigest()}", found + len(_BLOCKS_OPEN))
 
 
-def with_digest(fields: Mapping[str, Any], block_lines: str) -> bytes:
+def with_digest(fields: Mapping[str, object], block_lines: str) -> bytes:
     """Return the bytes of a manifest.json: its fields, a line for each block, and last the sha256 of all before it."""
     head = json.dumps(fields, indent=2, ensure_ascii=True, allow_nan=False)
     body = head.removesuffix("\n}").encode("ascii") + _BLOCKS_OPEN + block_lines.encode("ascii") + b"\n  ]"
@@ -133,7 +133,7 @@ def check_version(head: Mapping[str, Any]) -> None:
         raise StoreError(f"reading this store needs {named}, unknown here. Update pixpack.")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Refuse a key that comes twice: of two readers one would take the first, the other the second."""
     found = dict(pairs)
     if len(found) != len(pairs):

@@ -82,9 +82,9 @@ class Header:
     listing: str = ""
     classes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-    decoders: Mapping[str, Any] = field(default_factory=dict)
+    decoders: Mapping[str, object] = field(default_factory=dict)
     # None: begun by pixpack 0.1
-    labels: Mapping[str, Any] | None = None
+    labels: Mapping[str, object] | None = None
     block_inputs: int = 0
     # empty: a dataset is packed
     images: tuple[str, ...] = ("IMAGES",)
@@ -95,14 +95,14 @@ class Header:
     # which of the inputs are this part's: start and stop; None where it is no part
     span: tuple[int, int] | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the line's object; what is optional and absent has no key."""
         values = {key.name: getattr(self, key.name) for key in fields(self)}
         optional = ("labels", "further_targets", "update", "span")
         return {name: value for name, value in values.items() if value or name not in optional or value == {}}
 
     @classmethod
-    def from_json(cls, line: Mapping[str, Any]) -> Header:
+    def from_json(cls, line: Mapping[str, object]) -> Header:
         """Return the header that an object says; keys of other versions are dropped.
 
         Raises:
@@ -123,7 +123,7 @@ class BlockLine:
     rows_stop: int
     known: Mapping[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the line's object."""
         return {"inputs_stop": self.inputs_stop, "rows_stop": self.rows_stop, **self.known}
 
@@ -175,7 +175,7 @@ def read_progress(path: Path) -> tuple[Header, int, int]:
         return header, *_last_stops(file.read(_TAIL_BYTES))
 
 
-def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+def _read_lines(path: Path) -> Iterator[tuple[dict[str, object], int]]:
     end = 0
     with error_path(path), open_regular(path) as file:
         for line in iter(partial(file.readline, _MOST_LINE_BYTES), b""):

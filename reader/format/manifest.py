@@ -219,7 +219,7 @@ class Manifest:
         """How many numbers the line of a block has."""
         return 5 if self.compression else self.kind.block_numbers
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the head of manifest.json, in its order."""
         further = {k: {"kind": v.kind, "classes": list(v.classes)} for k, v in sorted(self.further_targets.items())}
         return {
@@ -381,7 +381,7 @@ def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
     return with_digest(manifest.to_json(), lines)
 
 
-def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_json_lines(path: Path) -> Iterator[dict[str, object]]:
     """Yield the objects of samples.jsonl or rejected.jsonl."""
     with error_path(path), open(path, encoding="ascii") as file:
         for line in file:

@@ -70,7 +70,7 @@ class Sample:
 
     def encode(self) -> str:
         """Return the line; ASCII, so that names that are no UTF-8 survive too."""
-        line: dict[str, Any] = {"path": self.path, "target": self.target}
+        line: dict[str, object] = {"path": self.path, "target": self.target}
         if self.sha256 is not None:
             line |= {"bytes": self.size_bytes, "sha256": self.sha256}
         return encode_line(line | {"width": self.width, "height": self.height, **self.decoding})
@@ -127,7 +127,7 @@ class Reject:
         return encode_line(known if self.line is None else known | {"line": self.line})
 
 
-def encode_line(value: Mapping[str, Any]) -> str:
+def encode_line(value: Mapping[str, object]) -> str:
     """Encode one object as a line of ASCII."""
     return _JSON.encode(value) + "\n"
 
@@ -199,7 +199,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from iter(partial(file.readline, _MOST_LINE_BYTES), b"")
 
 
-def read_line(out: Path, begin: int, number: int, row: int) -> dict[str, Any]:
+def read_line(out: Path, begin: int, number: int, row: int) -> dict[str, object]:
     """Return a line of samples.jsonl as it is: the number-th behind a byte of the file, which is that of a row.
 
     Raises:
@@ -212,7 +212,7 @@ def read_line(out: Path, begin: int, number: int, row: int) -> dict[str, Any]:
             line = file.readline(_MOST_LINE_BYTES)
     try:
         Sample.decode(line)
-        found: dict[str, Any] = json.loads(line)
+        found: dict[str, object] = json.loads(line)
     except ValueError as e:
         raise StoreError(f"{out / SAMPLES}, row {row}: {shown(str(e), most=300)} {_REMEDY}") from None
     return found

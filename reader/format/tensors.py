@@ -122,7 +122,7 @@ class Compression:
             return math.inf
         return 10 * math.log10(255 * 255 * self.pixel_bytes / self.squared_error)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the value of the key `compression`."""
         return {name: getattr(self, name) for name in _FIELDS[self.codec]}
 
@@ -209,7 +209,7 @@ def text_files(texts: Sequence[str], extras: Mapping[str, TensorSpec], features:
     return [TEXTS_FILE] if texts else []
 
 
-def pixel_decoders(decoders: Mapping[str, Any]) -> dict[str, Any]:
+def pixel_decoders(decoders: Mapping[str, object]) -> dict[str, object]:
     """Return those of a manifest's decoders that determine pixels: the library of zstd gives back what it was given."""
     return {name: value for name, value in decoders.items() if name != ZSTD}
 

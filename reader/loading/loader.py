@@ -234,7 +234,7 @@ class MemmapLoader:
 
     # made when first asked for: they hold the loader, which would else live until cycles are collected
     @functools.cached_property
-    def _samplers(self) -> tuple[Any, StepSampler]:
+    def _samplers(self) -> tuple[object, StepSampler]:
         sampler = sampler_of(self)
         return sampler, StepSampler(self, sampler)
 
@@ -263,7 +263,7 @@ class MemmapLoader:
     def __iter__(self) -> Iteration:
         return self.begin(*self.upcoming())
 
-    def forever(self) -> Iterator[Any]:
+    def forever(self) -> Iterator[object]:
         """Give the batches of epoch after epoch, from where `iter` would begin; the state is that of the loop.
 
         Raises:

@@ -56,7 +56,7 @@ class Feed(Generic[_T]):
     ) -> None:
         self._asked: SimpleQueue[object] = SimpleQueue() if asked is None else asked
         # what is ready, then an error, if one ended the work, then the end
-        self._ready: SimpleQueue[Any] = SimpleQueue()
+        self._ready: SimpleQueue[object] = SimpleQueue()
         # a token for each group that may be made while another waits to be taken
         self._room: SimpleQueue[object] = SimpleQueue()
         for _ in range(depth - 1):
@@ -227,7 +227,7 @@ def _wait_for(queue: SimpleQueue[_T]) -> _T:
         return queue.get()
 
 
-_live: set[Feed[Any]] = set()
+_live: set[Feed[object]] = set()
 
 
 def _stop_all() -> None:

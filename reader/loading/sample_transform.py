@@ -82,7 +82,7 @@ class SampleTransform:
             return self.dataset.as_sample(row)
 
 
-def _several_sizes(samples: list[Any]) -> ValueError | None:
+def _several_sizes(samples: list[object]) -> ValueError | None:
     """Return the error of samples whose images cannot be stacked; None where it is another one."""
     images = [sample[0] if isinstance(sample, tuple) else sample for sample in samples]
     shapes = {tuple(image.shape) for image in images if isinstance(image, torch.Tensor)}

@@ -23,7 +23,7 @@ from reader.store import Batch, ImageBatch, RaggedBatch
 _MOST_BYTES, _LEAST_BYTES = 2 << 20, 1 << 20
 
 
-def in_parts(call: Callable[[Any], Any], batch: Batch, threads: int) -> Any:
+def in_parts(call: Callable[[object], object], batch: Batch, threads: int) -> Any:
     """Return call(batch), called with some rows at a time on so many threads.
 
     call makes of each row what it would make of it in the batch: an ImageBatch, a tensor with a row for each, or a list or tuple
@@ -37,7 +37,7 @@ def in_parts(call: Callable[[Any], Any], batch: Batch, threads: int) -> Any:
     if len(spans) < 2 or threads < 2 or one_thread is None:
         return call(batch)
     joined = _Joined(batch)
-    made: list[Any] = [None] * len(spans)
+    made: list[object] = [None] * len(spans)
 
     def part(n: int, context: contextvars.Context) -> None:
         """Make one part of the result."""

@@ -72,10 +72,10 @@ class TextFile:
     def __hash__(self) -> int:
         return hash(self._digest)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _opened, (self._path, self._digest, self.columns, self.size_bytes)
 
-    def __deepcopy__(self, memory: dict[int, Any]) -> TextFile:
+    def __deepcopy__(self, memory: dict[int, object]) -> TextFile:
         # a copied batch reads the same texts
         return self
 
@@ -113,7 +113,7 @@ class JoinedTexts(TextFile):
     def __hash__(self) -> int:
         return hash(self._files)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return JoinedTexts, (self._files,)
 
 

@@ -159,9 +159,9 @@ def connected(url: str, stall_seconds: float, budget_seconds: float) -> WebFolde
     return kind(url, stall_seconds, budget_seconds)
 
 
-def _s3_settings(stall_seconds: float) -> dict[str, Any]:
+def _s3_settings(stall_seconds: float) -> dict[str, object]:
     config = {"connect_timeout": stall_seconds, "read_timeout": stall_seconds, "max_pool_connections": _CONNECTIONS}
-    settings: dict[str, Any] = {"config_kwargs": config | {"retries": {"max_attempts": 0}}}
+    settings: dict[str, object] = {"config_kwargs": config | {"retries": {"max_attempts": 0}}}
     # which obstore reads, and botocore does not
     if region := os.environ.get("AWS_REGION"):
         settings["client_kwargs"] = {"region_name": region}

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from reader.format.errors import StoreError
 from reader.format.fields import Json
@@ -105,7 +104,7 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     session, answering = Session(), threading.Lock()
 
-    def reply(question: dict[str, Any]) -> None:
+    def reply(question: dict[str, object]) -> None:
         """Answer one question."""
         try:
             answer = {"answer": session.answer(question)}

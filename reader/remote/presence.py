@@ -70,11 +70,11 @@ class RemoteStore:
         self._fetcher: _Fetcher | None = None
         self._starting, self._process = threading.Lock(), os.getpid()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         names = ("url", "cache", "limit", "_digest", "_in_slots")
         return {name: getattr(self, name) for name in names}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._begin()
 

@@ -70,7 +70,7 @@ def _converted(transform: object) -> Any:
     return ours(**_arguments(transform, kind, ours))
 
 
-def _arguments(transform: object, kind: type, ours: Callable[..., object]) -> dict[str, Any]:
+def _arguments(transform: object, kind: type, ours: Callable[..., object]) -> dict[str, object]:
     """Return what torchvision's was made with, as ours takes it."""
     known, found = _names(ours), {}
     for name in _names(kind):

@@ -66,7 +66,7 @@ class PerSample:
     # a loader's own threads give it whole batches
     has_own_threads = True
 
-    def __init__(self, transform: Callable[..., Any], *, threads: int | None = None, seed: int = 0) -> None:
+    def __init__(self, transform: Callable[..., object], *, threads: int | None = None, seed: int = 0) -> None:
         if not callable(transform):
             raise TypeError(f"transform is {transform!r}, expected a function of one image.")
         if threads is not None and (not isinstance(threads, int) or threads < 1):
@@ -97,7 +97,7 @@ class PerSample:
         stacked = torch.stack([sample["image"].movedim(0, -1) for sample in made])
         extras = _joined_labels(batch.extras, made) if has_labels else batch.extras
         if stacked.dtype != torch.uint8 or stacked.ndim != 4:
-            named: dict[str, Any] = {} if extras is None else dict(extras.items())
+            named: dict[str, object] = {} if extras is None else dict(extras.items())
             named |= batch.texts  # type: ignore[misc]
             return stacked.movedim(-1, 1), named | {"targets": batch.targets} if named else batch.targets
         return replaced(batch, pixels=stacked, content=None, extras=extras)
@@ -119,13 +119,13 @@ class PerSample:
         own.transform = self.transform
         return self._rows(lambda sample, seed: _one(self._of_thread(own), sample, seed), samples, seeds)
 
-    def _of_thread(self, own: threading.local) -> Callable[..., Any]:
+    def _of_thread(self, own: threading.local) -> Callable[..., object]:
         """Give each thread a copy of a transform that keeps its generators and parameters in itself, as albumentations' do."""
         if not _is_albumentations(self.transform):
             return self.transform
         if not hasattr(own, "transform"):
             own.transform = copy.deepcopy(self.transform)
-        found: Callable[..., Any] = own.transform
+        found: Callable[..., object] = own.transform
         return found
 
 
@@ -185,7 +185,7 @@ class Seeded(ThreadMode):
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+        self, func: OpOverload, types: object, args: Sequence[object] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
         """Call an operator of torch, with a generator where it draws and has none."""
         if not _draws(func):
@@ -227,7 +227,7 @@ def _process_seeded(call: Callable[[_Row, int], _Made], row: _Row, seed: int) ->
     return call(row, seed)
 
 
-def _one(transform: Callable[..., Any], sample: Sample, seed: int) -> Sample:
+def _one(transform: Callable[..., object], sample: Sample, seed: int) -> Sample:
     """Call a transform for a row with this seed; returns image [C, H, W] and labels, or what else it gave, as tensors."""
     # one that changes its image in place changes a copy: the batch is the caller's, and may be gone through again
     sample = {name: tensor.clone() for name, tensor in sample.items()}
@@ -242,7 +242,7 @@ def _one(transform: Callable[..., Any], sample: Sample, seed: int) -> Sample:
 
 
 def _by_albumentations(transform: Callable[..., Any], sample: Sample) -> Sample:
-    given: dict[str, Any] = {"image": sample["image"].movedim(0, -1).numpy()}
+    given: dict[str, object] = {"image": sample["image"].movedim(0, -1).numpy()}
     if "mask" in sample:
         given["mask"] = sample["mask"].numpy()
     if "boxes" in sample:
@@ -378,7 +378,7 @@ def _label_fields(transform: object) -> list[str]:
     return list(params.label_fields or ()) if getattr(params, "format", None) == "pascal_voc" else []
 
 
-def _states() -> tuple[Any, ...]:
+def _states() -> tuple[object, ...]:
     of_numpy: Any = np.random.get_state(legacy=True)
     return of_numpy[0], of_numpy[1].tobytes(), of_numpy[2:], random.getstate()
 

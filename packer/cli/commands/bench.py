@@ -140,7 +140,7 @@ def _check_pictures(pictures: dict[str, str | None]) -> None:
                 raise OptionsError(f"--{other} and --{name} name the same file, {path}. Give each one of its own.")
 
 
-def _check_remote(options: dict[str, Any], run: dict[str, Any]) -> None:
+def _check_remote(options: dict[str, object], run: dict[str, object]) -> None:
     """Refuse what is for stores on a disk; raises OptionsError."""
     if options["device"] != "cpu":
         raise OptionsError("--device is for a store on a disk. Leave it out, or measure a copy: pack pull URL OUT")

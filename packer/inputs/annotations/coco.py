@@ -145,7 +145,7 @@ def _set_frames(found: BoxLabels, inputs: list[int], size: tuple[float, float]) 
 
 
 def _add_annotation(
-    found: BoxLabels, inputs: list[int], annotation: dict[str, Any], where: str, index_of: dict[int | str, int]
+    found: BoxLabels, inputs: list[int], annotation: dict[str, object], where: str, index_of: dict[int | str, int]
 ) -> None:
     box, category, is_crowd = annotation.get("bbox"), _key(annotation, "category_id"), annotation.get("iscrowd") == 1
     if is_crowd and found.outlines is None:

@@ -46,7 +46,7 @@ class Depth:
 
 def eight_bits(
     image: Image.Image, depth: Depth, asked: int | None, again: Callable[[], Image.Image]
-) -> tuple[Image.Image, dict[str, Any], str]:
+) -> tuple[Image.Image, dict[str, object], str]:
     """Return a decoded image with 8 bits a channel, what samples.jsonl says of that, and a warning or "".
 
     Args:
@@ -78,7 +78,7 @@ def eight_bits(
     return shifted, {"bit_depth": bits}, warning
 
 
-def _used(bits: int, asked: int | None) -> dict[str, Any]:
+def _used(bits: int, asked: int | None) -> dict[str, object]:
     return {"bits_used": max(1, bits)} if bits <= _MOST_UNUSED and asked is None else {}
 
 

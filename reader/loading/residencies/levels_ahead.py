@@ -60,7 +60,7 @@ class LevelsAhead:
     """
 
     def __init__(
-        self, levels: LevelRows, crop: Any, draw: Callable[..., Any], window_end: Callable[[int], int] | None
+        self, levels: LevelRows, crop: Any, draw: Callable[..., object], window_end: Callable[[int], int] | None
     ) -> None:
         self._levels, self._crop, self._draw, self._window_end = levels, crop, draw, window_end
         self.factors, self.content = levels.factors, levels.content
