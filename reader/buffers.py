@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 from reader.format.filesystem import size_text
 
 # A row is copied by one memcpy, which is a third faster into memory that begins at a cache line; numpy's begins 16 bytes off.
-# What is read past the page cache goes to memory that begins at a block of the disk.
+# Reads past the page cache need memory that is aligned to a block of the disk.
 _ALIGNMENT_BYTES = 4096
 
 
@@ -44,7 +44,7 @@ class BufferPool:
         self.size_bytes = size_bytes
         self.allocated = 0
         self._pinned = pinned
-        # a loan for each lease that is gone; of those that are not: what takes a loan out of here, and the loan
+        # one loan per ended lease; for current leases the finalizer and its loan
         self._idle: deque[_Loan] = deque(maxlen=keep)
         self._lent: dict[_Loan, _Loan] = {}
 
@@ -55,7 +55,7 @@ class BufferPool:
             PinnedMemoryError: it was to be pinned, and cannot be.
         """
         memory = None
-        # not asked first: other threads may take the last; not allocated in an except, of which an error there would speak
+        # no check first: other threads may take the last one; no allocation inside except, whose error would mention the first
         with contextlib.suppress(IndexError):
             memory = self._idle.pop().memory
         if memory is None:

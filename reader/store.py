@@ -67,7 +67,7 @@ class ImageBatch(TensorClass):
 
     @property
     def position(self) -> int | None:
-        """Where in the epoch's order the first row of a loader's batch stands, else None."""
+        """Position of the first row of a loader's batch in the epoch, else None."""
         return _origin(self, 1)
 
     @property
@@ -288,14 +288,14 @@ def replaced(
 
 
 def _kept_from_torchvision(kind: type[Batch]) -> None:
-    """Let torchvision refuse a batch, of which its transforms would take pixels[..., H, W, C] for channels first.
+    """Make torchvision refuse a batch, whose pixels[..., H, W, C] its transforms would take for channels first.
 
     Those of v2 walk torch's pytrees; a kernel of a flip that is called by itself asks what it is given to flip.
     """
     node, flip = pytree.SUPPORTED_NODES[kind], kind.flip
 
     def flatten(batch: Batch) -> tuple[list[object], object]:
-        """Do as tensordict does, for all others."""
+        """Defer to tensordict for all others."""
         _refuse_torchvision(batch)
         return node.flatten_fn(batch)
 

@@ -165,9 +165,9 @@ class _Destination:
         self.resumed_from = 0
 
     def run(self, options: WorkerOptions, resume: bool) -> list[dict[str, Any]]:
-        """Do what is not done yet; returns a line for each input, in order."""
+        """Convert the remaining inputs; returns a line for each input, in order."""
         self._check_out(resume)
-        # before anything is made: a refusal leaves DEST as it was
+        # before anything is written: a refusal leaves DEST unchanged
         lines = self._done_before() if resume else {}
         self.resumed_from = len(lines)
         try:
@@ -177,7 +177,7 @@ class _Destination:
             advice = f" {_advice(e)}" if e.errno == errno.ENAMETOOLONG else ""
             raise _disk_error(f"{self._out} cannot be made or held: {e.strerror}.{advice}", e) from None
         try:
-            # at once: a death must not cost the record of what is done
+            # immediately: a killed run must keep the record of what is done
             begun = "".join(map(encode_line, [self._head, *lines.values()]))
             write_atomically(self._out / _UNFINISHED, begun.encode("ascii"))
             with open(self._out / _UNFINISHED, "a", encoding="ascii") as record:
@@ -226,14 +226,14 @@ class _Destination:
             engine.close()
 
     def _tasks(self, todo: list[int]) -> Iterator[Task]:
-        """Cut what is to do into blocks; their inputs are numbered by what is to do, not by the folder."""
+        """Cut the remaining inputs into blocks, numbered among themselves, not in the folder."""
         for start in range(0, len(todo), _BLOCK_INPUTS):
             part = todo[start : start + _BLOCK_INPUTS]
             refused = {start + i: self._refused[index] for i, index in enumerate(part) if index in self._refused}
             yield Task(start // _BLOCK_INPUTS, start, [self._paths[index] for index in part], [], [], refused)
 
     def _check_out(self, resume: bool) -> None:
-        """Refuse a DEST that holds anything but an earlier run, which --resume continues; begin where there is none."""
+        """Refuse a DEST that holds anything but an earlier run, or that run without --resume."""
         if not self._out.exists():
             return
         is_begun = any((self._out / name).is_file() for name in (RECORD, _UNFINISHED))
@@ -359,7 +359,7 @@ def _disk_error(message: str, e: OSError) -> PackError:
 
 
 def _complete_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a record up to its first torn line; nothing where there is none."""
+    """Read a record up to its first torn line; [] if there is no record."""
     lines: list[dict[str, object]] = []
     with contextlib.suppress(FileNotFoundError, ValueError):
         for line in read_json_lines(path):

@@ -140,7 +140,7 @@ def _summed(out: Path, reports: dict[str, VerifyReport]) -> VerifyReport:
 
 
 def _summed_sources(reports: dict[str, SourcesReport]) -> SourcesReport | None:
-    """Add up what was found of sources; paths are named below their split."""
+    """Merge the findings about sources of all splits; paths are prefixed with their split."""
     if not reports:
         return None
     from packer.packing.source_check import SourcesReport
@@ -170,7 +170,7 @@ def _verified(
     blocks = read_blocks(root)
     total = _total_bytes(manifest)
     problems = list(_small_files(root, manifest))
-    # what is not as it was sealed need make no sense
+    # a changed file may hold anything
     problems += [] if problems else [Problem(*wrong) for wrong in wrong_rows(root, manifest, blocks)]
     problems += _wrong_levels(root, manifest, open_pixels, is_intact=not problems)
     done = total - manifest.files[PIXELS].size_bytes

@@ -1,4 +1,4 @@
-"""What training frameworks want to know of a loop beside its batches: accelerate, whether a batch is the last of its epoch.
+"""What training frameworks read from a loop besides batches: accelerate, whether a batch is the last of its epoch.
 
 Imports none of them: one that the program has not imported is not asked.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def check_asker() -> None:
-    """Refuse accelerate's prepare_data_loader the samplers of a loader: it would share among ranks what is one rank's already.
+    """Refuse accelerate's prepare_data_loader the samplers of a loader: it would split the rows of one rank among all ranks.
 
     Called by a property; its caller is looked at.
 
@@ -39,7 +39,7 @@ class AccelerateState:
         self.remainder = -1
         self._has_begun = False
         state = sys.modules.get("accelerate.state")
-        # of a program that made no Accelerator, nobody asks
+        # a program without an Accelerator does not ask
         self._known: Any = state.GradientState() if state is not None and state.GradientState().initialized else None
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Batches in host memory: gathered from the mapped file or a copy of it, or taken from what is read ahead from the disk.
+"""Batches in host memory: gathered from the mapped file or a copy, or taken from rows that were read ahead from the disk.
 
 Knows no order but the rows it is given. Batches are in leased buffers, pinned where they are copied to a CUDA device.
 """
@@ -44,7 +44,7 @@ Ahead = ReadAhead | RemoteAhead
 
 
 class HostBatches:
-    """Batches whose pixels may still be copied: iterating waits for them, and lets go of each batch as it is given."""
+    """Batches whose pixels may still be being copied: iterating waits for each, and drops it once it is yielded."""
 
     def __init__(self, batches: Sequence[Sendable], copies: Copies | None = None) -> None:
         self._batches, self._copies = deque(batches), copies
@@ -107,9 +107,9 @@ class Gathering:
         self._is_warm = chosen.is_warm
         self._past_cache = chosen.host == "disk"
         self._store, kind = dataset.mapped, dataset.manifest.kind
-        # of batches that differ in size, of frames too: a little room spares most of those that follow a fresh buffer
+        # batches and frames differ in size: some spare room lets later ones reuse a buffer
         self._has_room = kind.has_own_sizes or unpack == "device"
-        # held here: other loaders of the store share it, and it goes with the last of them
+        # other loaders of the store share it; the last one frees it
         self.copy = host_copy(dataset) if chosen.name == "ram" else None
         self._row_shape = self._store.pixels.shape[1:]
         self._unit_bytes = kind.unit_bytes(dataset.manifest.row_bytes)
@@ -162,7 +162,7 @@ class Gathering:
         source = self._dataset.opened_store.opened("pixels")
         if not self._past_cache and not reads_of(self._dataset, self._processes).are_cold(source):
             return None
-        # what is free is for all ranks of this host
+        # free memory is shared by all ranks of this host
         room = system.available_bytes() // self._processes
         chunk_bytes = int(min(AHEAD_BYTES if in_blocks else STREAM_BYTES, room * AHEAD_SHARE))
         can_lease = self._device.type == "cpu" and not isinstance(store, RaggedBatch)
@@ -198,7 +198,7 @@ class Gathering:
         return HostBatches([batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups])), copies)
 
     def buffers(self, need: int) -> BufferPool:
-        """Return the pool of buffers of so many bytes, of batches that differ in size with room for more."""
+        """Return the pool of buffers of this size, with spare room if batches differ in size."""
         pool, pinned = self._pool, self._device if self._device.type == "cuda" else None
         if pool is None or pool.size_bytes < need:
             room = need // 4 if self._has_room else 0
@@ -283,7 +283,7 @@ class Gathering:
         return pixels, self._gatherer.begin(slots, pixels.view(len(rows), self._unit_bytes))
 
     def _slots(self, units: Rows) -> Rows:
-        """Return where rows, or pages, are in what is gathered from."""
+        """Return the positions of rows, or pages, in the array that is gathered from."""
         return units if self.copy is None else self.copy.slots.of(units)
 
     def _pin(self, *, must_pin: bool) -> bool:

@@ -127,7 +127,7 @@ class Iteration:
 
     @property
     def ready(self) -> int:
-        """Batches of a group that was taken: the next so many steps ask nothing of the thread."""
+        """Batches left of the current group: so many steps need nothing from the thread."""
         return len(self._ready)
 
     @property
@@ -182,12 +182,12 @@ class Finish:
         self._dataset, self._transform, self._threads = dataset, transform, threads
         self._epoch, self._seed, self._as_tuple, self._as_dict = epoch, seed, as_tuple, as_dict
         self._modes, self._caller = Modes.here(), threading.get_ident()
-        # something is there once the caller waits for the first batch, or nobody waits any more
+        # holds an item once the caller waits for the first batch, or has stopped waiting
         self.asked: SimpleQueue[object] = SimpleQueue()
         self._is_first, self._draws = True, False
 
     def __call__(self, batch: Batch, start: int) -> object:
-        """Finish a batch; start: where in the epoch's order its first row stands."""
+        """Finish a batch; start: position of its first row in the order of the epoch."""
         made: object = batch
         self._dataset.opened_store.with_texts(batch)
         if self._transform is not None or not self._as_tuple:
@@ -234,7 +234,7 @@ class Finish:
         return made
 
     def ahead(self, batch: Batch, start: int) -> object:
-        """Finish a batch before the caller asks for it, or leave that to the caller's thread; for a device, what is sent."""
+        """Finish a batch ahead of the caller, or leave it to the caller's thread; for a device, finish what is sent."""
         if self._on_device:
             if self._source is None:
                 return batch
@@ -254,7 +254,7 @@ class Finish:
         return made
 
     def _watched(self, batch: Batch, start: int) -> object:
-        """Finish a batch; leave it and those behind it to the caller's thread where the transform begins to draw only now."""
+        """Finish a batch; if the transform draws for the first time, leave it and later ones to the caller's thread."""
         if _is_ours(self._transform):
             return self(batch, start)
         if threading.get_ident() == self._caller:

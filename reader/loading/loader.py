@@ -199,7 +199,7 @@ class MemmapLoader:
 
     @property
     def ranks(self) -> Ranks:
-        """Which rank of how many the loader reads for: resolved when an epoch begins, before that what is to be expected."""
+        """The rank and world size that the loader reads for: resolved when an epoch begins, an estimate before that."""
         return Ranks(self.schedule.cut.rank, self.schedule.cut.world_size)
 
     @property
@@ -292,7 +292,7 @@ class MemmapLoader:
         return epoch, position
 
     def begin(self, epoch: int, position: int, items: Iterator[Item] | None = None) -> Iteration:
-        """Begin a pass; items: what the sampler gives in it, if it was asked already."""
+        """Begin a pass; items: the sampler's items, if they were drawn already."""
         begun = self._begun(epoch, position, items)
         return Iteration(begun, self._begun, prefetch=self.prefetch, feeds=self._feeds)
 
@@ -314,7 +314,7 @@ class MemmapLoader:
         return Pass(progress, entered(self.device, source), finish, schedule)
 
     def _fit_batches(self, epoch: int, position: int) -> None:
-        """Take the rows of a batch that an epoch has; raises OrderError where they are none, or do not fit the ranks."""
+        """Set the rows per batch of an epoch; raises OrderError if there are none, or they do not fit the ranks."""
         if (rows := self._sizes.rows(epoch, position)) != self.schedule.batch_size:
             self.schedule.set_batch_size(rows)
         self.schedule.check_step()

@@ -55,14 +55,14 @@ class Feed(Generic[_T]):
         among: set[Feed[_T]] | None = None,
     ) -> None:
         self._asked: SimpleQueue[object] = SimpleQueue() if asked is None else asked
-        # what is ready, then an error, if one ended the work, then the end
+        # finished items, then an error if one ended the work, then the end mark
         self._ready: SimpleQueue[object] = SimpleQueue()
         # a token for each group that may be made while another waits to be taken
         self._room: SimpleQueue[object] = SimpleQueue()
         for _ in range(depth - 1):
             self._room.put(None)
         self._depth, self._made, self._taken = depth, 0, 0
-        # something is there once the thread shall end
+        # holds an item once the thread must end
         self._stop: SimpleQueue[object] = SimpleQueue()
         self._owner: list[weakref.ref[object]] = []
         self._has_begun = False
@@ -87,7 +87,7 @@ class Feed(Generic[_T]):
                 "this iterator belongs to the process that was forked. Iterate over the loader again here."
             )
         if not self.is_alive and self._ready.empty():
-            return None  # an interrupt came while the end was taken
+            return None  # interrupted while the end mark was taken
         # first the room: an interrupt in between then costs one group more in memory; the other way round it stalls the thread
         self._room.put(None)
         if not self._taken:
@@ -127,7 +127,7 @@ class Feed(Generic[_T]):
         return not self._stop.empty()
 
     def stop(self, *, wait: bool = False) -> None:
-        """Ask the thread to end and drop what is queued."""
+        """Ask the thread to end, and drop queued items."""
         self._stop.put(None)
         self._room.put(None)
         self._asked.put(None)
@@ -205,7 +205,7 @@ def overlapped(works: Iterator[Begun[_T]], claim: Claim) -> Iterator[_T]:
         except StopIteration:
             break
         except BaseException as e:
-            error = e  # it comes after what was begun before
+            error = e  # raised after the items that were started before
             break
         while under_way and (len(under_way) > 1 or under_way[0].is_complete or not claim(False)):
             yield from under_way.popleft().groups

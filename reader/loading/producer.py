@@ -25,7 +25,7 @@ from reader.store import Batch, RaggedBatch
 
 # What the loop gets, each with the global position after it.
 Group = list[tuple[object, int]]
-# Runs the transform on a batch, given where in the epoch's order its first row stands, and gives the form that the caller wants.
+# Runs the transform on a batch, given the position of its first row in the epoch, and returns the form that the caller wants.
 # Of a batch for a device it returns the batch to send.
 Finish = Callable[[Batch, int], Any]
 
@@ -34,7 +34,7 @@ _NO_WINDOW = 1 << 62
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A batch that the caller's thread makes and finishes; start: where in the epoch's order its first row stands."""
+    """A batch that the caller's thread makes and finishes; start: position of its first row in the epoch."""
 
     make: Callable[[], Batch]
     start: int

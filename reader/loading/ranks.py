@@ -18,9 +18,9 @@ from reader.loading.validation import integer
 # Where no process group is, and a launcher set them for one.
 _VARIABLES = "RANK and WORLD_SIZE"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-# By one of these a sampler says that it gives the rows of one rank: torch's DistributedSampler; accelerate; and others.
+# Attributes by which a sampler shows that it draws for one rank: torch's DistributedSampler, accelerate's, and others.
 _OF_RANKS = ("num_replicas", "num_processes", "world_size", "num_shards")
-# Samplers of batches draw from samplers of rows, and may be in others.
+# Samplers of batches draw from samplers of rows, and may be nested.
 _NESTED = 4
 
 
@@ -76,7 +76,7 @@ def ranks_now(given: Ranks | None) -> Ranks:
 
 
 def ranks_expected(given: Ranks | None) -> Ranks:
-    """Return what `ranks_now` will probably say once processes are set up; a rank that nobody knows yet is 0."""
+    """Return what `ranks_now` will probably return once processes are set up; an unknown rank is 0."""
     if given is not None:
         return given
     distributed = torch.distributed
@@ -89,7 +89,7 @@ def ranks_expected(given: Ranks | None) -> Ranks:
 
 
 def ranks_here(ranks: Ranks) -> int:
-    """Return how many of the ranks run on this host, as launchers say; 1 where none does."""
+    """Return the number of ranks on this host, from the variables of launchers; 1 if there are none."""
     if ranks.world_size == 1:
         return 1
     # torchrun, accelerate and Ray Train; Open MPI

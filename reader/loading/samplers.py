@@ -39,7 +39,7 @@ class Loop(Protocol):
         """Return epoch and position of the next pass, for the ranks that there are now."""
 
     def begin(self, epoch: int, position: int, items: Iterator[Item] | None = None) -> Iteration:
-        """Begin a pass; items: what the sampler gives in it, if it was asked already."""
+        """Begin a pass; items: the sampler's items, if they were drawn already."""
 
 
 class OrderSampler(Sampler[int]):
@@ -199,13 +199,13 @@ class _DeferredPass:
         return made
 
     def end(self) -> None:
-        """Reach the end, of which a framework may want notice."""
+        """Reach the end, and notify a framework that asked for it."""
         if self._iteration is not None:
             next(self._iteration, None)
 
 
 def sampler_of(loop: Loop) -> Any:
-    """Return what stands for a loader's order: the caller's own sampler of rows, else one of ours."""
+    """Return the sampler that represents a loader's order: the caller's own, else one of ours."""
     given = loop.schedule.sampler
     if isinstance(given, BatchSampler):
         # no sampler of rows, and taken for one by accelerate

@@ -22,11 +22,11 @@ from reader.loading.validation import Item, Weights, check_epoch, checked_weight
 from reader.order import BlockOrder, CanonicalNodes, Cut, OrderError, drawn, passes, permuted, wrap
 from reader.rows import Rows, Steps
 
-# Smaller batches are gathered and queued in groups of so much: what each costs besides its copy, Python and thread switching,
+# Smaller batches are gathered and queued in groups of this size: what each costs besides its copy, Python and thread switching,
 # is more than the copy of 8 rows of 224 x 224. Epochs in batches of 8 such rows reach 26, 47, 51 and 63 thousand images/s in
 # groups of 1, 4, 8 and 16 MiB, and their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns of bench_read.py).
 GROUP_BYTES = 8 << 20
-# A group is handed over when all of it is ready: smaller where batches are transformed on the CPU or sent to a device first.
+# A group is queued when all of it is ready: smaller if batches are first transformed on the CPU or sent to a device.
 SMALL_GROUP_BYTES = 1 << 20
 # Of tiny batches: each costs as much Python as a large one, and the caller waits for all of a group.
 _MOST_BATCHES = 64
@@ -38,7 +38,7 @@ _END = (1 << 62) - 1
 # Positions of the order computed at a time: 40 % faster for 65,536 than for 4,096, and 512 kB.
 _ORDER_CHUNK = 1 << 16
 
-# Of the global position of a step, and of this rank's [start, stop) of it, the rows.
+# (global position of a step, start and stop of this rank's part) -> rows
 _RowsOf = Callable[[int, int, int], Rows]
 
 
@@ -88,7 +88,7 @@ class Schedule:
         self.epoch_rows = len(dataset) if epoch_rows is None else epoch_rows
         self._epoch_set = getattr(self._asks_epoch(), "epoch", None)
         self._cumulative = self._mixture = None
-        # what any epoch reads of it; a sampler may give other rows in another epoch, so of all it may give
+        # rows that any epoch reads: a sampler may draw other rows in another epoch, so all it may draw
         self.part = dataset
         if isinstance(weights, Mapping):
             self._mixture = Mixture(dataset.groups, weights, seed=seed)
@@ -116,13 +116,13 @@ class Schedule:
         return self.epoch_rows == len(self.dataset)
 
     def with_batch_size(self, batch_size: int) -> Schedule:
-        """Return a copy in batches of so many rows, which no change of this one reaches; raises OrderError as `cut_for`."""
+        """Return an independent copy with this batch size; raises OrderError as `cut_for`."""
         made = copy.copy(self)
         made.set_batch_size(batch_size)
         return made
 
     def set_batch_size(self, batch_size: int) -> None:
-        """Cut every epoch from now on in batches of so many rows; raises OrderError as `cut_for`."""
+        """Set the batch size of every later epoch; raises OrderError as `cut_for`."""
         self.batch_size = batch_size
         self.cut_for(self.cut.rank, self.cut.world_size)
 
@@ -189,7 +189,7 @@ class Schedule:
             self.set_epoch(epoch)
 
     def outside_epoch(self) -> int | None:
-        """Return the epoch that another caller has set on the sampler since it was set here; None: nobody has."""
+        """Return the epoch that another caller has set on the sampler since, or None."""
         epoch = getattr(self._asks_epoch(), "epoch", None)
         return epoch if isinstance(epoch, int) and epoch != self._epoch_set else None
 
@@ -284,7 +284,7 @@ class Schedule:
 
         def rows_of(position: int, start: int, stop: int) -> Rows:
             size = self.cut.step_rows(position)
-            # rows that come twice are the last of the step, where frameworks that gather it leave them out
+            # repeated rows come last in the step, where frameworks drop them when they gather
             once = min(size, self.cut.count - position)
             pieces = nodes.pieces(position, once, start - position, stop - position)
             if once < size:
@@ -371,7 +371,7 @@ def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, 
 
 
 def _rows_id(dataset: MemmapDataset, *others: npt.NDArray[Any] | None) -> int:
-    """Return a number that differs where the same positions would be other rows; others: what else decides that."""
+    """Return a fingerprint that differs if the same positions would be other rows; others: further things that decide it."""
     known = int(dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
     rows = None if dataset.has_all_rows else dataset.store_rows(np.arange(len(dataset)))
     for array in (rows, *others):

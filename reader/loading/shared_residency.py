@@ -49,7 +49,7 @@ def rows_read(dataset: MemmapDataset) -> Rows | None:
 
 
 def reads_of(dataset: MemmapDataset, processes: int) -> residencies.Reads:
-    """Return how much of a store's pixels a loader of this dataset reads, and what of it is in memory already.
+    """Return how much of a store's pixels a loader of this dataset reads, and how much of that is in memory already.
 
     processes: how many of this host read so.
     """
@@ -131,7 +131,7 @@ def resident_on(
 
 
 def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
-    """Return the bytes that a dataset's rows would take on a device, beside those that are there."""
+    """Return the further bytes that a dataset's rows would take on a device."""
     found = _residents.get(_resident_key(dataset, device)) or _new_resident(dataset, device)
     return found.missing_bytes(host_units(dataset))
 
@@ -178,7 +178,7 @@ def _byte_of(begins: Rows, sizes: Rows) -> Callable[[], int]:
 
 
 def _after_fork() -> None:
-    """Give a forked process a lock that nobody holds."""
+    """Give a forked process a new, free lock."""
     global _adding
     _adding = threading.RLock()
 

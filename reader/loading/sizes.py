@@ -100,7 +100,7 @@ class Sizes:
     def __init__(self, size: Size | None, transform: object, batch_size: BatchSize, dataset: MemmapDataset) -> None:
         self._size, self._batch_size, self._dataset = size, batch_size, dataset
         self._has_warned = False
-        # of the epoch that was begun last: what is set while it runs is for the next one
+        # of the current epoch: a size that is set during it applies to the next one
         self._begun: tuple[int, tuple[int, int]] | None = None
         if size is not None:
             self.of(transform, 0)

@@ -1,4 +1,4 @@
-"""What a loader may be asked for: each argument checked once, at the door, with one sentence for what it cannot be."""
+"""Checks the arguments of a loader, each once, with a one-sentence error."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def checked_collate(collate_fn: object) -> Collate | None:
 
 
 def packed_rows(dataset: object) -> tuple[MemmapDataset, Samples]:
-    """Return what a loader reads, and what makes samples of its rows, which is another one where that is a ColumnDataset.
+    """Return the dataset that a loader reads, and the one that makes samples of its rows; they differ for a ColumnDataset.
 
     Raises:
         ValueError: it is no MemmapDataset, or of a class that indexes in a way of its own.
@@ -99,7 +99,7 @@ def _packed_rows(dataset: object) -> MemmapDataset:
 
 
 def _check_indexing(dataset: object) -> None:
-    """Raise ValueError for a class that changes what indexing gives: batches are gathered without it."""
+    """Raise ValueError for a class with its own indexing: batches are gathered without it."""
     kind = next(
         (kind for kind in (MemmapDataset, ColumnDataset, Subset, ConcatDataset) if isinstance(dataset, kind)),
         type(dataset),
@@ -164,14 +164,14 @@ def _takes_batches(dataset: Samples) -> bool:
 
 
 def truth(name: str, value: object) -> bool:
-    """Return a bool; raises ValueError for what is none, such as "no"."""
+    """Return a bool; raises ValueError for anything else, such as "no"."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise ValueError(f"{name} is {value!r}, expected True or False.")
 
 
 def two_names(names: object, as_tuple: bool) -> tuple[str, str] | None:
-    """Return the names of images and targets; raises ValueError for what is no two names, or where the loop gets no tuple."""
+    """Return the names of images and targets; raises ValueError unless they are two names and the loop gets a tuple."""
     if names is None:
         return None
     given = tuple(names) if isinstance(names, tuple | list) else ()

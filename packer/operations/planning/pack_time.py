@@ -95,7 +95,7 @@ def pack_time(
 
 
 def _sampled(splits: dict[str, Inputs]) -> Iterator[bytes]:
-    """Read images evenly spread over all; those that cannot be read are left out."""
+    """Read images spread evenly over all inputs; unreadable ones are skipped."""
     total, first = sum(map(len, splits.values())), 0
     wanted = sorted({n * total // _SAMPLE for n in range(_SAMPLE)})
     for inputs in splits.values():

@@ -165,7 +165,7 @@ def ways(crop: int) -> list[tuple[str, Geometry]]:
 
 
 def measured(geometry: Geometry, sources: Numbers, boxes: Numbers, crop: int) -> tuple[float, float]:
-    """Return the fractions of boxes completely within their row, and of those that have fewer pixels there than the crop."""
+    """Return the fractions of boxes that are completely inside their row, and that have fewer pixels there than the crop."""
     placements = np.array([placement(geometry, int(width), int(height)) for width, height in sources])
     across, down, left, top, right, bottom = placements.T
     x0, y0, width, height = (boxes * np.stack([across, down, across, down], axis=1)).T

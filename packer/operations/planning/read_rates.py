@@ -183,7 +183,7 @@ class JpegForm:
             self._lost += made.squared_error
 
     def rates(self, out: npt.NDArray[np.uint8]) -> LossyRates | None:
-        """Decode the rows into memory, one after the other; None: there are none."""
+        """Decode the rows into memory, one after the other; None if there are no rows."""
         if not self._held:
             return None
 
