@@ -225,7 +225,7 @@ def test_the_command_prints_a_plan(mixed: Path, tmp_path: Path, capsys: pytest.C
     assert "30 images; 1 without a readable header: 60 x 60 (10)" in out
     assert out.count("recommended") == 1
     line = out.splitlines()[-1]
-    assert line.startswith(f"to pack it so: pack {mixed} OUT --fit none")
+    assert line.startswith(f"to pack this way: pack {mixed} OUT --fit none")
     words = shlex.split(line.partition(": pack ")[2].replace("OUT", str(tmp_path / "out")))
     assert run([*words, "--max-rejects", "1", "--channels", "gray"]) == 0
     capsys.readouterr()

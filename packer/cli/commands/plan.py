@@ -45,6 +45,6 @@ def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **opti
         options |= {"scale": parse_limits("--scale", scale), "ratio": parse_limits("--ratio", ratio)}
         found = run(images, **options, progress=bar.update)
     channels = "" if options["channels"] == "rgb" else f" --channels {options['channels']}"
-    line = f"to pack it so: pack {shlex.quote(images)} OUT {found.recommended}{channels} --resume"
+    line = f"to pack this way: pack {shlex.quote(images)} OUT {found.recommended}{channels} --resume"
     print_report(found, f"{summary(found)}\n{line}", as_json=as_json, quiet=False)
     return 0
