@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from conftest import make_tree
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, kills processes")
 

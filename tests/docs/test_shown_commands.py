@@ -38,9 +38,9 @@ ELSEWHERE = {
     ".ci/run": ".ci/run",
     "scripts/gpu/on_gpu": "tests/test_on_gpu.py",
     "python -m scripts.samples.make_sample": "scripts/quickstart",
-    "python -m scripts.benchmarks.bench_imagefolder": "tests/test_imagefolder.py",
-    "python -m scripts.studies.claims": "tests/test_claims.py",
-    "python -m scripts.studies.peers": "tests/test_peers.py",
+    "python -m scripts.benchmarks.bench_imagefolder": "tests/benchmarks/test_imagefolder.py",
+    "python -m scripts.studies.claims": "tests/studies/test_claims.py",
+    "python -m scripts.studies.peers": "tests/studies/test_peers.py",
     "pack images/ out/ --fit none --max-size 512 --engine ray": "tests/workers/test_ray.py",
 }
 # What stands in a page before a line, or elsewhere, and has to have been run.

@@ -19,7 +19,7 @@ import pytest
 import torch
 from children import program
 
-CLAIMS = Path(__file__).resolve().parents[1] / "scripts" / "studies" / "claims"
+CLAIMS = Path(__file__).resolve().parents[2] / "scripts" / "studies" / "claims"
 RESULTS = CLAIMS / "results"
 DOCS = CLAIMS.parents[2] / "docs"
 NAMES = sorted(path.stem for path in CLAIMS.glob("[a-z]*.py"))

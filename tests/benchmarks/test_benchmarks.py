@@ -21,7 +21,7 @@ from conftest import make_tree, torchvision_or_skip
 
 from scripts.benchmarks import _disk_curve
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PIXELS = "_tensordict/pixels.memmap"
 
 # They fork, and read /proc.

@@ -21,7 +21,7 @@ from PIL import Image
 import packer
 from reader import MemmapDataset
 
-PEERS = Path(__file__).resolve().parents[1] / "scripts" / "studies" / "peers"
+PEERS = Path(__file__).resolve().parents[2] / "scripts" / "studies" / "peers"
 RESULTS = PEERS / "results"
 PAGE = PEERS.parents[2] / "docs" / "benchmarks" / "peers.md"
 KEPT = sorted(RESULTS.glob("*.json"))
@@ -172,7 +172,7 @@ def test_photographs_become_links_in_order_without_those_that_exif_turns(peers: 
 def test_what_reads_rows_needs_no_pillow() -> None:
     """A peer's environment may lack it: it is lent to what packs photographs."""
     code = "import sys; sys.modules['PIL'] = None; import scripts.studies.peers._reader"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[1])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[2])
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from reader import MemmapDataset
 from reader.format.manifest import read_json_lines
 
 CORPUS = SHARED / "corpus"
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 needs_corpus = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not here")
 
 # libtiff's own doing: the one in Pillow's wheel reads it, Debian 12's libtiff 4.5, which Pillow-SIMD is built on, does not

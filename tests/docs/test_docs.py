@@ -29,7 +29,7 @@ import reader
 from packer.cli import app, output
 from packer.report import PackReport, Progress
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README, CHANGELOG = ROOT / "README.md", ROOT / "CHANGELOG.md"
 DOCS, FORMAT = ROOT / "docs", ROOT / "reader" / "FORMAT.md"
 CLI, PYTHON = DOCS / "reference" / "cli", DOCS / "reference" / "python"
