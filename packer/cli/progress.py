@@ -148,14 +148,14 @@ class _Lines:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._shown_at = clock, clock()
         # of the stage in progress: its name, when it began and with what done, and what was done at its last line
-        self._stage, self._begun, self._first, self._shown = "", 0.0, 0, 0
+        self._stage, self._started, self._first, self._shown = "", 0.0, 0, 0
         self._is_waiting = False
 
     def show(self, stage: str, done: int, total: int, unit: str, progress: Progress | None = None) -> None:
         """Write a line where one is due."""
         now = self._clock()
         if stage != self._stage:
-            self._stage, self._begun, self._first, self._shown = stage, now, done, done
+            self._stage, self._started, self._first, self._shown = stage, now, done, done
         is_tenth = total > 0 and done - self._shown >= _SHARE * total
         waits_for = "" if progress is None else progress.waits_for
         is_new = bool(waits_for) and not self._is_waiting
@@ -163,7 +163,7 @@ class _Lines:
         if now - self._shown_at < (_LEAST_SECONDS if is_tenth or is_new else _MOST_SECONDS):
             return
         self._shown_at, self._shown, self._is_waiting = now, done, bool(waits_for)
-        seconds = now - self._begun
+        seconds = now - self._started
         speed = (done - self._first) / seconds if seconds else 0.0
         if unit == "%":
             line = [f"{stage}: {done}%"]

@@ -102,7 +102,7 @@ def _copied(
     progress: OnProgress,
 ) -> PackReport:
     """Make one store in its folder, which is locked by then; and removed, unless it is finished."""
-    begun = time.monotonic()
+    started = time.monotonic()
     sizes: dict[str, int] = {}
     try:
         created = folder.make()
@@ -119,7 +119,7 @@ def _copied(
     except OSError as e:
         raise as_pack_error(e, folder.out, sizes, AGAIN) from None
     inputs = Inputs(folder.final, notes=[*plan.notes, *folder.notes])
-    report = store_report(manifest, inputs, folder.out, time.monotonic() - begun, 0)
+    report = store_report(manifest, inputs, folder.out, time.monotonic() - started, 0)
     return dataclasses.replace(report, out=str(folder.final))
 
 

@@ -115,7 +115,7 @@ class LocalSource:
 
     def _read_once(self, descriptor: int, max_pixels: int, most_bytes: int | None) -> tuple[bytes, State, bool]:
         """Read from an open file; returns the bytes, (size, mtime_ns), and whether they are surely one version."""
-        begun = time.time_ns()
+        started = time.time_ns()
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise DecodeError(f"it is {_kind(status.st_mode)}, not an image")
@@ -135,7 +135,7 @@ class LocalSource:
         times = status.st_mtime_ns, status.st_ctime_ns
         now = os.fstat(descriptor)
         is_same = (now.st_size, now.st_mtime_ns, now.st_ctime_ns) == (status.st_size, *times)
-        return data, state, is_same and begun - max(times) > CLOCK_NS
+        return data, state, is_same and started - max(times) > CLOCK_NS
 
 
 def _read_member(descriptor: int, member: Member, wanted: int) -> bytes:

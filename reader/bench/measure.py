@@ -303,13 +303,13 @@ def _in_turns(
     Slow rounds are fewer than `least`, though never fewer than two.
     """
     rates: dict[str, list[float]] = {name: [] for name in ways}
-    names, rounds, begun = list(ways), 0, time.perf_counter()
+    names, rounds, started = list(ways), 0, time.perf_counter()
     progress(0.0)
     gc.disable()  # a collection in the middle of a turn would be charged to whose turn it is
     try:
         while (
             rounds < _FEWEST_ROUNDS
-            or (passed := time.perf_counter() - begun) < seconds
+            or (passed := time.perf_counter() - started) < seconds
             or (rounds < least and passed < _MOST_SECONDS)
         ):
             first = rounds % len(names)
@@ -317,7 +317,7 @@ def _in_turns(
                 left_out = name in (INDEX, NO_WORKERS, WORKERS) and rounds % _RARELY
                 rates[name].append(np.nan if left_out else ways[name]())
             rounds += 1
-            progress(min(1.0, rounds / least, (time.perf_counter() - begun) / max(seconds, 1e-3)))
+            progress(min(1.0, rounds / least, (time.perf_counter() - started) / max(seconds, 1e-3)))
     finally:
         gc.enable()
     return rates
@@ -325,11 +325,11 @@ def _in_turns(
 
 def _warmed_up(ways: Mapping[str, Turn], seconds: float, progress: Callable[[float], object]) -> dict[str, list[float]]:
     """Time ways in turns, after one round that does not count."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     progress(0.0)
     for turn in ways.values():
         turn()
-    return _in_turns(ways, seconds - (time.perf_counter() - begun), progress)
+    return _in_turns(ways, seconds - (time.perf_counter() - started), progress)
 
 
 def section_of(
@@ -351,11 +351,11 @@ def _first_batch_ms(part: FirstRows, order: str, device: torch.device) -> float:
     for epoch in range(_FIRST_BATCHES):
         with part.loader(order, device) as loader:
             loader.set_epoch(epoch)
-            begun = time.perf_counter()
+            started = time.perf_counter()
             next(iter(loader))
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-            found.append((time.perf_counter() - begun) * 1e3)
+            found.append((time.perf_counter() - started) * 1e3)
     return round(float(np.median(found)), 2)
 
 

@@ -84,9 +84,9 @@ def measure_remote(
     count = min(len(data), max(size, within))
     images = RowBytes(data).images(np.arange(count))
     rates: dict[str, list[float]] = {limit: [], name: []}
-    first, begun = list[float](), time.perf_counter()
+    first, started = list[float](), time.perf_counter()
     for number in itertools.count():
-        if number >= _FEWEST_ROUNDS and time.perf_counter() - begun > seconds:
+        if number >= _FEWEST_ROUNDS and time.perf_counter() - started > seconds:
             break
         for way in (list(rates), list(rates)[::-1])[number % 2]:
             if way == limit:
@@ -95,7 +95,7 @@ def measure_remote(
             turn = _epoch(url, Path(scratch, f"turn{number}"), size, ORDERS[order or "block"], count)
             rates[way].append(images / turn.seconds)
             first.append(turn.first_batch)
-        progress("network", min(1.0, (time.perf_counter() - begun) / seconds))
+        progress("network", min(1.0, (time.perf_counter() - started) / seconds))
     data.remote.close()
     section = section_of("network", data, count, (limit,), rates)
     loaded = section.ways[-1].gigabytes_per_second
@@ -142,13 +142,13 @@ def _fetch(data: MemmapDataset, url: str, end: int) -> float:
     source.look()
     stop = folder.starts[folder.blocks_of(0, end)[-1] + 1]
     spans = [(at, min(stop, at + REQUEST_BYTES)) for at in range(0, stop, REQUEST_BYTES)]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         for (at, until), done in zip(
             spans, pool.map(lambda span: source.read_pixels(folder.objects, *span), spans), strict=True
         ):
             assert len(done) == until - at
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def _epoch(url: str, cache: Path, size: int, shuffle: bool | str, count: int) -> _Turn:
@@ -157,13 +157,13 @@ def _epoch(url: str, cache: Path, size: int, shuffle: bool | str, count: int) ->
     assert data.remote is not None
     try:
         with MemmapLoader(data.subset(range(count)), size, shuffle=shuffle, residency="cache") as loader:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             steps = iter(loader)
             next(steps)
-            first = time.perf_counter() - begun
+            first = time.perf_counter() - started
             for _ in steps:
                 pass
-            return _Turn(time.perf_counter() - begun, first)
+            return _Turn(time.perf_counter() - started, first)
     finally:
         data.remote.close()
         shutil.rmtree(cache, ignore_errors=True)

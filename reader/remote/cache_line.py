@@ -33,7 +33,7 @@ class CacheLine:
     def __init__(self, remote: RemoteStore, *, is_shown: bool) -> None:
         is_shown = is_shown and _is_terminal(sys.stderr) and _log.isEnabledFor(logging.WARNING)
         self._remote, self._stream = remote, sys.stderr if is_shown else None
-        self._next = self._begun = time.monotonic()
+        self._next = self._started = time.monotonic()
         self._had = remote.folder.present_bytes() if is_shown else 0
         self._is_drawn = False
 
@@ -51,7 +51,7 @@ class CacheLine:
         if _has_bars():
             self._erase()
             return
-        rate = (has - self._had) / max(now - self._begun, 1e-9)
+        rate = (has - self._had) / max(now - self._started, 1e-9)
         speed = f", {size_text(int(rate))}/s, {_minutes((room - has) / rate)} left" if rate > 0 else ""
         text = f"cache {100 * has / room:.0f} % of {size_text(room)}{speed}: {self._remote.url}"
         self._write(_ERASED + text[: self._columns() - 1])

@@ -125,13 +125,13 @@ class Objects:
         return data
 
     def _retried(self, name: str, get: Callable[[], _T], budget_seconds: float = math.inf) -> _T:
-        begun, tries, wait = time.monotonic(), 0, _FIRST_WAIT_SECONDS
+        started, tries, wait = time.monotonic(), 0, _FIRST_WAIT_SECONDS
         while True:
             tries += 1
             try:
                 return get()
             except Exception as e:
-                text, seconds = _text(e), time.monotonic() - begun
+                text, seconds = _text(e), time.monotonic() - started
                 _raise_final(f"{self.url}/{name}", e, text)
                 if seconds + wait > min(budget_seconds, BUDGET_SECONDS):
                     raise UnreachableError(

@@ -42,11 +42,11 @@ def disk_rate(splits: dict[str, Inputs]) -> float | None:
     before = _asked_bytes()
     if size_bytes < _LEAST_BYTES or before is None:
         return None
-    begun = time.perf_counter()
-    until = begun + _MOST_SECONDS
+    started = time.perf_counter()
+    until = started + _MOST_SECONDS
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         done = sum(pool.map(lambda path: _read_bytes(path, until), chosen))
-    seconds, asked = time.perf_counter() - begun, (_asked_bytes() or 0) - before
+    seconds, asked = time.perf_counter() - started, (_asked_bytes() or 0) - before
     return done / seconds if asked >= _COLD * done else None
 
 

@@ -45,7 +45,7 @@ class Transfer:
         # as it is shown and recorded, without credentials; only what opens it knows them
         self.url, self.total_bytes, self._progress = redacted(url).rstrip("/") or "/", 0, progress
         self.objects = open_objects(url)
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._copied_bytes = self._kept_bytes = 0
 
     @contextlib.contextmanager
@@ -80,7 +80,7 @@ class Transfer:
 
     def report(self, out: Path, files: int) -> CopyReport:
         """Sum the copy up."""
-        seconds = time.monotonic() - self._begun
+        seconds = time.monotonic() - self._started
         return CopyReport(self.url, str(out), files, self.total_bytes, self._copied_bytes, self._kept_bytes, seconds)
 
 

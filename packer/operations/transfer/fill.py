@@ -32,7 +32,7 @@ def fill_cache(url: str, cache: str | os.PathLike[str], *, progress: OnBytes | N
         StoreError: there is no store, it cannot be read, or the cache cannot be used.
         DiskFullError: the cache's disk has no room for it.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         remote = RemoteStore(url, cache)
     except StoreError:
@@ -53,7 +53,7 @@ def fill_cache(url: str, cache: str | os.PathLike[str], *, progress: OnBytes | N
             copied = total - sizes[PIXELS] + remote.fetched_bytes()
         if progress is not None:
             progress(total, total)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started
         return CopyReport(remote.url, str(remote.root), len(sizes) + 1, total, copied, total - copied, seconds)
 
 

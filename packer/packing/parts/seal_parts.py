@@ -103,14 +103,14 @@ def _lock(out: Path) -> Lock:
 
 def _sealed(out: Path, parts: _CompleteParts | None, split: str, options: WorkerOptions) -> PackReport:
     """Seal one store, or report one that is finished; in both cases nothing of its parts is left."""
-    begun = time.monotonic()
+    started = time.monotonic()
     if parts is None:
         manifest = check_store(out)
         report = store_report(manifest, Inputs(out), out, 0.0, manifest.inputs)
     else:
         report = parts.seal(lambda done, total: options.report(Progress("seal", done, total, split=split)))
     remove_working_folder(out)
-    return dataclasses.replace(report, seconds=time.monotonic() - begun)
+    return dataclasses.replace(report, seconds=time.monotonic() - started)
 
 
 @dataclass

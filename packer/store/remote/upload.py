@@ -353,7 +353,7 @@ class Upload:
             raise _taken_over(self.url)
 
     def _retried(self, request: Callable[[], _T]) -> _T:
-        begun = time.monotonic()
+        started = time.monotonic()
         for pause in (*_PAUSES, None):
             try:
                 return request()
@@ -361,7 +361,7 @@ class Upload:
                 raise
             except Exception as e:
                 if pause is None or is_refused(e):
-                    seconds = time.monotonic() - begun
+                    seconds = time.monotonic() - started
                     raise PackError(
                         f"{self.url} cannot be written: {reason(e)}. It was tried for {seconds:.0f} s. What was sent is kept:"
                         " continue with --resume."
