@@ -202,7 +202,7 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
         out: the folder of a store.
 
     Raises:
-        StoreError: OUT is no store, is incomplete, or a file's size is not what the manifest says.
+        StoreError: OUT is not a store, is incomplete, or a file's size is not what the manifest says.
     """
     manifest = check_store(out)
     return manifest, map_store(Path(out), manifest)

@@ -97,7 +97,7 @@ def verify(
         open_pixels: opens all pixels of a store, to be read once.
 
     Raises:
-        StoreError: OUT is no store, or its structure is already wrong (a file missing, too short, or too long).
+        StoreError: OUT is not a store, or its structure is already wrong (a file missing, too short, or too long).
         OptionsError: images does not exist.
         SourceError: the sources cannot be read now.
     """

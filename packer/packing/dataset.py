@@ -80,7 +80,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         options: the fields of `DatasetOptions`, as keywords.
 
     Raises:
-        ScanError: the dataset is empty, or its first item is no pair of image and target.
+        ScanError: the dataset is empty, or its first item is not a pair of image and target.
         OptionsError, PackError: as `pack`.
 
     Example:

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 
 def to_device(nested: object, device: str | torch.device) -> Any:
-    """Move every tensor in a nest to a device; to CUDA pinned and non-blocking. What is no tensor passes through.
+    """Move every tensor in a nest to a device; to CUDA pinned and non-blocking. Anything else passes through.
 
     Walks dicts, lists, tuples, namedtuples and whatever else torch's pytree knows, such as a dataclass given to
     `torch.export.register_dataclass`. Tensordicts, ImageBatches and PackedSequences are moved whole, to what their own `to` makes

@@ -338,7 +338,7 @@ def read_manifest(out: str | os.PathLike[str]) -> Manifest:
 
     Raises:
         IncompleteStoreError: OUT holds a pack that has not finished.
-        StoreError: OUT is no store, or its manifest was changed.
+        StoreError: OUT is not a store, or its manifest was changed.
     """
     root = Path(out)
     path = root / MANIFEST

@@ -68,7 +68,7 @@ class ConstantPixels:
         multiple: rows are a multiple of this, the nearest below, and one multiple at least.
 
     Raises:
-        ValueError: one is below 1, or rows are no multiple.
+        ValueError: one is below 1, or rows are not a multiple.
 
     Example:
         >>> rows = ConstantPixels(256, size=224, multiple=8)

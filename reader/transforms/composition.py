@@ -89,7 +89,7 @@ class RandomApply:
         seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
 
     Raises:
-        ValueError: there are none, or p is no probability.
+        ValueError: there are none, or p is not a probability.
 
     Example:
         >>> from reader import ColorJitter, MemmapDataset

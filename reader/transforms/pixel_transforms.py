@@ -175,7 +175,7 @@ class RandomPosterize(_WithProbability):
         seed: as of RandomGrayscale.
 
     Raises:
-        ValueError: bits are not 0 to 8, or p is no probability.
+        ValueError: bits are not 0 to 8, or p is not a probability.
     """
 
     _streams, _step = POSTERIZE, "posterize"

@@ -48,7 +48,7 @@ class RandomHorizontalFlip:
         seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
 
     Raises:
-        ValueError: p is no probability.
+        ValueError: p is not a probability.
 
     Example:
         >>> from reader import MemmapDataset

@@ -43,7 +43,7 @@ def push_store(
         overwrite: replace another store that is there, or an unfinished push of one. It stays complete until the new one is.
 
     Raises:
-        StoreError: OUT is no store, or a file is not what its manifest says.
+        StoreError: OUT is not a store, or a file is not what its manifest says.
         OptionsError: the URL holds something else, or is OUT itself or in it.
         PackError: the URL cannot be written, or another push has come in between; DiskFullError.
     """

@@ -37,7 +37,7 @@ def push(
         progress: called with the bytes that are done.
 
     Raises:
-        OptionsError: out is no store, or url holds something else.
+        OptionsError: out is not a store, or url holds something else.
         StoreError: a file of out is damaged.
         PackError: the storage fails.
     """
