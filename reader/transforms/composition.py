@@ -28,7 +28,23 @@ _NEXT_SEED = 0x9E3779B97F4A7C15
 _CROPS, _FLIPS = (RandomCrop, RandomResizedCrop), (AlternatingFlip, RandomHorizontalFlip)
 
 
-class Compose:
+class TransformGroup:
+    """Transforms that are called by another one."""
+
+    transforms: list[Transform]
+
+    @property
+    def needs_full_batch(self) -> bool:
+        """Say whether one of them mixes the images of a batch."""
+        return any(getattr(transform, "needs_full_batch", False) for transform in self.transforms)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Say whether the compiled part does all that they do."""
+        return are_compiled(self.transforms)
+
+
+class Compose(TransformGroup):
     """Call transforms one after the other, ours or any function of an ImageBatch.
 
     Two of one kind with one seed get two: the second draws as if it had been made with another. A recipe of torchvision's v2
@@ -67,18 +83,8 @@ class Compose:
         ]
         return made
 
-    @property
-    def needs_full_batch(self) -> bool:
-        """Say whether one of them mixes the images of a batch."""
-        return _need_full_batch(self.transforms)
 
-    @property
-    def is_compiled(self) -> bool:
-        """Say whether the compiled part does all that they do."""
-        return are_compiled(self.transforms)
-
-
-class RandomApply:
+class RandomApply(TransformGroup):
     """Call transforms one after the other for each image with probability p; the others stay as they are.
 
     MixUp and CutMix are called for a whole batch, with this probability.
@@ -112,18 +118,8 @@ class RandomApply:
         which = _first(is_chosen, self.needs_full_batch).long()
         return _by_group(batch, which, [lambda part: part, Compose(self.transforms)])
 
-    @property
-    def needs_full_batch(self) -> bool:
-        """Say whether one of them mixes the images of a batch."""
-        return _need_full_batch(self.transforms)
 
-    @property
-    def is_compiled(self) -> bool:
-        """Say whether the compiled part does all that they do."""
-        return are_compiled(self.transforms)
-
-
-class RandomChoice:
+class RandomChoice(TransformGroup):
     """Call one of several transforms for each image, drawn by their probabilities.
 
     If MixUp or CutMix is among them, one is drawn for a whole batch.
@@ -155,16 +151,6 @@ class RandomChoice:
         limits = torch.tensor(self.p, dtype=torch.float64, device=batch.pixels.device).cumsum(0)[:-1]
         which = torch.bucketize(draw(batch, self.seed, CHOICE)[0], limits, right=True)
         return _by_group(batch, _first(which, self.needs_full_batch), self.transforms)
-
-    @property
-    def needs_full_batch(self) -> bool:
-        """Say whether one of them mixes the images of a batch."""
-        return _need_full_batch(self.transforms)
-
-    @property
-    def is_compiled(self) -> bool:
-        """Say whether the compiled part does all that they do."""
-        return are_compiled(self.transforms)
 
 
 def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
@@ -271,10 +257,6 @@ def checked_transforms(transforms: Sequence[Transform]) -> Sequence[Transform]:
         if not callable(transform):
             raise TypeError(f"transforms has {transform!r}, expected functions of an ImageBatch.")
     return transforms
-
-
-def _need_full_batch(transforms: Sequence[Transform]) -> bool:
-    return any(getattr(transform, "needs_full_batch", False) for transform in transforms)
 
 
 def _first(drawn: torch.Tensor, is_for_all: bool) -> torch.Tensor:
