@@ -60,8 +60,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             sys.exit(code)
         atexit._run_exitfuncs()
     # Python would take apart what was imported: 20 ms (scripts/benchmarks/bench_start.py)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # its caller closed it
+            stream.flush()
     os._exit(code)
 
 

@@ -161,7 +161,11 @@ def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.Ca
         (["show", "{store}", "-o", "{tmp}/x.jpg"], 2, "x.jpg would be PNG, not JPG. Choose a name that ends in .png."),
         (["bench", "{store}", "--plot", "{tmp}/x.pdf"], 2, "x.pdf would be PNG or SVG, not PDF."),
         (["bench", "{store}", "--trace", "{tmp}/x.svg"], 2, "x.svg would be JSON, not SVG."),
-        (["{tmp}/none", "{images}", "{tmp}/out", "--size", "8"], 2, "none does not exist. Expected one of several tars"),
+        (
+            ["{tmp}/none", "{images}", "{tmp}/out", "--size", "8"],
+            2,
+            "none does not exist. Expected one of several tars",
+        ),
         (["show", "{store}", "-o", "/dev/full"], 28, "/dev/full: No space left on device"),
         (
             ["{images}", "{tmp}/out", "--size", "8", "--classes", "{tmp}/none"],
@@ -332,3 +336,14 @@ def test_a_command_without_words_before_the_others_is_one_sentence(
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_what_is_left_for_the_end_of_the_process_is_done(tmp_path: Path) -> None:
+    """The command ends without taking the interpreter apart."""
+    program = (
+        "import atexit, sys\nfrom packer.cli.app import main\natexit.register(print, 'done')\n"
+        "sys.stdout.write('unfinished line ')\nmain(['info', 'nothing'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "unfinished line done\n")
+    assert done.stderr.startswith("pack: nothing ")
