@@ -15,15 +15,16 @@ import numpy.typing as npt
 import torch
 
 from reader import compiled, system
-from reader.buffers import BufferPool, PinnedMemoryError
+from reader.buffers import BufferPool, FittingPool, PinnedMemoryError
 from reader.dataset.dataset import MemmapDataset
 from reader.device.transfer import Sendable
+from reader.format.manifest import PAGE_BYTES
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
 from reader.loading.residencies.packed_rows import begin_packed
 from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
 from reader.loading.shared_residency import host_copy, host_units, reads_of
 from reader.memory import residency as residencies
-from reader.memory.frame_file import ReadBytes
+from reader.memory.frame_file import HeldFrames, ReadBytes, Source
 from reader.memory.gather import Copies, Gatherer, is_run
 from reader.memory.pages import extents, gathered, pages_of, parted
 from reader.memory.read_ahead import ReadAhead
@@ -124,6 +125,8 @@ class Gathering:
         self._pool: BufferPool | None = None
         # of compressed rows, in an epoch: the file, where it is in memory
         self._frame_bytes: npt.NDArray[np.uint8] | None = None
+        # of frames that are read ahead
+        self._frame_pool = FittingPool(keep=keep, has_room=True)
         # of what is read ahead straight into batches, from one epoch to the next
         self._ahead_pool: BufferPool | None = None
 
@@ -157,7 +160,9 @@ class Gathering:
             )
         if self._is_packed:
             self._frame_bytes = self._bytes_in_memory()
-        if self._is_warm or self._is_packed:
+            units = self._frame_pages
+        # what goes to a device packed is read to the memory that it is copied from
+        if self._is_warm or (self._is_packed and (self.copy is not None or self._unpack != "host")):
             return None
         source = self._dataset.opened_store.opened("pixels")
         if not self._past_cache and not reads_of(self._dataset, self._processes).are_cold(source):
@@ -165,13 +170,14 @@ class Gathering:
         # free memory is shared by all ranks of this host
         room = system.available_bytes() // self._processes
         chunk_bytes = int(min(AHEAD_BYTES if in_blocks else STREAM_BYTES, room * AHEAD_SHARE))
-        can_lease = self._device.type == "cpu" and not isinstance(store, RaggedBatch)
+        can_lease = self._device.type == "cpu" and not isinstance(store, RaggedBatch) and not self._is_packed
+        unit_bytes = PAGE_BYTES if self._is_packed else self._unit_bytes
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, epoch)
         return ReadAhead(
             source,
-            self._unit_bytes,
+            unit_bytes,
             steps,
-            chunk_rows=chunk_bytes // self._unit_bytes,
+            chunk_rows=chunk_bytes // unit_bytes,
             window_end=window_end,
             past_cache=self._past_cache,
             units=units,
@@ -185,7 +191,7 @@ class Gathering:
             return HostBatches([without_pixels(self._dataset, rows) for rows in groups])
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
         if self._is_packed:
-            return self._unpacking(rows, [len(g) for g in groups])
+            return self._unpacking(rows, [len(g) for g in groups], ahead)
         if isinstance(self._store, RaggedBatch):
             ragged = self._ragged_batch(self._store, rows, ahead)
             return HostBatches([ragged] if len(groups) == 1 else parted(ragged, [len(g) for g in groups]))
@@ -217,7 +223,7 @@ class Gathering:
             pool = self._ahead_pool = BufferPool(size_bytes, keep=2 * chunk_bytes // max(1, size_bytes) + self._keep)
         return pool.lease(size_bytes)
 
-    def _unpacking(self, rows: Rows, counts: list[int]) -> HostBatches:
+    def _unpacking(self, rows: Rows, counts: list[int], ahead: Ahead | None) -> HostBatches:
         """Begin to unpack a group of batches of compressed rows, and cut it."""
 
         def memory(need: int) -> torch.Tensor:
@@ -228,15 +234,27 @@ class Gathering:
             with stage("gather"):
                 packed, copies = begin_packed(self._dataset, self._unpack, rows, memory, self._read_copy)
             return HostBatches(packed.parts(counts), copies)
+        source: Source | None = self._read_copy if self._frame_bytes is None else self._frame_bytes
         with stage("gather"):
-            batch, copies = self._dataset.opened_store.begin_unpacking(
-                rows, memory, self._read_copy if self._frame_bytes is None else self._frame_bytes
-            )
+            if isinstance(ahead, ReadAhead):
+                source = self._taken_frames(rows, ahead)
+            batch, copies = self._dataset.opened_store.begin_unpacking(rows, memory, source)
         if len(counts) == 1:
             return HostBatches([batch], copies)
         return HostBatches(
             parted(batch, counts) if isinstance(batch, RaggedBatch) else list(batch.split(counts)), copies
         )
+
+    def _frame_pages(self, rows: Rows) -> Rows:
+        """Return the pages of the file that hold the frames of rows, row after row."""
+        return pages_of(*self._dataset.opened_store.file_extents(rows))[0]
+
+    def _taken_frames(self, rows: Rows, ahead: ReadAhead) -> HeldFrames:
+        """Take the frames of a step's rows from what was read."""
+        pages, begins = pages_of(*self._dataset.opened_store.file_extents(rows))
+        memory = self._frame_pool.lease(len(pages) * PAGE_BYTES)
+        ahead.take(memory.view(len(pages), PAGE_BYTES))
+        return HeldFrames(memory.numpy(), begins)
 
     def _bytes_in_memory(self) -> npt.NDArray[np.uint8] | None:
         """Return the file of compressed rows where all of it is in a copy or, by a sample, in the page cache."""

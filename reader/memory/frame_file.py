@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,17 @@ _PIECE_BYTES = 2 << 20
 
 # Brings bytes of the file into memory: (first byte, how many, first byte of memory) each, as a `RowFile` of bytes.
 ReadBytes = Callable[[memoryview, Sequence[Read]], None]
-# What frames are taken from: what reads the file, or all of its bytes, uint8[n], in memory.
-Source = ReadBytes | npt.NDArray[np.uint8]
+
+
+class HeldFrames(NamedTuple):
+    """Frames of some rows in memory: uint8[n], and where each begins there, int64[B]."""
+
+    memory: npt.NDArray[np.uint8]
+    begins: Rows
+
+
+# What frames are taken from: what reads the file, all of its bytes, uint8[n], in memory, or those of the rows that are asked for.
+Source = ReadBytes | npt.NDArray[np.uint8] | HeldFrames
 # Names a row: the path of its store, and its number there.
 Locate = Callable[[int], tuple[str, int]]
 
@@ -137,6 +146,8 @@ class FrameFile:
         """
         sizes = shapes[:, 0] * shapes[:, 1] * (self._channels + self._has_masks)
         begins, lengths = self.extents(rows, sizes)
+        if isinstance(source, HeldFrames):
+            source, begins = source
         ends = np.cumsum(sizes)
         out = memory(int(sizes.sum()))
         pixels = out.numpy()
@@ -156,7 +167,7 @@ class FrameFile:
 
     def _unpack(
         self,
-        source: Source,
+        source: ReadBytes | npt.NDArray[np.uint8],
         rows: Rows,
         shapes: npt.NDArray[np.int64],
         begins: Rows,

@@ -23,7 +23,7 @@ from packer.packing.parts.seal_parts import seal_parts
 from reader import ImageBatch, MemmapDataset, MemmapLoader
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import PIXELS, read_manifest
+from reader.format.manifest import PAGE_BYTES, PIXELS, read_manifest
 
 pytest.importorskip("zstandard")
 
@@ -115,6 +115,30 @@ def test_frames_that_are_in_memory_are_unpacked_where_they_are(
     ):
         for (one, _), (other, _) in zip(expected, found, strict=True):
             assert same(one, other)
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_frames_on_the_disk_are_read_ahead_and_unpacked_where_they_were_read(
+    pair: tuple[Path, Path], shuffle: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, packed = (MemmapDataset(path) for path in pair)
+
+    def read(size_bytes: int) -> Any:
+        raise AssertionError(f"{size_bytes} bytes of frames were read by a thread that unpacks")
+
+    monkeypatch.setattr(frame_file, "_own_memory", read)
+    # several windows and chunks
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * raw.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
+    for name in ("AHEAD_BYTES", "STREAM_BYTES"):
+        monkeypatch.setattr(f"reader.loading.host_batches.{name}", 5 * PAGE_BYTES)
+    with (
+        MemmapLoader(raw, 5, shuffle=shuffle) as expected,
+        MemmapLoader(packed, 5, shuffle=shuffle, residency="disk") as found,
+    ):
+        for _ in range(2):
+            for (one, _), (other, _) in zip(expected, found, strict=True):
+                assert same(one, other)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
@@ -411,6 +435,8 @@ def test_a_frame_that_does_not_lie_in_the_file_is_refused(equal: tuple[Path, Pat
     assert len(data[4:5][0]) == 1
     with pytest.raises(StoreError, match="row 5: its frame"):
         data[5]
+    with MemmapLoader(data, 4, residency="disk") as loader, pytest.raises(StoreError, match="row 5: its frame"):
+        list(loader)
     assert verify(out).problems
 
 
@@ -470,6 +496,8 @@ def test_a_file_cut_short_is_an_error(equal: tuple[Path, Path], tmp_path: Path) 
     os.truncate(out / PIXELS, 4096)
     with pytest.raises(StoreError, match="Copy the store again"):
         data[[20, 21]]
+    with MemmapLoader(data, 4, residency="disk") as loader, pytest.raises(StoreError, match="Copy the store again"):
+        list(loader)
 
 
 def test_without_the_library_one_sentence_says_what_to_install(
