@@ -4,7 +4,7 @@
     pack pairs.csv out/ --size 224 --text-column caption
     python examples/clip.py out/ --epochs 30 --batch-size 512 --weights clip.pt
 
-Texts are tokenized once, as bytes of UTF-8; any tokenizer of list[str] to int64[N, L] takes its place. Needs torchvision.
+Texts are tokenized once, as bytes of UTF-8; any tokenizer of list[str] to int64[N, L] can replace this one. Needs torchvision.
 """
 
 from __future__ import annotations

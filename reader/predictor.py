@@ -1,4 +1,4 @@
-"""What compressed rows hold in the place of pixels: green is subtracted from red and blue, then from each line the line above it.
+"""What compressed rows hold instead of pixels: green is subtracted from red and blue, then from each line the line above it.
 
 In the compiled part, where it is built, without the interpreter; else by numpy. All sums are of bytes, modulo 256.
 """

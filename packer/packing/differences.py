@@ -70,7 +70,7 @@ def inputs_difference(folder: Path, start: int, inputs: Inputs, *, is_shuffled: 
         return ""
     for path, (old_path, old), new in zip(now, committed, inputs.targets.tolist(start), strict=False):
         if path != old_path:
-            return f"{path} is in the place of {old_path}"
+            return f"{path} is where {old_path} was"
         if old is not None and json.dumps(old) != json.dumps(new):  # as text, in which NaN is NaN
             return f"{path} had the target {old}, now {new}"
     return f"the first {len(before)}, which are packed, have the same paths and targets"

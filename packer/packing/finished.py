@@ -187,7 +187,7 @@ def _matched(out: Path, inputs: Inputs) -> Iterator[tuple[int, Sample | str]]:
             before = read_paths(out)
             named = names_difference(sorted(before), inputs.paths)
             stood = rejected[0] if sample is None else sample.path
-            yield index, f"other inputs: {named}" if named else f"another order: {path} is in the place of {stood}"
+            yield index, f"other inputs: {named}" if named else f"another order: {path} is where {stood} was"
             return
 
 

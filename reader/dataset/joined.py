@@ -107,7 +107,7 @@ class JoinedStores(OpenedStore):
         return min((store.levels for store in self._stores), key=len)
 
     def with_stores(self, stores: Sequence[OpenedStore]) -> JoinedStores:
-        """Join others in the place of these, each of as many rows and of the same classes."""
+        """Join others in place of these, each of as many rows and of the same classes."""
         return JoinedStores(stores, self._classes)
 
     def opened(self, name: str) -> RowSource:

@@ -42,7 +42,7 @@ class PackedBatch:
 
     @property
     def pixels(self) -> torch.Tensor:
-        """What crosses to a device in the place of pixels."""
+        """What crosses to a device instead of pixels."""
         return self.batch.pixels if self.frames is None else self.frames
 
     def parts(self, counts: Sequence[int]) -> list[PackedBatch]:

@@ -26,7 +26,7 @@ _MOST_WORD = 4096
 _NEVER = ("--overwrite", "--resume", "--")
 _SPLIT = re.compile("[A-Za-z]{1,32}")
 _SWAPPING_BYTES = 4096
-# In each store that takes the place of a split's from shortly before the first of them does: their names, which belong together.
+# In each store that replaces a split's from shortly before the first of them does: their names, which belong together.
 SWAPPING = f"{FOLDER}/swapping"
 
 

@@ -108,7 +108,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def _map_over(address: int, path: Path, size_bytes: int) -> None:
-    """Put a file in the place of reserved memory, which its mapping takes along when it ends."""
+    """Put a file in place of reserved memory, which its mapping takes along when it ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]

@@ -91,14 +91,14 @@ def moved_extras(
     if "masks" in moved:
         if moved["masks"].ndim != 3:
             raise ValueError(
-                f"extras' masks have the shape {list(moved['masks'].shape)}, expected [B, H, W]. Rename what is no masks."
+                f"extras' masks have the shape {list(moved['masks'].shape)}, expected [B, H, W]. Rename those that are not masks."
             )
         moved["masks"] = move_masks(moved["masks"])
     if "boxes" in moved:
         if moved["boxes"].ndim != 3 or "box_count" not in moved:
             raise ValueError(
                 f"extras' boxes have the shape {list(moved['boxes'].shape)}, expected [B, K, 4] and box_count [B] beside them."
-                " Rename what is no boxes."
+                " Rename those that are not boxes."
             )
         moved |= _moved_boxes(moved["boxes"], moved["box_count"], moved.get("box_targets"), motion)
     return TensorDict(moved, batch_size=extras.batch_size, device=extras.device)

@@ -69,7 +69,7 @@ class Normalize(torch.nn.Module):
         """Normalize a batch or one image.
 
         Raises:
-            TypeError: what is no tensor: a list of images of different sizes, a batch with its targets.
+            TypeError: not a tensor: a list of images of different sizes, a batch with its targets.
         """
         given: object = images
         if isinstance(given, list):

@@ -218,7 +218,7 @@ class RandomResizedCrop:
     different sizes, a RaggedBatch, become an ImageBatch.
 
     Args:
-        size: pixels, or (height, width); a MemmapLoader's size= takes its place.
+        size: pixels, or (height, width); a MemmapLoader's size= replaces it.
         scale: lowest and highest area of the box, as a share of the image's.
         ratio: lowest and highest width / height of the box.
         interpolation: "bilinear", "bicubic", or "random": one of both, drawn for each image, as timm does.

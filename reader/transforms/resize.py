@@ -222,7 +222,9 @@ def cropped_extras(
     def move(masks: torch.Tensor) -> torch.Tensor:
         """Give masks of one size the boxes and size of the images; refuses them beside images of their own sizes."""
         if isinstance(batch, RaggedBatch):
-            raise ValueError("extras' masks have one size and the images sizes of their own. Rename what is no masks.")
+            raise ValueError(
+                "extras' masks have one size and the images sizes of their own. Rename those that are not masks."
+            )
         return nearest(masks, boxes, height, width, grids)
 
     extras = moved_extras(batch.extras, motion, move)

@@ -104,7 +104,7 @@ def _long_text(draft: Draft) -> None:
 
 
 def _escaped_text(draft: Draft) -> None:
-    """Put what paints a terminal in the place of some bytes."""
+    """Put what paints a terminal in place of some bytes."""
     draft.write(TEXTS_FILE, b"\x1b[2J" + draft.read(TEXTS_FILE)[4:])
 
 

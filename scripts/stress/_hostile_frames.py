@@ -72,7 +72,7 @@ def frames_of(draft: _Draft) -> list[bytes]:
 
 
 def put_frames(draft: _Draft, made: Sequence[bytes]) -> None:
-    """Put frames in the place of a store's, with the table and the blocks that they have."""
+    """Put frames in place of a store's, with the table and the blocks that they have."""
     for name, content in files_of(made).items():
         draft.write(name, content)
     start = 0
@@ -83,7 +83,7 @@ def put_frames(draft: _Draft, made: Sequence[bytes]) -> None:
 
 
 def reframe(row: int, change: Callable[[bytes], bytes]) -> Callable[[_Draft], None]:
-    """Return what puts another frame in the place of a row's."""
+    """Return what puts another frame in place of a row's."""
 
     def put(draft: _Draft) -> None:
         made = frames_of(draft)

@@ -152,7 +152,7 @@ def _tensor(draft: Draft, draw: Random, after: list[Callable[[], None]]) -> None
 
 
 def _frames(draft: Draft, draw: Random, after: list[Callable[[], None]]) -> None:
-    """Put something else in the place of a frame; the table, the blocks and their checksums are made right again."""
+    """Put something else in place of a frame; the table, the blocks and their checksums are made right again."""
     # another change may have left no frames, or no blocks
     _try(lambda: _reframe(draft, draw))
 
@@ -216,7 +216,7 @@ def _lines(draft: Draft, draw: Random, after: list[Callable[[], None]]) -> None:
 
 
 def _file(draft: Draft, draw: Random, after: list[Callable[[], None]]) -> None:
-    """Put something else in the place of a file, or beside it, once all is sealed."""
+    """Put something else in place of a file, or beside it, once all is sealed."""
     files = [path for path in sorted(draft.out.rglob("*")) if path.is_file()]
     path, kind = draw.choice(files), draw.randrange(7)
     beside = path.with_name(draw.choice(("other.pickle", "x.memmap", ".hidden", "y.pkl", "sheet.png", ".packing")))

@@ -172,7 +172,7 @@ def make_run(kind: str, work: Path, images: int) -> Run:
 
 
 def _pushing_run(kind: str, sources: Path, start: Path, disk: Path, reference: Path, out: Path) -> Run:
-    """Pack the store that is pushed, and, as old, the one that it takes the place of."""
+    """Pack the store that is pushed, and, as old, the one that it replaces."""
     new, old = start.parent / "new", start.parent / "old"
     pack(sources, new, **_OPTIONS)
     if kind == "repush":

@@ -153,7 +153,7 @@ def _check_complete(run: Run, store: Path, where: str) -> None:
     except StoreError:
         return
     found = {name: content for name, content in files(store).items() if not name.startswith(".packing/")}
-    # .out.packing is built in the place of out
+    # .out.packing is built in place of out
     folder = store.with_name(store.name[1:].partition(".packing")[0]) if store.name.startswith(".") else store
     complete = [_below(run.expected, folder, run.disk), _below(files(run.start), folder, run.disk)]
     if found not in complete:

@@ -88,7 +88,7 @@ def test_a_list_with_another_target_or_order_is_named(
     out = interrupted(listed, tmp_path / "out", root=images)
     swapped = [lines[1], lines[0], *lines[2:]] if not old else [new if line == old else line for line in lines]
     listed.write_text("\n".join(["path,target", *swapped, ""]))
-    with pytest.raises(PackError, match=text or r"class0/001\.jpg is in the place of class0/000\.jpg"):
+    with pytest.raises(PackError, match=text or r"class0/001\.jpg is where class0/000\.jpg was"):
         pack(listed, out, size=32, root=images, resume=True)
 
 

@@ -141,7 +141,7 @@ def test_other_labels_of_a_list_are_named(images: Path, tmp_path: Path, kind: st
         "class": r"other labels: class0/005\.jpg \(was 2, now 1\)",
         "regression": r"other labels: class0/005\.jpg \(was \[0\.71\d*\], now \[0\.5\]\)",
         "extra": "other values of extra",
-        "order": r"another order: class0/006\.jpg is in the place of class0/005\.jpg",
+        "order": r"another order: class0/006\.jpg is where class0/005\.jpg was",
     }[kind]
     if kind == "order":
         rows[5:7] = [rows[6], rows[5]]

@@ -47,7 +47,7 @@ class PushRecord:
     """What the record of a push or pack says: of which store, into which folder ("": plain names), what was sent: name -> digest.
 
     A pack does not know its store yet: "", as in a record that makes no sense, which has no folder either. run: the process that
-    packs, which a resume takes the place of.
+    packs, which a resume replaces.
     """
 
     store: str

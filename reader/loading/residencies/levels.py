@@ -38,7 +38,7 @@ _log = logging.getLogger("reader")
 Held = tuple[torch.Tensor, Callable[[Rows], Rows]]
 # Idle buffers of a level: of two batches, each in parts for some threads.
 _KEPT = 8
-# Of masks, in the place of a level's factor.
+# Of masks, instead of a level's factor.
 _MASKS = 0
 
 

@@ -115,8 +115,8 @@ PROGRAMS = {
             "cifar10-airbench",
             size=32,
             data="small",
-            note="CifarLoader is a loader of its own, which augments on the device: MemmapLoader takes the place of the class and"
-            " of its two functions",
+            note="CifarLoader is a loader of its own, which augments on the device: MemmapLoader replaces the class and"
+            " its two functions",
         ),
         Program(
             "ultralytics_detect",
