@@ -70,7 +70,7 @@ def parsed(cell: object) -> Json:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether text was read as UTF-8: bytes that are none come as surrogates (PEP 383), which no text has."""
+    """Whether text was read as UTF-8: other bytes become surrogates (PEP 383), which valid text never has."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 

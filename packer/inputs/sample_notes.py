@@ -17,7 +17,7 @@ class SampleNotes:
     def __init__(self) -> None:
         self._profiles: collections.Counter[str] = collections.Counter()
         self._converted = self._dark = self._bits = 0
-        # of all rows, that what they are kept as has lost
+        # squared error of all rows from lossy compression
         self.squared_error = 0
 
     def add(self, lines: str) -> None:
@@ -39,7 +39,7 @@ class SampleNotes:
         return dict(sorted(self._profiles.items(), key=lambda item: (-item[1], item[0])))
 
     def notes(self) -> list[str]:
-        """Say what was counted, and what can be done about it."""
+        """Describe the counts, and what to do about them."""
         return [note for note in (self._of_profiles(), self._of_bits()) if note]
 
     def _of_profiles(self) -> str:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from packer.inputs.annotations.boxes import Boxes
     from packer.sources.roots import Roots
 
-# dtype of the store -> the standard library's array of it; a bool is a byte
+# dtype of the store -> typecode of the standard library's array; a bool is a byte
 _CODES = {"int64": "q", "int32": "i", "float32": "f", "float64": "d", "uint8": "B", "bool": "B"}
 
 
 @dataclass
 class Column:
-    """Numbers that every input has: one, or `count` of them (then a row of the tensor has that one dimension)."""
+    """Numbers of every input: one, or `count` of them (rows of the tensor are then one-dimensional)."""
 
     dtype: str
     count: int | None = None
@@ -110,7 +110,7 @@ class Inputs:
     layout: str = ""
     # IMAGES as the user named it, for the command that resumes a pack; none of a dataset
     images: tuple[str, ...] = ()
-    # only of object storage, instead of root: where it is, and size and version of each input as they were listed
+    # object storage only, instead of root: the URL, and size and version of each input as listed
     url: str = ""
     states: Column = field(default_factory=lambda: Column("int64", 2))
     # what they are on, as it was when they were listed; none of a dataset, or of object storage

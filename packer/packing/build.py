@@ -179,12 +179,12 @@ class Build:
         out = self._folder.out
         # the journal goes first and comes last: it must never outlive the rows that it names
         journals.discard(out)
-        # and the working folder, which says that what is here is a pack's
+        # and the working folder, which marks OUT as that of a pack
         sync_folder(out)
         self._folder.clear()
         if self._part is not None:
             save_inputs(out, self._inputs, self._span)
-            # of what is begun again: a level must be of the same images
+            # of an earlier start: a level must have the same images
             for level in (self._part.folder(level_path(self._parent, factor)) for factor in FACTORS):
                 if level.exists():
                     remove_tree(level)
@@ -237,7 +237,7 @@ class Build:
         return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
 
     def _take_room(self) -> None:
-        """Take the disk space of the files of rows; to a URL, of which a few blocks are here at once, of none."""
+        """Allocate the files of rows; not for a URL, of which only a few blocks are here at a time."""
         if self._upload is not None:
             check_room(self._folder.out, self._sizes | {PIXELS: 0})
             return
@@ -254,7 +254,7 @@ class Build:
     # -- run
 
     def _run_blocks(self, step: int, journal: journals.Journal) -> None:
-        """Have workers do what is not committed yet, and commit it block by block."""
+        """Let workers make the rows that are not committed yet, and commit them block by block."""
         begun = self._committed
         launcher = self._launcher()
         asked = self._options.workers or (available_cpus() if launcher is None else launcher.cpus)
@@ -307,7 +307,7 @@ class Build:
 
     def _take(self, result: Result) -> None:
         """Count a block that was written; under --on-error fail one with a reject ends the pack."""
-        if self._inputs.url:  # as listed: what was replaced since then is seen by a resume
+        if self._inputs.url:  # as listed: a resume notices objects that were replaced since
             start = self._committed.inputs_stop
             states = self._inputs.states.tolist(start, start + result.inputs)
             result.sources = [(size, version) for size, version in states]

@@ -67,7 +67,7 @@ class Committer:
             raise self._error
 
     def close(self) -> None:
-        """End the thread; what was handed over is committed first."""
+        """End the thread after it has committed all queued blocks."""
         self._end()
         for path, descriptor in zip(self._files, self._descriptors, strict=True):
             with error_path(path):

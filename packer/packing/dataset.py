@@ -141,7 +141,7 @@ class _Kind:
         return TARGET_DTYPES[self.name]
 
     def checked(self, target: Json, class_count: int) -> object:
-        """Return a target as samples.jsonl has it; raises DecodeError where it is of another kind."""
+        """Return a target in the form of samples.jsonl; raises DecodeError if its kind differs."""
         values = target if isinstance(target, list) else [target]
         if self.name == "class":
             is_right = type(target) is int and -1 <= target < (class_count or MOST_CLASSES)
@@ -193,7 +193,7 @@ class DatasetRows:
         job, path = self._job, task.paths[index - task.start]
 
         def read() -> object:
-            """Get the item; an error of the disk that it is on is none of the item."""
+            """Get the item; a disk error stops the pack instead of rejecting the item."""
             try:
                 return job.dataset[int(path)]
             except OSError as e:
@@ -294,7 +294,7 @@ def _plain(target: object) -> object:
 
 
 def _array(value: object) -> npt.NDArray[Any] | None:
-    """Return an array or a tensor as an array, None for what is neither."""
+    """Return an array or a tensor as an array, None for other types."""
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "detach") and hasattr(value, "numpy"):

@@ -57,9 +57,8 @@ def inputs_difference(folder: Path, start: int, inputs: Inputs, *, is_shuffled: 
     before, now = [path for path, _ in committed], inputs.paths[start:]
     if not before:
         return ""
-    if (
-        is_shuffled
-    ):  # one input more, and the order is another: what is new cannot be distinguished from what was to come
+    if is_shuffled:
+        # one more input changes the order: a new input looks like one that was still to come
         now = [*set(before).intersection(now)]
     else:
         index_of = {path: index for index, path in enumerate(now)}

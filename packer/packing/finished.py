@@ -1,4 +1,4 @@
-"""Finished stores under --resume: whether one is what is asked for, by list, labels, paths and sizes; and what to run where not.
+"""Finished stores under --resume: compares list, labels, paths and sizes with the inputs, and names the command to update them.
 
 Decodes no image and changes nothing but what an interrupted pack has left beside the store.
 """
@@ -44,7 +44,7 @@ _BOXES_ROWS = 4096
 
 
 def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Path) -> PackReport:
-    """Report a store that is finished and what is asked for: nothing was done.
+    """Report a finished store that matches the inputs and options: nothing was done.
 
     Args:
         target: OUT as the command has it, which holds out where there are splits.
@@ -132,7 +132,7 @@ def _was_touched(path: str, since: int) -> bool:
 
 
 def options_difference(manifest: Manifest, options: PackOptions) -> str:
-    """Say in which option that shapes rows a store differs from what is asked for; "" where it does not."""
+    """Describe the first option that shapes rows in which a store differs from the request; "" if none does."""
     asked = options.shaping()
     if options.least_sides is None:
         asked["size"] = manifest.options["size"]
@@ -192,7 +192,7 @@ def _matched(out: Path, inputs: Inputs) -> Iterator[tuple[int, Sample | str]]:
 
 
 def _size(inputs: Inputs, index: int) -> int:
-    """Return how many bytes an input has now, -1 where it is gone."""
+    """Return the current size of an input in bytes, -1 if it is gone."""
     if inputs.url:
         return int(inputs.states[index][0])
     if inputs.archives:
@@ -231,7 +231,7 @@ def _are_other_texts(manifest: Manifest, inputs: Inputs, accepted: Sequence[int]
 
 
 def _found_again(out: Path, inputs: Inputs) -> list[str]:
-    """Name the inputs that were rejected as missing and are there now: `pack update` would make rows of them."""
+    """Name the inputs that were rejected as missing and now exist: `pack update` would add them as rows."""
     missing = [reject.path for reject in read_rejects(out) if reject.reason in MISSING]
     if inputs.url or not missing:
         return missing  # what storage lists is there

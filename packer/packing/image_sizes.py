@@ -127,7 +127,7 @@ def sources_of(inputs: Inputs, start: int, stop: int) -> list[Readable]:
 def upright_sizes(
     sources: Sequence[Readable], max_pixels: int, pauses: Sequence[float] = roots.PAUSES
 ) -> dict[tuple[int, int], int]:
-    """Count (height, width) over the images whose header can be read; the others will be rejected when decoded."""
+    """Count (height, width) over the images with a readable header; the others are rejected when they are decoded."""
     decoder = Decoder(None, max_pixels=max_pixels)
     counts: dict[tuple[int, int], int] = {}
     for source in sources:

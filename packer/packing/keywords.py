@@ -30,7 +30,7 @@ class PacksDataset(Protocol[Inputs, Out, Keywords, Result]):
 def takes(
     make: Callable[Keywords, Options],
 ) -> Callable[[Callable[[Inputs, Out, Options], Result]], Packs[Inputs, Out, Keywords, Result]]:
-    """Make of f(a, b, options) what is called as f(a, b, size=224): the fields of a dataclass are its keywords.
+    """Turn f(a, b, options) into a function called as f(a, b, size=224): the fields of a dataclass become keywords.
 
     `help` and `inspect.signature` show them with their defaults, and type checkers check them. In the docstring the line of
     `options` gives way to what the groups of the dataclass say of each field.

@@ -86,7 +86,7 @@ class Levels:
         return entries
 
     def _made(self, out: Path, factor: int) -> Path:
-        """Name the folder that a level, or a part of it, is made in."""
+        """Return the folder in which a level, or a part of it, is packed."""
         if self._part is None or self._out is None:
             return level_path(out, factor)
         return self._part.folder(level_path(self._out, factor))
@@ -99,7 +99,7 @@ class Levels:
                 return
             remove_tree(out)
         shape = self._sides(factor) or (1, 1)
-        # what the store rejects has no row here either, unopened
+        # inputs that the store rejects have no row here either; they are not opened
         inputs = dataclasses.replace(
             self._inputs,
             refused=rejected,

@@ -311,7 +311,7 @@ def named_sources(images: Images) -> list[str]:
 
 
 def _check_no_stale_split(parts: dict[str, Inputs], target: Path, images: str) -> None:
-    """Refuse an OUT with the store of a split that IMAGES does not have: it would stand beside the others as one of them."""
+    """Refuse an OUT with the store of a split that IMAGES does not have: it would look like one of this pack."""
     splits = [split for split in stores_of(target) if split]
     if splits and "" in parts:
         raise PackError(
@@ -326,7 +326,7 @@ def _check_no_stale_split(parts: dict[str, Inputs], target: Path, images: str) -
 
 
 def _check_libraries(options: PackOptions) -> None:
-    """Refuse options that need what is not installed here, or does not answer: nothing may be begun without it."""
+    """Refuse options whose library is not installed, or whose cluster does not answer, before anything starts."""
     if options.requantize is not None:
         from packer.pixels.ffmpeg import open_ffmpeg
 

@@ -285,7 +285,7 @@ def _moved(old: Sequence[str], new: Sequence[str]) -> list[str]:
 
 
 def _listed_again(paths: Sequence[str]) -> dict[str, list[int]]:
-    """Return where each path stands that stands there more than once."""
+    """Return the positions of each path that occurs more than once."""
     first: dict[str, int] = {}
     again: dict[str, list[int]] = {}
     for index, path in enumerate(paths):
@@ -295,7 +295,7 @@ def _listed_again(paths: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _meaning(target: Json, kind: str, classes: Sequence[str]) -> object:
-    """Return what a target says, whatever numbers the classes have."""
+    """Return a target by the names of its classes, independent of their numbers."""
     if kind == "class":
         return classes[target] if 0 <= target < len(classes) else None
     if kind == "multi-hot":

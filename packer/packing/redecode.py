@@ -54,7 +54,7 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
         )
     wanted = {i * manifest.rows // count for i in range(count)} if count < manifest.rows else set(range(manifest.rows))
     samples = {row: sample for row, sample in enumerate(read_samples(root)) if row in wanted}
-    # what was accepted under a larger limit than the recorded one, before a resume or a merge, is no bomb either
+    # an image accepted under a larger limit than the recorded one, before a resume or a merge, is not a bomb either
     max_pixels = max([options["max_pixels"], *(one.width * one.height for one in samples.values())])
     decoder = row_decoder(Geometry.recorded(manifest), RowOptions.among(options | {"max_pixels": max_pixels}))
     finder = Finder(images)
@@ -87,7 +87,7 @@ class Finder:
     def __init__(self, images: str) -> None:
         self._url = images.rstrip("/") if is_url(images) else ""
         self._roots = NOWHERE if self._url else Roots.of([images])
-        # what was packed may be named itself, where it is a tar or a zip
+        # the packed tar or zip may be named itself
         self._folder = Path(images).parent if os.path.isfile(images) else Path(images)
         self._members: dict[Path, dict[str, Member]] = {}
 

@@ -1,4 +1,4 @@
-"""Resuming a pack: what its journal says was packed and how, and which of its blocks still hold.
+"""Resuming a pack: reads from its journal what was packed and how, and which blocks are still valid.
 
 Reads the journal, and sizes and times of sources; opens no image and writes nothing.
 """
@@ -24,7 +24,7 @@ from reader.format.shown import redacted
 
 # In the reason of each reject that another limit might accept.
 _OF_LIMIT = "--max-pixels"
-# In the line of each row that a plugin decoded; it spares parsing the others.
+# Occurs in the line of each row that a plugin decoded; the others need no parsing.
 _PLUGIN = '"decoder":"pillow-'
 
 
@@ -58,7 +58,7 @@ class Committed:
 def journal_header(
     inputs: Inputs, job: PackJob, options: PackOptions, *, block_inputs: int, split: str, span: range | None
 ) -> Header:
-    """Say what is packed and how; a resume must find the same.
+    """Describe what is packed and how; a resume must match it.
 
     Args:
         span: which of the inputs are this part's; None where it is no part.
@@ -73,7 +73,7 @@ def journal_header(
         decoders=pixel_versions(options.shaping()),
         labels=dict(sorted(inputs.labels.items())),
         block_inputs=block_inputs,
-        # a journal is read by whoever reads OUT
+        # anyone who can read OUT can read a journal
         images=tuple(map(redacted, inputs.images)),
         words=tuple(map(redacted, dataclasses.replace(options, size=size).words())),
         split=split,

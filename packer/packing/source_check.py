@@ -29,7 +29,7 @@ _REMOTE_THREADS = 16
 
 @dataclass(frozen=True)
 class SourcesReport:
-    """How many sources were compared, and by their paths those that differ, are gone, or are in IMAGES and not in the store."""
+    """The number of compared sources, and the paths of those that differ, are gone, or are in IMAGES but not in the store."""
 
     compared: int
     differ: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ def changed(pairs: Iterable[tuple[Sample, Callable[[], Readable]]], *, threads: 
 
 
 def _compared(sample: Sample, locate: Callable[[], Readable]) -> str:
-    """Return "" where a source has the bytes that were packed, "gone" where there is none, else "differs"."""
+    """Return "" if a source has the bytes that were packed, "gone" if it does not exist, else "differs"."""
     try:
         source = locate()
         if isinstance(source, LocalSource) and source.member is None:
@@ -103,7 +103,7 @@ def _compared(sample: Sample, locate: Callable[[], Readable]) -> str:
 
 
 def _listed(images: str, split: str) -> list[str]:
-    """List the images that are there now; nothing where they cannot be listed as a folder, a tar or a zip is."""
+    """List the images that exist now; [] unless they are a folder, a tar or a zip."""
     try:
         parts = scan([images])
     except ScanError:

@@ -1,4 +1,4 @@
-"""`pack update`: make of a store what packing its images again would make, without decoding what has not changed.
+"""`pack update`: bring a store to the state that packing its images again would give, without decoding unchanged ones.
 
 A store is never written to: the new one is built beside the old, as --overwrite does, reuses rows (see `packer.store.reuse`),
 and then replaces it.

@@ -1,4 +1,4 @@
-"""What the command and its workers send each other: a block to do, and what is known of it when it is decoded."""
+"""Messages between the command and its workers: a block to decode, and its result."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Result:
 
     @classmethod
     def joined(cls, pieces: Sequence[Result]) -> Result:
-        """Return what is known of a block by what is known of its pieces, in order."""
+        """Join the results of the pieces of a block, in order."""
         if len(pieces) == 1:
             return pieces[0]
         block_result = cls(pieces[0].block, 0)

@@ -44,7 +44,7 @@ class BuildFolder:
         self.out = replacement(self.final) if self.replaces else self.final
         # the store that will be replaced
         self.replaced = self.final if self.replaces and (self.final / MANIFEST).is_file() else None
-        # what goes with it though it is no part of it
+        # files that are removed with it although they are not part of it
         dropped = dropped_names(self.replaced) if self.replaced else []
         self.notes = [f"{self.final} also held {', '.join(dropped)}, which went with the old store."] if dropped else []
 
@@ -118,7 +118,7 @@ class BuildFolder:
         sync_folder(self.out)
         remove_tree(self.out / journals.FOLDER)
         if created or self.replaces:
-            with contextlib.suppress(OSError):  # someone put a file of theirs there meanwhile
+            with contextlib.suppress(OSError):  # another program has put a file there meanwhile
                 self.out.rmdir()
 
 

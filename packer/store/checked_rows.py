@@ -1,4 +1,4 @@
-"""Rows of a finished store as bytes, for what makes other stores of them: none is believed before its checksum was compared.
+"""Rows of a finished store as bytes, from which other stores are made: each is used only after its checksum was compared.
 
 Reads plainly: of a mapped file, a page that cannot be read would end the process. Knows no sources and writes nothing.
 """

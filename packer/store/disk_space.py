@@ -67,7 +67,7 @@ def needed_bytes(out: Path, sizes: dict[str, int]) -> int:
 
 
 def free_bytes(path: Path) -> int:
-    """Return what is free on the disk of a file, which need not be there yet."""
+    """Return the free bytes on the disk of a file, which need not exist yet."""
     return shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.exists())).free
 
 
@@ -80,7 +80,7 @@ def disk_full(path: Path | str, need: int, free: int, again: str = RESUME) -> Di
 
 
 def _missing_bytes(path: Path, size_bytes: int) -> int:
-    """Return how much disk a file of size_bytes still needs: what it has is counted in blocks, since it may be sparse."""
+    """Return the disk space that a file of size_bytes still needs; what it has is counted in blocks, since it may be sparse."""
     try:
         status = os.stat(path)
     except OSError:

@@ -110,7 +110,7 @@ def _rows(stores: dict[str, tuple[Path, Manifest]]) -> Iterator[_Occurrence]:
 
 
 def _examples(groups: list[list[_Occurrence]], differ: Callable[[_Occurrence], str]) -> list[list[str]]:
-    """Return the first of each group as paths, of those that differ one each before any second."""
+    """Return paths of each group: one of each that differ first, then the others."""
     examples = []
     for group in groups[:_EXAMPLES]:
         firsts: dict[str, _Occurrence] = {}

@@ -26,7 +26,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def temporary_of(path: Path) -> Path:
-    """Name the file beside path that becomes path when it is complete; no longer than a file system takes, as path is none."""
+    """Name the file beside path that becomes path when it is complete; its name is no longer than a file system allows."""
     name = f".{path.name}.tmp"
     if len(os.fsencode(name)) > _LONGEST_NAME:
         name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32]}.tmp"
@@ -68,7 +68,7 @@ def remove_tree(folder: Path) -> None:
     try:
         shutil.rmtree(folder)
     except OSError as e:
-        # what is in a folder is named without it
+        # names in a folder are given without it
         if e.filename and not os.path.dirname(e.filename):
             e.filename = str(folder / e.filename)
         raise

@@ -31,7 +31,7 @@ class Journal:
 
     @classmethod
     def create(cls, out: Path, header: Header) -> Journal:
-        """Begin a journal; the header says what is packed and how."""
+        """Create a journal; the header describes what is packed and how."""
         path = out / JOURNAL
         journal = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | BINARY, 0o666))
         journal._append([header])
@@ -45,9 +45,9 @@ class Journal:
         journal = cls(path, os.open(path, os.O_RDWR | os.O_APPEND | BINARY))
         with error_path(path):
             os.ftruncate(journal._descriptor, keep_bytes)
-            # before other rows overwrite those that were cut off
+            # before other rows overwrite the truncated ones
             os.fsync(journal._descriptor)
-        # whoever made it may have been killed before it did this
+        # its creator may have been killed before this step
         sync_folder(path.parent)
         return journal
 

@@ -50,7 +50,7 @@ class Lock:
             os.close(self._descriptor)
             raise
         except BaseException:
-            if not is_shared:  # others hold a shared one; of this one, who opened it sees that it has no name any more
+            if not is_shared:  # others hold a shared lock; a process that opened this one sees that its name is gone
                 with contextlib.suppress(OSError):
                     os.unlink(self.path)
             self.close()
@@ -83,7 +83,7 @@ class Lock:
 
 
 def take_lock(descriptor: int, is_shared: bool) -> None:
-    """Lock an open file or raise OSError; the system lets go when the process ends, however it ends."""
+    """Lock an open file or raise OSError; the system releases the lock whenever the process ends."""
     try:
         import fcntl
     except ImportError:
@@ -91,7 +91,7 @@ def take_lock(descriptor: int, is_shared: bool) -> None:
             return  # Windows knows no shared lock of this kind
         import msvcrt
 
-        # past the text, so that others can read who holds it
+        # a byte past the text, so that others can read the holder
         os.lseek(descriptor, 1 << 20, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         os.lseek(descriptor, 0, os.SEEK_SET)

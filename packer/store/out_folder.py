@@ -1,4 +1,4 @@
-"""OUT on its file system: what may be there already, what is ours, where a replacement is built and where the old store goes."""
+"""OUT on its file system: its possible contents, our own files, where a replacement is built and where the old store is moved."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def own_paths(out: Path) -> Iterator[Path]:
 
 
 def check_no_links(*paths: Path) -> None:
-    """Refuse a symbolic link among these files and folders, or anywhere below: what is done there would be done to another's.
+    """Refuse a symbolic link among these files and folders, or below them: a write would change files elsewhere.
 
     Raises:
         PackError: names the link, and where it leads.
@@ -162,7 +162,7 @@ def _links(path: str) -> Iterator[str]:
 
 
 def foreign_names(out: Path) -> list[str]:
-    """Name what is in OUT and is neither a pack's nor dropped by the system, such as .DS_Store; raises PackError."""
+    """Name a file in OUT that is neither a pack's nor of the system, such as .DS_Store; raises PackError."""
     found = [name for name in _listed(out) if name not in OWN_NAMES and not is_dropped(name)]
     levels = out / LEVELS_FOLDER
     inside = _listed(levels) if levels.is_dir() else []
@@ -170,7 +170,7 @@ def foreign_names(out: Path) -> list[str]:
 
 
 def dropped_names(out: Path) -> list[str]:
-    """Name what the system has dropped into OUT: it is in no pack's way, and goes with a store that is replaced."""
+    """Name the files of the system in OUT: they do not hinder a pack, and are removed with a replaced store."""
     return [name for name in _listed(out) if is_dropped(name)]
 
 
@@ -242,7 +242,7 @@ def is_replaced(out: Path) -> bool:
 
 
 def announce(out: Path) -> None:
-    """Announce beside a store that it will be replaced: whoever resumes it must not take it for the new one.
+    """Mark a store as about to be replaced: a resume must not take it for the new one.
 
     Raises:
         PackError: that cannot be written; DiskFullError where the disk is full, LockedError where another is at work there.
@@ -294,7 +294,7 @@ def _trash(out: Path) -> list[Path]:
 
 
 def remove_trash(out: Path) -> None:
-    """Remove the stores that OUT has replaced, as far as that can be done yet."""
+    """Remove the stores that OUT has replaced, as far as possible already."""
     for trash in _trash(out):
         shutil.rmtree(trash, ignore_errors=True)
 

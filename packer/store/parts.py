@@ -47,7 +47,7 @@ class Part:
         return f"{self.number}/{self.count}"
 
     def span(self, inputs: int, block_inputs: int) -> range:
-        """Return which of so many inputs are this part's: complete blocks, so that parts cut as one pack does.
+        """Return the span of inputs of this part, in complete blocks, so that parts have the blocks of one pack.
 
         Example:
             >>> [Part(number, 3).span(inputs=10, block_inputs=2) for number in (1, 2, 3)]

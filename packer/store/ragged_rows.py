@@ -1,4 +1,4 @@
-"""Where the rows and tensors of a finished store are in its files, for what reads without torch."""
+"""Offsets of rows and tensors in the files of a finished store, for code that reads without torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mapped_tensor(out: Path, manifest: Manifest, name: str) -> npt.NDArray[Any]:
 
 
 def row_extents(out: Path, manifest: Manifest, rows: Ints) -> RowExtents:
-    """Return where rows are among all pixels unpacked, as the store says it: nothing of it is checked."""
+    """Return the offsets of rows among all unpacked pixels, as the store has them, unchecked."""
     if not manifest.kind.tensors:
         sizes = np.full(len(rows), manifest.row_bytes)
         return RowExtents(rows * manifest.row_bytes, sizes, np.broadcast_to(np.array(manifest.largest), (len(rows), 2)))
@@ -96,7 +96,7 @@ class RaggedRows:
         return stored
 
     def mask(self, row: int) -> npt.NDArray[np.uint8]:
-        """Return the mask of a row, uint8[H, W], in a store that has them: it stands behind the row's pixels."""
+        """Return the mask of a row, uint8[H, W], in a store with masks: it follows the row's pixels."""
         height, width, _ = self._shapes[row].tolist()
         start = sum(self.extent(row))
         return np.asarray(self._pixels[start : start + height * width]).reshape(height, width)

@@ -73,7 +73,7 @@ class ReusedRows:
 
         data: the input itself. Where an older pixpack has not recorded what would be recorded now, it is decoded again.
         """
-        # a disk that fails, or a line that is none any more, costs no image that can be decoded
+        # after a disk error or a damaged line the image is decoded again
         with contextlib.suppress(OSError, ValueError):
             self._lines.seek(line_begin)
             sample = Sample.decode(self._lines.readline())
@@ -119,7 +119,7 @@ def check_reusable(
 
 
 def _agrees(data: bytes, decoding: Mapping[str, Any], *, is_old: bool) -> bool:
-    """Whether what is recorded of a row's decoding is what would be recorded now, as far as the header shows.
+    """Whether a row's recorded decoding is the one that would be recorded now, as far as the header shows.
 
     is_old: the store is of format 1.0, which knew no profiles, no bits that are used, and no orientation of a TIFF.
     """

@@ -204,12 +204,12 @@ class DigestedFile:
         self.size_bytes += len(data)
 
     def release(self) -> None:
-        """Let the file go as it is, where it will not be needed; what fails then has been reported."""
+        """Close the file without syncing it when it is not needed; errors were reported already."""
         with contextlib.suppress(OSError):
             self._file.close()
 
     def close(self) -> FileEntry:
-        """Sync and close; returns what the manifest says of the file."""
+        """Sync and close; returns the file's entry of the manifest."""
         with error_path(self._path), self._file:
             self._file.flush()
             os.fsync(self._file.fileno())

@@ -62,7 +62,7 @@ def swap(destinations: Sequence[Path]) -> None:
 
 
 def finish_swap(out: Path) -> bool:
-    """Finish what a crash has left of exchanging the stores of OUT's splits; returns whether any had not been exchanged.
+    """Complete an exchange of the stores of OUT's splits after a crash; returns whether any was not exchanged yet.
 
     Raises:
         PackError: LockedError where another process is at it; a symbolic link is at a path of ours.
@@ -113,7 +113,7 @@ def _take_name(destination: Path) -> bool:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names atomically by renameat2(2); False where that is not to be had."""
+    """Swap two names atomically by renameat2(2); False if it is not available."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError, TypeError):

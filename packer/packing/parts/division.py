@@ -19,7 +19,7 @@ from packer.store.parts import Part
 
 @dataclass(frozen=True)
 class Division:
-    """Blocks of so many inputs, those of them that are packed, and the bytes of their file of rows, at most."""
+    """The inputs per block, the span of inputs to pack, and the largest size of their file of rows in bytes."""
 
     block_inputs: int
     span: range
