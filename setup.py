@@ -15,6 +15,7 @@ _PARTS = (
     "jpeg_file",
     "jpeg_pixels",
     "jpeg_row",
+    "neon",
     "photographs",
     "picture",
     "pixel_steps",

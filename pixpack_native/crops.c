@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "neon.h"
 #include "picture.h"
 #include "threads.h"
 
@@ -68,6 +69,9 @@ static void mirror_line(const uint8_t *from, uint8_t *to, int64_t pixels, int ch
 #ifdef HAS_AVX2
     if (channels == 3 && __builtin_cpu_supports("avx2"))
         left = mirror_rgb_avx2(from, to, pixels);
+#elif defined(HAS_NEON)
+    if (channels == 3)
+        left = mirror_rgb_neon(from, to, pixels);
 #endif
     if (channels == 1)
         for (int64_t i = 0; i < pixels; i++)

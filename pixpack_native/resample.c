@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "neon.h"
+
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)
 #define HAS_AVX2 1
 #include <immintrin.h>
@@ -292,17 +294,11 @@ AVX2 static void down_avx2(
         _mm256_storeu_si256((__m256i *)(out + i), _mm256_packus_epi16(words, more));
     }
 }
-#endif
 
 static int has_avx2(void) {
-#ifdef HAS_AVX2
     return __builtin_cpu_supports("avx2");
-#else
-    return 0;
-#endif
 }
 
-#ifdef HAS_AVX2
 /* Four pixels at a time; 16 bytes are written for 12, so the last pixels are left to the caller. Returns how many are done. */
 AVX2 static int pack_rgb_avx2(const uint8_t *from, uint8_t *to, int pixels) {
     const __m128i order = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
@@ -319,6 +315,9 @@ static void pack(const uint8_t *from, uint8_t *to, int pixels, int pixel_bytes, 
 #ifdef HAS_AVX2
     if (channels == 3 && pixel_bytes == 4 && has_avx2())
         done = pack_rgb_avx2(from, to, pixels);
+#elif defined(HAS_NEON)
+    if (channels == 3 && pixel_bytes == 4)
+        done = pack_rgb_neon(from, to, pixels);
 #endif
     if (channels == pixel_bytes)
         memcpy(to, from, (size_t)pixels * (size_t)pixel_bytes);
@@ -328,6 +327,32 @@ static void pack(const uint8_t *from, uint8_t *to, int pixels, int pixel_bytes, 
     else
         for (int i = 0; i < pixels; i++)
             to[i] = from[4 * i];
+}
+
+static void across(const Axis *axis, int pixel_bytes, uint8_t *const in[LINES], uint8_t *const out[LINES], int count) {
+#ifdef HAS_AVX2
+    if (has_avx2()) {
+        across_avx2(axis, pixel_bytes, in, out);
+        return;
+    }
+#elif defined(HAS_NEON)
+    across_neon(axis, pixel_bytes, in, out);
+    return;
+#endif
+    across_plain(axis, pixel_bytes, in, out, count);
+}
+
+static void down_lines(const int16_t *weights, uint8_t *const *lines, int count, int precision, uint8_t *out, int size) {
+#ifdef HAS_AVX2
+    if (has_avx2()) {
+        down_avx2(weights, lines, count, precision, out, size);
+        return;
+    }
+#elif defined(HAS_NEON)
+    down_neon(weights, lines, count, precision, out, size);
+    return;
+#endif
+    down_plain(weights, lines, count, precision, out, size);
 }
 
 static uint8_t *ring_line(const Resampler *self, int line) {
@@ -340,12 +365,7 @@ void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count) {
         into[n] = ring_line(self, self->line + n);
         from[n] = n < count ? lines[n] : lines[0]; /* unused lines: their result is overwritten by the next */
     }
-#ifdef HAS_AVX2
-    if (has_avx2())
-        across_avx2(&self->across, self->pixel_bytes, from, into);
-    else
-#endif
-        across_plain(&self->across, self->pixel_bytes, from, into, count);
+    across(&self->across, self->pixel_bytes, from, into, count);
     self->line += count;
     const Axis *down = &self->down;
     int kept_bytes = self->across.outputs * self->pixel_bytes;
@@ -359,12 +379,7 @@ void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count) {
             self->sources[n] = ring_line(self, start + n);
         const int16_t *weights = down->weights + (size_t)self->output * down->taps;
         uint8_t *to = self->out + (size_t)self->output * (size_t)self->out_stride, *made = is_straight ? to : self->packed;
-#ifdef HAS_AVX2
-        if (has_avx2())
-            down_avx2(weights, self->sources, taps, down->precision, made, kept_bytes);
-        else
-#endif
-            down_plain(weights, self->sources, taps, down->precision, made, kept_bytes);
+        down_lines(weights, self->sources, taps, down->precision, made, kept_bytes);
         if (!is_straight)
             pack(made, to, self->across.outputs, self->pixel_bytes, self->channels);
     }

@@ -2,6 +2,8 @@
 
 #include "sums.h"
 
+#include "neon.h"
+
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)
 #define HAS_X86 1
 #include <immintrin.h>
@@ -59,6 +61,9 @@ static void add_groups(const uint8_t *at, size_t groups, uint32_t *some, uint32_
         add_groups_avx2(at, groups, some, squares);
         return;
     }
+#elif defined(HAS_NEON)
+    add_groups_neon(at, groups, GROUP, some, squares);
+    return;
 #endif
     add_groups_plain(at, groups, some, squares);
 }
@@ -137,6 +142,13 @@ uint32_t crc32_of(uint32_t before, const uint8_t *at, size_t size) {
     if (size >= LEAST_FOLDED && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")) {
         size_t count = size / 16 * 16;
         crc = crc32_folded(crc, at, count);
+        at += count;
+        size -= count;
+    }
+#elif defined(HAS_NEON)
+    if (has_crc32_arm()) {
+        size_t count = size / 8 * 8;
+        crc = crc32_arm(crc, at, count);
         at += count;
         size -= count;
     }

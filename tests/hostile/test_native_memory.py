@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from packer.pixels import compiled
-from scripts.stress import _libfuzzer, fuzz_native
+from scripts.stress import _libfuzzer, cross_native, fuzz_native
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,6 +68,24 @@ def test_libfuzzer_compares_huffman_decoders_alone() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == 2
     assert "add --fast-huffman" in done.stderr
+
+
+def test_the_compiled_part_for_aarch64_makes_the_same() -> None:
+    root = os.environ.get("PIXPACK_ARM64", "")
+    if lacks := cross_native.missing(Path(root)):
+        pytest.skip(lacks)
+    command = [sys.executable, "-m", "scripts.stress.cross_native", root, "--calls=200", "--seed=7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["huffman"]
+    assert min(result[name] for name in ("crops", "crc32", "resize", "row", "sums")) > 10
+
+
+def test_what_is_missing_to_build_for_aarch64_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cross_native.missing(tmp_path) == "aarch64-linux-gnu-gcc is missing: apt-get install gcc-aarch64-linux-gnu"
+    assert _libfuzzer.missing() == "clang is missing: apt-get install clang"
 
 
 @pytest.mark.skipif(compiled.native().row is None, reason="the compiled part is not used here")

@@ -1,0 +1,155 @@
+/* NEON belongs to every 64-bit ARM CPU; the CRC instructions to most, which the system reports. Big-endian ones take the plain code. */
+
+#include "neon.h"
+
+#ifdef HAS_NEON
+#include <arm_neon.h>
+#include <string.h>
+
+#ifdef __linux__
+#include <sys/auxv.h>
+#endif
+
+/* So many bytes fit in 16 bits. */
+#define MOST_BYTE_SUMS 257
+
+/* Two neighboring pixels of each line per step, four bytes each; where a pixel has three, the fourth belongs to the next one and
+ * what is made of it is overwritten. The odd last weight is 0. */
+static inline __attribute__((always_inline)) void across_of(
+    const Axis *axis, int pixel_bytes, uint8_t *const in[LINES], uint8_t *const out[LINES]) {
+    const int32x4_t half = vdupq_n_s32(1 << (axis->precision - 1)), shift = vdupq_n_s32(-axis->precision);
+    for (int i = 0; i < axis->outputs; i++) {
+        const int16_t *weights = axis->weights + (size_t)i * (size_t)axis->taps;
+        size_t at = (size_t)axis->starts[i] * (size_t)pixel_bytes, to = (size_t)i * (size_t)pixel_bytes;
+        int32x4_t sums[LINES] = {half, half, half, half};
+        for (int n = 0; n < axis->counts[i]; n += 2, at += 2 * (size_t)pixel_bytes)
+            for (int line = 0; line < LINES; line++) {
+                uint32_t first, second;
+                memcpy(&first, in[line] + at, 4);
+                memcpy(&second, in[line] + at + pixel_bytes, 4);
+                uint8x8_t bytes = vcreate_u8(first | (uint64_t)second << 32);
+                int16x8_t pixels = vreinterpretq_s16_u16(vmovl_u8(bytes));
+                sums[line] = vmlal_n_s16(sums[line], vget_low_s16(pixels), weights[n]);
+                sums[line] = vmlal_n_s16(sums[line], vget_high_s16(pixels), weights[n + 1]);
+            }
+        for (int line = 0; line < LINES; line++) {
+            int16x4_t words = vqmovn_s32(vshlq_s32(sums[line], shift));
+            uint8x8_t bytes = vqmovun_s16(vcombine_s16(words, words));
+            uint32_t pixel = vget_lane_u32(vreinterpret_u32_u8(bytes), 0);
+            memcpy(out[line] + to, &pixel, 4);
+        }
+    }
+}
+
+void across_neon(const Axis *axis, int pixel_bytes, uint8_t *const in[LINES], uint8_t *const out[LINES]) {
+    if (pixel_bytes == 3)
+        across_of(axis, 3, in, out);
+    else
+        across_of(axis, 4, in, out);
+}
+
+void down_neon(const int16_t *weights, uint8_t *const *lines, int count, int precision, uint8_t *out, int size) {
+    const int32x4_t half = vdupq_n_s32(1 << (precision - 1)), shift = vdupq_n_s32(-precision);
+    for (int i = 0; i < size; i += 16) {
+        int32x4_t sums[4] = {half, half, half, half};
+        for (int n = 0; n < count; n++) {
+            uint8x16_t bytes = vld1q_u8(lines[n] + i);
+            int16x8_t low = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(bytes)));
+            int16x8_t high = vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(bytes)));
+            sums[0] = vmlal_n_s16(sums[0], vget_low_s16(low), weights[n]);
+            sums[1] = vmlal_n_s16(sums[1], vget_high_s16(low), weights[n]);
+            sums[2] = vmlal_n_s16(sums[2], vget_low_s16(high), weights[n]);
+            sums[3] = vmlal_n_s16(sums[3], vget_high_s16(high), weights[n]);
+        }
+        int16x4_t words[4];
+        for (int n = 0; n < 4; n++)
+            words[n] = vqmovn_s32(vshlq_s32(sums[n], shift));
+        uint8x8_t low = vqmovun_s16(vcombine_s16(words[0], words[1])), high = vqmovun_s16(vcombine_s16(words[2], words[3]));
+        vst1q_u8(out + i, vcombine_u8(low, high));
+    }
+}
+
+int pack_rgb_neon(const uint8_t *from, uint8_t *to, int pixels) {
+    int done = 0;
+    for (; done + 16 <= pixels; done += 16) {
+        uint8x16x4_t four = vld4q_u8(from + 4 * done);
+        uint8x16x3_t three = {{four.val[0], four.val[1], four.val[2]}};
+        vst3q_u8(to + 3 * done, three);
+    }
+    return done;
+}
+
+static inline uint8x16_t reversed(uint8x16_t bytes) {
+    uint8x16_t halves = vrev64q_u8(bytes);
+    return vextq_u8(halves, halves, 8);
+}
+
+int64_t mirror_rgb_neon(const uint8_t *from, uint8_t *to, int64_t pixels) {
+    int64_t left = pixels % 16;
+    for (int64_t at = left; at < pixels; at += 16) {
+        uint8x16x3_t channels = vld3q_u8(from + 3 * at);
+        for (int c = 0; c < 3; c++)
+            channels.val[c] = reversed(channels.val[c]);
+        vst3q_u8(to + 3 * (pixels - 16 - at), channels);
+    }
+    return left;
+}
+
+static void add_column(const uint8_t *bytes, size_t groups, int group, uint32_t *some, uint32_t *squares) {
+    uint32x4_t sums[4], powers[4];
+    for (int i = 0; i < 4; i++) {
+        sums[i] = vld1q_u32(some + 4 * i);
+        powers[i] = vld1q_u32(squares + 4 * i);
+    }
+    while (groups > 0) {
+        uint16x8_t low_sum = vdupq_n_u16(0), high_sum = vdupq_n_u16(0);
+        size_t count = groups < MOST_BYTE_SUMS ? groups : MOST_BYTE_SUMS;
+        for (size_t n = 0; n < count; n++, bytes += group) {
+            uint8x16_t values = vld1q_u8(bytes);
+            uint8x8_t low = vget_low_u8(values), high = vget_high_u8(values);
+            uint16x8_t low_squares = vmull_u8(low, low), high_squares = vmull_u8(high, high);
+            low_sum = vaddw_u8(low_sum, low);
+            high_sum = vaddw_u8(high_sum, high);
+            powers[0] = vaddw_u16(powers[0], vget_low_u16(low_squares));
+            powers[1] = vaddw_u16(powers[1], vget_high_u16(low_squares));
+            powers[2] = vaddw_u16(powers[2], vget_low_u16(high_squares));
+            powers[3] = vaddw_u16(powers[3], vget_high_u16(high_squares));
+        }
+        sums[0] = vaddw_u16(sums[0], vget_low_u16(low_sum));
+        sums[1] = vaddw_u16(sums[1], vget_high_u16(low_sum));
+        sums[2] = vaddw_u16(sums[2], vget_low_u16(high_sum));
+        sums[3] = vaddw_u16(sums[3], vget_high_u16(high_sum));
+        groups -= count;
+    }
+    for (int i = 0; i < 4; i++) {
+        vst1q_u32(some + 4 * i, sums[i]);
+        vst1q_u32(squares + 4 * i, powers[i]);
+    }
+}
+
+void add_groups_neon(const uint8_t *bytes, size_t groups, int group, uint32_t *some, uint32_t *squares) {
+    for (int first = 0; first < group; first += 16)
+        add_column(bytes + first, groups, group, some + first, squares + first);
+}
+
+int has_crc32_arm(void) {
+#ifdef __ARM_FEATURE_CRC32
+    return 1;
+#elif defined(__linux__)
+    /* HWCAP_CRC32 of asm/hwcap.h */
+    return (getauxval(AT_HWCAP) >> 7 & 1) != 0;
+#else
+    return 0;
+#endif
+}
+
+/* Written as assembly: compilers differ in how a function asks for these instructions. */
+uint32_t crc32_arm(uint32_t crc, const uint8_t *bytes, size_t size) {
+    for (; size > 0; bytes += 8, size -= 8) {
+        uint64_t next;
+        memcpy(&next, bytes, 8);
+        __asm__(".arch_extension crc\n\tcrc32x %w0, %w0, %x1" : "+r"(crc) : "r"(next));
+    }
+    return crc;
+}
+#endif
