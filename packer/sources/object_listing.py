@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 
 from packer.sources.object_storage import direct_objects
 
@@ -25,7 +24,3 @@ def main(url: str) -> int:
     except Exception:  # obstore has errors of its own; who asked lists by s3fs, which words them
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

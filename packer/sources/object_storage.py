@@ -25,6 +25,15 @@ _PLAIN_FOLDER = re.compile(r"s3://[a-z0-9][a-z0-9.-]*(/[A-Za-z0-9_=-][A-Za-z0-9.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*")
 _OF_FSSPEC = re.compile("FSSPEC_")
 _KEYS = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
+# The first three change what s3fs asks, or where, and are nothing to obstore; the last is the address for obstore alone.
+_OF_ONE = "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_ENDPOINT"
+# Both may name a server; where they are, unless the environment says it.
+_AWS_FILES = {"AWS_CONFIG_FILE": "~/.aws/config", "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials"}
+# With the module search path of this process: Python puts the current folder first, where json.py may be anyone's.
+_LISTING = (
+    "import sys; sys.path[:] = filter(None, sys.path); from packer.sources.object_listing import main;"
+    " sys.exit(main(sys.argv[1]))"
+)
 _BUCKET = re.compile(r'(bucket name ")[^"]*@')
 
 
@@ -74,14 +83,15 @@ def direct_listing(url: str) -> dict[str, tuple[int, int]] | None:
     """
     if not _is_direct(url):
         return None
-    words = [sys.executable, "-m", "packer.sources.object_listing", url]
-    paths = os.pathsep.join(path for path in sys.path if path)
+    words = [sys.executable, "-c", _LISTING, url]
+    paths = os.pathsep.join(path or os.curdir for path in sys.path)
     done = subprocess.run(words, capture_output=True, env=os.environ | {"PYTHONPATH": paths})
     found = {}
     for line in done.stdout.splitlines() if done.returncode == 0 else ():
         name, size_bytes, etag, changed = json.loads(line)
-        # s3fs writes other names into requests in its way; and an empty object may stand for a folder
-        if not PLAIN_NAME.fullmatch(name) or not size_bytes:
+        # s3fs writes other names into requests in its way; an empty object may stand for a folder; and of two objects with one
+        # name, the name of one ends with a slash, which obstore leaves out
+        if not PLAIN_NAME.fullmatch(name) or not size_bytes or name in found:
             return None
         found[name] = size_bytes, object_version({"ETag": etag, "LastModified": changed})
     return found or None
@@ -93,10 +103,10 @@ def _is_direct(url: str) -> bool:
     Both take the keys and the address from the environment; what s3fs, botocore or fsspec read from files, such as a profile or
     an endpoint, obstore does not.
     """
-    if not _PLAIN_FOLDER.fullmatch(url) or not all(map(os.environ.get, _KEYS)) or os.environ.get("AWS_PROFILE"):
+    if not _PLAIN_FOLDER.fullmatch(url) or not all(map(os.environ.get, _KEYS)) or any(map(os.environ.get, _OF_ONE)):
         return False
     # by fsspec, which asks where obstore is missing, nothing would be gained
-    return not _has_fsspec_settings() and "endpoint" not in _aws_config() and find_spec("obstore") is not None
+    return not _has_fsspec_settings() and "endpoint" not in _aws_files() and find_spec("obstore") is not None
 
 
 def _has_fsspec_settings() -> bool:
@@ -109,11 +119,13 @@ def _has_fsspec_settings() -> bool:
     return os.path.isdir(os.path.expanduser("~/.config/fsspec")) or any(map(_OF_FSSPEC.match, os.environ))
 
 
-def _aws_config() -> str:
-    path = os.environ.get("AWS_CONFIG_FILE") or os.path.expanduser("~/.aws/config")
-    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
-        return file.read()
-    return ""
+def _aws_files() -> str:
+    found = ""
+    for variable, usual in _AWS_FILES.items():
+        path = os.environ.get(variable) or os.path.expanduser(usual)
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+            found += file.read()
+    return found
 
 
 def reason(error: BaseException) -> str:

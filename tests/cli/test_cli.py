@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -212,6 +213,14 @@ def test_a_closed_pipe_is_no_traceback(shared_store: Path) -> None:
         f"{sys.executable} -m packer info {shared_store} --json | head -c 1", shell=True, capture_output=True, text=True
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_streams_that_are_closed_change_no_exit_code(shared_store: Path, closed: str) -> None:
+    for words, code in ((f"info {shared_store}", 0), ("info --no-such-option", 2)):
+        done = subprocess.run(f"{shlex.join(PACK)} {words} {closed}", shell=True, capture_output=True, text=True)
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
 
 
 def test_progress_is_drawn_on_a_terminal_and_nowhere_else(images: Path, tmp_path: Path) -> None:

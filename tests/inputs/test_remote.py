@@ -315,6 +315,46 @@ def test_a_listing_by_obstore_is_that_of_s3fs(images: Path, s3: str, monkeypatch
         assert object_storage.direct_listing(url) is None
         fsspec.filesystem("s3").rm_file(f"{url}/{name}")
     assert object_storage.direct_listing(url) == found
+    # obstore leaves the slash out, so that two objects have one name
+    fsspec.filesystem("s3").pipe_file(f"{url}/{min(found)}/", b"x")
+    assert object_storage.direct_listing(url) is None
+
+
+def test_a_listing_by_obstore_runs_nothing_of_the_current_folder(
+    images: Path, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    url = _upload(images, f"{s3}/set")
+    (tmp_path / "json.py").write_text("open('was_run', 'w')")
+    monkeypatch.setattr(sys, "path", [str(ROOT), *filter(None, sys.path)])
+    monkeypatch.chdir(tmp_path)
+    assert object_storage.direct_listing(url) is not None
+    assert not (tmp_path / "was_run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AWS_PROFILE", "other"),
+        ("AWS_DEFAULT_PROFILE", "other"),
+        ("AWS_ENDPOINT", "http://127.0.0.1:9"),
+        ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"),
+        ("AWS_CONFIG_FILE", "[default]\nendpoint_url = http://127.0.0.1:9"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "[default]\nendpoint_url = http://127.0.0.1:9"),
+    ],
+)
+def test_settings_that_one_library_alone_takes_are_left_to_s3fs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """Else objects would be listed, and read, at another address than the one that s3fs asks."""
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    _set_aws(monkeypatch, "http://127.0.0.1:9")
+    assert object_storage._is_direct("s3://pictures/set")
+    if name.endswith("_FILE"):
+        (tmp_path / "settings").write_text(value)
+        value = str(tmp_path / "settings")
+    monkeypatch.setenv(name, value)
+    assert not object_storage._is_direct("s3://pictures/set")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and print what they import")
