@@ -31,7 +31,7 @@ from packer.system import BINARY, NO_DESCRIPTOR
 from packer.workers.contracts import Marks
 from packer.workers.photographs import Photographs
 from packer.workers.processes import InFlight
-from packer.workers.row_buffers import DecodedRows, EqualRowBuffer, RowBuffer, row_buffer
+from packer.workers.row_buffers import DecodedRows, MadeRows, RowBuffer, row_buffer
 from reader.format.filesystem import error_path
 from reader.format.samples import Sample
 from reader.format.urls import is_url
@@ -259,9 +259,9 @@ class ImageRows:
     def photographs(self, rows: RowBuffer) -> Photographs | None:
         """Return what makes photographs of files and tars into rows of one size, without masks, where nothing is reused."""
         job = self._job
-        if job.has_masks or self._reused is not None or self._fetcher is not None:
+        if job.has_masks or job.geometry.has_own_sizes or self._reused is not None or self._fetcher is not None:
             return None
-        if not isinstance(rows, EqualRowBuffer) or not isinstance(self._decoder, Decoder):
+        if not isinstance(rows, MadeRows) or not isinstance(self._decoder, Decoder):
             return None
         return Photographs.of(job.root, job.archives, self._decoder, rows, self._in_flight.memory, self._clock)
 

@@ -18,7 +18,7 @@ from packer.pixels.formats import jpeg
 from packer.sources import local
 from packer.sources.members import RAW, Archive, Member
 from packer.store.blocks import Result, Task
-from packer.workers.row_buffers import EqualRowBuffer
+from packer.workers.row_buffers import MadeRows
 from reader.format.samples import Sample
 
 # Of one call, whose inputs nobody can take back: as many as take so long, going by the call before.
@@ -46,7 +46,7 @@ class Photographs:
         root: str,
         archives: tuple[Archive, ...],
         decoder: Decoder,
-        rows: EqualRowBuffer,
+        rows: MadeRows,
         marks: object,
         clock: StageClock,
     ) -> None:
@@ -60,7 +60,7 @@ class Photographs:
         root: str,
         archives: tuple[Archive, ...],
         decoder: Decoder,
-        rows: EqualRowBuffer,
+        rows: MadeRows,
         marks: object,
         clock: StageClock,
     ) -> Photographs | None:
@@ -94,7 +94,7 @@ class Photographs:
             memory,
             self._rows.row_bytes,
             self._marks,
-            result.crc32,
+            self._rows.crc32(result),
             local.CLOCK_NS,
         )
         for stage, share in zip(("read", "resize", "checksum"), seconds, strict=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from packer.clock import StageClock
 from packer.pixels.compiled import native
@@ -52,6 +52,23 @@ class RowBuffer(Protocol):
         """Take back the memory of rows that are written."""
 
 
+@runtime_checkable
+class MadeRows(Protocol):
+    """Takes rows of one size that others write into its memory, several at once."""
+
+    row_bytes: int
+    has_content: bool
+
+    def room(self, result: Result, count: int) -> memoryview:
+        """Return the memory of the next so many rows, for `add_made`; the checksums are of all rows before."""
+
+    def crc32(self, result: Result) -> int:
+        """Return the checksum of the pixels of all rows so far."""
+
+    def add_made(self, result: Result, count: int, crc32: int, sums: Sequence[int]) -> None:
+        """Count rows that were written into `room`: the checksum behind them, and their sums of each channel and its squares."""
+
+
 def row_buffer(layout: RowLayout, clock: StageClock) -> RowBuffer:
     """Return what takes raw rows of this layout."""
     return VariableRowBuffer(layout, clock) if layout.size is None else EqualRowBuffer(layout, clock)
@@ -84,10 +101,14 @@ class EqualRowBuffer:
             self._check(result)
 
     def room(self, result: Result, count: int) -> memoryview:
-        """Return the memory of the next so many rows, for `add_made`; the result's checksum is of all rows before."""
+        """Return the memory of the next so many rows, for `add_made`; the checksum is of all rows before."""
         self._check(result)
         begin = self._count * self.row_bytes
         return self._memory[begin : begin + count * self.row_bytes]
+
+    def crc32(self, result: Result) -> int:
+        """Return the checksum of the pixels of all rows so far."""
+        return result.crc32
 
     def add_made(self, result: Result, count: int, crc32: int, sums: Sequence[int]) -> None:
         """Count rows that were written into `room`: the checksum behind them, and their sums of each channel and its squares."""

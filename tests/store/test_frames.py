@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import check_golden_bytes, interrupted, make_tree
+from conftest import check_golden_bytes, interrupted, make_tree, photo
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
@@ -20,10 +20,11 @@ from packer.cli import run
 from packer.errors import OptionsError, PackError
 from packer.operations.verify import verify
 from packer.packing.parts.seal_parts import seal_parts
-from reader import ImageBatch, MemmapDataset, MemmapLoader
+from reader import ImageBatch, MemmapDataset, MemmapLoader, system
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.manifest import PAGE_BYTES, PIXELS, read_manifest
+from reader.loading import shared_residency
 
 pytest.importorskip("zstandard")
 
@@ -139,6 +140,27 @@ def test_frames_on_the_disk_are_read_ahead_and_unpacked_where_they_were_read(
         for _ in range(2):
             for (one, _), (other, _) in zip(expected, found, strict=True):
                 assert same(one, other)
+
+
+def test_memory_that_raw_rows_do_not_fit_into_holds_compressed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for n in range(8):
+        photo(128, 128, n).save(images / f"{n}.png")
+    raw, packed = (
+        MemmapDataset(pack(images, tmp_path / f"out-{kind}", size=128, compress=kind == "packed").out)
+        for kind in ("raw", "packed")
+    )
+    monkeypatch.setattr(system, "available_bytes", lambda: raw.manifest.pixel_bytes * 8 // 10)
+    with pytest.raises(ValueError, match="residency 'ram' needs 393.2 kB, but 314.6 kB of memory are free"):
+        MemmapLoader(raw, 4, residency="ram")
+    with MemmapLoader(packed, 4, residency="ram") as loader:
+        found = torch.cat([images for images, _ in loader])
+        copy = shared_residency.host_copy(packed)
+        assert copy.slots.filled * copy.units.shape[1] == os.path.getsize(packed.path / PIXELS)
+    assert torch.equal(found, raw[:][0])
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])

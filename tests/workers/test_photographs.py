@@ -139,12 +139,18 @@ def decoded(job: PackJob, task: Task, *, at_once: int, **options: Any) -> tuple[
     ],
     ids=str,
 )
-def test_what_is_known_of_a_block_is_the_same(mixed: Path, geometry: Geometry, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compress", [False, True], ids=["raw", "zstd"])
+def test_what_is_known_of_a_block_is_the_same(
+    mixed: Path, geometry: Geometry, compress: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compress:
+        pytest.importorskip("zstandard")
     monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
     names = names_of(mixed)
     task = Task(3, 20, names, [*range(len(names))], refused={22: "why"})
-    job = PackJob(str(mixed), "", geometry, RowOptions(max_pixels=300_000))
+    job = PackJob(str(mixed), "", geometry, RowOptions(max_pixels=300_000, compress=compress))
     singly, rows, _ = decoded(job, task, at_once=0)
+    assert len(singly.frames) == (singly.rows if compress else 0)
     for at_once in (1, 3, 8):
         assert decoded(job, task, at_once=at_once)[:2] == (singly, rows)
     served = decoded(job, task, at_once=8)[2]
@@ -371,12 +377,20 @@ def test_a_pack_is_the_same_to_the_byte(mixed: Path, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize(
     "options",
-    [{"channels": "gray"}, {"icc": "convert"}, {"compress": True}, {"requantize": 3}],
+    [{"channels": "gray"}, {"icc": "convert"}, {"compress": "jpeg:95"}, {"requantize": 3}],
     ids=str,
 )
 def test_other_rows_are_made_one_by_one(mixed: Path, options: dict[str, Any]) -> None:
-    pytest.importorskip({"compress": "zstandard", "requantize": "av"}.get(next(iter(options)), "PIL"))
+    pytest.importorskip({"requantize": "av"}.get(next(iter(options)), "PIL"))
     assert BlockWorker(PackJob(str(mixed), "", Geometry(32, 32), RowOptions(**options)))._photographs is None
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_rows_as_large_as_their_images_are_made_one_by_one(mixed: Path, compress: bool) -> None:
+    if compress:
+        pytest.importorskip("zstandard")
+    job = PackJob(str(mixed), "", Geometry(0, 0, "none"), RowOptions(compress=compress))
+    assert BlockWorker(job)._photographs is None
 
 
 # -- orientations
