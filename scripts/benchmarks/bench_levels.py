@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 
 from packer import pack
 from reader import CenterCrop, MemmapDataset, MemmapLoader, RandomResizedCrop
@@ -55,6 +55,8 @@ SCALE = (0.25, 1.0)
 # Photographs whose pixels are compared, and of those the first few in the picture.
 COMPARED, SHOWN = 100, 4
 KINDS = ("level", "row", "row by areas", "row by nearest")
+# above each column of the picture, its name
+LABEL_PIXELS = 16
 
 
 def main() -> int:
@@ -202,8 +204,18 @@ def compared(
         if len(shown) < SHOWN:
             shown.append(np.concatenate([true, *(found[kind] for kind in KINDS)], axis=1))
     if picture is not None:
-        Image.fromarray(np.concatenate(shown)).save(picture)
+        labeled(np.concatenate(shown)).save(picture)
     return {kind: psnr(total / len(rows)) for kind, total in squares.items()}
+
+
+def labeled(pixels: np.ndarray) -> Image.Image:
+    """Return uint8[H, W, 3] with the name of each column of pictures above it."""
+    names = ("source", *KINDS)
+    picture = Image.new("RGB", (pixels.shape[1], pixels.shape[0] + LABEL_PIXELS), "white")
+    picture.paste(Image.fromarray(pixels), (0, LABEL_PIXELS))
+    for n, name in enumerate(names):
+        ImageDraw.Draw(picture).text((n * pixels.shape[1] // len(names) + 4, 2), name, "black")
+    return picture
 
 
 def psnr(square: float) -> float | None:

@@ -445,7 +445,7 @@ def test_bench_levels_times_each_way_and_compares_pixels_with_the_sources(
     assert worth["level"] is None
     assert worth["row"] > worth["row by nearest"]
     with PIL.Image.open(tmp_path / "levels.png") as picture:
-        assert picture.size == (5 * 32, 4 * 32)
+        assert picture.size == (5 * 32, 4 * 32 + 16)
 
 
 def test_bench_levels_stops_where_crops_are_not_those_of_the_level(
