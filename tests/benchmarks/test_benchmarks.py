@@ -477,6 +477,23 @@ def test_a_disk_s_curve_has_a_rate_for_each_size_and_depth(tmp_path: Path, monke
     assert [len(line) for line in lines] == [3] * 5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["zstd", "jpeg:95"])
+def test_bench_compress_compares_packing_and_reading_with_their_limits(images: Path, form: str) -> None:
+    pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
+    words = ["--form", form, "--count", 24, "--size", 40, "--batch-size", 4, "--runs", 1, "--rounds", 1]
+    report = last_line(run("benchmarks.bench_compress", images, *words))
+    assert (report["form"], report["count"]) == (form, 24)
+    assert 0 < report["ratio_of_bytes"] < 2
+    packing, reading = report["packing"], report["reading"]
+    assert set(packing["images_per_second"]) == {"nothing_written", "compressed", "raw"}
+    assert set(packing["ratio"]) == {"compressed/nothing_written", "compressed/raw"}
+    assert set(reading["ratio"]) == {"compressed/only_unpacking", "compressed/raw"}
+    for found in (*packing["images_per_second"].values(), *reading["images_per_second"].values()):
+        assert found["median"] > 0
+    assert (reading["psnr_db"] is None) == (form == "zstd")
+
+
 def test_bench_forms_compares_bytes_and_time_of_each_form_of_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
