@@ -27,19 +27,22 @@ def limited_disk(path: Path, bytes_per_second: int) -> Iterator[None]:
     Raises:
         BenchError: this user, or this kernel, cannot limit it.
     """
+    group: Path | None = None
     try:
         device, (parent, name, line) = _disk_of(path), next(kind for kind in _KINDS if _has_limit(*kind[:2]))
+        before = _group_of("blkio" if parent.name == "blkio" else "")
         group = parent / f"pixpack-bench-{os.getpid()}"
         group.mkdir()
-    except (OSError, StopIteration) as e:
-        raise BenchError(
-            f"the disk of {path} cannot be limited here ({e or 'no control groups of disks'}). Run as root on Linux with blkio or"
-            " io control groups, or leave --megabytes-per-second out."
-        ) from None
-    before = _group_of("blkio" if parent.name == "blkio" else "")
-    try:
         (group / name).write_text(line.format(device, bytes_per_second))
         (group / "cgroup.procs").write_text(str(os.getpid()))
+    except (OSError, StopIteration) as e:
+        if group is not None and group.is_dir():
+            group.rmdir()
+        raise BenchError(
+            f"the disk of {path} cannot be limited here ({str(e) or 'no control groups of disks'}). Run as root on Linux with"
+            " blkio or io control groups, or leave --megabytes-per-second out."
+        ) from None
+    try:
         yield
     finally:
         (parent / before / "cgroup.procs").write_text(str(os.getpid()))

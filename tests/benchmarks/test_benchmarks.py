@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -413,12 +414,73 @@ def test_truth_finds_whole_images_true_and_centre_crops_short(tmp_path: Path) ->
     assert 15 < np.median(fixed["psnr"]) < np.median(ways["fixed 320"]["psnr"]) < 60
 
 
-def test_bench_remote_reads_each_row_over_a_link_and_from_its_cache(wide_store: Path) -> None:
+def test_bench_remote_reads_each_row_over_a_link_and_from_its_cache(wide_store: Path, tmp_path: Path) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
-    options = ("--rounds", 1, "--latency-ms", 2, "--megabytes-per-second", 500)
-    report = last_line(run("benchmarks.bench_remote", "--store", wide_store, *options))
-    assert set(report["seconds"]) == {"limit", "first", "later", "local", "first batch"}
+    pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
+    options = ("--rounds", 1, "--latency-ms", 2, "--megabytes-per-second", 500, "--work", tmp_path)
+    forms = ("--compress", "zstd", "--compress", "jpeg:95")
+    report = last_line(run("benchmarks.bench_remote", "--store", wide_store, *options, *forms))
+    of_forms = {f"{name}, {form}" for name in ("limit", "first", "first batch") for form in ("zstd", "jpeg:95")}
+    assert set(report["seconds"]) == {"limit", "first", "later", "local", "first batch"} | of_forms
     assert all(values["median"] > 0 for values in report["seconds"].values())
+    first = {form: report["seconds"][f"first, {form}"]["median"] for form in report["images_to_raw"]}
+    raw = report["seconds"]["first"]["median"]
+    assert {form: ratio["median"] for form, ratio in report["images_to_raw"].items()} == pytest.approx(
+        {form: raw / taken for form, taken in first.items()}, rel=0.05
+    )
+    assert report["bytes_to_raw"]["jpeg:95"] < report["bytes_to_raw"]["zstd"] < 1
+
+
+def test_bench_disk_reads_each_row_in_each_order_and_form(
+    wide_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
+    # of so small a file some pages are back as soon as one looks
+    monkeypatch.setattr(load("benchmarks.bench_disk"), "drop", lambda *_: None)
+    monkeypatch.setattr(_disk_curve, "drop", lambda *_: None)
+    words = ["--store", wide_store, "--work", tmp_path, "--rounds", 2, "--compress", "zstd"]
+    assert main("benchmarks.bench_disk", monkeypatch, *words) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    orders = {"block", "full", "sequential"}
+    compressed = {f"{order}, zstd" for order in orders}
+    assert set(report["images_per_second"]) == {"cat", "direct", "random", "page faults"} | orders | compressed
+    assert set(report["images_to_raw"]) == compressed
+    assert all(len(found["values"]) == 2 for found in report["images_per_second"].values())
+    assert main("benchmarks.bench_disk", monkeypatch, "--store", next(tmp_path.glob("*-zstd")), "--work", tmp_path) == 1
+    assert "is compressed, expected the raw store" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("real_syncs")
+def test_a_disk_is_limited_by_the_kernel_while_it_is_asked_to(tmp_path: Path) -> None:
+    bench = load("benchmarks._limited_disk")
+    file, before = tmp_path / "file", Path("/proc/self/cgroup").read_text()
+    file.write_bytes(os.urandom(16 << 20))
+    try:
+        with bench.limited_disk(file, 20_000_000):
+            assert "pixpack-bench" in Path("/proc/self/cgroup").read_text()
+            taken = _read_cold(file)
+    except bench.BenchError as e:
+        pytest.skip(str(e))
+    assert taken > 0.4
+    assert Path("/proc/self/cgroup").read_text() == before
+
+
+def test_what_is_on_no_disk_cannot_be_limited() -> None:
+    bench = load("benchmarks._limited_disk")
+    with pytest.raises(bench.BenchError, match="the disk of /proc cannot be limited here"), bench.limited_disk(
+        Path("/proc"), 1
+    ):
+        pass
+
+
+def _read_cold(file: Path) -> float:
+    with open(file, "rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        started = time.perf_counter()
+        while opened.read(1 << 20):
+            pass
+    return time.perf_counter() - started
 
 
 def test_bench_carriers_compares_two_libraries_over_two_kinds_of_url(wide_store: Path) -> None:
