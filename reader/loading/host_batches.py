@@ -126,7 +126,7 @@ class Gathering:
         # of compressed rows, in an epoch: the file, where it is in memory
         self._frame_bytes: npt.NDArray[np.uint8] | None = None
         # of frames that are read ahead
-        self._frame_pool = FittingPool(keep=keep, has_room=True)
+        self._frame_pool: FittingPool | None = None
         # of what is read ahead straight into batches, from one epoch to the next
         self._ahead_pool: BufferPool | None = None
 
@@ -213,7 +213,7 @@ class Gathering:
 
     def let_go(self) -> None:
         """Free the buffers that no batch is in, those of crops and floats too."""
-        self._pool = self._ahead_pool = None
+        self._pool = self._ahead_pool = self._frame_pool = None
         compiled.let_go()
 
     def _lease_ahead(self, chunk_bytes: int, size_bytes: int) -> torch.Tensor:
@@ -252,6 +252,7 @@ class Gathering:
     def _taken_frames(self, rows: Rows, ahead: ReadAhead) -> HeldFrames:
         """Take the frames of a step's rows from what was read."""
         pages, begins = pages_of(*self._dataset.opened_store.file_extents(rows))
+        self._frame_pool = self._frame_pool or FittingPool(keep=self._keep, has_room=True)
         memory = self._frame_pool.lease(len(pages) * PAGE_BYTES)
         ahead.take(memory.view(len(pages), PAGE_BYTES))
         return HeldFrames(memory.numpy(), begins)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import weakref
 import zlib
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,19 @@ def test_memory_that_raw_rows_do_not_fit_into_holds_compressed_ones(
         copy = shared_residency.host_copy(packed)
         assert copy.slots.filled * copy.units.shape[1] == os.path.getsize(packed.path / PIXELS)
     assert torch.equal(found, raw[:][0])
+
+
+def test_a_loader_that_is_closed_keeps_no_frames(equal: tuple[Path, Path]) -> None:
+    loader = MemmapLoader(MemmapDataset(equal[1]), 5, residency="disk")
+    assert sum(len(images) for images, _ in loader) == len(loader.dataset)
+    pool = loader.gathering._frame_pool
+    assert pool is not None
+    idle = [weakref.ref(loan.memory) for loan in pool._pool._idle]
+    assert idle
+    del pool
+    loader.close()
+    gc.collect()
+    assert all(memory() is None for memory in idle)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
