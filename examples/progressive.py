@@ -4,8 +4,8 @@
     pack images/ out/ --size 256 --levels 2
     python examples/progressive.py out/ --size 224 --first 128 --epochs 16 --seeds 3
 
-In the first half of the epochs crops grow from --first to --size pixels in a straight line, and batches have as many pixels all
-the time: more rows while crops are small, and a learning rate in proportion. Crops read the level that has their pixels.
+In the first half of the epochs crops grow from --first to --size pixels in a straight line, and are read from the level that has
+their pixels. Batches have as many rows all the time, so that both ways take as many steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from torch import nn
 from reader import (
     CenterCrop,
     Compose,
-    ConstantPixels,
     MemmapDataset,
     MemmapLoader,
     RandomHorizontalFlip,
@@ -35,18 +34,19 @@ from reader import (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store, as `pack --levels` wrote it; without levels the same, more slowly")
+    parser.add_argument("--val", help="a store to measure on; default: 1 row of 10 of the first")
     parser.add_argument("--size", type=int, default=224, help="pixels of crops in the end")
     parser.add_argument("--first", type=int, default=128, help="pixels of crops in the first epoch")
     parser.add_argument("--multiple", type=int, default=32, help="sizes are multiples of this")
     parser.add_argument("--epochs", type=int, default=16)
-    parser.add_argument("--batch-size", type=int, default=64, help="rows a batch of crops of --size")
+    parser.add_argument("--batch-size", type=int, default=64, help="rows a batch")
     parser.add_argument("--lr", type=float, default=0.5, help="for batches of 256; scaled by the batch size")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each way")
     parser.add_argument("--model", default="small", help="resnet50 or another of torchvision; default: a small one")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     options = parser.parse_args()
     try:
-        train, held_out = datasets(options.store, None)
+        train, held_out = datasets(options.store, options.val)
         for seed in range(options.seeds):
             # each way first in turn
             for is_ramp in (True, False) if seed % 2 == 0 else (False, True):
@@ -67,10 +67,9 @@ def trained(
     size = options.size
     if is_ramp:
         size = SizeRamp(options.first, size, begin=0, end=max(1, options.epochs // 2), multiple=options.multiple)
-    rows = ConstantPixels(options.batch_size, options.size, multiple=8)
     crop = Compose([RandomResizedCrop(options.size, scale=(0.25, 1)), RandomHorizontalFlip()])
     given = {"shuffle": True, "drop_last": True, "seed": seed, "device": options.device, "transform": crop}
-    with MemmapLoader(train, rows, size=size, **given) as loader:
+    with MemmapLoader(train, options.batch_size, size=size, **given) as loader:
         model = network(train.manifest, options.model).to(loader.device)
         optimizer = torch.optim.SGD(model.parameters(), options.lr, momentum=0.9, weight_decay=5e-5, nesterov=True)
         start = time.perf_counter()
@@ -79,7 +78,7 @@ def trained(
             for step, (images, targets) in enumerate(loader):
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(images), targets, label_smoothing=0.1).backward()
-                # by epochs, which have fewer steps while batches have more rows: 5 % warmup, then a cosine
+                # 5 % warmup, then a cosine
                 at = (epoch + (step + 1) / len(loader)) / options.epochs
                 share = min(at / 0.05, 0.5 + 0.5 * math.cos(math.pi * at))
                 optimizer.param_groups[0]["lr"] = options.lr * share * len(targets) / 256
