@@ -3,11 +3,15 @@
 #   docker build -t pixpack .
 #   docker run --rm -v /data:/data pixpack /data/images /data/out --size 224
 #
-#   docker build -t pixpack:cuda --build-arg BASE=nvidia/cuda:12.8.1-runtime-ubuntu24.04 --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128 .
+# TORCH_INDEX is the index of torch's builds for the CPU, or for one version of CUDA, as PyTorch's installation page names it. Without it pip
+# takes the default build, with CUDA.
+#
+#   docker build -t pixpack --build-arg TORCH_INDEX=URL .
+#   docker build -t pixpack:cuda --build-arg BASE=nvidia/cuda:12.8.1-runtime-ubuntu24.04 .
 #   docker run --rm --gpus all -v /data:/data --entrypoint python pixpack:cuda /app/examples/train.py /data/out
 ARG BASE=ubuntu:24.04
 FROM ${BASE}
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH_INDEX=
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
 
 # versions are those of the release that BASE names: a pinned one is gone from its archive after the next fix
@@ -23,7 +27,7 @@ COPY . .
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc libc6-dev libjpeg-dev python3-dev \
-    && pip install --index-url "${TORCH_INDEX}" "$(grep -o '^torch==[^ ]*' scripts/constraints.txt)" \
+    && pip install ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} "$(grep -o '^torch==[^ ]*' scripts/constraints.txt)" \
     && grep -v '^torch==' scripts/constraints.txt >/tmp/constraints.txt \
     && pip install -c /tmp/constraints.txt . \
     && rm /tmp/constraints.txt \
