@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 
@@ -100,6 +101,11 @@ class JoinedStores(OpenedStore):
         """Return the rows that have these positions among the rows of all stores, int64[*numbers.shape]."""
         which = np.searchsorted(self._starts, numbers.numpy(), side="right") - 1
         return numbers.numpy() + (np.array(self._firsts) - self._starts)[which]
+
+    @property
+    def frame_bytes(self) -> npt.NDArray[np.uint8] | None:
+        """The file of compressed rows of one store, mapped; None: there are several."""
+        return self._stores[0].frame_bytes if len(self._stores) == 1 else None
 
     @property
     def levels(self) -> tuple[int, ...]:

@@ -303,8 +303,11 @@ class OpenedStore:
         return self._checked_batch(equal, rows), copies
 
     @functools.cached_property
-    def frame_bytes(self) -> npt.NDArray[np.uint8]:
-        """The file of compressed rows, mapped: uint8[n]. Whoever looks at it checks its size before, see `check_files`."""
+    def frame_bytes(self) -> npt.NDArray[np.uint8] | None:
+        """The file of compressed rows, mapped: uint8[n]; None: there are several.
+
+        Whoever looks at it checks its size before, see `check_files`.
+        """
         assert self.frames is not None
         return map_tensor(self._row_files["pixels"].opened, torch.uint8, (self.frames.size_bytes,)).numpy()
 

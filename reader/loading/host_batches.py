@@ -262,7 +262,7 @@ class Gathering:
         if self.copy is not None:
             return self.copy.file_bytes
         store = self._dataset.opened_store
-        if self._past_cache or len(store.parts) > 1:
+        if self._past_cache:
             return None
         is_there = self._is_warm or not reads_of(self._dataset, self._processes).are_cold(store.opened("pixels"))
         return store.frame_bytes if is_there else None

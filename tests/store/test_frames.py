@@ -22,7 +22,7 @@ from packer.cli import run
 from packer.errors import OptionsError, PackError
 from packer.operations.verify import verify
 from packer.packing.parts.seal_parts import seal_parts
-from reader import ImageBatch, MemmapDataset, MemmapLoader, system
+from reader import ImageBatch, MemmapDataset, MemmapLoader, concat, system
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.manifest import PAGE_BYTES, PIXELS, read_manifest
@@ -163,6 +163,15 @@ def test_memory_that_raw_rows_do_not_fit_into_holds_compressed_ones(
         copy = shared_residency.host_copy(packed)
         assert copy.slots.filled * copy.units.shape[1] == os.path.getsize(packed.path / PIXELS)
     assert torch.equal(found, raw[:][0])
+
+
+@pytest.mark.parametrize("residency", ["auto", "cache", "ram", "disk"])
+def test_joined_parts_of_one_store_are_read(equal: tuple[Path, Path], residency: Any) -> None:
+    raw, packed = (MemmapDataset(path) for path in equal)
+    for ways in (lambda data: [data], lambda data: [data, data], lambda data: [data.subset([5, 1]), data.subset([3])]):
+        joined = concat(ways(packed))
+        with MemmapLoader(joined, 4, residency=residency) as loader:
+            assert torch.equal(torch.cat([images for images, _ in loader]), concat(ways(raw))[:][0])
 
 
 def test_a_loader_that_is_closed_keeps_no_frames(equal: tuple[Path, Path]) -> None:
