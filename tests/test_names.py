@@ -77,7 +77,7 @@ def test_a_journal_that_another_host_has_just_begun_is_seen(
         return read_header(path)
 
     monkeypatch.setattr(format_journal, "read_header", remembered)
-    assert journals.has_begun(tmp_path)
+    assert journals.has_started(tmp_path)
 
 
 def test_a_size_that_is_remembered_is_not_taken_for_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

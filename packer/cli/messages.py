@@ -252,7 +252,7 @@ def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str
         lines["a class"] += f"; {sources.unlabelled:,} rows without a label" if sources.unlabelled else ""
         if not counts[most]:  # the classes are those of the boxes
             lines["a class"] = "no row has a label"
-    if sources.lies_by_class:
+    if sources.is_grouped_by_class:
         from packer.operations.class_order import ADVICE, WINDOW_BYTES
 
         if manifest.rows * manifest.row_bytes > WINDOW_BYTES:

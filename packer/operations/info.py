@@ -31,7 +31,7 @@ class SourceStatistics:
     """What the rows of a store were made of. class_counts is in the order of classes, and empty where there are none.
 
     sizes counts upright (width, height), most frequent first; short_sides has [start, stop, rows] in pixels, in powers of two.
-    lies_by_class: whether neighboring rows have one class far more often than by chance.
+    is_grouped_by_class: whether neighboring rows have one class far more often than by chance.
     """
 
     class_counts: list[int]
@@ -40,7 +40,7 @@ class SourceStatistics:
     distinct_sizes: int
     short_sides: list[list[int]]
     source_bytes: int
-    lies_by_class: bool = False
+    is_grouped_by_class: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> SourceStati
     sides: Counter[int] = Counter()
     for size, count in sizes.items():
         sides[min(size).bit_length()] += count
-    counts, unlabelled, lies_by_class = _class_counts(out, manifest)
+    counts, unlabelled, is_grouped_by_class = _class_counts(out, manifest)
     return SourceStatistics(
         counts,
         unlabelled,
@@ -98,7 +98,7 @@ def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> SourceStati
         len(sizes),
         [[1 << bits >> 1, 1 << bits, sides[bits]] for bits in sorted(sides)],
         source_bytes,
-        lies_by_class,
+        is_grouped_by_class,
     )
 
 

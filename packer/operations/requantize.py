@@ -236,13 +236,13 @@ class _Destination:
         """Refuse a DEST that holds anything but an earlier run, or that run without --resume."""
         if not self._out.exists():
             return
-        is_begun = any((self._out / name).is_file() for name in (RECORD, _UNFINISHED))
+        is_started = any((self._out / name).is_file() for name in (RECORD, _UNFINISHED))
         found = [name for name in sorted(os.listdir(self._out)) if not is_dropped(name)]
-        if not is_begun and found and not self._is_bare(found):
+        if not is_started and found and not self._is_bare(found):
             raise OptionsError(
                 f"{self._out} is not empty (it holds {found[0]}) and was not made by pack requantize. Choose another DEST."
             )
-        if is_begun and not resume:
+        if is_started and not resume:
             raise OptionsError(
                 f"{self._out} holds an earlier run. Resume it with --resume, which does what is new or changed,"
                 " or choose another DEST."

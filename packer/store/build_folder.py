@@ -80,8 +80,8 @@ class BuildFolder:
 
     def _locked_folders(self) -> list[Path]:
         """Name the folders to lock: where it works, and an unfinished pack that it will replace."""
-        is_begun = self.replaces and self.replaced is None and (self.final / journals.FOLDER).is_dir()
-        return [self.out, self.final] if is_begun else [self.out]
+        is_started = self.replaces and self.replaced is None and (self.final / journals.FOLDER).is_dir()
+        return [self.out, self.final] if is_started else [self.out]
 
     def check_again(self) -> None:
         """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it.
@@ -101,7 +101,7 @@ class BuildFolder:
 
     def resumes(self) -> bool:
         """Whether a pack that was begun here is resumed."""
-        return self._options.resume and journals.has_begun(self.out)
+        return self._options.resume and journals.has_started(self.out)
 
     def clear(self) -> None:
         """Remove what an earlier pack left, and nothing else, but for the working folder, which must go last."""

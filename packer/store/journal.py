@@ -90,7 +90,7 @@ def read_header(out: Path) -> Header:
     raise JournalError(f"{out / JOURNAL} is empty or damaged. Start over with --overwrite.")
 
 
-def has_begun(out: Path) -> bool:
+def has_started(out: Path) -> bool:
     """Whether OUT holds a pack that can be resumed: a journal with a complete header.
 
     Raises:

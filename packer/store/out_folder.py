@@ -102,7 +102,7 @@ def check_out(out: Path, options: OutputOptions, *, is_held: bool = False) -> No
                 f"{out} already holds a store, and {foreign[0]}, so that --overwrite cannot replace it. Choose another OUT."
             )
         raise PackError(f"{out} already holds a store. Replace it with --overwrite, or choose another OUT.")
-    elif not is_store and journals.has_begun(out) and not options.resume and not options.overwrite:
+    elif not is_store and journals.has_started(out) and not options.resume and not options.overwrite:
         if not is_held:
             try:
                 Lock(out).close()
@@ -118,7 +118,7 @@ def check_out(out: Path, options: OutputOptions, *, is_held: bool = False) -> No
 def _begun_replacement(out: Path) -> str:
     """Say how far a pack came that was to replace the store OUT, and how to continue it; "" where none has begun."""
     beside = replacement(out)
-    if not journals.has_begun(beside):
+    if not journals.has_started(beside):
         return ""
     header = journals.read_header(beside)
     command = "the same pack update with --resume" if header.update else command_to_resume(out, header)

@@ -62,14 +62,14 @@ class Part:
         return out / PARTS / f"{self.number}-of-{self.count}"
 
 
-def begun_parts(out: Path) -> list[Part]:
+def started_parts(out: Path) -> list[Part]:
     """List the parts of OUT that have a journal, in order."""
     try:
         names = os.listdir(out / PARTS)
     except (FileNotFoundError, NotADirectoryError):
         return []
     found = sorted(Part(int(match[1]), int(match[2])) for match in map(_NAME.fullmatch, names) if match)
-    return [part for part in found if journals.has_begun(part.folder(out))]
+    return [part for part in found if journals.has_started(part.folder(out))]
 
 
 def begun_from(out: Path) -> set[str]:
@@ -77,8 +77,8 @@ def begun_from(out: Path) -> set[str]:
     with contextlib.suppress(OSError):
         stores = [out, *(entry for entry in sorted(out.iterdir()) if entry.is_dir())]
         folders = [folder for store in stores for folder in (store, replacement(store))]
-        folders += [part.folder(store) for store in stores for part in begun_parts(store)]
-        headers = [journals.read_header(folder) for folder in folders if journals.has_begun(folder)]
+        folders += [part.folder(store) for store in stores for part in started_parts(store)]
+        headers = [journals.read_header(folder) for folder in folders if journals.has_started(folder)]
         return {path for header in headers for path in header.images}
     return set()
 
@@ -102,13 +102,13 @@ def check_part(out: Path, part: Part, options: OutputOptions, *, is_held: bool =
         raise PackError(f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it.")
     if out.exists() and (foreign := foreign_names(out)):
         raise OptionsError(f"{out} is not empty (it holds {foreign[0]}). Choose another OUT, or an empty folder.")
-    if journals.has_begun(out):
+    if journals.has_started(out):
         raise PackError(f"{out} is being packed without --part. Resume with: {read_unfinished(out)[1]}")
-    if (out / PIXELS).exists() and begun_parts(out):
+    if (out / PIXELS).exists() and started_parts(out):
         raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {out}")
     if (out / PIXELS).exists():
         raise PackError(f"{out} is incomplete, and no parts are in it: what made it was ended early. Remove it first.")
-    if others := [other for other in begun_parts(out) if other.count != part.count]:
+    if others := [other for other in started_parts(out) if other.count != part.count]:
         raise PackError(
             f"{out} is packed in {others[0].count} parts, this is part {part}. Give them all the same number."
         )
@@ -123,7 +123,7 @@ def resume_command(out: Path, part: Part, like: Part | None = None) -> str:
 
 def check_no_parts(out: Path, options: OutputOptions) -> None:
     """Refuse to pack OUT without parts beside parts of it, but with --overwrite, which removes them under OUT's lock."""
-    if not options.overwrite and begun_parts(out):
+    if not options.overwrite and started_parts(out):
         raise PackError(
             f"{out} holds parts of a pack. Continue with --part, and pack seal {out} when all parts are packed;"
             " or start over, without parts, with --overwrite."
@@ -132,7 +132,7 @@ def check_no_parts(out: Path, options: OutputOptions) -> None:
 
 def _check_begun(out: Path, part: Part, options: OutputOptions) -> None:
     folder = part.folder(out)
-    if options.resume or options.overwrite or not journals.has_begun(folder):
+    if options.resume or options.overwrite or not journals.has_started(folder):
         return
     Lock(folder).close()
     raise PackError(

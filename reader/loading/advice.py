@@ -53,7 +53,7 @@ def chosen_order(
     return shuffle
 
 
-def lies_by_class(dataset: MemmapDataset) -> bool:
+def is_grouped_by_class(dataset: MemmapDataset) -> bool:
     """Say whether neighboring rows have one class far more often than rows at large, by a look at some."""
     count, targets = len(dataset), dataset.mapped.targets
     if (
@@ -132,7 +132,7 @@ def log_ranks(
 
 def warn_of_few_classes(schedule: Schedule) -> None:
     """Warn where shuffle="block" makes batches of few classes."""
-    if schedule.order == "block" and lies_by_class(schedule.dataset):
+    if schedule.order == "block" and is_grouped_by_class(schedule.dataset):
         _log.warning(
             "%s: its rows are ordered class by class and shuffle='block' mixes only %d neighboring blocks at a time: a batch then"
             " holds few classes. Pack with --shuffle SEED for well-mixed blocks.",

@@ -37,15 +37,15 @@ class AccelerateState:
         # accelerate's names
         self.end_of_dataloader = False
         self.remainder = -1
-        self._has_begun = False
+        self._has_started = False
         state = sys.modules.get("accelerate.state")
         # a program without an Accelerator does not ask
         self._known: Any = state.GradientState() if state is not None and state.GradientState().initialized else None
 
     def begin(self) -> None:
         """Report, once, that this pass is the one that batches come from now."""
-        if self._known is not None and not self._has_begun:
-            self._has_begun = True
+        if self._known is not None and not self._has_started:
+            self._has_started = True
             self._known._add_dataloader(self)
 
     def last(self, remainder: int) -> None:

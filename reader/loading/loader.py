@@ -189,7 +189,7 @@ class MemmapLoader:
         )
         # the world size that the caller knows of, by `len` or by an epoch that has begun
         self._announced: int | None = None
-        self._has_begun, sized = False, self.transform if self._sizes.are_given else None
+        self._has_started, sized = False, self.transform if self._sizes.are_given else None
         how: dict[str, Any] = {"prefetch": prefetch, "sized": sized, "unpack": unpack}
         reading = reading_of(self.schedule, self.device, residency, ranks, **how)
         self._checked = ranks if ranks.is_known else None
@@ -245,7 +245,7 @@ class MemmapLoader:
 
     def __len__(self) -> int:
         # an epoch that begins says which rank this is; until then processes may still be set up
-        if not self._has_begun:
+        if not self._has_started:
             self._follow(ranks_expected(self._given))
         self._announced = self.schedule.cut.world_size
         pass_, next_ = self.state.progress, self.state.next
@@ -325,7 +325,7 @@ class MemmapLoader:
         Raises:
             ValueError: nobody knows, or what the loader was made for does not go with it.
         """
-        before, ranks, announced, is_first = self.ranks, ranks_now(self._given), self._announced, not self._has_begun
+        before, ranks, announced, is_first = self.ranks, ranks_now(self._given), self._announced, not self._has_started
         if self.in_windows and ranks.world_size > 1:
             raise ValueError(
                 f"residency 'gpu' in windows of blocks is for one rank, and {ranks.source} says {ranks}. Make the loader"
@@ -334,7 +334,7 @@ class MemmapLoader:
         steps = self._steps()
         self._follow(ranks)
         self._checked = check_ranks(self.schedule, ranks, self._checked)
-        self._announced, self._has_begun = ranks.world_size, True
+        self._announced, self._has_started = ranks.world_size, True
         log_ranks(self.schedule, ranks, before=before, is_first=is_first, announced=(announced, steps, self._steps()))
 
     def _steps(self) -> int | str:

@@ -65,7 +65,7 @@ class Feed(Generic[_T]):
         # holds an item once the thread must end
         self._stop: SimpleQueue[object] = SimpleQueue()
         self._owner: list[weakref.ref[object]] = []
-        self._has_begun = False
+        self._has_started = False
         self._beginning: SimpleQueue[None] = SimpleQueue()
         self._process = os.getpid()
         self._lists: list[set[Any]] = [_live] if among is None else [_live, among]
@@ -133,10 +133,10 @@ class Feed(Generic[_T]):
         self._asked.put(None)
         thread = self._thread()
         if wait and thread is not None and thread is not threading.current_thread():
-            if not self._has_begun:  # an interrupt may have cut its start short: it may come yet
+            if not self._has_started:  # an interrupt may have cut its start short: it may come yet
                 with contextlib.suppress(Empty):
                     self._beginning.get(timeout=_START_SECONDS)
-            if self._has_begun:
+            if self._has_started:
                 thread.join()
         with contextlib.suppress(Empty):
             while True:
@@ -152,7 +152,7 @@ class Feed(Generic[_T]):
         return True
 
     def _fill(self, source: Callable[[Claim], Iterator[_T]]) -> None:
-        self._has_begun = True
+        self._has_started = True
         self._beginning.put(None)
         try:
             if self._is_stopped:

@@ -81,7 +81,7 @@ class RemoteAhead:
         self._asked: set[int] = set()
         self._asked_bytes = self._rows_bytes = 0
         self._taken: deque[Rows] = deque()
-        self._has_begun = False
+        self._has_started = False
         # since the last line of the log
         self._logged, self._reading_seconds = time.monotonic(), 0.0
         self._read_bytes = 0
@@ -152,8 +152,8 @@ class RemoteAhead:
             self._rows_bytes += self._bytes_of(steps)
             new += missing
             # of the first steps, which nothing is asked for before
-            soon = soon if self._has_begun else len(new)
-            self._has_begun = True
+            soon = soon if self._has_started else len(new)
+            self._has_started = True
         if new:
             self._remote.ahead(new, soon=soon)
 

@@ -91,7 +91,7 @@ def test_an_interrupt_while_the_thread_is_started_leaves_nothing_that_cannot_be_
     (left,) = set(prefetch._live) - before
     left.stop(wait=True)
     assert not left.is_alive
-    assert left._has_begun == begins
+    assert left._has_started == begins
     del caught
 
 

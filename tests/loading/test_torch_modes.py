@@ -234,17 +234,17 @@ def test_draws_noticed_in_one_thread_do_not_make_torch_compile_begin_again(
 
 
 def test_a_row_transformed_in_one_thread_does_not_make_torch_compile_begin_again(train: MemmapDataset) -> None:
-    is_begun, is_left = threading.Event(), threading.Event()
+    is_started, is_left = threading.Event(), threading.Event()
 
     def held(image: torch.Tensor) -> torch.Tensor:
-        is_begun.set()
+        is_started.set()
         assert is_left.wait(60)
         return image
 
     thread = threading.Thread(target=PerSample(held, threads=1), args=(MemmapDataset(train.path, as_tuple=False)[[0]],))
     with BaseTorchDispatchMode():
         thread.start()
-        assert is_begun.wait(60)
+        assert is_started.wait(60)
     is_left.set()
     thread.join(60)
     assert not thread.is_alive()

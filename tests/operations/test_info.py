@@ -134,7 +134,7 @@ def test_a_large_store_that_lies_class_by_class_is_to_be_packed_with_shuffle(
     for seed, says in ((None, True), (0, False)):
         out = tmp_path / f"out{seed}"
         pack(tmp_path / "images", out, size=16, workers=1, shuffle=seed)
-        assert describe(out).sources[""].lies_by_class is says
+        assert describe(out).sources[""].is_grouped_by_class is says
         assert run(["info", str(out)]) == 0
         assert ("rows are ordered class by class. For shuffle='block'" in capsys.readouterr().out) is says
     monkeypatch.setattr(class_order, "WINDOW_BYTES", 36 * 16 * 16 * 3)

@@ -18,7 +18,7 @@ class _Sent:
     request: Request
     answers: float
     left: float = SIZE
-    has_begun: bool = False
+    has_started: bool = False
 
 
 class _Link:
@@ -43,13 +43,13 @@ class _Link:
     def _step(self) -> int:
         """Let time pass until something begins or ends; returns how many requests have ended."""
         for sent in self._sent:
-            if not sent.has_begun and sent.request.begins <= self.now:
+            if not sent.has_started and sent.request.begins <= self.now:
                 self.depth.begin(sent.request)
-                sent.has_begun = True
+                sent.has_started = True
         bringing = [sent for sent in self._sent if sent.answers <= self.now]
         each = min(self.connection, self.rate / max(1, len(bringing)))
         waits = [sent.answers - self.now for sent in self._sent if sent.answers > self.now]
-        waits += [sent.request.begins - self.now for sent in self._sent if not sent.has_begun]
+        waits += [sent.request.begins - self.now for sent in self._sent if not sent.has_started]
         seconds = min(waits + [sent.left / each for sent in bringing])
         self.now += seconds
         for sent in bringing:

@@ -62,7 +62,7 @@ class SizePlan:
 
     source_upsampled: the fraction of crops that the images themselves have too few pixels for.
     recommended: the options of the smallest choice that holds 99 % of the boxes, and upsamples at most 5 % more crops than that.
-    lies_by_class: whether the images of a split are listed class by class, as those of class folders are.
+    is_grouped_by_class: whether the images of a split are listed class by class, as those of class folders are.
     time: of packing as recommended; None where no image of those that were tried can be decoded.
     """
 
@@ -75,7 +75,7 @@ class SizePlan:
     source_upsampled: float
     choices: list[Choice]
     recommended: str
-    lies_by_class: bool = False
+    is_grouped_by_class: bool = False
     time: PackTime | None = None
 
 
@@ -211,7 +211,7 @@ def summary(found: SizePlan) -> str:
         lines += _shown_rates(found.time, best)
     elif found.time is not None:
         lines.append("to compare rows that are compressed, without loss: pip install 'pixpack[zstd]'")
-    if found.lies_by_class and best.pixel_bytes > class_order.WINDOW_BYTES:
+    if found.is_grouped_by_class and best.pixel_bytes > class_order.WINDOW_BYTES:
         lines.append(f"these images {class_order.ADVICE}")
     if found.time is not None:
         lines.append(_shown_time(found.time))

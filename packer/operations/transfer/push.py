@@ -67,7 +67,7 @@ def announce(out: str | os.PathLike[str], url: str, overwrite: bool) -> None:
     copy = Transfer(url, None)
     with copy.explaining("written", Path(out)):
         found = _found(Path(out), copy, overwrite)
-        if not found.is_there and not found.is_begun:
+        if not found.is_there and not found.is_started:
             found.begin({})
 
 
@@ -97,7 +97,7 @@ class _Push:
         return self.found.store == self.manifest.digest
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether the push that the URL's record is of is one of this store."""
         return self.found.record is not None and self.found.record.store == self.manifest.digest
 
@@ -108,13 +108,13 @@ class _Push:
             return self.found.folder
         record = self.found.record
         # plain names may be those of the store that is there, or be written by a push that does not know of this one
-        is_plain = not self.found.has_store and (record is None or (self.is_begun and not record.folder))
+        is_plain = not self.found.has_store and (record is None or (self.is_started and not record.folder))
         return "" if is_plain else generation_of(self.manifest.digest)
 
     def run(self) -> None:
         """Send what is missing, commit, and remove what the store has replaced."""
-        is_ours = self.is_begun or self.overwrite or not self.is_there
-        old = leftovers(self.copy.objects, self.folder) if self.is_begun or self.overwrite else []
+        is_ours = self.is_started or self.overwrite or not self.is_there
+        old = leftovers(self.copy.objects, self.folder) if self.is_started or self.overwrite else []
         sent = self._sent_before()
         if not self.is_there:
             self.begin(sent)
@@ -130,7 +130,7 @@ class _Push:
         if self.is_there:
             return digests
         record = self.found.record
-        sent = record.files if record and self.is_begun and record.folder == self.folder else {}
+        sent = record.files if record and self.is_started and record.folder == self.folder else {}
         return {name: digest for name, digest in sent.items() if digests.get(name) == digest}
 
     def begin(self, sent: dict[str, str]) -> None:
@@ -240,8 +240,8 @@ def _check_url(url: str, manifest: Manifest, found: Pushed, overwrite: bool) -> 
         raise OptionsError(
             f"{url} is not empty (it holds {shown(found.foreign)}) and holds no store. Choose another URL, or an empty folder."
         )
-    is_begun = found.record is not None and found.record.store == manifest.digest
-    if overwrite or found.store == manifest.digest or (is_begun and not found.has_store):
+    is_started = found.record is not None and found.record.store == manifest.digest
+    if overwrite or found.store == manifest.digest or (is_started and not found.has_store):
         return
     if found.has_store:
         what = f"another store ({_short(found.store)}; to be pushed is {_short(manifest.digest)})"
@@ -251,7 +251,7 @@ def _check_url(url: str, manifest: Manifest, found: Pushed, overwrite: bool) -> 
         what = f"an unfinished push of another store ({_short(found.record.store)})"
     else:
         return
-    unfinished = ", and an unfinished push of this one" if found.has_store and is_begun else ""
+    unfinished = ", and an unfinished push of this one" if found.has_store and is_started else ""
     raise OptionsError(f"{url} holds {what}{unfinished}. Replace it with --overwrite, or choose another URL.")
 
 

@@ -13,7 +13,7 @@ from packer.options import OutputOptions
 from packer.packing.differences import header_difference
 from packer.store import journal as journals
 from packer.store.files import write_atomically
-from packer.store.parts import Part, begun_parts
+from packer.store.parts import Part, started_parts
 from reader.format.journal import Header
 from reader.format.manifest import FurtherTarget
 from reader.format.shown import redacted
@@ -23,7 +23,7 @@ _INPUTS = f"{journals.FOLDER}/inputs.json"
 
 def check_siblings(out: Path, part: Part, header: Header) -> None:
     """Refuse a part of other inputs, options or decoders than a part of OUT that was begun before."""
-    other = next((other for other in begun_parts(out) if other != part), None)
+    other = next((other for other in started_parts(out) if other != part), None)
     if other is None:
         return
     found = journals.read_header(other.folder(out))
@@ -34,7 +34,7 @@ def check_siblings(out: Path, part: Part, header: Header) -> None:
 def begun_block_inputs(out: Path, part: Part, options: OutputOptions) -> int | None:
     """Return how many inputs a block has in the parts of OUT that are begun; None where none is, or this one alone, again."""
     resumes = options.resume and not options.overwrite
-    begun = (journals.read_header(other.folder(out)) for other in begun_parts(out) if other != part or resumes)
+    begun = (journals.read_header(other.folder(out)) for other in started_parts(out) if other != part or resumes)
     return next((header.block_inputs for header in begun), None)
 
 

@@ -38,7 +38,7 @@ from packer.store.out_folder import (
     resolved_out,
     sync_names,
 )
-from packer.store.parts import Part, begun_parts, resume_command
+from packer.store.parts import Part, resume_command, started_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
 from packer.text import difference
@@ -96,7 +96,7 @@ def _lock(out: Path) -> Lock:
     except FileNotFoundError:
         raise PackError(f"{out} holds no part of a pack. Parts are made by: pack IMAGES {out} --part i/n") from None
     except LockedError:
-        for part in begun_parts(out):
+        for part in started_parts(out):
             Lock(part.folder(out)).close()
         raise
 
@@ -131,7 +131,7 @@ class _CompleteParts:
     @classmethod
     def open(cls, out: Path) -> _CompleteParts:
         """Check that the parts of OUT together are one complete pack; OUT is locked."""
-        parts = begun_parts(out)
+        parts = started_parts(out)
         if not parts:
             raise PackError(f"{out} holds no part of a pack. Parts are made by: pack IMAGES {out} --part i/n")
         _check_all_there(out, parts)
@@ -149,7 +149,7 @@ class _CompleteParts:
         """Check the parts of a store, or of one of its levels; the store is what commands name."""
         folders = [part.folder(out) for part in parts]
         for part, folder in zip(parts, folders, strict=True):
-            if not journals.has_begun(folder):
+            if not journals.has_started(folder):
                 raise _unfinished(store, part, f"it was interrupted before {out.relative_to(store)}")
         headers = [journals.read_header(folder) for folder in folders]
         for part, header in zip(parts, headers, strict=True):

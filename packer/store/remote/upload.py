@@ -81,7 +81,7 @@ class Upload:
         self._pool = concurrent.futures.ThreadPoolExecutor(_REQUESTS)
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether a pack to the URL was interrupted, or is in progress: not one that has committed what it made."""
         record = self.found.record
         return record is not None and record.is_pack and record.folder != self.found.folder
@@ -147,7 +147,7 @@ class Upload:
         Raises:
             PackError: the URL has changed since it was looked at.
         """
-        if not self.is_begun or not self._generation:
+        if not self.is_started or not self._generation:
             self._generation = f"{GENERATIONS}/{secrets.token_hex(8)}"
         record = PushRecord("", self._generation, run=self._run).to_bytes()
         # listing the inputs may have taken hours, in which another pack began, or has ended

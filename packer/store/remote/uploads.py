@@ -104,7 +104,7 @@ class Uploads:
                     f"{self._url} holds the stores of the splits {', '.join(self._splits)}. Choose another OUT."
                 )
             upload = self.of(store)
-            if store.exists() and not journals.has_begun(store):
+            if store.exists() and not journals.has_started(store):
                 remove_tree(store)
             if self._options.overwrite and not self._options.resume:
                 upload.forget()
@@ -156,7 +156,7 @@ class Uploads:
 
     def _look_at(self, upload: Upload, store: Path) -> None:
         found, options = upload.found, self._options
-        if upload.is_begun:
+        if upload.is_started:
             if options.resume:
                 upload.fetch_journal()
             elif not options.overwrite:
@@ -233,6 +233,6 @@ def _check_punch(folder: Path) -> None:
 
 def _command(store: Path, named: Callable[[str], str]) -> str:
     """Return the command that resumes the pack to a URL."""
-    if not journals.has_begun(store):
+    if not journals.has_started(store):
         return "the same command and --resume"
     return named(command_to_resume(store, journals.read_header(store)))
