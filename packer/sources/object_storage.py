@@ -81,7 +81,8 @@ def direct_listing(url: str) -> dict[str, tuple[int, int]] | None:
 
     In a process of its own: this one may then fork workers, and imports neither obstore nor s3fs, which takes a second.
     """
-    if not _is_direct(url):
+    # Python within another program may have none of its own
+    if not sys.executable or not _is_direct(url):
         return None
     words = [sys.executable, "-c", _LISTING, url]
     paths = os.pathsep.join(path or os.curdir for path in sys.path)

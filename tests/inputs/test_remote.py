@@ -330,6 +330,8 @@ def test_a_listing_by_obstore_runs_nothing_of_the_current_folder(
     monkeypatch.chdir(tmp_path)
     assert object_storage.direct_listing(url) is not None
     assert not (tmp_path / "was_run").exists()
+    monkeypatch.setattr(sys, "executable", "")
+    assert object_storage.direct_listing(url) is None
 
 
 @pytest.mark.parametrize(
