@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 import threading
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import click
 
@@ -54,16 +54,34 @@ for _command in (
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code; every expected error is one line on stderr."""
     code = run(arguments)
+    code = _flushed(code)
     # all is closed; Python would wait for threads whose requests a server does not answer
     if code not in (EXIT_INTERRUPTED, EXIT_TERMINATED):
         if threading.active_count() > 1:
             sys.exit(code)
         atexit._run_exitfuncs()
+        code = _flushed(code)
     # Python would take apart what was imported: 20 ms (scripts/benchmarks/bench_start.py)
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # its caller closed it
-            stream.flush()
     os._exit(code)
+
+
+def _flushed(code: int) -> int:
+    """Write out what is left for the standard streams; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:  # its caller closed it
+            continue
+        try:
+            stream.flush()
+        except OSError as e:
+            _discard(stream)
+            # of stderr there is nowhere to say it
+            code = code or (EXIT_FAILED if stream is sys.stderr or isinstance(e, BrokenPipeError) else _exit_code(e))
+    return code
+
+
+def _discard(stream: TextIO) -> None:
+    """Drop what a stream still holds and cannot write: Python would try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -90,8 +108,8 @@ def run(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt, Terminated) as e:
         return ended(e, to_continue)
     except BrokenPipeError:
-        # the reader of our stdout is gone; nothing is left to say, and Python must not try at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # the reader of our stdout is gone; nothing is left to say
+        _discard(sys.stdout)
         return EXIT_FAILED
     except Exception as e:
         return _exit_code(e)

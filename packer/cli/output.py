@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -70,8 +71,9 @@ def fail_of_rejects(rejected: int, inputs: int, allowed: str) -> int:
 
 
 def fail(message: str, code: int) -> int:
-    """Print why a command fails, on one line; returns its exit code."""
-    say(f"pack: {' '.join(message.splitlines())}", err=True)
+    """Print why a command fails, on one line; returns its exit code, also where stderr takes nothing."""
+    with contextlib.suppress(OSError):
+        say(f"pack: {' '.join(message.splitlines())}", err=True)
     return code
 
 

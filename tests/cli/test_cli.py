@@ -215,6 +215,24 @@ def test_a_closed_pipe_is_no_traceback(shared_store: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_streams_that_are_full_are_one_sentence_and_the_exit_code(shared_store: Path, buffered: str) -> None:
+    """Without PYTHONUNBUFFERED what could not be written stays in Python's buffer, and is tried again at exit."""
+    variables = os.environ | {"PYTHONUNBUFFERED": buffered}
+
+    def done(words: str) -> subprocess.CompletedProcess[str]:
+        command = f"{shlex.join(PACK)} {words}"
+        return subprocess.run(command, shell=True, capture_output=True, text=True, env=variables)
+
+    for words in (f"info {shared_store}", f"info {shared_store} --json", "--version"):
+        full = done(f"{words} >/dev/full")
+        assert full.returncode == 28
+        assert full.stderr == "pack: standard output or the current folder: No space left on device (ENOSPC).\n"
+    assert done("info --no-such-option 2>/dev/full").returncode == 2
+    assert done(f"info {shared_store} >/dev/full 2>/dev/full").returncode == 28
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_streams_that_are_closed_change_no_exit_code(shared_store: Path, closed: str) -> None:
     for words, code in ((f"info {shared_store}", 0), ("info --no-such-option", 2)):
