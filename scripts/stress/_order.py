@@ -1,4 +1,4 @@
-"""The order of syncs in the record of a pack: what must be on disk before what. The rules stand in reader/FORMAT.md."""
+"""The order of syncs in the record of a pack: what must be on disk before what. Rules: docs/reference/format/writing.md."""
 
 from __future__ import annotations
 

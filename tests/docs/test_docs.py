@@ -240,7 +240,7 @@ def test_no_shown_way_to_open_a_store_unpickles_what_lies_in_it(path: Path, fold
         # refused, or the file is not looked at
         with contextlib.suppress(RuntimeError):
             eval(call, {"ImageBatch": reader.ImageBatch, "TensorDict": tensordict.TensorDict})
-    assert calls or path not in (FORMAT, DOCS / "how-to" / "migrate.md")
+    assert calls or path not in (DOCS / "reference" / "format" / "reading.md", DOCS / "how-to" / "migrate.md")
     for opened in (reader.open_store, reader.MemmapDataset):
         with pytest.raises(reader.StoreError, match=r"other\.pickle is not a file of this store"):
             opened("out")
@@ -315,8 +315,8 @@ def test_the_format_page_has_every_key_of_a_sample_and_of_the_journal(folder_wit
     from packer.store.blocks import Result
     from reader.format.manifest import read_json_lines
 
-    documented = section(FORMAT, "## samples.jsonl and rejected.jsonl")
+    documented = section(DOCS / "reference/format/reading.md", "## samples.jsonl and rejected.jsonl")
     found = {key for line in read_json_lines(folder_with_data / "out" / "samples.jsonl") for key in line}
     assert [key for key in sorted(found) if f"`{key}`" not in documented] == []
-    journal = section(FORMAT, "### The journal")
+    journal = section(DOCS / "reference/format/writing.md", "### The journal")
     assert [f.name for f in dataclasses.fields(Result) if f"`{f.name}`" not in journal] == []

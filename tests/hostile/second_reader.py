@@ -1,4 +1,4 @@
-"""A reader of stores written from FORMAT.md alone: it knows nothing of ours, and refuses what the page tells a reader to refuse.
+"""A reader of stores written from the pages of the format alone: knows nothing of ours, and refuses what they name.
 
 Reads with the standard library, frames with zstandard, and JPEGs with libturbojpeg, as packer calls it.
 """

@@ -1,4 +1,4 @@
-"""FORMAT.md suffices: a reader written from the page alone refuses of hostile stores what ours refuses, and no more."""
+"""The pages of the format suffice: a reader written from them alone refuses of hostile stores what ours refuses, and no more."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class BoxLabels:
     notes: list[str] = field(default_factory=list)
     outlines: list[list[tuple[int, Outline]]] | None = None
     without_outline: int = 0
-    # of all that was read: see FORMAT.md, labels
+    # of all that was read: see reader/FORMAT.md, labels
     digest: str = ""
 
     def __post_init__(self) -> None:
