@@ -302,6 +302,18 @@ def test_a_level_of_a_joined_store_that_was_packed_again_is_refused(tmp_path: Pa
         MemmapLoader(joined, 4, transform=CenterCrop(8), size=8)
 
 
+def test_a_row_of_a_level_that_is_of_another_size_is_named_in_its_own_store(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", classes=2, each=4, size=(150, 110))
+    for name in "ab":
+        pack(images, tmp_path / name, fit="none", levels=2, workers=1)
+    shapes = np.memmap(tmp_path / "b/levels/2/_tensordict/shapes.memmap", np.int32, "r+").reshape(-1, 3)
+    shapes[5, 0] -= 1
+    shapes.flush()
+    joined = concat([MemmapDataset(tmp_path / name) for name in "ab"])
+    with pytest.raises(StoreError, match=r"^[^+]*b/levels/2: row 5 has"):
+        batches_of(joined)
+
+
 # -- buffers
 
 

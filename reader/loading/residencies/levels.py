@@ -204,8 +204,9 @@ class LevelRows:
         if len(wrong := (found != expected).any(dim=1).nonzero()[:, 0]):
             first = int(wrong[0])
             (height, width), (to_be, wide) = found[first].tolist(), expected[first].tolist()
+            store, start = next(part for part in reversed(self.stores[factor].parts) if part[1] <= rows[first])
             raise StoreError(
-                f"{self.stores[factor].path}: row {int(rows[first])} has {height} x {width} pixels, expected {to_be} x {wide}."
+                f"{store.path}: row {rows[first] - start} has {height} x {width} pixels, expected {to_be} x {wide}."
                 " The store is damaged or mixed: copy it again."
             )
 
