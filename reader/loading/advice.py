@@ -12,6 +12,7 @@ import torch
 from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.loading import schedule as schedules
+from reader.loading.iteration import begins_with_crop
 from reader.loading.ranks import Ranks, is_distributed
 from reader.loading.remote_ahead import check_nodes, check_order
 from reader.loading.schedule import Schedule
@@ -67,7 +68,7 @@ def is_grouped_by_class(dataset: MemmapDataset) -> bool:
     return bool((seen == following).float().mean() > 0.9 > 2 * by_chance)
 
 
-def log_choices(schedule: Schedule, ranks: Ranks, chosen: Residency) -> None:
+def log_choices(schedule: Schedule, ranks: Ranks, chosen: Residency, *, has_collate: bool) -> None:
     """Log what a loader was made for, and warn where its order costs more than another.
 
     Raises:
@@ -77,7 +78,8 @@ def log_choices(schedule: Schedule, ranks: Ranks, chosen: Residency) -> None:
     path = schedule.dataset.path
     _log.info("%s: order %s, %s, residency %s: %s", path, schedule.order_text, ranks, chosen.name, chosen.reason)
     warn_of_few_classes(schedule)
-    if ranks.rank == 0:
+    # a collate_fn takes samples, and a transform of batches has none
+    if ranks.rank == 0 and not has_collate:
         _warn_of_slow_recipe(schedule.dataset)
     check_order(schedule)
     if ranks.is_known:
@@ -146,8 +148,12 @@ def _warn_of_slow_recipe(dataset: MemmapDataset) -> None:
     recipe = dataset.transform
     if dataset.target_transform is not None or not type(recipe).__module__.startswith("torchvision.transforms."):
         return
-    with contextlib.suppress(TypeError, ValueError, AttributeError):
-        from_torchvision(recipe)
+    # whatever it cannot convert: what only advises stops no training
+    with contextlib.suppress(Exception):
+        converted = from_torchvision(recipe)
+        # a batch of images of different sizes is cropped to one size first
+        if dataset.manifest.has_own_sizes and not begins_with_crop(converted):
+            return
         _log.warning(
             "%s: the dataset's transform is torchvision's, and runs on one image at a time. Faster, on whole batches:"
             " MemmapDataset(..., transform=from_torchvision(transform))%s.",

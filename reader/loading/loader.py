@@ -191,7 +191,7 @@ class MemmapLoader:
         self._announced: int | None = None
         self._has_started, sized = False, self.transform if self._sizes.are_given else None
         how: dict[str, Any] = {"prefetch": prefetch, "sized": sized, "unpack": unpack}
-        reading = reading_of(self.schedule, self.device, residency, ranks, **how)
+        reading = reading_of(self.schedule, self.device, residency, ranks, has_collate=collate is not None, **how)
         self._checked = ranks if ranks.is_known else None
         self.residency, self.in_windows, self.gathering, self.resident, self.producer, self._levels = reading
         self.state = LoopState(self.schedule)

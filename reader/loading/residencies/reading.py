@@ -44,6 +44,7 @@ def reading_of(
     prefetch: int,
     sized: object,
     unpack: str,
+    has_collate: bool,
 ) -> Reading:
     """Choose where rows are read from, and bring them there.
 
@@ -51,6 +52,7 @@ def reading_of(
         ranks: that are expected.
         sized: a transform whose crops have the loader's size, and may read levels; None: there is none.
         unpack: where compressed rows are unpacked.
+        has_collate: samples are collated by a function of the program's.
 
     Raises:
         ValueError: they do not fit where they are asked for, or the order does not go with a cache or the ranks.
@@ -62,7 +64,7 @@ def reading_of(
     room = room_on(schedule, device, processes) if residency == "gpu" else None
     chosen = choose(residency, reads_of(part, processes) if levels is None else levels.reads(), room)
     check_unpack(unpack, part, device, on_device=chosen.name == "gpu", has_levels=has_levels)
-    log_choices(schedule, ranks, chosen)
+    log_choices(schedule, ranks, chosen, has_collate=has_collate)
     gathering = Gathering(
         part,
         device,
