@@ -146,7 +146,7 @@ def test_train_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
     assert re.findall(r"stopped (\d) steps before its end", out) == ["1", "2"]
     full, parts = weights("full.pt"), weights("parts.pt")
     assert [name for name in full if not torch.equal(full[name], parts[name])] == []
-    assert sorted(p.name for p in tmp_path.glob("*.pt*")) == ["parts.pt", "full.pt"]
+    assert sorted(p.name for p in tmp_path.glob("*.pt*")) == ["full.pt", "parts.pt"]
 
 
 def test_train_compiles_and_computes_in_bfloat16(

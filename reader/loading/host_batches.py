@@ -220,6 +220,7 @@ class Gathering:
         """Lease memory that is read into, uint8[size_bytes]; what two chunks and waiting batches take is kept."""
         pool = self._ahead_pool
         if pool is None or pool.size_bytes < size_bytes:
+            chunk_bytes = min(chunk_bytes, len(self._dataset) * self._unit_bytes)
             pool = self._ahead_pool = BufferPool(size_bytes, keep=2 * chunk_bytes // max(1, size_bytes) + self._keep)
         return pool.lease(size_bytes)
 

@@ -2,7 +2,7 @@
 little memory that stays in the caches.
 
 A disk is handed a read in as many pieces as its memory has. 8 MiB to 55 rows took 1.3 times as long as 8 MiB to one piece, and as
-32 kB of that and copies of its rows (2 cores, virtual disk, in turns, 2026-11-23).
+reads of 2 MiB and copies of their rows (2 cores, virtual disk, in turns on a busy machine, 2026-11-23).
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ import tarfile
 import tempfile
 import time
 import urllib.parse
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ from packer.options import RowOptions
 from packer.pixels.geometry import Geometry
 from packer.store.blocks import Task
 from packer.workers.block_worker import BlockWorker, PackJob
-from packer.workers.processes import silence_pillow
 from reader.format.manifest import SAMPLES, read_json_lines
 
 _SIZE = 32
@@ -170,7 +170,7 @@ def worker_series(corpus: Path, rows: list[dict[str, str]]) -> dict[str, Any]:
 def decode_all(root: str, paths: list[str], broken: int, pipe: Any) -> None:
     """Decode each file as a block of its own, as a worker does, and report what it took."""
     job = PackJob(root, os.devnull, Geometry(_SIZE, _SIZE), RowOptions())
-    silence_pillow()
+    warnings.simplefilter("ignore")
     worker = BlockWorker(job)
     # what the libraries open once, for good
     worker.decode(Task(0, 0, [paths[-1]], [-1]))

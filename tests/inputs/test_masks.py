@@ -187,7 +187,7 @@ def test_workers_resuming_and_order_give_the_same_bytes(tree: tuple[Path, dict[s
     images, options = tree
     check_same_bytes(images, tmp_path, masks_of, options)
     with pytest.raises(PackError, match="finished, but was packed with --masks. Give it again"):
-        pack(images, tmp_path / "full", resume=True, **{k: v for k, v in options.items() if k != "masks"})
+        pack(images, tmp_path / "reference", resume=True, **{k: v for k, v in options.items() if k != "masks"})
 
 
 def test_a_mask_that_changed_since_is_read_anew_by_a_resume(tree: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

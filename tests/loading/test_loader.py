@@ -220,7 +220,11 @@ def test_abandoned_iterators_leave_no_thread_buffer_or_file(
     gc.collect()
     assert threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == files
-    assert sum(buffer() is not None for buffer in buffers) <= 3
+    # "disk" keeps what two chunks of these 5 batches are read into for the next epoch
+    assert sum(buffer() is not None for buffer in buffers) <= 3 + 10 * (residency == "disk")
+    loader.close()
+    gc.collect()
+    assert not any(buffer() is not None for buffer in buffers)
 
 
 def test_two_iterators_of_one_loader_do_not_disturb_each_other(train: MemmapDataset) -> None:
