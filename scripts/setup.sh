@@ -70,6 +70,9 @@ take_lock() {
 
 simd_level() { if grep -qsw avx2 /proc/cpuinfo; then echo avx2; else echo sse4; fi; }
 
+# Names a build of Pillow-SIMD: another one is built again.
+simd_build() { echo "$(simd_level)-O3"; }
+
 # 'pillow==12.1.1' in constraints.txt -> '12.1.1'
 pinned() { sed -n "s/^$1==\([^ ]*\).*/\1/p" "$constraints"; }
 
@@ -343,7 +346,7 @@ has_pillow_simd() {
     local info level
     info=$(pillow_info)
     level=$(cat "$info/pixpack-level" 2>/dev/null || true)
-    [ -f "$info/RECORD" ] && [ "$(live_pillow) $level" = "$(simd_version) $(simd_level)" ]
+    [ -f "$info/RECORD" ] && [ "$(live_pillow) $level" = "$(simd_version) $(simd_build)" ]
 }
 
 use_pillow_simd() {
@@ -354,18 +357,18 @@ use_pillow_simd() {
     wheel=$(pillow_wheel) || return 1
     # Over plain Pillow, whose metadata stays, so that what asks for pillow finds it.
     logged "$venv/bin/python" -m pip install --no-deps --no-index --force-reinstall "$wheel" || return 1
-    simd_level >"$(pillow_info)/pixpack-level"
+    simd_build >"$(pillow_info)/pixpack-level"
 }
 
 # The path of a wheel built for this CPU and tried; building takes a minute or two, so that it is kept to repair .venv with.
 pillow_wheel() {
     local folder wheel
-    folder=$venv/pillow-simd/$(simd_level)
+    folder=$venv/pillow-simd/$(simd_build)
     if ! compgen -G "$folder/*$(simd_version)*.whl" >/dev/null; then
         rm -rf "$folder.part"
         # pip's cache knows nothing of CC: without --no-cache-dir a wheel once built for SSE4 would come back.
-        # Without debug information, which takes a fifth of the time.
-        CC=$(compiler) CFLAGS=-g0 logged "$venv/bin/python" -m pip wheel --no-deps --no-build-isolation --no-cache-dir \
+        # Without debug information, which takes a fifth of the time. setuptools takes CFLAGS in place of Python's own flags, with their -O3.
+        CC=$(compiler) CFLAGS="-O3 -DNDEBUG -fwrapv -g0" logged "$venv/bin/python" -m pip wheel --no-deps --no-build-isolation --no-cache-dir \
             --no-binary pillow-simd --wheel-dir "$folder.part" "pillow-simd==$(simd_version)" || return 1
         works "$folder.part"/*.whl || return 1
         rm -rf "$folder"
