@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import importlib.util
 import itertools
 import json
 import os
@@ -41,6 +40,7 @@ from typing import Any
 
 from scripts.stress import _libfuzzer
 from scripts.stress._native_calls import Call, NativeCalls
+from scripts.stress._replay import load
 
 _ROOT = Path(__file__).resolve().parents[2]
 _NATIVE = _ROOT / "pixpack_native"
@@ -70,7 +70,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.library:
         with tempfile.TemporaryDirectory(prefix="pixpack-native-") as name:
-            native = _load(options.library)
+            native = load(options.library)
             assert native.use_huffman(True) == options.fast_huffman
             print(json.dumps(fuzz(native, Path(name), options.seconds, options.calls, options.seed)))
         return 0
@@ -169,15 +169,6 @@ def _located(name: str) -> str:
     """Return where gcc has a library; its bare name where it has none."""
     done = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
     return done.stdout.strip()
-
-
-def _load(path: str) -> Any:
-    spec = importlib.util.spec_from_file_location("_native", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 if __name__ == "__main__":

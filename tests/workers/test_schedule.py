@@ -160,7 +160,7 @@ class Scene:
         def ready() -> None:
             nonlocal looks
             looks += 1
-            assert looks < 1000, f"nothing goes on: {[worker.orders for worker in self.workers]}"
+            assert looks < 1000, f"no worker makes progress: {[worker.orders for worker in self.workers]}"
             if any(not worker.theirs.closed and worker.theirs.poll() for worker in self.all):
                 return
             if next(moves, "over") == "over":
