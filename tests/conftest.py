@@ -41,7 +41,7 @@ PACK = [sys.executable, "-m", "packer"]
 
 
 def photo(width: int, height: int, seed: int) -> Image.Image:
-    """Make a picture with smooth colours, edges and some noise, so that a wrong crop or resize shows."""
+    """Make a picture with smooth colors, edges and some noise, so that a wrong crop or resize shows."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     waves = [np.sin(x / rng.uniform(5, 40) + y / rng.uniform(5, 40) + rng.uniform(0, 6)) for _ in range(3)]
@@ -183,7 +183,7 @@ def feed(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def delivered_signals() -> Iterator[None]:
-    """Let what a test starts hear SIGINT and SIGTERM, which it would ignore where the suite does: under nohup, or with &."""
+    """Let what a test starts receive SIGINT and SIGTERM, which it would ignore where the suite does: under nohup, or with &."""
     # a signal that is handled is reset to its default by exec, one that is ignored is not
     handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -351,7 +351,7 @@ def library_or_skip(name: str, variable: str) -> str:
 
 
 def devices() -> list[Any]:
-    """Parametrise one body for both: "cpu", and "cuda" marked so."""
+    """Parametrize one body for both: "cpu", and "cuda" marked so."""
     return ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 

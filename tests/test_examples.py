@@ -157,7 +157,7 @@ def test_train_compiles_and_computes_in_bfloat16(
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # what loads TorchScript is still in use
-def test_export_gives_the_scores_of_the_network_with_its_normalisation_inside(
+def test_export_gives_the_scores_of_the_network_with_its_normalization_inside(
     shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnxruntime = onnxruntime_or_skip()
@@ -222,7 +222,7 @@ def test_an_example_runs_on_what_the_readme_packs(
     assert example(name, uncropped_images, *words[name]) == 0
 
 
-def test_profile_writes_a_trace_and_a_picture_and_tells_the_command_of_nsys(
+def test_profile_writes_a_trace_and_a_picture_and_names_the_command_of_nsys(
     shared_store: Path, tmp_path: Path, example: Example, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")

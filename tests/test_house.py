@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ FILES = {
     for package in ("packer", "pixpack_native", "reader")
     for path in sorted((ROOT / package).rglob("*.py"))
 }
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SCRIPTS = [path for path in sorted((ROOT / "scripts").rglob("*.py")) if "results" not in path.parts]
 # Arrows go down these floors and may skip some; rooms of one floor do not know each other.
 PACKER = ("cli", "operations", "packing", "workers", "store", "inputs", "pixels sources", "options", "report values")
@@ -94,12 +96,24 @@ def test_no_imports_go_in_a_circle() -> None:
     assert left == {}
 
 
+def test_folders_of_tests_mirror_the_rooms() -> None:
+    """Each room of a package has its tests; a folder of another name is one of these."""
+    # whatever is compiled; programs of others; stores of strangers; what is no test of a room
+    others = {"compiled", "frameworks", "hostile", "benchmarks", "studies", "stress", "docs", "golden", "support"}
+    rooms = {"/".join(name.split(".")[1:-1]) for name in FILES if room(name) != name} - {""}
+    folders = {path.parent.relative_to(ROOT / "tests").as_posix() for path in TESTS} - {"."}
+    assert folders - rooms <= others
+    assert {name.partition("/")[0] for name in rooms} <= folders
+
+
 def test_rooms_are_of_a_size_to_know() -> None:
     sizes = {str(path.parent.relative_to(ROOT)): 0 for path in FILES.values()}
     for path in FILES.values():
         sizes[str(path.parent.relative_to(ROOT))] += path.name != "__init__.py"
     # a module a command, and what they share
     assert {name: count for name, count in sizes.items() if count > 17} == {}
+    tests = Counter(str(path.parent.relative_to(ROOT)) for path in TESTS)
+    assert {name: count for name, count in tests.items() if count > 16} == {}
 
 
 @pytest.mark.parametrize("path", [*FILES.values(), *SCRIPTS], ids=lambda path: str(path.relative_to(ROOT)))
@@ -252,6 +266,6 @@ def test_public_doors_stay(statement: str) -> None:
 
 def test_test_files_have_names_of_their_own() -> None:
     """pytest imports them by name: of two files with one name the second cannot be collected."""
-    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "__init__.py"]
+    names = [path.name for path in TESTS]
     assert sorted(names) == sorted({*names})
     assert len(names) > 100

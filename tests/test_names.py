@@ -63,7 +63,7 @@ def test_what_is_remembered_as_missing_is_looked_for_once_more(tmp_path: Path, o
         retry_missing(path, path.stat)
 
 
-def test_a_journal_that_another_host_has_just_begun_is_seen(
+def test_a_journal_that_another_host_has_just_started_is_seen(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".packing").mkdir()

@@ -54,7 +54,7 @@ def test_without_wheels_it_says_how_to_get_them(tmp_path: Path) -> None:
     assert done.stderr == f"on_gpu: {tmp_path} holds no wheel. First: scripts/gpu/on_gpu --collect DIR\n"
 
 
-def test_what_a_machine_without_a_gpu_leaves_out_is_said(tmp_path: Path, wheels: Path) -> None:
+def test_what_a_machine_without_a_gpu_leaves_out_is_reported(tmp_path: Path, wheels: Path) -> None:
     out = tmp_path / "out"
     done = run(SCRIPTS / "gpu" / "on_gpu", "--wheels", wheels, "--out", out, "--no-cuda", "--only", "tests")
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from reader import ImageBatch, MemmapDataset, MemmapLoader, open_store
 
-GOLDEN = Path(__file__).parent / "golden" / "v1.0"
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden" / "v1.0"
 NOBODY = 65534
 
 
@@ -45,7 +46,7 @@ def test_in_place_ops_of_a_user_who_owns_the_store_stay_in_the_process(store: Pa
     before = store_bytes(store)
     # the folders above belong to root alone: the user reaches the store by its working folder
     script = (
-        f"import os, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"import os, sys; sys.path[:0] = {[str(HERE), str(HERE / 'support')]}\n"
         "from test_readonly import Path, harm_everything\n"
         "print(os.geteuid(), harm_everything(Path('/proc/self/cwd')))"
     )

@@ -253,7 +253,7 @@ def test_each_turn_counts_the_bytes_of_the_rows_that_it_had(
     assert sum(copies._copy() for _ in range(10)) == int(bytes_of[:70].sum())
 
 
-def test_the_disk_is_read_as_far_as_whole_rows_of_own_sizes_go(
+def test_the_disk_is_read_as_far_as_complete_rows_of_own_sizes_reach(
     ragged_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(residency, "SMALL_BYTES", 1 << 16)
@@ -399,7 +399,7 @@ def test_advice_comes_only_from_what_was_measured(report: BenchReport, shared_st
 
 @pytest.fixture(scope="module")
 def large_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 rows of 700 x 700: 35 MB, enough to tell the disk from the page cache."""
+    """24 rows of 700 x 700: 35 MB, enough to distinguish the disk from the page cache."""
     folder = tmp_path_factory.mktemp("large")
     pack(make_tree(folder / "images"), folder / "out", size=700, workers=2)
     return folder / "out"
@@ -417,7 +417,7 @@ def test_the_disk_is_read_with_its_pages_dropped_and_they_are_brought_back(large
     assert system.cached_share(pixels, disk.rows * 700 * 700 * 3) == 1.0
 
 
-def test_a_store_whose_pages_stay_or_that_lies_in_memory_says_why_the_disk_was_not_measured(
+def test_a_store_whose_pages_stay_or_that_is_in_memory_says_why_the_disk_was_not_measured(
     large_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = MemmapDataset(large_store, as_tuple=False)
@@ -435,13 +435,13 @@ def test_workers_without_room_in_shared_memory_are_left_out() -> None:
     assert TorchLoader.why_not(1, 2) == ""
 
 
-def test_what_was_not_measured_is_said(report: BenchReport) -> None:
+def test_what_was_not_measured_is_named(report: BenchReport) -> None:
     shown = text(dataclasses.asdict(report) | {"not_measured": {"disk": "it is gone."}, "advice": ["Do this."]})
     assert "\nnot measured: disk: it is gone.\n" in shown
     assert shown.endswith("\nDo this.")
 
 
-def test_a_disturbed_limit_is_no_share_of_memorys_speed_and_its_name_lies_clear_of_the_title(
+def test_a_disturbed_limit_is_no_share_of_memorys_speed_and_its_name_is_clear_of_the_title(
     shared_store: Path,
 ) -> None:
     rates = {COPIES: [9.0], "MemmapLoader, full": [90.0]}
@@ -552,8 +552,8 @@ def test_the_picture_of_a_timeline_shows_each_stage_where_it_was(tmp_path: Path)
     with Image.open(tmp_path / "t.png") as image:
         assert image.size == (WIDTH, round((2.0 + 0.45 * 2) * DPI))
         pixels = np.asarray(image.convert("RGB"))
-    # the widest run of each colour, in the lanes: a step of 70 ms beside a wait and a gather of 30
-    step, gather = (max((pixels == colour).all(-1).sum(1)) for colour in ((0x26, 0x32, 0x3D), (0x0B, 0x6F, 0xA4)))
+    # the widest run of each color, in the lanes: a step of 70 ms beside a wait and a gather of 30
+    step, gather = (max((pixels == color).all(-1).sum(1)) for color in ((0x26, 0x32, 0x3D), (0x0B, 0x6F, 0xA4)))
     assert step / gather == pytest.approx(70 / 30, rel=0.05)
 
 

@@ -401,7 +401,7 @@ def test_bench_start_compares_the_command_with_another_checkout(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_truth_finds_whole_images_true_and_centre_crops_short(tmp_path: Path) -> None:
+def test_truth_finds_complete_images_true_and_center_crops_short(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images", classes=1, each=6, size=(400, 300))
     found = last_line(run("benchmarks.truth", images, "--boxes", 24))
     ways = {way["way"]: way for way in found["ways"]}

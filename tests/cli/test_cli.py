@@ -51,7 +51,7 @@ def test_the_next_step_names_the_training_set_and_crops_rows_of_their_own_sizes(
     assert capsys.readouterr().out.count("to train from it") == 0
 
 
-def test_options_may_come_first_and_build_may_be_said(images: Path, tmp_path: Path) -> None:
+def test_options_may_come_first_and_build_may_be_named(images: Path, tmp_path: Path) -> None:
     assert run(["--size", "32", "--quiet", str(images), str(tmp_path / "a")]) == 0
     assert run(["build", str(images), str(tmp_path / "b"), "--size", "32", "--quiet"]) == 0
     assert store_bytes(tmp_path / "a") == store_bytes(tmp_path / "b")
@@ -88,7 +88,7 @@ def test_rejects_are_summed_up_by_reason(images: Path, tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize(("folder", "named"), [(".", "."), (".", "./"), ("_tensordict", "..")])
-def test_the_sheet_of_the_folder_one_stands_in_lies_beside_it_with_its_name(
+def test_the_sheet_of_the_current_folder_is_beside_it_with_its_name(
     store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: str, named: str
 ) -> None:
     before = store_bytes(store)

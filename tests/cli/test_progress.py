@@ -105,7 +105,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("stage", ["pack", "list"])
-def test_a_terminal_shows_that_the_source_is_waited_for_in_the_place_of_the_bar(
+def test_a_terminal_shows_that_the_source_is_waited_for_instead_of_the_bar(
     monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     terminal = Terminal()
@@ -140,7 +140,7 @@ def test_bytes_shares_and_what_has_no_end_have_their_words(log: Log) -> None:
     ]
 
 
-def test_lines_are_whole_and_plain(log: Log) -> None:
+def test_lines_are_complete_and_plain(log: Log) -> None:
     for done in range(0, 101, 10):
         log.after(6, "pack", done, 100)
     assert len(log.lines) == 10

@@ -87,7 +87,7 @@ def test_it_pickles_to_paths_and_serves_workers(stores: list[Path]) -> None:
     assert torch.cat(with_worker).tolist() == joined.targets
 
 
-def test_a_store_that_was_packed_anew_is_refused_when_unpickled(stores: list[Path], tmp_path: Path) -> None:
+def test_a_store_that_was_packed_again_is_refused_when_unpickled(stores: list[Path], tmp_path: Path) -> None:
     shutil.copytree(stores[0], tmp_path / "a")
     pickled = pickle.dumps(concat([MemmapDataset(tmp_path / "a"), MemmapDataset(stores[1])]))
     made(tmp_path / "a", 30, ["cat", "dog"], seed=9, overwrite=True)

@@ -195,7 +195,7 @@ def golden() -> Path:
     return Path(__file__).parents[1] / "golden" / "v1.0"
 
 
-def test_repr_tells_shapes(train: MemmapDataset) -> None:
+def test_repr_shows_shapes(train: MemmapDataset) -> None:
     assert "90 rows of uint8[32, 32, 3], 3 classes" in repr(train)
 
 
@@ -249,7 +249,7 @@ def test_the_plain_dataloader_works_as_it_is(shared_store: Path, context: str | 
     assert sorted(seen) == train.targets
 
 
-def _where_it_lies(batch: Any) -> tuple[bool, Any]:
+def _where_it_is(batch: Any) -> tuple[bool, Any]:
     return batch.pixels.is_shared(), batch
 
 
@@ -258,7 +258,7 @@ def test_a_worker_gathers_straight_into_shared_memory(train: MemmapDataset) -> N
     def loader(workers: int) -> DataLoader[Any]:
         context = "fork" if workers else None
         return DataLoader(
-            train, batch_size=45, num_workers=workers, collate_fn=_where_it_lies, multiprocessing_context=context
+            train, batch_size=45, num_workers=workers, collate_fn=_where_it_is, multiprocessing_context=context
         )
 
     # asked before it is sent: torch copies what is elsewhere

@@ -133,7 +133,7 @@ def test_extras_that_do_not_fit_are_refused(train: MemmapDataset, extras: dict[s
         train.with_extras(**extras)
 
 
-def test_the_whole_store_has_other_targets_also_where_it_was_looked_at_before(train: MemmapDataset) -> None:
+def test_the_store_has_other_targets_also_where_it_was_looked_at_before(train: MemmapDataset) -> None:
     assert len(train.store.targets) == N
     changed = train.with_targets([2] * N).with_extras(weight=torch.arange(N))
     assert changed.store.targets.tolist() == [2] * N

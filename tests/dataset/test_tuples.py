@@ -230,7 +230,7 @@ def test_ranks_say_where_in_the_one_order_they_are(shared_store: Path) -> None:
         ]
 
 
-def test_samplers_of_two_ranks_never_stand_in_one_place(shared_store: Path) -> None:
+def test_samplers_of_two_ranks_never_stand_at_one_position(shared_store: Path) -> None:
     train = MemmapDataset(shared_store)
     positions = []
     for rank in range(2):

@@ -352,7 +352,7 @@ def test_on_simulated_streams_windows_are_the_same(train: MemmapDataset, monkeyp
 
 
 @given(st.integers(1, 400), st.integers(1, 40), st.integers(1, 6), st.data())
-def test_slots_of_a_window_are_where_its_slices_lie(count: int, block: int, window: int, data: st.DataObject) -> None:
+def test_slots_of_a_window_are_where_its_slices_are(count: int, block: int, window: int, data: st.DataObject) -> None:
     order = BlockOrder(count, block, window, seed=1, epoch=2)
     position = data.draw(st.integers(0, count - 1))
     end = order.window_end(position)
@@ -409,7 +409,7 @@ def test_memory_that_is_pinned_already_is_refused_and_cuda_continues() -> None:
 
 
 @pytest.mark.parametrize("status", [0, 712])
-def test_memory_is_pinned_where_it_lies_and_unpinned_there(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_pinned_where_it_is_and_unpinned_there(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, ...]] = []
 
     class Status:

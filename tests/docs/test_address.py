@@ -49,7 +49,7 @@ def test_every_file_gets_the_address_and_the_rest_stays(copy: Path) -> None:
     assert len((copy / "README.md").read_text().splitlines()) <= 150
 
 
-def test_another_address_takes_the_place_of_the_first(copy: Path) -> None:
+def test_another_address_replaces_the_first(copy: Path) -> None:
     set_address(copy, SECOND)
     wanted = {name: (copy / name).read_text() for name in FILES}
     for name in FILES:

@@ -99,7 +99,7 @@ def test_the_reference_lists_every_option_of_a_command_and_no_other(name: str) -
 
 
 @pytest.mark.parametrize("name", sorted(app.cli.commands))
-def test_the_reference_tells_defaults_and_choices(name: str) -> None:
+def test_the_reference_has_defaults_and_choices(name: str) -> None:
     for opt, option in options_of(name).items():
         first, default = documented_options(name)[opt][:2]
         if option.is_flag:
@@ -170,7 +170,7 @@ def test_the_reference_names_every_argument(page: str, thing: Any) -> None:
     assert [name for name in named if not re.search(rf"\b{name}\b", text)] == []
 
 
-def test_the_reference_tells_the_loaders_defaults() -> None:
+def test_the_reference_has_the_loaders_defaults() -> None:
     rows = rows_of_table((PYTHON / "loader.md").read_text(encoding="utf-8"))
     documented = {name: cells[1] for cells in rows for name in re.findall(r"`(\w+)`", cells[0])}
     parameters = inspect.signature(reader.MemmapLoader).parameters
@@ -231,7 +231,7 @@ class _Planted:
 
 
 @pytest.mark.parametrize("path", [README, FORMAT, *PAGES], ids=lambda p: p.name)
-def test_no_shown_way_to_open_a_store_unpickles_what_lies_in_it(path: Path, folder_with_data: Path) -> None:
+def test_no_shown_way_to_open_a_store_unpickles_what_is_in_it(path: Path, folder_with_data: Path) -> None:
     for folder in (*folder_with_data.glob("out*"), *folder_with_data.glob("out*/_tensordict")):
         (folder / "other.pickle").write_bytes(pickle.dumps({"other": _Planted()}))
     text = path.read_text(encoding="utf-8")

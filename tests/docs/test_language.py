@@ -19,6 +19,7 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if PROGRAMS not in path.parents
 )
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 OTHER = [
     ROOT / f"{name}.md" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY", "examples/README")
 ]
@@ -52,6 +53,21 @@ def test_docstrings_help_and_messages_use_plain_words(path: Path) -> None:
     texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
     # a name, such as a key of JSON, is not prose
     assert [sentence for text in texts if not text.isidentifier() for sentence in found(CODE.sub("", text))] == []
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_names_and_docstrings_of_tests_use_plain_words(path: Path) -> None:
+    """What else is in a string there may be what a command is given."""
+    texts = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Name(name) | ast.arg(name) | ast.alias(_, str(name)):
+                texts.append(name)
+            case ast.FunctionDef(name) | ast.ClassDef(name):
+                texts += [name, ast.get_docstring(node) or ""]
+            case ast.Module():
+                texts.append(ast.get_docstring(node) or "")
+    assert [sentence for text in texts for sentence in found(CODE.sub("", text.replace("_", " ")))] == []
 
 
 def test_the_list_finds_what_it_lists() -> None:

@@ -32,7 +32,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1.0"
 GOLDEN_1_1 = Path(__file__).parents[1] / "golden" / "v1.1"
 
 
-def test_the_golden_store_of_version_1_0_loads_for_ever() -> None:
+def test_the_golden_store_of_version_1_0_loads_forever() -> None:
     manifest, store = open_store(GOLDEN)
     assert (manifest.rows, manifest.height, manifest.width, manifest.channels) == (5, 4, 6, 3)
     assert manifest.classes == ("bird", "cat", "näïve")
@@ -59,7 +59,7 @@ def test_todays_writer_makes_the_golden_bytes() -> None:
     assert manifest.files["_tensordict/pixels.memmap"].digest == f"crc32:{zlib.crc32(pixels):08x}"
 
 
-def test_the_golden_store_of_version_1_1_loads_for_ever_and_tells_how_its_labels_were_read() -> None:
+def test_the_golden_store_of_version_1_1_loads_forever_and_records_how_its_labels_were_read() -> None:
     manifest, store = open_store(GOLDEN_1_1)
     assert (manifest.version, manifest.rows, manifest.classes) == ((1, 1), 5, ("bird", "cat", "näïve"))
     assert store.targets.tolist() == [0, 0, 1, 2, 2]
@@ -254,7 +254,7 @@ def test_an_unfinished_pack_is_named_with_its_progress(tmp_path: Path) -> None:
         ({"height": 16, "width": 64}, r"meta.json is not what the manifest implies"),
     ],
 )
-def test_a_manifest_that_lies_is_refused(store: Path, change: dict[str, object], text: str) -> None:
+def test_a_manifest_that_states_wrong_values_is_refused(store: Path, change: dict[str, object], text: str) -> None:
     head = json.loads((store / "manifest.json").read_bytes()) | change
     write_head(store, head)
     with pytest.raises(StoreError, match=text):

@@ -261,7 +261,7 @@ def test_a_store_of_objects_comes_from_a_url_as_it_is(scheme: str, root: Path, t
     ],
     ids=str,
 )
-def test_a_manifest_that_names_another_place_is_refused(changes: dict[str, object], what: str, tmp_path: Path) -> None:
+def test_a_manifest_that_names_another_url_is_refused(changes: dict[str, object], what: str, tmp_path: Path) -> None:
     _put(tmp_path / "url", **changes)
     assert re.search(f"{what}.* \\| .*{what}", _refusal(f"file://{tmp_path}/url", tmp_path))
 

@@ -91,7 +91,7 @@ def test_what_is_missing_to_build_for_aarch64_is_named(tmp_path: Path, monkeypat
 
 
 @pytest.mark.skipif(compiled.native().row is None, reason="the compiled part is not used here")
-def test_places_and_sizes_at_the_ends_of_an_int_give_none() -> None:
+def test_offsets_and_sizes_at_the_ends_of_an_int_give_none() -> None:
     native = compiled.native()
     assert native.row is not None
     assert native.resize is not None

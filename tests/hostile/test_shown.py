@@ -175,7 +175,7 @@ def test_a_planted_journal_chooses_no_words_of_a_command(header: object, tmp_pat
         [{"inputs": 2, "images": ["images"]}, "text"],
     ],
 )
-def test_a_planted_journal_is_refused_or_begun_anew(
+def test_a_planted_journal_is_refused_or_started_over(
     lines: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images, out = make_tree(tmp_path / "images", classes=1, each=2), tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Boxes: from label files through EXIF, resize, crop and padding to the row; what is wrong is counted, mended or rejected."""
+"""Boxes: from label files through EXIF, resize, crop and padding to the row; what is wrong is counted, clipped or rejected."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def rectangle(images: Path, orientation: int) -> Image.Image:
 
 
 @pytest.mark.parametrize("fit", FITS)
-def test_a_drawn_rectangle_lies_in_the_row_where_its_box_says(fit: str, tmp_path: Path) -> None:
+def test_a_drawn_rectangle_is_in_the_row_where_its_box_says(fit: str, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     for orientation in SIDES:
         rectangle(tmp_path / "images", orientation)
@@ -465,7 +465,7 @@ def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path)
         pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1, resume=True)
 
 
-def test_a_begun_split_with_room_for_other_boxes_is_refused(tmp_path: Path) -> None:
+def test_a_started_split_with_room_for_other_boxes_is_refused(tmp_path: Path) -> None:
     for split in ("train", "val"):
         make_tree(tmp_path / "images" / split, classes=1, each=1)
         shutil.move(tmp_path / "images" / split / "class0" / "000.jpg", tmp_path / "images" / split / f"{split}.jpg")

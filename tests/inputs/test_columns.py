@@ -131,7 +131,7 @@ def test_a_missing_regression_target_is_refused_by_its_line(tmp_path: Path) -> N
             labelled(tmp_path, ["0.5", cell, "1.5"])
 
 
-def test_whole_floats_are_classes_beside_a_class_list_and_else_targets_that_are_reported(tmp_path: Path) -> None:
+def test_integral_floats_are_classes_beside_a_class_list_and_else_targets_that_are_reported(tmp_path: Path) -> None:
     assert labelled(tmp_path, ["1.0", "0.0"], classes=("a", "b")).targets.tolist() == [1, 0]
     inputs = labelled(tmp_path, ["1.0", "0.0"])
     assert (inputs.target_kind, inputs.targets.tolist()) == ("regression", [[1.0], [0.0]])

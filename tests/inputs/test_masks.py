@@ -48,7 +48,7 @@ def masks_of(out: Path) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("fit", FITS)
-def test_a_mask_takes_the_nearest_pixel_where_its_image_lies(fit: str, tmp_path: Path) -> None:
+def test_a_mask_takes_the_nearest_pixel_where_its_image_is(fit: str, tmp_path: Path) -> None:
     size, row = (90, 50), 36
     for folder in ("images", "masks"):
         (tmp_path / folder).mkdir()
@@ -190,7 +190,7 @@ def test_workers_resuming_and_order_give_the_same_bytes(tree: tuple[Path, dict[s
         pack(images, tmp_path / "reference", resume=True, **{k: v for k, v in options.items() if k != "masks"})
 
 
-def test_a_mask_that_changed_since_is_read_anew_by_a_resume(tree: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_a_mask_that_changed_since_is_read_again_by_a_resume(tree: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     images, options = tree
     stopped(images, tmp_path / "out", workers=1, **options)
     mask = options["masks"] / "class0" / "000.png"

@@ -70,7 +70,7 @@ def own_store(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- the format
 
 
-def test_the_golden_store_of_own_masks_loads_for_ever() -> None:
+def test_the_golden_store_of_own_masks_loads_forever() -> None:
     head, store = open_store(GOLDEN)
     assert (head.has_own_masks, store.mask_offsets.tolist()) == (True, [18, 36, 55])
     for r in range(3):
@@ -141,7 +141,7 @@ def test_boxes_and_masks_are_scaled_as_their_image(sources: Path, tmp_path: Path
     assert data.manifest.mean == pytest.approx(total / count / 255, rel=1e-12)
 
 
-def test_a_drawn_rectangle_lies_under_its_box_and_mask_however_exif_turns_it(tmp_path: Path) -> None:
+def test_a_drawn_rectangle_is_under_its_box_and_mask_however_exif_turns_it(tmp_path: Path) -> None:
     for folder in ("images", "masks"):
         (tmp_path / folder).mkdir()
     for orientation in SIDES:
@@ -265,7 +265,7 @@ def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(
     assert made.extras["masks"].shape == made.pixels.shape[:3]
 
 
-def test_made_boxes_and_masks_of_turned_pictures_lie_over_the_same_pixels(tmp_path: Path) -> None:
+def test_made_boxes_and_masks_of_turned_pictures_cover_the_same_pixels(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "scripts.samples.make_labelled", tmp_path / "made", "--count", "4"]
     subprocess.run(words, check=True, capture_output=True, cwd=Path(__file__).parents[2])
     options: dict[str, Any] = {"max_size": 240, "boxes": tmp_path / "made/labels", "masks": tmp_path / "made/masks"}

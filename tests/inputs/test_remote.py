@@ -372,7 +372,7 @@ def test_a_pack_of_objects_imports_no_fsspec(images: Path, tmp_path: Path, s3: s
 
 
 def test_requests_are_in_flight_while_others_wait_and_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer comes before so many are asked for: one at a time would wait for ever."""
+    """No answer comes before so many are asked for: one at a time would wait forever."""
     asked, full, most = set(), threading.Barrier(remotes._REQUESTS), 0
 
     def fetch(source: remotes.RemoteSource, most_bytes: int | None = None) -> bytes:

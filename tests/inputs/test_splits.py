@@ -268,7 +268,7 @@ def test_examples_show_what_differs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("out", ["/", "//", "/..", ""])
-def test_the_root_and_nothing_are_no_place_for_a_store(
+def test_the_root_and_nothing_are_no_path_for_a_store(
     out: str, mixed: Path, shared_store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (

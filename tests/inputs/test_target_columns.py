@@ -158,7 +158,7 @@ def test_another_class_of_a_further_column_is_another_pack(manifests: tuple[Path
         pack(manifests[0], tmp_path / "out", resume=True, **options)
 
 
-def test_a_begun_pack_with_another_class_of_a_further_column_is_refused(
+def test_a_started_pack_with_another_class_of_a_further_column_is_refused(
     manifests: tuple[Path, Path], tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"size": 32, "target_column": "kind,tags", "workers": 1}

@@ -261,7 +261,7 @@ def test_info_and_show_name_the_texts(packed: Path, tmp_path: Path, capsys: pyte
     assert (tmp_path / "sheet.png").read_bytes() != (tmp_path / "other.png").read_bytes()
 
 
-def test_the_golden_store_of_texts_loads_for_ever() -> None:
+def test_the_golden_store_of_texts_loads_forever() -> None:
     check_golden_bytes(GOLDEN)
     data = MemmapDataset(GOLDEN)
     assert data[:][1]["caption"] == ["a cat", "", "zwei Vögel"]
@@ -302,7 +302,7 @@ def test_a_manifest_that_contradicts_itself_is_refused(
         ([0, 6, 8, 8, 11, 22], "are no UTF-8"),
     ],
 )
-def test_a_place_that_is_none_is_an_error_with_its_store(tmp_path: Path, spans: list[int], text: str) -> None:
+def test_an_offset_that_is_none_is_an_error_with_its_store(tmp_path: Path, spans: list[int], text: str) -> None:
     out = shutil.copytree(GOLDEN, tmp_path / "out")
     (out / "_tensordict/extras/caption.memmap").write_bytes(struct.pack("<6q", *spans))
     with pytest.raises(StoreError, match=text):

@@ -57,7 +57,7 @@ def _steps(ranks: list[list[list[int]]]) -> list[list[int]]:
 
 
 @given(st.integers(1, 300), st.integers(1, 6), st.integers(1, 12), st.integers(1, 5), st.booleans(), st.data())
-def test_every_place_of_a_node_comes_once(
+def test_every_position_of_a_node_comes_once(
     count: int, nodes: int, batch: int, world_size: int, pad: bool, drawn: st.DataObject
 ) -> None:
     canonical = CanonicalNodes(count, min(nodes, count))

@@ -523,7 +523,7 @@ def test_a_state_of_other_rows_is_refused(train: MemmapDataset) -> None:
         MemmapLoader(train, 8, weights=np.arange(90), as_tuple=False).load_state_dict(drawn)
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers(train: MemmapDataset) -> None:
+def test_integers_of_numpy_are_integers(train: MemmapDataset) -> None:
     loader = MemmapLoader(
         train, np.int64(9), seed=np.int32(1), rank=np.int64(0), world_size=np.int64(2), as_tuple=False
     )  # type: ignore[arg-type]
@@ -583,14 +583,14 @@ def test_torchs_default_device_changes_nothing(train: MemmapDataset, prefetch: i
         assert train[3].rows.device.type == "cpu"
 
 
-def test_repr_and_log_tell_order_and_residency(train: MemmapDataset, caplog: pytest.LogCaptureFixture) -> None:
+def test_repr_and_log_name_order_and_residency(train: MemmapDataset, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="reader"):
         loader = MemmapLoader(train, 16, shuffle=True)
     assert "order full, rank 0 of 1, residency cache" in repr(loader)
     assert "order full, rank 0 of 1, residency cache: " in caplog.text
 
 
-def test_block_order_of_a_store_that_lies_by_class_warns(
+def test_block_order_of_a_store_sorted_by_class_warns(
     train: MemmapDataset, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 8 * train.manifest.row_bytes)

@@ -55,7 +55,7 @@ def test_any_window_of_ten_thousand_rows_has_the_shares(weights: list[int], seed
     assert np.array_equal(mixture.rows(start, start + 99)[40:], mixture.rows(start + 40, start + 99))
 
 
-def test_each_dataset_comes_in_whole_passes_in_new_orders(joined: MemmapDataset) -> None:
+def test_each_dataset_comes_in_complete_passes_in_new_orders(joined: MemmapDataset) -> None:
     assert joined.groups is not None
     rows = Mixture(joined.groups, {"a": 1, "b": 1, "c": 2}, seed=3).rows(0, 4000)
     for name, count in COUNTS.items():

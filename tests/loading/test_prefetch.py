@@ -27,33 +27,33 @@ def finished(log: list[str], i: int) -> Iterator[int]:
     yield i
 
 
-def test_the_next_is_begun_before_one_is_waited_for() -> None:
+def test_the_next_is_started_before_one_is_waited_for() -> None:
     log: list[str] = []
     assert list(overlapped(started(log, 3), lambda wait: True)) == [0, 1, 2]
     assert log == ["begin 0", "begin 1", "finish 0", "begin 2", "finish 1", "finish 2"]
 
 
-def test_what_is_complete_comes_before_the_next_is_begun() -> None:
+def test_what_is_complete_comes_before_the_next_is_started() -> None:
     log: list[str] = []
     assert list(overlapped(started(log, 3, is_complete=True), lambda wait: True)) == [0, 1, 2]
     assert log == ["begin 0", "finish 0", "begin 1", "finish 1", "begin 2", "finish 2"]
 
 
-def test_without_room_none_is_begun_ahead() -> None:
+def test_without_room_none_is_started_ahead() -> None:
     log: list[str] = []
     assert list(overlapped(started(log, 3), without_thread)) == [0, 1, 2]
     assert log == ["begin 0", "finish 0", "begin 1", "finish 1", "begin 2", "finish 2"]
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 2])
-def test_what_was_begun_before_an_error_comes_before_it(fails_at: int) -> None:
+def test_what_was_started_before_an_error_comes_before_it(fails_at: int) -> None:
     groups = overlapped(started([], 3, fails_at), lambda wait: True)
     assert [next(groups) for _ in range(fails_at)] == list(range(fails_at))
     with pytest.raises(KeyError):
         next(groups)
 
 
-def test_an_error_of_what_is_begun_is_held_by_nobody_once_it_was_raised() -> None:
+def test_an_error_of_what_is_started_is_held_by_nobody_once_it_was_raised() -> None:
     class Failed(Exception):
         pass
 

@@ -40,7 +40,7 @@ def shapes(loader: MemmapLoader) -> set[tuple[int, ...]]:
     return {tuple(images.shape[2:]) for images, _ in loader}
 
 
-def test_a_size_takes_the_place_of_that_of_the_crops(train: MemmapDataset) -> None:
+def test_a_size_replaces_that_of_the_crops(train: MemmapDataset) -> None:
     crops = Compose([RandomResizedCrop(8), RandomHorizontalFlip()])
     loader = MemmapLoader(train, 30, transform=crops, size=16)
     assert shapes(loader) == {(16, 16)}
@@ -475,11 +475,11 @@ def test_of_levels_those_that_are_not_in_the_page_cache_are_read_ahead(
 
 
 def _not_warm(begin: Any) -> Any:
-    def begun(rows: LevelRows, chosen: Any) -> None:
+    def started(rows: LevelRows, chosen: Any) -> None:
         begin(rows, chosen)
         rows._is_warm = False
 
-    return begun
+    return started
 
 
 @pytest.mark.parametrize("threads", [1, 2])

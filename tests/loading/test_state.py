@@ -1,4 +1,4 @@
-"""State: every order goes on at every step as if never interrupted, also inside torchdata's StatefulDataLoader."""
+"""State: every order continues at every step as if never interrupted, also inside torchdata's StatefulDataLoader."""
 
 from __future__ import annotations
 

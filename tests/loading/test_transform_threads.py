@@ -94,7 +94,7 @@ def test_rows_go_in_parts_and_what_needs_the_batch_gets_it(train: MemmapDataset,
     assert {*lengths} == {(30, False)}
 
 
-def test_per_sample_gets_whole_batches_for_its_own_threads(
+def test_per_sample_gets_complete_batches_for_its_own_threads(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts, original = [], PerSample.__call__

@@ -59,7 +59,7 @@ def test_a_bool_is_no_row(shared_store: Path) -> None:
         MemmapDataset(shared_store)[True]
 
 
-def test_a_tensor_of_one_whole_number_is_a_row(shared_store: Path) -> None:
+def test_a_tensor_of_one_integer_is_a_row(shared_store: Path) -> None:
     data = MemmapDataset(shared_store)
     assert torch.equal(data[torch.tensor(7)][0], data[7][0])
     assert torch.equal(data[np.int32(7)][0], data[7][0])

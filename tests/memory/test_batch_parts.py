@@ -184,7 +184,7 @@ def test_an_error_in_a_part_is_raised(part_bytes: int) -> None:
     assert len(parts.in_parts(lambda batch: batch, batch_of(), 2)) == COUNT
 
 
-def test_small_batches_stay_whole() -> None:
+def test_small_batches_are_not_divided() -> None:
     lengths = []
 
     def looked(batch: ImageBatch) -> ImageBatch:
@@ -195,6 +195,6 @@ def test_small_batches_stay_whole() -> None:
     assert lengths == [COUNT]
 
 
-def test_a_torch_without_openmp_gets_whole_batches(part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_without_openmp_gets_complete_batches(part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_one_torch_thread", lambda: None)
     assert_same(parts.in_parts(len, batch_of(), 4) * torch.ones(1), COUNT * torch.ones(1))

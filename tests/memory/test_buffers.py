@@ -136,7 +136,7 @@ def test_an_interrupt_while_memory_is_allocated_speaks_of_nothing_else(monkeypat
     assert raised.value.__context__ is None
 
 
-def test_pieces_that_are_not_begun_are_skipped_where_one_fails_or_nobody_wants_them() -> None:
+def test_pieces_that_are_not_started_are_skipped_where_one_fails_or_nobody_wants_them() -> None:
     started, go = SimpleQueue[str](), SimpleQueue[None]()
 
     def piece(name: str) -> None:

@@ -131,7 +131,7 @@ def test_rows_are_read_straight_into_the_memory_of_their_step(
 
 
 @pytest.mark.parametrize("together", [1, 3, 64])
-def test_rows_of_a_large_read_go_to_many_places_by_way_of_little_memory(
+def test_rows_of_a_large_read_go_to_many_offsets_by_way_of_little_memory(
     large_rows: tuple[Path, np.ndarray], together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, contents = large_rows
@@ -169,7 +169,7 @@ def test_a_read_that_brings_less_is_continued_where_it_ended(
     assert np.array_equal(np.concatenate(read_in_steps(path, order)), contents[order])
 
 
-def test_a_file_cut_short_while_its_rows_are_read_to_their_places_is_named(
+def test_a_file_cut_short_while_its_rows_are_scattered_is_named(
     large_rows: tuple[Path, np.ndarray], tmp_path: Path
 ) -> None:
     short = tmp_path / "short"
@@ -215,7 +215,7 @@ def test_a_window_of_blocks_is_read_in_large_pieces(seed: int) -> None:
     assert min(count for _, count, _ in reads[:-1]) * row_bytes > 7 << 20
 
 
-def test_rows_that_lie_together_are_one_read() -> None:
+def test_rows_that_are_contiguous_are_one_read() -> None:
     reads, _, _ = plan_reads(np.random.default_rng(0).permutation(50) + 7, 150_528)
     assert reads == [(7, 50, 0)]
 
@@ -272,7 +272,7 @@ def test_a_read_error_names_the_file(rows_file: Path, monkeypatch: pytest.Monkey
         read_all(rows_file, ROW_BYTES, ROWS, past_cache=False)
 
 
-def test_the_whole_file_is_read(rows_file: Path) -> None:
+def test_all_of_the_file_is_read(rows_file: Path) -> None:
     assert np.array_equal(read_all(rows_file, ROW_BYTES, ROWS, past_cache=True).numpy(), contents())
 
 

@@ -285,7 +285,7 @@ def test_the_file_system_of_a_folder_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
-def test_ram_asks_for_huge_pages_and_tells_how_many_it_got(
+def test_ram_asks_for_huge_pages_and_reports_how_many_it_got(
     train: MemmapDataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="reader"):

@@ -258,7 +258,7 @@ def test_boxes_and_masks_are_merged_with_room_for_the_most(
     assert read_manifest(tmp_path / "both").labels == {}
 
 
-def test_targets_of_every_kind_are_merged_and_numbered_anew(images: Path, tmp_path: Path) -> None:
+def test_targets_of_every_kind_are_merged_and_numbered_again(images: Path, tmp_path: Path) -> None:
     paths = listed(images)
     rows = [f"{p},{'abc'[n % 3]},{n % 2 + 5},{'xy'[n % 2]};z,{n + 0.5},{n * n}\n" for n, p in enumerate(paths)]
     others = [f"{p},{'cd'[n % 2]},6,w;{'yz'[n % 2]},{n + 0.25},{n}\n" for n, p in enumerate(paths)]
@@ -305,7 +305,7 @@ def test_what_the_stores_rejected_is_listed_for_both(images: Path, tmp_path: Pat
     assert subset(tmp_path / "both", tmp_path / "half", fraction=0.5).rejected == 0
 
 
-def test_a_store_is_added_to_another_in_its_place(store: Path, shared_store: Path, tmp_path: Path) -> None:
+def test_a_store_is_added_to_another_and_replaces_it(store: Path, shared_store: Path, tmp_path: Path) -> None:
     assert run(["merge", str(store), str(shared_store), str(store)]) == 1
     assert run(["merge", str(store), str(shared_store), str(store), "--overwrite"]) == 0
     assert rows_of(store) == rows_of(shared_store) * 2
@@ -362,7 +362,7 @@ def test_stores_of_other_decoders_are_refused(shared_store: Path, store: Path, t
         merge([shared_store, store], tmp_path / "out")
 
 
-def test_classes_of_boxes_are_numbered_anew(images: Path, tmp_path: Path) -> None:
+def test_classes_of_boxes_are_numbered_again(images: Path, tmp_path: Path) -> None:
     lists = {"a": ["cat", "ant"], "b": ["bee", "cat"]}
     sizes = {str(Path(path).relative_to(images)): None for path in listed(images)}
     for name, classes in lists.items():
@@ -553,7 +553,7 @@ def test_a_refused_pack_does_not_announce_itself_in_the_folder_of_a_copy(
     assert len(MemmapDataset(store)) == 180
 
 
-def test_what_fails_once_a_store_has_taken_its_own_place_is_not_laid_to_others(
+def test_what_fails_once_a_store_is_replaced_is_not_blamed_on_others(
     store: Path, shared_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(folders: Any, locks: Any) -> None:

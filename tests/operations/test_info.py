@@ -110,10 +110,10 @@ def test_no_store_is_no_store(tmp_path: Path) -> None:
 
 
 def test_a_sheet_has_a_line_for_each_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, colour, count in (("red", "red", 5), ("blue", "blue", 1)):
+    for name, color, count in (("red", "red", 5), ("blue", "blue", 1)):
         (tmp_path / "images" / name).mkdir(parents=True)
         for n in range(count):
-            Image.new("RGB", (32, 32), colour).save(tmp_path / "images" / name / f"{n}.png")
+            Image.new("RGB", (32, 32), color).save(tmp_path / "images" / name / f"{n}.png")
     pack(tmp_path / "images", tmp_path / "out", size=32)
     sheet = tmp_path / "classes.png"
     assert run(["show", str(tmp_path / "out"), "--per-class", "3", "-o", str(sheet)]) == 0
@@ -126,7 +126,7 @@ def test_a_sheet_has_a_line_for_each_class(tmp_path: Path, capsys: pytest.Captur
     assert "leave --rows and --single out" in capsys.readouterr().err
 
 
-def test_a_large_store_that_lies_class_by_class_is_to_be_packed_with_shuffle(
+def test_a_large_store_sorted_by_class_is_to_be_packed_with_shuffle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(class_order, "WINDOW_BYTES", 36 * 16 * 16 * 3 - 1)

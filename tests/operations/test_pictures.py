@@ -90,7 +90,7 @@ def test_pictures_and_the_trace_of_bench_are_drawn_again_over_themselves(store: 
         assert image.info["Software"] == "pixpack"
 
 
-def test_two_pictures_of_one_run_need_two_places(
+def test_two_pictures_of_one_run_need_two_paths(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "x.png")
@@ -136,6 +136,6 @@ def test_a_name_as_long_as_names_may_be_is_written_at_once_too(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("path", [".", "no/where.png"])
-def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path, path: str) -> None:
+def test_a_path_where_no_file_can_be_is_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(OptionsError, match="cannot be written: expected a file name in a folder that exists"):
         check_picture_path("-o", tmp_path / path)

@@ -29,7 +29,7 @@ SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 def test_a_fixed_crop_of_a_photograph_keeps_what_is_known_of_it() -> None:
-    """Of torchvision's default boxes in 500 x 375 a centre crop keeps 37 % whole; at 256 pixels 82 % are upsampled for 34 %."""
+    """Of torchvision's boxes in 500 x 375 a center crop keeps 37 % complete; at 256 x 256 82 % are upsampled for 34 %."""
     sources, boxes = drawn_boxes(collections.Counter({(375, 500): 1}), 20_000, SCALE, RATIO, seed=1)
     reachable, upsampled = measured(Geometry(256, 256), sources, boxes, 224)
     assert (reachable, upsampled) == pytest.approx((0.37, 0.82), abs=0.02)
@@ -37,7 +37,7 @@ def test_a_fixed_crop_of_a_photograph_keeps_what_is_known_of_it() -> None:
     assert measured(Geometry(512, 512, "inside"), sources, boxes, 224)[0] == 1
 
 
-def test_boxes_lie_in_their_images_with_the_areas_and_ratios_asked_for() -> None:
+def test_boxes_are_in_their_images_with_the_areas_and_ratios_asked_for() -> None:
     sources = np.tile([[640.0, 480.0]], (5000, 1))
     x0, y0, width, height = boxes_in(sources, SCALE, RATIO, np.random.default_rng(0)).T
     assert min(x0.min(), y0.min()) >= 0

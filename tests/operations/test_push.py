@@ -1,4 +1,4 @@
-"""Stores pushed and pulled: the same bytes, nothing overwritten unasked, and right again after any death.
+"""Stores pushed and pulled: the same bytes, nothing overwritten by default, and right again after any death.
 
 Against moto's S3 server on loopback where moto and s3fs are installed, against folders, and in memory.
 """
@@ -549,7 +549,7 @@ def test_damage_is_neither_pushed_nor_pulled(store: Path, tmp_path: Path, name: 
         push(store, "memory://stores/other")
 
 
-def test_pull_refuses_a_place_that_is_taken(three: list[Path], store: Path, tmp_path: Path) -> None:
+def test_pull_refuses_a_path_that_is_taken(three: list[Path], store: Path, tmp_path: Path) -> None:
     push(three[0], "memory://stores/out")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken/mine.txt").touch()
@@ -616,7 +616,7 @@ def test_a_pull_over_an_unfinished_pack_names_that(images: Path, store: Path, tm
     assert sorted(p for p in (tmp_path / "out").rglob("*")) == before
 
 
-def test_a_link_in_the_place_of_a_pull_is_refused(store: Path, tmp_path: Path) -> None:
+def test_a_link_at_the_path_of_a_pull_is_refused(store: Path, tmp_path: Path) -> None:
     push(store, "memory://stores/out")
     (tmp_path / "other").mkdir()
     _bare(tmp_path / "back")

@@ -274,7 +274,7 @@ def test_the_command_with_resume_reports_rejects_every_time(mixed: Path, tmp_pat
 
 @pytest.mark.parametrize("names", [[], ["lock"], ["lock", ".requantized.jsonl.tmp"]])
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_run_that_ended_before_its_record_is_begun_anew(
+def test_a_run_that_ended_before_its_record_is_started_over(
     images: Path, tmp_path: Path, names: list[str], resume: bool
 ) -> None:
     (tmp_path / "tree/.packing").mkdir(parents=True)
@@ -406,7 +406,7 @@ def test_a_full_disk_has_an_exit_code_of_its_own(
     assert f"tree cannot be written: {os.strerror(number)}. Continue with --resume." in capsys.readouterr().err
 
 
-def test_without_ffmpeg_nothing_is_begun(
+def test_without_ffmpeg_nothing_is_started(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "av", None)

@@ -195,7 +195,7 @@ def test_other_kinds_of_rows_are_confirmed_too(images: Path, tmp_path: Path, opt
         pack(images, tmp_path / "out", resume=True, **options)
 
 
-def test_splits_are_confirmed_continued_and_begun(tmp_path: Path) -> None:
+def test_splits_are_confirmed_continued_and_started(tmp_path: Path) -> None:
     for split in ("train", "val", "test"):
         make_tree(tmp_path / "images" / split, classes=2, each=4)
     pack(tmp_path / "images", tmp_path / "whole", size=32)
@@ -317,7 +317,7 @@ def test_resume_and_overwrite_of_splits_leave_those_that_are_what_is_asked_for(t
     assert pack(tmp_path / "images", tmp_path / "out", **line).resumed_from == 16
 
 
-def test_rows_of_own_sizes_are_cut_as_a_fresh_pack_cuts_them_where_another_was_begun(
+def test_rows_of_own_sizes_are_cut_as_a_fresh_pack_cuts_them_where_another_was_started(
     images: Path, tmp_path: Path
 ) -> None:
     make_tree(tmp_path / "more", classes=1, each=40, size=(300, 200))

@@ -213,7 +213,7 @@ def test_a_folder_of_this_name_that_is_none_of_a_store_is_not_removed(folder: Pa
 
 
 def with_level(out: Path, level: Path) -> Path:
-    """Put another store in the place of a store's half, and list its files as that of it."""
+    """Put another store in place of a store's half, and list its files as that of it."""
     shutil.rmtree(out / "levels/2")
     shutil.copytree(level, out / "levels/2")
     head = json.loads((out / "manifest.json").read_bytes())
@@ -291,7 +291,7 @@ def test_info_and_plan_name_the_levels(packed: Path, folder: Path, capsys: pytes
     assert "--levels 2 takes " in summary(found)
 
 
-def test_the_golden_store_of_levels_loads_for_ever() -> None:
+def test_the_golden_store_of_levels_loads_forever() -> None:
     check_golden_bytes(GOLDEN)
     check_golden_bytes(GOLDEN / "levels" / "2")
     assert check_store(GOLDEN).levels == (2,)

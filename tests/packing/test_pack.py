@@ -115,7 +115,7 @@ def test_the_same_bytes_from_any_locale(named: Path, tmp_path: Path) -> None:
 
 
 def test_names_that_would_depend_on_the_locale_are_refused(named: Path, images: Path, tmp_path: Path) -> None:
-    """Under LC_ALL=C Python takes UTF-8 for file names by itself, unless it is told not to."""
+    """Under LC_ALL=C Python takes UTF-8 for file names by itself, unless a variable forbids it."""
     code, errors = _pack_in(named, tmp_path / "out", LC_ALL="C", PYTHONUTF8="0")
     assert code == 2
     assert re.search(r"read as ascii here, '\S+' among them: .* Set PYTHONUTF8=1 and pack again.\n$", errors)
@@ -347,7 +347,7 @@ def test_a_full_disk_is_reported_before_decoding(images: Path, tmp_path: Path, m
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("blocks", [0, 1, 5, 11])
 def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, blocks: int) -> None:
-    """Stop a pack after some commits, as a crash would leave it, and go on."""
+    """Stop a pack after some commits, as a crash would leave it, and resume."""
     pack(images, tmp_path / "reference", size=32)
     out = tmp_path / "out"
 
@@ -958,5 +958,5 @@ def test_a_size_of_another_kind_is_refused_before_anything_is_made(images: Path,
     assert not (tmp_path / "out").exists()
 
 
-def test_a_size_may_be_any_two_whole_numbers(images: Path, tmp_path: Path) -> None:
+def test_a_size_may_be_any_two_integers(images: Path, tmp_path: Path) -> None:
     assert pack(images, tmp_path / "out", size=[np.int64(24), 32]).size == (24, 32)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ def test_a_part_that_is_not_the_first_reads_no_headers_of_others(
     assert (report.has_own_sizes, report.store_bytes) == (True, sum(width * height * 3 for width, height in sizes))
 
 
-def test_a_part_whose_inputs_are_others_since_images_have_other_sizes_is_begun_anew(
+def test_a_part_whose_inputs_are_others_since_images_have_other_sizes_is_started_over(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(division, "block_inputs", lambda count, row_bytes: 8)
@@ -307,7 +307,7 @@ def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, 
     assert store_bytes(out) == reference
 
 
-def test_a_part_may_be_packed_anew(images: Path, tmp_path: Path) -> None:
+def test_a_part_may_be_packed_again(images: Path, tmp_path: Path) -> None:
     (images / "class0/000.jpg").rename(tmp_path / "good.jpg")
     (images / "class0/000.jpg").write_bytes(b"no image")
     _pack_parts(images, tmp_path / "out", 3)
@@ -424,7 +424,7 @@ def held(images: Path, tmp_path: Path) -> Iterator[Path]:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_part_under_way_is_let_alone(images: Path, held: Path) -> None:
+def test_a_part_in_progress_is_left_alone(images: Path, held: Path) -> None:
     holder = rf"2-of-2 is being packed by process \d+ on {os.uname().nodename}"
     with pytest.raises(LockedError, match=holder):
         _pack_parts(images, held, 2, [2], resume=True)

@@ -1,4 +1,4 @@
-"""What a store records of how its labels were read: an update reads them likewise, and changes none in silence."""
+"""What a store records of how its labels were read: an update reads them likewise, and changes none without a message."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_an_update_reads_labels_as_the_pack_did(column: str, images: Path, tmp_p
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")
 
 
-def test_a_column_that_comes_later_does_not_take_the_place_of_the_one_that_was_found(
+def test_a_column_that_comes_later_does_not_replace_the_one_that_was_found(
     images: Path, tmp_path: Path
 ) -> None:
     """Of target, label, class and cls the first that there is holds the target."""
@@ -324,7 +324,7 @@ def test_classes_of_a_further_target_keep_their_numbers_too(images: Path, tmp_pa
     )
 
 
-def test_a_column_is_not_lost_in_silence(images: Path, tmp_path: Path) -> None:
+def test_a_column_is_not_lost_without_a_message(images: Path, tmp_path: Path) -> None:
     out, path = tmp_path / "out", tmp_path / "list.csv"
     names = sorted(str(image.relative_to(images)) for image in images.rglob("*.jpg"))
     path.write_text("path,label,age\n" + "".join(f"{name},{name.split('/')[0]},{len(name)}\n" for name in names))
@@ -461,7 +461,7 @@ def test_a_wrong_folder_is_reported_by_the_rows_that_would_be_gone(images: Path,
     )
 
 
-def test_one_of_two_sources_of_a_merged_store_does_not_take_the_place_of_both(tmp_path: Path) -> None:
+def test_one_of_two_sources_of_a_merged_store_does_not_replace_both(tmp_path: Path) -> None:
     one, two = make_tree(tmp_path / "one", each=5), make_tree(tmp_path / "two", each=5)
     for path in two.rglob("*.jpg"):
         path.rename(path.with_stem(f"other{path.stem}"))
@@ -516,7 +516,7 @@ def test_a_resume_that_reads_labels_otherwise_is_refused(
         pack(path, out, size=32, target_column="b", root=images, resume=True)
 
 
-def test_a_pack_that_pixpack_0_1_has_begun_is_resumed(
+def test_a_pack_that_pixpack_0_1_has_started_is_resumed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)

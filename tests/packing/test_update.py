@@ -126,7 +126,7 @@ def test_what_has_not_changed_is_not_decoded(
 
 
 @pytest.mark.parametrize("fit", [{"size": 32}, {"fit": "none"}], ids=["crop", "own sizes"])
-def test_boxes_and_masks_are_read_anew_beside_rows_that_are_kept(
+def test_boxes_and_masks_are_read_again_beside_rows_that_are_kept(
     fit: dict[str, Any], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack(images, tmp_path / "out", **fit, **labels(images, tmp_path), min_visibility=0.2)
@@ -246,7 +246,7 @@ def test_an_input_that_is_listed_twice_is_kept_twice(images: Path, tmp_path: Pat
     assert list(MemmapDataset(tmp_path / "out").targets) == [7, 8]
 
 
-def test_a_class_that_comes_or_goes_moves_no_target_in_silence(images: Path, tmp_path: Path) -> None:
+def test_a_class_that_comes_or_goes_moves_no_target_without_a_message(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     (images / "class1").rename(images / "zebra")
     with pytest.raises(PackError, match=r"class2 was 2, now 1 \(gone: class1; new: zebra\)"):
@@ -315,7 +315,7 @@ def test_an_update_that_is_resumed_also_does_the_splits_that_it_had_not_reached(
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
 
 
-def test_an_update_that_is_resumed_keeps_rows_also_where_a_pack_had_begun(images: Path, tmp_path: Path) -> None:
+def test_an_update_that_is_resumed_keeps_rows_also_where_a_pack_had_started(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     interrupted(pack, images, tmp_path / "out", size=32, overwrite=True)
     report = update(images, tmp_path / "out", resume=True)
@@ -343,7 +343,7 @@ def test_files_of_others_in_the_store_are_not_deleted(is_resumed: bool, images: 
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
 
-def test_an_update_may_begin_anew_where_one_was_interrupted(images: Path, tmp_path: Path) -> None:
+def test_an_update_may_start_over_where_one_was_interrupted(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     interrupted(update, images, tmp_path / "out")
     change(images)
@@ -395,7 +395,7 @@ def test_a_killed_update_is_resumed_where_it_was(images: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("options", [WAYS["crop"], WAYS["own sizes"]], ids=["crop", "own sizes"])
-def test_damaged_rows_are_decoded_anew(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
+def test_damaged_rows_are_decoded_again(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pack(images, out, **options)
     before = store_bytes(out)

@@ -1,4 +1,4 @@
-"""More than 8 bits: the high byte, the bits that the file states, or those that are asked for; what is dark for that is told."""
+"""More than 8 bits: the high byte, the bits that the file states, or those that are asked for; what is dark is reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from reader.format.manifest import read_json_lines, read_manifest
 
 GEOMETRY = Geometry(44, 60, "squash")
 GRAY = np.asarray(photo(60, 44, 4).convert("L")).astype(np.uint16)
-COLOUR = np.asarray(photo(60, 44, 4)).astype(np.uint16)
+COLOR = np.asarray(photo(60, 44, 4)).astype(np.uint16)
 
 
 def of_bits(values: Any, bits: int) -> Any:
@@ -37,7 +37,7 @@ def of_bits(values: Any, bits: int) -> Any:
 
 
 def png(values: Any) -> bytes:
-    """Encode uint16[H, W] or [H, W, 3 or 4] as a PNG of 16 bits, which Pillow cannot write of colours."""
+    """Encode uint16[H, W] or [H, W, 3 or 4] as a PNG of 16 bits, which Pillow cannot write in color."""
     height, width, *channels = values.shape
     kind = {(): 0, (2,): 4, (3,): 2, (4,): 6}[tuple(channels)]
     raw = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
@@ -96,13 +96,13 @@ def expected(values: Any) -> Any:
 
 FILES = {
     "png gray": lambda bits: png(of_bits(GRAY, bits)),
-    "png": lambda bits: png(of_bits(COLOUR, bits)),
+    "png": lambda bits: png(of_bits(COLOR, bits)),
     "tiff gray": lambda bits: tiff(of_bits(GRAY, bits)),
     "tiff gray, big": lambda bits: tiff(of_bits(GRAY, bits), order=">"),
-    "tiff": lambda bits: tiff(of_bits(COLOUR, bits)),
-    "tiff, big": lambda bits: tiff(of_bits(COLOUR, bits), order=">"),
-    "tiff, deflated": lambda bits: tiff(of_bits(COLOUR, bits), compression=8),
-    "tiff, big, deflated": lambda bits: tiff(of_bits(COLOUR, bits), order=">", compression=8),
+    "tiff": lambda bits: tiff(of_bits(COLOR, bits)),
+    "tiff, big": lambda bits: tiff(of_bits(COLOR, bits), order=">"),
+    "tiff, deflated": lambda bits: tiff(of_bits(COLOR, bits), compression=8),
+    "tiff, big, deflated": lambda bits: tiff(of_bits(COLOR, bits), order=">", compression=8),
     "pgm": lambda bits: pgm(of_bits(GRAY, bits), 65535),
 }
 
@@ -111,7 +111,7 @@ FILES = {
 @pytest.mark.parametrize("bits", [9, 10, 12, 14])
 def test_bits_that_are_asked_for_fill_the_row(kind: str, bits: int) -> None:
     data = FILES[kind](bits)
-    values = COLOUR if kind.partition(",")[0] in ("png", "tiff") else GRAY
+    values = COLOR if kind.partition(",")[0] in ("png", "tiff") else GRAY
     pixels, done = decoded(data, bit_depth=bits)
     assert np.array_equal(pixels[1:], expected(values)[1:])
     assert (done["bit_depth"], "warnings" in done, "bits_used" in done) == (bits, False, False)
@@ -127,12 +127,12 @@ def test_sixteen_bits_keep_their_high_byte_and_nothing_is_reported(kind: str, bi
     pixels, done = decoded(FILES[kind](bits))
     assert set(done) == {"decoder", "format"}
     assert np.array_equal(pixels, decoded(FILES[kind](bits), bit_depth=16)[0])
-    values = COLOUR if kind.partition(",")[0] in ("png", "tiff") else GRAY
+    values = COLOR if kind.partition(",")[0] in ("png", "tiff") else GRAY
     assert np.array_equal(pixels[1:], expected(values)[1:] >> (16 - bits))
 
 
 def test_alpha_is_spread_alike() -> None:
-    rgba = np.concatenate([COLOUR, np.full((44, 60, 1), 77, np.uint16)], axis=2)
+    rgba = np.concatenate([COLOR, np.full((44, 60, 1), 77, np.uint16)], axis=2)
     pixels = np.frombuffer(Decoder(GEOMETRY, channels="rgba", bit_depth=12).row(png(rgba << 4)).pixels, np.uint8)
     assert np.array_equal(pixels.reshape(44, 60, 4), rgba)
     two = np.stack([GRAY, np.full_like(GRAY, 77)], axis=2)
@@ -179,7 +179,7 @@ def test_8_bits_are_left_as_they_are(asked: int | None) -> None:
         photo(60, 44, 4).save(stream, form, **options)
         pixels, done = decoded(stream.getvalue(), bit_depth=asked)
         assert not {"bit_depth", "bits_used"} & set(done)
-        assert np.abs(pixels.astype(int) - COLOUR).mean() < 6
+        assert np.abs(pixels.astype(int) - COLOR).mean() < 6
 
 
 # -- what a pack says
@@ -190,8 +190,8 @@ def dark(tmp_path: Path) -> Path:
     images = tmp_path / "images"
     images.mkdir()
     (images / "a.png").write_bytes(png(of_bits(GRAY, 12)))
-    (images / "b.tif").write_bytes(tiff(of_bits(COLOUR, 11)))
-    (images / "c.png").write_bytes(png(of_bits(COLOUR, 16)))
+    (images / "b.tif").write_bytes(tiff(of_bits(COLOR, 11)))
+    (images / "c.png").write_bytes(png(of_bits(COLOR, 16)))
     photo(60, 44, 1).save(images / "d.jpg")
     return images
 

@@ -1,4 +1,4 @@
-"""An image that is there in part never becomes a row in silence."""
+"""An image that is there in part never becomes a row without a message."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_cut_file_is_rejected_or_whole(name: str) -> None:
+def test_a_cut_file_is_rejected_or_complete(name: str) -> None:
     data = FILES[name]
     intact = decoded(data).pixels
     for number in range(1, 20):

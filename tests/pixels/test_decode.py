@@ -1,4 +1,4 @@
-"""Bytes of all kinds: upright, in the right colours, or rejected with a reason that a person understands."""
+"""Bytes of all kinds: upright, in the right colors, or rejected with a reason that a person understands."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_gray_jpeg_becomes_rgb_and_channels_are_chosen() -> None:
     gray = encoded(PHOTO.convert("L"), "JPEG")
     assert np.array_equal(decoded(gray), pillow(gray))
     assert np.array_equal(decoded(gray, channels="gray"), pillow(gray, "L"))
-    colour = encoded(PHOTO, "JPEG")
-    assert np.array_equal(decoded(colour, channels="gray"), pillow(colour, "L"))
-    assert np.array_equal(decoded(colour, channels="rgba"), pillow(colour, "RGBA"))
+    color = encoded(PHOTO, "JPEG")
+    assert np.array_equal(decoded(color, channels="gray"), pillow(color, "L"))
+    assert np.array_equal(decoded(color, channels="rgba"), pillow(color, "RGBA"))
     half = PHOTO.convert("RGBA")
     half.putalpha(77)
     assert np.array_equal(decoded(encoded(half, "PNG"), channels="rgba")[..., 3], np.full(SIZE[::-1], 77))

@@ -32,7 +32,7 @@ def reference_crop(image: Image.Image, size: int, fraction: float, resample: int
 @pytest.mark.parametrize("resample", RESAMPLES)
 @pytest.mark.parametrize("fraction", [1.0, 0.875])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_crop_is_resize_then_centre_crop_bit_for_bit(size: tuple[int, int], fraction: float, resample: str) -> None:
+def test_crop_is_resize_then_center_crop_bit_for_bit(size: tuple[int, int], fraction: float, resample: str) -> None:
     image = photo(*size, seed=1)
     geometry = Geometry(96, 96, "crop", fraction, resample)
     row, content = geometry.to_row(image, geometry.resized(*size))

@@ -182,7 +182,7 @@ def test_a_profile_is_found_in_every_format(form: str) -> None:
     assert "icc" not in decoded(encoded(form)).done
 
 
-def test_a_jpegs_profile_may_lie_in_several_segments_and_behind_the_frame_header() -> None:
+def test_a_jpegs_profile_may_be_in_several_segments_and_behind_the_frame_header() -> None:
     data = encoded("JPEG")
     thirds = [DISPLAY_P3[:200], DISPLAY_P3[200:300], DISPLAY_P3[300:]]
     segments = app2(thirds)

@@ -371,7 +371,7 @@ def test_a_pack_with_plain_pillow_names_the_rule(monkeypatch: pytest.MonkeyPatch
     assert pixels[0] == pixels[1]
 
 
-def test_pictures_of_another_size_than_said_are_refused() -> None:
+def test_pictures_of_another_size_than_stated_are_refused() -> None:
     assert NATIVE.resize is not None
     for pixels, source, size in (
         (b"", (1, 1), (1, 1)),

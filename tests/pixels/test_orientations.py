@@ -95,7 +95,7 @@ def labelled(tmp_path: Path, form: str, scale: int = 1) -> dict[str, Any]:
     }
 
 
-def assert_labels_lie_on_the_picture(out: Path) -> None:
+def assert_labels_cover_the_picture(out: Path) -> None:
     data = MemmapDataset(out, as_tuple=False)
     found = boxes_of(out)
     assert len(data) == len(found) == 8
@@ -116,20 +116,20 @@ def test_boxes_and_masks_turn_with_the_picture(form: str, tmp_path: Path) -> Non
     for fit in (*FITS, "none"):
         shape: dict[str, Any] = {"max_size": 150} if fit == "none" else {"size": 100}
         pack(tmp_path / "images", tmp_path / fit, fit=fit, **shape, **labels)
-        assert_labels_lie_on_the_picture(tmp_path / fit)
+        assert_labels_cover_the_picture(tmp_path / fit)
 
 
 @pytest.mark.parametrize("form", ["jpeg", "progressive", "cmyk", "mpo"])
 def test_they_turn_when_the_picture_is_decoded_at_a_reduced_size(form: str, tmp_path: Path) -> None:
     pack(tmp_path / "images", tmp_path / "out", size=100, fit="pad", **labelled(tmp_path, form, scale=6))
     assert {line["dct_scale"] for line in read_json_lines(tmp_path / "out/samples.jsonl")} == {8}
-    assert_labels_lie_on_the_picture(tmp_path / "out")
+    assert_labels_cover_the_picture(tmp_path / "out")
 
 
 @pytest.mark.parametrize("form", ["jpeg", "tiff"])
 def test_they_turn_when_the_picture_is_requantized(form: str, tmp_path: Path) -> None:
     pack(tmp_path / "images", tmp_path / "out", size=100, fit="inside", requantize=3, **labelled(tmp_path, form))
-    assert_labels_lie_on_the_picture(tmp_path / "out")
+    assert_labels_cover_the_picture(tmp_path / "out")
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -58,13 +58,13 @@ def test_rle_runs_down_the_columns_in_turns_of_nothing_and_object() -> None:
     assert np.array_equal(twice, np.array(expected).repeat(2, 0).repeat(2, 1))
 
 
-def test_the_last_outline_lies_on_top() -> None:
+def test_the_last_outline_is_on_top() -> None:
     text = drawing([(3, [SQUARE]), (7, [[20, 0, 40, 0, 40, 40, 20, 40]])], (60, 40))
     mask = draw(text, (60, 40))
     assert (mask[10, 15], mask[10, 25], mask[10, 35], mask[30, 15]) == (3, 7, 7, 0)
 
 
-def test_boxes_lie_around_outlines() -> None:
+def test_boxes_enclose_outlines() -> None:
     assert box_around([SQUARE, [5, 6, 7, 8, 9, 40]]) == (5, 5, 30, 40)
     assert box_around({"size": [4, 5], "counts": [4, 2, 14]}) == (1, 0, 2, 2)
     assert box_around({"size": [4, 5], "counts": [20]}) == (0, 0, 0, 0)
@@ -274,7 +274,7 @@ def test_workers_resuming_and_order_give_the_same_bytes(outlined: tuple[Path, di
         pack(images, tmp_path / "other", resume=True, workers=1, **options)
 
 
-def test_an_update_keeps_rows_and_draws_the_masks_anew(outlined: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_an_update_keeps_rows_and_draws_the_masks_again(outlined: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     images, options = outlined
     pack(images, tmp_path / "out", workers=1, **options)
     labels = options["boxes"]

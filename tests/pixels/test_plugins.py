@@ -1,4 +1,4 @@
-"""HEIC, AVIF, JPEG XL and JPEG 2000: packed where a library decodes them, else named, counted, and told what to install."""
+"""HEIC, AVIF, JPEG XL and JPEG 2000: packed where a library decodes them, else named, counted, with what to install."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def encoded(kind: str, image: Image.Image = PHOTO, **options: Any) -> bytes:
     return stream.getvalue()
 
 
-# -- told by content
+# -- identified by content
 
 
 @pytest.mark.parametrize(

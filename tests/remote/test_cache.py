@@ -200,13 +200,13 @@ def test_a_row_that_leaves_the_cache_while_it_is_read_is_read_again(
     remote = RemoteStore(range_server.url, tmp_path, 200_000)
     table, calls, read = remote.folder.table, list[list[int]](), remote.folder.file.read
 
-    def spoilt(memory: memoryview, parts: list[BlockPart]) -> None:
+    def spoiled(memory: memoryview, parts: list[BlockPart]) -> None:
         calls.append([part.block for part in parts])
         if len(calls) == 1:
             table.forget([1])  # as another process does that needs room
         read(memory, parts)
 
-    monkeypatch.setattr(remote.folder.file, "read", spoilt)
+    monkeypatch.setattr(remote.folder.file, "read", spoiled)
     size, memory = remote.folder.size(0), memoryview(bytearray(10_000))
     remote.read(memory, [(0, size, 0), (size, 10, size)])
     assert calls == [[0, 1], [1]]
@@ -238,7 +238,7 @@ def test_a_full_disk_is_one_sentence(
     assert CacheFolder(root).table.has(3)
 
 
-def test_no_more_than_is_planned_is_under_way(
+def test_no_more_than_is_planned_is_in_progress(
     range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is bounded by requests in progress, whatever is asked for ahead."""
@@ -249,12 +249,12 @@ def test_no_more_than_is_planned_is_under_way(
     folder = CacheFolder(root)
     monkeypatch.setattr(blocks, "_MOST_UNDER_WAY_BYTES", 5 * folder.size(0))
     monkeypatch.setattr(blocks, "REQUEST_BYTES", 1)
-    range_server.delay_seconds, range_server.most_under_way = 0.01, 0
+    range_server.delay_seconds, range_server.most_in_progress = 0.01, 0
     fetcher = blocks.BlockFetcher(folder, source, None)
     fetcher.ahead(range(50))
     fetcher.ensure(range(50))
     # a block that is looked for while five are under way waits
-    assert range_server.most_under_way <= 5
+    assert range_server.most_in_progress <= 5
     assert set(range_server.bytes_of(PIXELS).values()) == {1}
 
 

@@ -1,4 +1,4 @@
-"""Commands that read a store take its URL: they fetch what they need, and keep it only where they are told."""
+"""Commands that read a store take its URL: they fetch what they need, and keep it only where a cache is named."""
 
 from __future__ import annotations
 

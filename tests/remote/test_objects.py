@@ -25,7 +25,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "STALL_SECONDS", 0.5)
 
 
-def test_an_object_is_read_whole_and_in_part(range_server: RangeServer, many_blocks: Path, carrier: str) -> None:
+def test_an_object_is_read_completely_and_in_part(range_server: RangeServer, many_blocks: Path, carrier: str) -> None:
     assert Objects(range_server.url).library == carrier
     found, data = Objects(range_server.url), (many_blocks / PIXELS).read_bytes()
     assert bytes(found.read(PIXELS)) == data

@@ -91,7 +91,7 @@ def test_a_pull_of_nothing_is_one_sentence(url: str, tmp_path: Path, missing_url
     assert not (tmp_path / "out").exists()
 
 
-def test_without_credentials_that_is_said(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_named(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     with pytest.raises(

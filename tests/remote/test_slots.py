@@ -303,7 +303,7 @@ def test_a_system_without_holes_is_found(tmp_path: Path, monkeypatch: pytest.Mon
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_block_that_is_begun_while_it_is_thought_abandoned_keeps_its_lock(
+def test_a_block_that_is_started_while_it_is_thought_abandoned_keeps_its_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetcher = object.__new__(blocks.BlockFetcher)

@@ -186,7 +186,7 @@ def test_a_file_that_is_deleted_while_its_folder_stays_is_a_reject(images: Path,
     assert (report.rows, report.reasons) == (23, {"there is no such file": 1})
 
 
-def test_a_folder_put_in_the_place_of_the_listed_one_is_not_taken_for_it(images: Path, tmp_path: Path) -> None:
+def test_a_folder_that_replaced_the_listed_one_is_not_taken_for_it(images: Path, tmp_path: Path) -> None:
     def replace() -> None:
         images.rename(tmp_path / "away")
         images.mkdir()
@@ -251,7 +251,7 @@ def test_a_disk_that_is_unmounted_while_folders_are_listed_is_not_taken_for_an_e
 
 
 class Failing:
-    """Makes opens, or reads, of files fail in workers with an errno: so many times, or for ever."""
+    """Makes opens, or reads, of files fail in workers with an errno: so many times, or always."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._counter, self._opens, self._reads = folder / "failed", os.open, os.read
@@ -311,7 +311,7 @@ def test_an_error_of_the_system_is_tried_again_and_where_it_lasts_stops_the_pack
     assert not (tmp_path / "out" / MANIFEST).exists()
 
 
-def test_an_empty_file_in_the_place_of_an_unreadable_one_lets_the_pack_continue(
+def test_an_empty_file_instead_of_an_unreadable_one_lets_the_pack_continue(
     images: Path, tmp_path: Path, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -506,7 +506,7 @@ def test_a_folder_that_fails_while_splits_are_looked_for_is_not_passed_over(
 
 @pytest.mark.parametrize("make", [_as_folder, _as_list, _as_tar])
 @pytest.mark.parametrize("options", [["--resume"], ["--resume", "--overwrite"], []])
-def test_a_source_that_an_unfinished_pack_was_begun_from_is_away_and_a_mistyped_one_is_wrong_usage(
+def test_a_source_that_an_unfinished_pack_was_started_from_is_away_and_a_mistyped_one_is_wrong_usage(
     images: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

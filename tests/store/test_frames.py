@@ -394,7 +394,7 @@ def test_it_is_shown_and_described(
 
 
 @pytest.mark.parametrize("name", ["compressed", "compressed-gray", "compressed-rgba", "compressed-own-masks"])
-def test_golden_stores_of_compressed_rows_load_for_ever(name: str) -> None:
+def test_golden_stores_of_compressed_rows_load_forever(name: str) -> None:
     check_golden_bytes(GOLDEN / name)
     assert verify(GOLDEN / name).problems == []
     data = MemmapDataset(GOLDEN / name, as_tuple=False)
@@ -471,7 +471,7 @@ def test_every_flipped_bit_of_a_frame_is_named_with_its_row(equal: tuple[Path, P
 @pytest.mark.parametrize(
     "span", [(-1, 5), (0, 1 << 40), (5, 5), (9, 3), (0, 5), ((1 << 63) - 1, (1 << 63) - 1)], ids=str
 )
-def test_a_frame_that_does_not_lie_in_the_file_is_refused(equal: tuple[Path, Path], tmp_path: Path, span: Any) -> None:
+def test_a_frame_outside_the_file_is_refused(equal: tuple[Path, Path], tmp_path: Path, span: Any) -> None:
     out = tmp_path / "out"
     shutil.copytree(equal[1], out)
     table = np.fromfile(out / FRAMES, "<i8").reshape(-1, 2)

@@ -454,7 +454,7 @@ def test_the_encoder_makes_the_bytes_of_the_golden_store(name: str) -> None:
 
 
 def put(out: Path, row: int, frame: bytes) -> None:
-    """Put bytes in the place of a frame, without any of its checksums."""
+    """Put bytes in place of a frame, without any of its checksums."""
     begin, end = table(out)[row]
     with open(out / PIXELS, "r+b") as file:
         file.seek(begin)

@@ -54,7 +54,7 @@ LINKS: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.skipif(os.name == "nt", reason="links")
 @pytest.mark.parametrize(("link", "before", "asked"), LINKS.values(), ids=LINKS)
-def test_a_link_in_a_place_of_ours_is_refused_and_followed_nowhere(
+def test_a_link_at_a_path_of_ours_is_refused_and_followed_nowhere(
     link: str, before: str, asked: str, images: Path, others: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
@@ -104,7 +104,7 @@ def test_the_folder_of_a_split_that_is_a_link_is_not_replaced(tmp_path: Path) ->
     assert (out / "val").is_symlink()
 
 
-def test_places_without_links_are_fine_whether_they_are_there_or_not(tmp_path: Path) -> None:
+def test_paths_without_links_are_fine_whether_they_exist_or_not(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").touch()
     check_no_links(tmp_path / "a", tmp_path / "a" / "b" / "file", tmp_path / "none")

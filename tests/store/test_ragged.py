@@ -75,7 +75,7 @@ def own(ragged_store: Path, tmp_path: Path) -> Path:
 # -- the format
 
 
-def test_the_golden_store_of_own_sizes_loads_for_ever() -> None:
+def test_the_golden_store_of_own_sizes_loads_forever() -> None:
     head, store = open_store(GOLDEN)
     assert (head.rows, head.height, head.width, head.channels) == (3, 4, 5, 3)
     assert [image.shape for image in store.images] == [(3, 2, 3), (3, 4, 1), (3, 1, 5)]

@@ -1,4 +1,4 @@
-"""When a store takes the place of another: not with more rejects than allowed, and those of splits together or not at all."""
+"""When a store replaces another: not with more rejects than allowed, and those of splits together or not at all."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_an_unfinished_split_beside_a_store_comes_together_with_it(splits: Path,
 
 @pytest.mark.skipif(os.name == "nt", reason="kills")
 @pytest.mark.parametrize("names", [0, 1])
-def test_merged_splits_take_the_places_of_others_together(
+def test_merged_splits_replace_others_together(
     names: int, splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, more = tmp_path / "out", tmp_path / "more"

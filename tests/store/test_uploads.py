@@ -316,7 +316,7 @@ def test_another_that_begins_at_the_url_is_seen_before_the_manifest(
     assert MANIFEST not in _there()
 
 
-def test_a_pack_that_was_begun_anew_keeps_no_line_of_the_first(
+def test_a_pack_that_was_started_over_keeps_no_line_of_the_first(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Headers of equal length: rows of the second pack would stand below the options of the first."""
@@ -365,7 +365,7 @@ def test_a_store_that_another_finished_while_inputs_were_listed_is_not_replaced(
     assert _pulled(tmp_path) == store_bytes(local)
 
 
-def test_what_an_interrupted_pack_left_is_not_removed_with_what_another_has_begun(
+def test_what_an_interrupted_pack_left_is_not_removed_with_what_another_has_started(
     images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -482,7 +482,7 @@ def _committing_together(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(Committer, "put", put)
 
 
-def test_masks_that_were_sent_again_take_the_place_of_those_before(
+def test_masks_that_were_sent_again_replace_those_before(
     images: Path, masks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_sources = sorted(masks.rglob("*.png"))

@@ -95,7 +95,7 @@ def test_every_file_comes_out_as_expected(row: dict[str, str], corpus: Path) -> 
 
 
 def _decoded(path: str) -> Any:
-    """Decode at full size; the header tells the size, as `pack` without --size does it."""
+    """Decode at full size; the header states the size, as `pack` without --size does it."""
     data, _ = LocalSource(path).read()
     try:
         height, width = Decoder(None).upright_size(data)

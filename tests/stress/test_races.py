@@ -45,7 +45,7 @@ def _command(images: Path, out: Path, *options: str) -> subprocess.CompletedProc
 @pytest.mark.parametrize(
     ("moment", "replaces"), [("swap", True), ("remove_working_folder", False), ("remove_working_folder", True)]
 )
-def test_a_pack_that_comes_while_another_ends_leaves_its_store_whole(
+def test_a_pack_that_comes_while_another_ends_leaves_its_store_complete(
     images: Path,
     tmp_path: Path,
     reference: dict[str, bytes],

@@ -122,7 +122,7 @@ def test_a_verdict_turns_when_the_figures_do(name: str, change: Any, claim: Any)
     assert claim(name).conclude(figures).holds is not held
 
 
-def test_what_cannot_be_measured_is_said_and_what_fails_is_an_error(
+def test_what_cannot_be_measured_is_reported_and_what_fails_is_an_error(
     runner: ModuleType, claim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lacking = claim("_claim").NotMeasured("this torch sees no CUDA device")
@@ -249,7 +249,7 @@ def test_the_reference_lists_every_claim() -> None:
     assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.M)) == NAMES
 
 
-def test_the_reference_tells_the_randomness_that_was_measured() -> None:
+def test_the_reference_has_the_randomness_that_was_measured() -> None:
     text = (DOCS / "explanation" / "shuffling.md").read_text(encoding="utf-8")
     table = text[text.index("\n| order | window in memory |") :].split("\n\n")[0].splitlines()[3:]
     documented = [[float(cell) for cell in line.split("|")[3:7]] for line in table]
@@ -271,7 +271,7 @@ def raises(error: Exception) -> Any:
     return measure
 
 
-def test_distances_and_mixing_tell_store_order_blocks_and_a_permutation_apart(claim: Any) -> None:
+def test_distances_and_mixing_distinguish_store_order_blocks_and_a_permutation(claim: Any) -> None:
     module = claim("randomness")
     rows, classes = 50_000, 100
     labels = np.arange(rows) * classes // rows

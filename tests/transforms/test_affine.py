@@ -81,7 +81,7 @@ def test_nothing_drawn_changes_nothing() -> None:
     assert torch.equal(RandomAffine(0, interpolation="bilinear")(batch).pixels, batch.pixels)
 
 
-def test_a_shift_by_whole_pixels_is_exact() -> None:
+def test_a_shift_by_an_integer_of_pixels_is_exact() -> None:
     batch = pictures(2)
     zeros, ones = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
     shift = torch.tensor([[3.0, 0.0], [-2.0, 5.0]], dtype=torch.float64)
@@ -119,7 +119,7 @@ def test_boxes_and_masks_move_as_torchvision_moves_them() -> None:
         assert (made.extras["masks"][n] != mask.as_subclass(torch.Tensor)).float().mean() < 2e-3
 
 
-def test_a_mask_lies_within_its_box_and_the_image_within_the_content() -> None:
+def test_a_mask_is_within_its_box_and_the_image_within_the_content() -> None:
     batch = labelled()
     for transform in (RandomAffine(**AFFINE, seed=3), RandomRotation(90)):
         made = transform(batch)

@@ -133,7 +133,7 @@ def test_targets_by_hand() -> None:
     torch.testing.assert_close(MixUp()(batch).targets[:, 0], torch.ones(2))
 
 
-def test_one_of_two_mixes_is_chosen_for_a_whole_batch() -> None:
+def test_one_of_two_mixes_is_chosen_for_all_of_a_batch() -> None:
     choice = RandomChoice([MixUp(num_classes=12), CutMix(num_classes=12)])
     kinds = set()
     for first in range(12):

@@ -86,7 +86,7 @@ def test_each_image_has_a_parameter_of_its_own(name: str, device: str) -> None:
         assert (made != torch.stack(expected)).float().mean() < 1e-2
 
 
-def test_parts_are_what_the_whole_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_what_the_batch_is(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, factor = pictures(), torch.linspace(0, 2.4, 12)
     full = pixel_ops.sharpness(batch.images, factor)
     seen: list[int] = []
@@ -102,7 +102,7 @@ def test_parts_are_what_the_whole_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 5, 100])
 @pytest.mark.parametrize("kernel", [pixel_ops.sharpness, pixel_ops.brightness])
-def test_some_images_are_changed_in_their_place(kernel: Any, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_images_are_changed_in_place(kernel: Any, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     batch, factor, positions = pictures(), torch.linspace(0, 2.4, 12), [1, 2, 5, 6, 7, 9, 11]
     monkeypatch.setattr(pixel_ops, "_CPU_BYTES", at_once * 24 * 20 * 3)
     expected = batch.images.clone()
@@ -140,13 +140,13 @@ def test_golden_levels(case: Any) -> None:
     assert transform(one_row(levels)).pixels.flatten().tolist() == expected
 
 
-def colours(*levels: tuple[int, int, int]) -> ImageBatch:
+def colors(*levels: tuple[int, int, int]) -> ImageBatch:
     pixels, rows = torch.tensor([levels], dtype=torch.uint8)[:, None], torch.arange(1)
     return ImageBatch(pixels=pixels, targets=rows, rows=rows, batch_size=[1])
 
 
 def test_a_third_of_a_turn_makes_red_green() -> None:
-    batch = colours((200, 0, 0), (0, 100, 0), (10, 10, 10), (90, 60, 30))
+    batch = colors((200, 0, 0), (0, 100, 0), (10, 10, 10), (90, 60, 30))
     made = pixel_ops.hue(batch.images, torch.tensor([1 / 3]))
     assert made[0, :, 0].T.tolist() == [[0, 200, 0], [0, 0, 100], [10, 10, 10], [30, 90, 60]]
     assert torch.equal(pixel_ops.hue(batch.images, torch.zeros(1)), batch.images)
@@ -154,8 +154,8 @@ def test_a_third_of_a_turn_makes_red_green() -> None:
 
 def test_gray_is_the_weighted_sum() -> None:
     # 0.2989 * 100 + 0.587 * 50 + 0.114 * 10 = 60.38
-    assert Grayscale()(colours((100, 50, 10))).pixels.flatten().tolist() == [60]
-    assert Grayscale(3)(colours((100, 50, 10))).pixels.flatten().tolist() == [60, 60, 60]
+    assert Grayscale()(colors((100, 50, 10))).pixels.flatten().tolist() == [60]
+    assert Grayscale(3)(colors((100, 50, 10))).pixels.flatten().tolist() == [60, 60, 60]
 
 
 def test_a_sharpened_spot_stands_out_and_the_edge_stays() -> None:

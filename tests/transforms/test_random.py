@@ -107,7 +107,7 @@ def test_neither_batch_size_ranks_nor_prefetch_change_what_a_row_becomes(train: 
         assert all(torch.equal(found[row], expected[row]) for row in expected)
 
 
-def test_a_part_of_a_batch_draws_as_the_whole_does(train: MemmapDataset) -> None:
+def test_a_part_of_a_batch_draws_as_the_batch_does(train: MemmapDataset) -> None:
     batch = next(iter(MemmapLoader(train, 16, shuffle="full", as_tuple=False)))
     full = CROP(batch).images
     assert torch.equal(CROP(batch[[9, 2]]).images, full[[9, 2]])
@@ -131,7 +131,7 @@ FROZEN = [0.46003894940691425, 0.24467332472600067, 0.4036699074510779, 0.097082
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_compiled_transform_follows_epoch_and_position_without_being_compiled_anew(
+def test_a_compiled_transform_follows_epoch_and_position_without_being_compiled_again(
     train: MemmapDataset, backend: str
 ) -> None:
     torch._dynamo.reset()

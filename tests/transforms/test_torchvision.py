@@ -97,7 +97,7 @@ def raise_if_skipped(found: Any, name: str) -> None:
     raise AssertionError(f"{name} gave {type(found).__name__}")
 
 
-def test_no_function_changes_a_batch_in_silence(torchvision: Any, batches: MemmapDataset) -> None:
+def test_no_function_changes_a_batch_without_an_error(torchvision: Any, batches: MemmapDataset) -> None:
     batch = batches[:4]
     for module in (torchvision.transforms.functional, torchvision.transforms.v2.functional):
         flips = [n for n, f in vars(module).items() if "flip" in n and inspect.isfunction(f)]

@@ -145,7 +145,7 @@ def test_another_seed_or_epoch_gives_other_parameters(make: Any) -> None:
 
 
 def test_the_random_numbers_stay_what_they_were() -> None:
-    """A checkpoint of an older version goes on with the augmentation that it began with."""
+    """A checkpoint of an older version continues with the augmentation that it began with."""
     with in_epoch(3):
         drawn = draw(make_batch([0, 1, 1 << 33]), 7, range(1, 3))
     assert drawn.tolist() == [
@@ -198,7 +198,7 @@ def test_a_box_painted_into_the_pixels_is_where_the_box_went(transform: Any, x: 
     y=st.tuples(st.integers(0, HEIGHT), st.integers(0, HEIGHT)).filter(lambda v: v[0] < v[1]),
     size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
 )
-def test_a_resized_box_holds_the_centres_of_its_mask(x: Any, y: Any, size: tuple[int, int]) -> None:
+def test_a_resized_box_holds_the_centers_of_its_mask(x: Any, y: Any, size: tuple[int, int]) -> None:
     moved = RandomResizedCrop(size)(one_painted([x[0], y[0], x[1], y[1]]))
     y, x = torch.arange(size[0])[:, None] + 0.5, torch.arange(size[1]) + 0.5
     for mask, image, boxes in zip(moved.extras["masks"], moved.pixels, moved.extras["boxes"], strict=True):
@@ -286,7 +286,7 @@ def origins(crop: RandomCrop, content: list[int], count: int = 300) -> tuple[set
         ([0, 50, 10, 56], range(1), range(40, 41)),
     ],
 )
-def test_random_crop_draws_every_place_inside_the_content(content: list[int], tops: range, lefts: range) -> None:
+def test_random_crop_draws_every_position_inside_the_content(content: list[int], tops: range, lefts: range) -> None:
     assert origins(RandomCrop(16), content) == (set(tops), set(lefts))
 
 
@@ -622,7 +622,7 @@ def test_to_device_takes_what_torch_cannot_pin() -> None:
 
 
 @pytest.mark.cuda
-def test_to_device_takes_tensors_however_they_lie() -> None:
+def test_to_device_takes_tensors_of_any_strides() -> None:
     tensors = [torch.arange(3).expand(4, 3), torch.arange(6).view(2, 3).t(), torch.arange(8)[::2], torch.empty(3, 0)]
     for tensor, moved in zip(tensors, to_device(tensors, "cuda"), strict=True):
         assert torch.equal(moved.cpu(), tensor)

@@ -283,7 +283,7 @@ def test_rows_with_sizes_of_their_own_are_held_up_to_a_number_of_bytes_and_one_i
     assert counts[:4] == [9, 2, 1, 1]
 
 
-def test_a_worker_gives_back_what_it_has_not_begun_and_no_more() -> None:
+def test_a_worker_gives_back_what_it_has_not_started_and_no_more() -> None:
     orders = processes._Orders()
     first, second = Task(0, 0, [""] * 4, [0] * 4), Task(1, 4, [""] * 4, [0] * 4)
     for message in (("decode", first), ("decode", second), ("write", 4, 100)):

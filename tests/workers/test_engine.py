@@ -149,7 +149,7 @@ def test_what_pillow_logs_is_not_written_to_stderr(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("delivered_signals")
-def test_a_signal_to_all_while_headers_are_read_is_heard_by_the_command_alone(images: Path, tmp_path: Path) -> None:
+def test_a_signal_to_all_while_headers_are_read_is_handled_by_the_command_alone(images: Path, tmp_path: Path) -> None:
     script = (
         "import os, sys\nfrom packer.cli.app import run\nfrom packer.pixels.decode import Decoder\n"
         # not sys.stdin, which in a worker of multiprocessing is os.devnull

@@ -313,7 +313,7 @@ def test_a_part_of_a_file_that_is_not_there_is_left(mixed: Path, tmp_path: Path)
             call([odd], bytearray(576))
 
 
-def test_inputs_that_are_asked_back_are_not_begun(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_that_are_asked_back_are_not_started(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
     worker = BlockWorker(PackJob(str(mixed), "", Geometry(32, 32), RowOptions()))
     assert worker._photographs is not None
@@ -330,7 +330,7 @@ def test_inputs_that_are_asked_back_are_not_begun(mixed: Path, monkeypatch: pyte
     assert asked == [1, 2, 3, 4, 5, 5]
 
 
-def test_slow_inputs_are_begun_one_by_one(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_inputs_are_started_one_by_one(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
     for seconds, count in ((1.0, 1), (1e-9, 8)):
         worker = BlockWorker(PackJob(str(mixed), "", Geometry(32, 32), RowOptions()))

@@ -140,7 +140,7 @@ def test_an_update_on_a_cluster_keeps_rows(cluster: Any, photos: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_killed_driver_is_gone_on_with_locally(cluster: Any, photos: Path, tmp_path: Path) -> None:
+def test_the_pack_of_a_killed_driver_is_resumed_locally(cluster: Any, photos: Path, tmp_path: Path) -> None:
     reference, out = _reference(photos, tmp_path), tmp_path / "out"
     script = (
         "import os, signal, sys\nfrom packer import pack\nfrom packer.store import blocks\nblocks._SMALLEST_BLOCK = 2\n"
@@ -246,7 +246,7 @@ def test_a_cluster_that_asks_for_a_token_gets_it_by_itself_and_a_wrong_one_is_on
 
 
 @pytest.mark.parametrize("address", ["head-node", "head-node:", ":6379", "ray://head-node:10001", "host:70000"])
-def test_an_address_that_is_none_is_refused_before_anything_is_begun(
+def test_an_address_that_is_none_is_refused_before_anything_is_started(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))

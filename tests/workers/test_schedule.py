@@ -1,4 +1,4 @@
-"""Who is told what, move by move: workers that a test plays, without a process and without waiting for a clock.
+"""Who is sent what, move by move: workers that a test plays, without a process and without waiting for a clock.
 
 Blocks have 2 inputs each, block 3 those numbered 6 and 7; a row is one byte, and the first is at byte 100.
 A piece of a block is named by its inputs: 6: is the first half of block 3, :7 the second.
@@ -23,7 +23,7 @@ FIRST = 100
 
 
 class Played:
-    """A worker's process, and its end of the connection; `told` is what it was told and has not answered, as words."""
+    """A worker's process, and its end of the connection; `orders` is what it was sent and has not answered, as words."""
 
     exitcode: int | None = None
 
@@ -33,7 +33,7 @@ class Played:
         self.theirs, self._end = Pipe()
         self._messages: list[tuple[Any, ...]] = []
         self._held: dict[int, int] = {}
-        # what it has given back, and is still told to write
+        # what it has given back, and is still asked to write
         self._gone: set[int] = set()
 
     def kill(self) -> None:
@@ -110,7 +110,7 @@ class Played:
         return self._messages.pop(position)
 
     def obey(self) -> None:
-        """Answer all that it was told, in order; an image that is refused is no row."""
+        """Answer all that it was sent, in order; an image that is refused is no row."""
         for kind, name, *_ in [word.split() for word in self.orders]:
             (self.decoded if kind == "decode" else self.written)(name)
 
@@ -210,7 +210,7 @@ def test_a_worker_holds_four_blocks_of_which_it_has_two_to_decode(scene: Scene) 
     scene.play(script(), workers=2, blocks=8)
 
 
-def test_a_block_that_is_lost_goes_to_the_place_that_it_had(scene: Scene) -> None:
+def test_a_block_that_is_lost_goes_to_the_offset_that_it_had(scene: Scene) -> None:
     def script() -> Iterator[None]:
         (worker,) = scene.workers
         worker.decoded(0)
@@ -500,7 +500,7 @@ def test_where_all_stand_still_there_are_twice_as_many_workers_and_no_more(scene
     scene.play(script(), workers=1, blocks=6)
 
 
-def test_a_worker_that_waits_for_its_turn_may_wait_for_ever(scene: Scene) -> None:
+def test_a_worker_that_waits_for_its_turn_may_wait_forever(scene: Scene) -> None:
     def script() -> Iterator[None]:
         other, first = scene.workers
         other.decoded(1)
@@ -562,7 +562,7 @@ def test_workers_that_end_four_times_without_getting_anything_done_are_given_up(
 # -- sharing what is left
 
 
-def test_a_worker_with_nothing_to_do_gets_what_another_has_not_begun(scene: Scene) -> None:
+def test_a_worker_with_nothing_to_do_gets_what_another_has_not_started(scene: Scene) -> None:
     def script() -> Iterator[None]:
         other, first = scene.workers
         assert (first.orders, other.orders) == (["decode 0", "decode 2"], ["decode 1"])
@@ -607,7 +607,7 @@ def test_few_blocks_that_take_long_are_shared_among_as_many_workers_as_there_may
 
 
 def test_what_was_given_back_is_refused_to_nobody_and_decoded_once(scene: Scene) -> None:
-    """The slow one finishes more before it hears that it is asked."""
+    """The slow one finishes more before it learns that it is asked."""
 
     def script() -> Iterator[None]:
         other, first = scene.workers

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that serves a folder by ranges of bytes, counts what is asked for, and fails as it is told."""
+"""An HTTP server on loopback that serves a folder by ranges of bytes, counts what is asked for, and fails as a test asks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RangeServer(http.server.ThreadingHTTPServer):
     """Serves `root`.
 
     head_status: what HEAD is answered with instead, None: with the size.
-    most_under_way: requests that were answered at once.
+    most_in_progress: requests that were answered at once.
     asked: how often each byte span of a file was asked for, by (name, start, stop); all of a file is (name, 0, size).
     trouble: called with the name and the number of requests so far; says what goes wrong, None: nothing.
     is_ready: called with a span whenever one is asked for; its answer waits until this says True.
@@ -42,7 +42,7 @@ class RangeServer(http.server.ThreadingHTTPServer):
         self.was_late = False
         self.head_status: int | None = None
         self.delay_seconds = 0.0
-        self.under_way = self.most_under_way = self.endless_bytes = 0
+        self.in_progress = self.most_in_progress = self.endless_bytes = 0
         self.is_silent, self.ends = threading.Event(), threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.lock = threading.Condition()
@@ -80,13 +80,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer."""
         with self.server.lock:
-            self.server.under_way += 1
-            self.server.most_under_way = max(self.server.under_way, self.server.most_under_way)
+            self.server.in_progress += 1
+            self.server.most_in_progress = max(self.server.in_progress, self.server.most_in_progress)
         try:
             self._answer()
         finally:
             with self.server.lock:
-                self.server.under_way -= 1
+                self.server.in_progress -= 1
 
     def _answer(self) -> None:
         name, path = self.path.lstrip("/"), self.server.root / self.path.lstrip("/")

@@ -278,7 +278,7 @@ def test_joined_stores_with_masks_read_levels(masked: Path, tmp_path: Path, read
         assert all(torch.equal(a.extras["masks"], b.extras["masks"]) for a, b in zip(found, full, strict=True))
 
 
-def test_of_joined_stores_of_which_one_has_no_levels_the_rows_are_read_and_that_is_said(
+def test_of_joined_stores_of_which_one_has_no_levels_the_rows_are_read_with_a_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, read: set[int]
 ) -> None:
     images = make_tree(tmp_path / "images", classes=2, each=6, size=(150, 110))

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # for what hangs alone: a busy machine takes a minute
 TIMEOUT_SECONDS = 300
 PROGRAM_SECONDS = 540

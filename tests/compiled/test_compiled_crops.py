@@ -382,7 +382,7 @@ def test_a_table_or_a_buffer_of_another_size_is_refused() -> None:
         function(pixels, row, bytes(27), (3, 3), 3, 1)
 
 
-def test_a_loader_gives_whole_batches_to_it_and_the_same_pixels(
+def test_a_loader_gives_complete_batches_to_it_and_the_same_pixels(
     shared_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, counts = MemmapDataset(shared_store), []

@@ -1,4 +1,4 @@
-"""What training loops and frameworks do with a dataset and a loader, and what would go wrong in silence."""
+"""What training loops and frameworks do with a dataset and a loader, and what would go wrong without a message."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Start the ranks of a script as torchrun does, forked from a process that has imported the reader and what else they need.
 
 torchrun starts an interpreter for itself and for each rank, and each imports torch and tensordict, 4 seconds of CPU time.
-tests/loading/test_distributed.py also runs torchrun itself.
+tests/frameworks/test_distributed.py also runs torchrun itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from children import program
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def launch(script: Path, *runs: tuple[int, list[object]], modules: tuple[str, ...] = ()) -> str:
