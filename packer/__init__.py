@@ -26,27 +26,23 @@ if TYPE_CHECKING:
     from packer.report import PackReport, Progress
 
 _HOMES = {
-    "pack": "packer.packing.pack",
-    "seal_parts": "packer.packing.parts.seal_parts",
-    "update": "packer.packing.update",
-    "subset": "packer.operations.subset",
-    "merge": "packer.operations.merge",
-    "plan": "packer.operations.planning.plan",
-    "verify": "packer.operations.verify",
-    "requantize": "packer.operations.requantize",
-    "push": "packer.operations.transfer.splits",
-    "pull": "packer.operations.transfer.splits",
-    "pack_dataset": "packer.packing.dataset",
-    "PackError": "packer.errors",
-    "Progress": "packer.report",
-    "LockedError": "packer.errors",
-    "JournalError": "packer.errors",
-    "PackReport": "packer.report",
-    "DiskFullError": "packer.errors",
-    "PackOptions": "packer.options",
-    "OptionsError": "packer.errors",
-    "ScanError": "packer.errors",
-    "SourceError": "packer.errors",
+    name: f"packer.{home}"
+    for home, names in {
+        "errors": "DiskFullError JournalError LockedError OptionsError PackError ScanError SourceError",
+        "operations.merge": "merge",
+        "operations.planning.plan": "plan",
+        "operations.requantize": "requantize",
+        "operations.subset": "subset",
+        "operations.transfer.splits": "pull push",
+        "operations.verify": "verify",
+        "options": "PackOptions",
+        "packing.dataset": "pack_dataset",
+        "packing.pack": "pack",
+        "packing.parts.seal_parts": "seal_parts",
+        "packing.update": "update",
+        "report": "PackReport Progress",
+    }.items()
+    for name in names.split()
 }
 
 __all__ = [

@@ -54,58 +54,20 @@ if TYPE_CHECKING:
     from reader.transforms.resize import CenterCrop, Resize
 
 _HOMES = {
-    "MemmapDataset": "reader.dataset.dataset",
-    "ColumnDataset": "reader.dataset.columns",
-    "concat": "reader.dataset.concat",
-    "MemmapLoader": "reader.loading.loader",
-    "RASampler": "reader.loading.samplers",
-    "ConstantPixels": "reader.loading.sizes",
-    "SizeRamp": "reader.loading.sizes",
-    "ImageBatch": "reader.store",
-    "RaggedBatch": "reader.store",
-    "open_store": "reader.store",
-    "Manifest": "reader.format.manifest",
-    "StoreError": "reader.format.manifest",
-    "IncompleteStoreError": "reader.format.errors",
-    "CenterCrop": "reader.transforms.resize",
-    "ColorJitter": "reader.transforms.color",
-    "Normalize": "reader.transforms.color",
-    "GaussianBlur": "reader.transforms.pixel_transforms",
-    "Grayscale": "reader.transforms.pixel_transforms",
-    "RandomAdjustSharpness": "reader.transforms.pixel_transforms",
-    "RandomAutocontrast": "reader.transforms.pixel_transforms",
-    "RandomEqualize": "reader.transforms.pixel_transforms",
-    "RandomGrayscale": "reader.transforms.pixel_transforms",
-    "RandomInvert": "reader.transforms.pixel_transforms",
-    "RandomPosterize": "reader.transforms.pixel_transforms",
-    "RandomSolarize": "reader.transforms.pixel_transforms",
-    "RandomCrop": "reader.transforms.random_crops",
-    "RandomHorizontalFlip": "reader.transforms.random_crops",
-    "RandomResizedCrop": "reader.transforms.random_crops",
-    "to_device": "reader.device.to_device",
-    "RandomAffine": "reader.transforms.affine",
-    "RandomRotation": "reader.transforms.affine",
-    "Compose": "reader.transforms.composition",
-    "RandomApply": "reader.transforms.composition",
-    "RandomChoice": "reader.transforms.composition",
-    "RandomErasing": "reader.transforms.mixing",
-    "Pad": "reader.transforms.padding",
-    "Resize": "reader.transforms.resize",
-    "AlternatingFlip": "reader.transforms.random_crops",
-    "AugMix": "reader.transforms.auto_augment",
-    "AutoAugment": "reader.transforms.auto_augment",
-    "RandAugment": "reader.transforms.auto_augment",
-    "TimmRandAugment": "reader.transforms.recipes",
-    "TrivialAugmentWide": "reader.transforms.auto_augment",
-    "CutMix": "reader.transforms.mixing",
-    "MixUp": "reader.transforms.mixing",
-    "PerSample": "reader.transforms.per_sample",
-    "MultiCrop": "reader.transforms.recipes",
-    "MultiView": "reader.transforms.recipes",
-    "from_torchvision": "reader.transforms.conversions",
-    "timm_train": "reader.transforms.recipes",
-    "torchvision_eval": "reader.transforms.recipes",
-    "torchvision_train": "reader.transforms.recipes",
+    name: f"reader.{home}"
+    for home, names in {
+        "dataset.columns": "ColumnDataset",
+        "dataset.concat": "concat",
+        "dataset.dataset": "MemmapDataset",
+        "device.to_device": "to_device",
+        "format.errors": "IncompleteStoreError StoreError",
+        "format.manifest": "Manifest",
+        "loading.loader": "MemmapLoader",
+        "loading.samplers": "RASampler",
+        "loading.sizes": "ConstantPixels SizeRamp",
+        "store": "ImageBatch RaggedBatch open_store",
+    }.items()
+    for name in names.split()
 }
 
 __all__ = [
@@ -165,9 +127,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'reader' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_HOMES.get(name, "reader.transforms")), name)
     globals()[name] = value
     return value
 

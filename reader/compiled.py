@@ -38,6 +38,15 @@ _LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
 Places = tuple[torch.Tensor, torch.Tensor]
 
 
+class CompiledTransform:
+    """A transform that makes a whole batch on several threads in a call, where the compiled part is built."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """Say whether it is built."""
+        return is_built()
+
+
 def crops(
     pixels: torch.Tensor,
     images: torch.Tensor,

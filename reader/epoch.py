@@ -14,6 +14,7 @@ from torch._C import _pop_torch_dispatch_stack, _push_on_torch_dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _Mode = TypeVar("_Mode", bound="ThreadMode")
+_Value = TypeVar("_Value")
 
 # Of a batch that no MemmapLoader made: its epoch, and the position of its first row; those of the others are below it.
 UNKNOWN = -1
@@ -46,43 +47,23 @@ def stamped(batch: Any, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: 
 
 
 @contextlib.contextmanager
-def in_epoch(epoch: int) -> Iterator[None]:
+def inside(variable: contextvars.ContextVar[_Value], value: _Value) -> Iterator[None]:
+    """Let what runs inside find this value in a variable."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def in_epoch(epoch: int) -> contextlib.AbstractContextManager[None]:
     """Let random transforms that run inside draw for this epoch where a batch says none: it was indexed, or made by hand."""
-    token = current_epoch.set(epoch)
-    try:
-        yield
-    finally:
-        current_epoch.reset(token)
+    return inside(current_epoch, epoch)
 
 
-@contextlib.contextmanager
-def beside_loop(runs: bool) -> Iterator[None]:
-    """Let transforms that run inside know whether the training loop runs meanwhile."""
-    token = loop_runs.set(runs)
-    try:
-        yield
-    finally:
-        loop_runs.reset(token)
-
-
-@contextlib.contextmanager
-def reading(source: object) -> Iterator[None]:
-    """Let crops that run inside read rows from a source; None: from their batch."""
-    token = row_source.set(source)
-    try:
-        yield
-    finally:
-        row_source.reset(token)
-
-
-@contextlib.contextmanager
-def on_threads_of(threads: int) -> Iterator[None]:
+def on_threads_of(threads: int) -> contextlib.AbstractContextManager[None]:
     """Let transforms that run inside use so many threads."""
-    token = transform_threads.set(threads)
-    try:
-        yield
-    finally:
-        transform_threads.reset(token)
+    return inside(transform_threads, threads)
 
 
 @contextlib.contextmanager

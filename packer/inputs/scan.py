@@ -70,7 +70,6 @@ def scan(
     sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
 
     def attempt() -> dict[str, Inputs]:
-        """List everything."""
         try:
             return _scan(sources, classes, options, max_pixels, FileCounter(listed))
         except UnreadableError as e:

@@ -89,7 +89,6 @@ def _free_corner(box: Sequence[float], width: float, taken: Sequence[tuple[float
     labels = [(x, y, x + width, y + _NAME_HEIGHT) for x, y in corners]
 
     def is_free(a: tuple[float, ...]) -> bool:
-        """Whether a label overlaps no other."""
         return not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in taken)
 
     return next(filter(is_free, labels), labels[0])

@@ -211,7 +211,6 @@ class _Destination:
         done, rejected, source_bytes = self.resumed_from, 0, 0
 
         def tick() -> None:
-            """Report."""
             path = engine.waits_for()
             waits_for = os.path.join(self._job.images, path) if path else ""
             options.report(Progress("pack", done, len(self._paths), rejected, source_bytes, waits_for=waits_for))

@@ -112,7 +112,6 @@ def verify(
         before = sum(report.checked_bytes for report in reports.values())
 
         def report_done(done: int, before: int = before) -> None:
-            """Count the bytes of the splits before."""
             if progress is not None:
                 progress(before + done, total)
 

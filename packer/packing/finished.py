@@ -105,7 +105,6 @@ def has_same_contents(inputs: Inputs, out: Path) -> bool:
     members = inputs.members.tolist() if inputs.archives else [None] * len(inputs)
 
     def source_of(index: int) -> Readable:
-        """Locate an input."""
         return locate(inputs.base, inputs.paths[index], inputs.archives, members[index], inputs.roots or NOWHERE)
 
     matched = (

@@ -56,7 +56,6 @@ def check_sources(out: Path, images: str, split: str = "") -> SourcesReport:
     finder, known, count = Finder(images), set[str](), 0
 
     def pairs() -> Iterator[tuple[Sample, Callable[[], Readable]]]:
-        """Pass through the rows, and count them."""
         nonlocal count
         for sample in read_samples(out):
             if sample.sha256 is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from reader.format.manifest import Manifest
 from reader.format.samples import read_rejects
 
 _LINES_NAMED = CHANGES_NAMED = 5
+# What adds up over the splits.
+_SUMMED = "inputs rows rejected ignored store_bytes source_bytes seconds resumed_from changed_count kept gone"
 
 
 def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, resumed_from: int) -> PackReport:
@@ -83,45 +86,27 @@ def part_report(
 def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
     """Add up the reports of the splits."""
     each = list(reports.values())
-    seconds = sum(report.seconds for report in each)
+    sums: dict[str, Any] = {name: sum(getattr(report, name) for report in each) for name in _SUMMED.split()}
+    seconds = sums["seconds"]
     reasons: collections.Counter[str] = collections.Counter()
     profiles: collections.Counter[str] = collections.Counter()
     for report in each:
         reasons.update(report.reasons)
         profiles.update(report.icc)
-
-    def total(name: str) -> int:
-        """Add up one field over all stores."""
-        return sum(getattr(report, name) for report in each)
-
-    return PackReport(
+    return dataclasses.replace(
+        each[0],
+        **sums,
         out=str(out),
-        inputs=total("inputs"),
-        rows=total("rows"),
-        rejected=total("rejected"),
-        ignored=total("ignored"),
-        classes=each[0].classes,
-        size=each[0].size,
-        channels=each[0].channels,
-        store_bytes=total("store_bytes"),
-        source_bytes=total("source_bytes"),
-        seconds=seconds,
-        images_per_second=(total("inputs") - total("resumed_from")) / seconds if seconds else 0.0,
+        images_per_second=(sums["inputs"] - sums["resumed_from"]) / seconds if seconds else 0.0,
         too_many_rejects=any(report.too_many_rejects for report in each),
         reasons=dict(reasons.most_common()),
+        reject_lines={},
         icc=dict(profiles.most_common()),
-        resumed_from=total("resumed_from"),
         notes=[note for report in each for note in report.notes],
-        layout=each[0].layout,
-        has_own_sizes=each[0].has_own_sizes,
         changed=next((report.changed for report in each if report.changed), ""),
-        changed_count=total("changed_count"),
-        kept=total("kept"),
-        gone=total("gone"),
         changed_paths=[path for report in each for path in report.changed_paths][:CHANGES_NAMED],
         profile=added(report.profile for report in each),
         splits=reports,
-        part=each[0].part,
         is_in_place=all(report.is_in_place for report in each),
     )
 

@@ -138,7 +138,6 @@ def _compared(first: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
     """List what must be the same, in words: what, of the first, of the other."""
 
     def described(manifest: Manifest) -> list[str]:
-        """Say it of one."""
         m = manifest
         count = "" if m.target_count is None or (m.target_kind == "multi-hot" and m.classes) else f" x {m.target_count}"
         extras = ", ".join(f"{name} {spec.dtype}{list(spec.row_shape)}" for name, spec in sorted(m.extras.items()))

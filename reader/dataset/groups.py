@@ -85,7 +85,6 @@ class Mixture:
         positions, seed = self._positions[n], self._seed
 
         def order(done: int) -> Callable[[int, int], Rows]:
-            """Return the order of a pass."""
             return lambda first, last: permuted(len(positions), first, last, seed=seed, epoch=done, part=_DATASETS - n)
 
         return positions[passes(order, len(positions), start, stop)]

@@ -13,7 +13,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -62,11 +62,13 @@ class JoinedStores(OpenedStore):
             raise StoreError("several stores are mapped side by side, which Windows cannot do: use Linux or macOS.")
         self.path, self.remote = Path(" + ".join(str(store.path) for store in stores)), None
         self._stores, self._firsts = stores, first_units([manifest.rows for manifest in manifests])
+        # behind the number of the last row
+        self._end = self._firsts[-1] + manifests[-1].rows
         self._starts = np.cumsum([0, *(manifest.rows for manifest in manifests[:-1])])
         self._classes = given
         self._pages = first_units([manifest.count("pixels") // PAGE_BYTES for manifest in manifests])
         # offset of the pixels of each store in the concatenation
-        self._begins = [page * PAGE_BYTES for page in self._pages]
+        self._begins = in_file = [page * PAGE_BYTES for page in self._pages]
         if manifests[0].compression:
             self._begins = [0, *itertools.accumulate(manifest.pixel_bytes for manifest in manifests)][:-1]
         names, self._tables = joined_classes([(str(store.path), store.manifest.classes) for store in stores], classes)
@@ -80,12 +82,11 @@ class JoinedStores(OpenedStore):
         self.mapped: Batch = store_of(self.manifest, {name: tensors[name] for name in self._specs})
         if self.manifest.compression:
             size_bytes = self._pages[-1] * PAGE_BYTES + manifests[-1].count("pixels")
-            self.frames = FrameFile(
-                self._locate, self.manifest, self._frame_table(), size_bytes, self.files["pixels"].read
-            )
+            table = self._shifted("frames", in_file, lambda store: cast(FrameFile, store.frames).size_bytes)
+            self.frames = FrameFile(self._locate, self.manifest, table, size_bytes, self.files["pixels"].read)
         self.mapped.rows = torch.from_numpy(self._numbered())
         named = zip(stores, distinct_names([store.path for store in stores]), self._firsts, strict=True)
-        self.sources = JoinedSources([(store.sources, name, first) for store, name, first in named])  # type: ignore[misc]
+        self.sources = JoinedSources([(store.sources, name, first) for store, name, first in named])
 
     @property
     def parts(self) -> list[tuple[OpenedStore, int]]:
@@ -187,8 +188,8 @@ class JoinedStores(OpenedStore):
     def _mapped_tensor(self, name: str) -> torch.Tensor:
         if name == "pixels" and self.manifest.compression:
             m, last = self.manifest, self._stores[-1].manifest
-            rows, size_bytes = self._firsts[-1] + last.rows, self._begins[-1] + last.pixel_bytes
-            return torch.empty(m.kind.pixel_shape(rows, m.sides, size_bytes), dtype=torch.uint8, device="meta")
+            shape = m.kind.pixel_shape(self._end, m.sides, self._begins[-1] + last.pixel_bytes)
+            return torch.empty(shape, dtype=torch.uint8, device="meta")
         source, spec = self.opened(name), self._specs[name]
         assert not isinstance(source, Path)
         flat = map_pieces(source, self._unit_bytes(name))
@@ -196,7 +197,7 @@ class JoinedStores(OpenedStore):
         return flat.view(getattr(torch, spec.dtype)).view(-1 if flat.numel() else count, *spec.row_shape)
 
     def _numbered(self) -> Rows:
-        numbers = np.full(self._firsts[-1] + self._stores[-1].manifest.rows, -1, np.int64)
+        numbers = np.full(self._end, -1, np.int64)
         done = 0
         for store, first in self.parts:
             count = store.manifest.rows
@@ -217,14 +218,16 @@ class JoinedStores(OpenedStore):
         if self.manifest.has_content and not all(store.manifest.has_content for store in self._stores):
             made["content"] = self._column("content", 0, lambda values, table: values)
         for name in self.manifest.texts:
-            made[f"extras/{name}"] = self._spans(f"extras/{name}")
+            assert isinstance(self.text_file, JoinedTexts)
+            begins, column = self.text_file.begins[: len(self._stores)], f"extras/{name}"
+            made[column] = self._shifted(column, begins, lambda store: store.manifest.files[TEXTS_FILE].size_bytes)
         for name in self._specs.keys() - made.keys():
             # the targets or extras that replace those of a store
             if any(name in store.made for store in self._stores):
                 made[name] = self._column(name, 0, lambda values, table: values)
         for name in ("offsets", "mask_offsets"):
             if name in self._specs:
-                made[name] = self._offsets(name)
+                made[name] = self._shifted(name, self._begins, lambda store: store.manifest.pixel_bytes - 1)
         return made
 
     def _column(
@@ -232,8 +235,7 @@ class JoinedStores(OpenedStore):
     ) -> torch.Tensor:
         """Make a tensor of all rows; change: maps the values of one store, given its table of classes."""
         spec = self._specs[name]
-        count = self._firsts[-1] + self._stores[-1].manifest.rows
-        made = torch.full((count, *spec.row_shape), fill, dtype=getattr(torch, spec.dtype), device="cpu")
+        made = torch.full((self._end, *spec.row_shape), fill, dtype=getattr(torch, spec.dtype), device="cpu")
         for (store, first), table in zip(self.parts, self._tables, strict=True):
             made[first : first + store.manifest.rows] = change(self._own(store, name), torch.from_numpy(table))
         return made
@@ -243,7 +245,7 @@ class JoinedStores(OpenedStore):
         m, held = store.manifest, store.mapped
         if name == "content" and not m.has_content:
             return torch.tensor([[0, 0, m.height, m.width]], dtype=torch.int32).expand(m.rows, 4)
-        return tensor_of(held, name)
+        return cast(FrameFile, store.frames).table if name == "frames" else tensor_of(held, name)
 
     def _spread(self, values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         """Move the columns of uint8[N, K] to where the joined list has their classes."""
@@ -251,35 +253,14 @@ class JoinedStores(OpenedStore):
         spread[:, table] = values
         return spread
 
-    def _spans(self, name: str) -> torch.Tensor:
-        """Make int64[N, 2], the offsets of texts in the concatenation."""
-        assert isinstance(self.text_file, JoinedTexts)
-        made = torch.zeros(self._firsts[-1] + self._stores[-1].manifest.rows, 2, dtype=torch.int64, device="cpu")
-        for (store, first), begin in zip(self.parts, self.text_file.begins, strict=False):
-            own, size_bytes = self._own(store, name), store.manifest.files[TEXTS_FILE].size_bytes
-            is_inside = (own >= 0) & (own <= size_bytes)
-            made[first : first + len(own)] = torch.where(is_inside, own + begin, -1)
-        return made
-
-    def _offsets(self, name: str) -> torch.Tensor:
-        count = self._firsts[-1] + self._stores[-1].manifest.rows
-        made = torch.zeros(count, dtype=torch.int64, device="cpu")
-        for (store, first), begin in zip(self.parts, self._begins, strict=True):
+    def _shifted(self, name: str, begins: Sequence[int], largest: Callable[[OpenedStore], int]) -> torch.Tensor:
+        """Make offsets in the files of stores those in the concatenation, int64[N, ...]; -1: larger than the file has any."""
+        made = torch.full((self._end, *self._specs[name].row_shape), -1, dtype=torch.int64, device="cpu")
+        for (store, first), begin in zip(self.parts, begins, strict=True):
             own = self._own(store, name)
-            # an offset outside its own store must be outside of all, not inside the next one
-            is_inside = (own >= 0) & (own < store.manifest.pixel_bytes)
+            # outside its own store it must be outside of all, not inside the next one
+            is_inside = (own >= 0) & (own <= largest(store))
             made[first : first + len(own)] = torch.where(is_inside, own + begin, -1)
-        return made
-
-    def _frame_table(self) -> torch.Tensor:
-        """Make int64[N, 2], the offsets of frames in the concatenation; -1 for those outside their own file."""
-        count = self._firsts[-1] + self._stores[-1].manifest.rows
-        made = torch.full((count, 2), -1, dtype=torch.int64, device="cpu")
-        for (store, first), page in zip(self.parts, self._pages, strict=True):
-            assert store.frames is not None
-            own = store.frames.table
-            is_inside = (own >= 0) & (own <= store.frames.size_bytes)
-            made[first : first + len(own)] = torch.where(is_inside, own + page * PAGE_BYTES, -1)
         return made
 
 

@@ -20,7 +20,7 @@ from torch.utils.data import get_worker_info
 
 from reader import system
 from reader.buffers import alone, own_memory
-from reader.dataset.sources import JoinedSources, Sources
+from reader.dataset.sources import Sources
 from reader.dataset.views import Views
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, Manifest
@@ -78,7 +78,6 @@ class OpenedStore:
         self.made_id = ""
         # what opens it again, in another process too; None: its path says all
         self.opener: Callable[[], OpenedStore] | None = None
-        self.sources: Sources | JoinedSources
         is_one_store = False
         # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
         while not is_one_store:

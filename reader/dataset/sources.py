@@ -33,7 +33,7 @@ class Sources:
     @functools.cached_property
     def rows_by_path(self) -> dict[str, int]:
         """The first row of each source."""
-        return {path: row for row, path in reversed(list(enumerate(self.paths)))}
+        return {path: row for row, path in reversed(list(enumerate(self.paths))) if path}
 
     def line(self, row: int) -> dict[str, Any]:
         """Return the line of one row without reading the full file."""
@@ -57,7 +57,7 @@ class Sources:
             )
 
 
-class JoinedSources:
+class JoinedSources(Sources):
     """The sources of several stores' rows; a path begins with the name of its store.
 
     Args:
@@ -75,11 +75,6 @@ class JoinedSources:
             found += [""] * (first - len(found))
             found += [f"{name}/{path}" for path in sources.paths]
         return found
-
-    @functools.cached_property
-    def rows_by_path(self) -> dict[str, int]:
-        """The first row of each source."""
-        return {path: row for row, path in reversed(list(enumerate(self.paths))) if path}
 
     def line(self, row: int) -> dict[str, Any]:
         """Return the line of one row, as its own store has it."""

@@ -115,7 +115,6 @@ def entered(device: torch.device, source: Callable[_P, Iterator[_T]]) -> Callabl
         return source
 
     def on_device(*arguments: _P.args, **named: _P.kwargs) -> Iterator[_T]:
-        """Make them."""
         cuda.set_device(device)
         _ignore_captures()
         yield from source(*arguments, **named)

@@ -87,19 +87,6 @@ def log_choices(schedule: Schedule, ranks: Ranks, chosen: Residency, *, has_coll
         check_nodes(schedule)
 
 
-def check_ranks(schedule: Schedule, ranks: Ranks, checked: Ranks | None) -> Ranks:
-    """Check what canonical nodes and caches need of the ranks, where an epoch begins; returns these.
-
-    checked: those that it was checked for; None: nothing said which they are.
-
-    Raises:
-        ValueError: a small cache cannot hold what the nodes need at once.
-    """
-    if ranks != checked:
-        check_nodes(schedule)
-    return ranks
-
-
 def log_ranks(
     schedule: Schedule,
     ranks: Ranks,

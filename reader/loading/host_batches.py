@@ -228,7 +228,6 @@ class Gathering:
         """Begin to unpack a group of batches of compressed rows, and cut it."""
 
         def memory(need: int) -> torch.Tensor:
-            """Lease as much."""
             return self.buffers(need).lease(need)
 
         if self._unpack != "host":
@@ -275,7 +274,6 @@ class Gathering:
 
     def _ragged_batch(self, store: RaggedBatch, rows: Rows, ahead: Ahead | None) -> RaggedBatch:
         def fill(pages: Rows, into: torch.Tensor) -> None:
-            """Bring pages."""
             if ahead is not None:
                 ahead.take(into)
             elif (copies := self._gatherer.begin(self._slots(pages), into)) is not None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
-from reader.epoch import beside_loop, in_epoch, on_threads_of, reading, stamped
+from reader.epoch import in_epoch, inside, loop_runs, on_threads_of, row_source, stamped
 from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, without_thread
 from reader.loading.producer import Group, Unfinished
@@ -208,7 +208,7 @@ class Finish:
             named,
             stage("transform"),
             in_epoch(self._epoch),
-            reading(self._source),
+            inside(row_source, self._source),
             on_threads_of(self._threads),
             self._modes.entered(),
         ):
@@ -220,7 +220,6 @@ class Finish:
             return _called(transform, batch)
 
         def in_modes(chain: list[Transform], part: object) -> object:
-            """Call transforms in the modes of the thread that began the epoch."""
             with self._modes.entered():
                 return in_turn(chain, part)
 
@@ -244,7 +243,7 @@ class Finish:
         if self._draws:
             return Unfinished(lambda: batch, start)
         if not self._is_first:
-            with beside_loop(threading.get_ident() != self._caller):
+            with inside(loop_runs, threading.get_ident() != self._caller):
                 return self._watched(batch, start)
         self.asked.get()
         self._is_first = False

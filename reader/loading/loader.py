@@ -18,12 +18,13 @@ from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
 from reader.loading import schedule as schedules
-from reader.loading.advice import check_ranks, chosen_order, log_ranks
+from reader.loading.advice import chosen_order, log_ranks
 from reader.loading.frameworks import check_asker
 from reader.loading.iteration import Finish, Iteration, Pass
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
+from reader.loading.remote_ahead import check_nodes
 from reader.loading.residencies.levels_ahead import levels_in_pass
 from reader.loading.residencies.reading import reading_of
 from reader.loading.sample_transform import Collate
@@ -333,17 +334,16 @@ class MemmapLoader:
             )
         steps = self._steps()
         self._follow(ranks)
-        self._checked = check_ranks(self.schedule, ranks, self._checked)
+        if ranks != self._checked:
+            check_nodes(self.schedule)
+        self._checked = ranks
         self._announced, self._has_started = ranks.world_size, True
         log_ranks(self.schedule, ranks, before=before, is_first=is_first, announced=(announced, steps, self._steps()))
 
     def _steps(self) -> int | str:
         """Return the steps of an epoch; "some": the sampler has no length."""
-        return (
-            self.schedule.steps_left(0)
-            if self.schedule.sampler is None or hasattr(self.schedule.sampler, "__len__")
-            else "some"
-        )
+        sampler = self.schedule.sampler
+        return self.schedule.steps_left(0) if sampler is None or hasattr(sampler, "__len__") else "some"
 
     def _follow(self, ranks: Ranks) -> None:
         if ranks != self.ranks:

@@ -265,7 +265,6 @@ class Schedule:
         blocks = functools.lru_cache(maxsize=2)(self.blocks)
 
         def end(position: int) -> int:
-            """Return the end of the window."""
             # behind the epoch stand its first rows again, which ranks share
             done, inside = divmod(base + position % self.cut.count, count)
             stop = done * count + blocks(done).window_end(inside) - base

@@ -170,7 +170,6 @@ def _byte_of(begins: Rows, sizes: Rows) -> Callable[[], int]:
     draw = random.SystemRandom().randrange
 
     def byte() -> int:
-        """Draw one."""
         n = draw(len(begins))
         return int(begins[n]) + draw(int(sizes[n]))
 

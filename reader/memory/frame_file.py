@@ -228,7 +228,6 @@ def mapped_bytes(path: Path, size_bytes: int) -> ReadBytes:
     mapped = map_tensor(path, torch.uint8, (size_bytes,)).numpy()
 
     def read(memory: memoryview, reads: Sequence[Read]) -> None:
-        """Bring bytes of the file into memory."""
         into = np.frombuffer(memory, np.uint8)
         for start, count, offset in reads:
             into[offset : offset + count] = mapped[start : start + count]

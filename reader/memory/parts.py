@@ -40,7 +40,6 @@ def in_parts(call: Callable[[object], object], batch: Batch, threads: int) -> An
     made: list[object] = [None] * len(spans)
 
     def part(n: int, context: contextvars.Context) -> None:
-        """Make one part of the result."""
         one_thread()
         context.run(transform_threads.set, 1)
         made[n] = joined.write_part(context.run(call, _rows(batch, *spans[n])), spans[n][0])

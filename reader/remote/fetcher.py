@@ -105,7 +105,6 @@ def main() -> None:
     session, answering = Session(), threading.Lock()
 
     def reply(question: dict[str, object]) -> None:
-        """Answer one question."""
         try:
             answer = {"answer": session.answer(question)}
         except (StoreError, ValueError) as e:

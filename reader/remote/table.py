@@ -7,7 +7,6 @@ and after: where it is the same, and says that the block is there, the bytes are
 from __future__ import annotations
 
 import mmap
-import os
 from pathlib import Path
 
 _ABSENT, _WRITING, _PRESENT = 0, 1, 2
@@ -24,7 +23,7 @@ class BlockTable:
     """The numbers of a cache's blocks. Only who holds a block's lock changes its number, `forget` aside: see `folder.py`."""
 
     def __init__(self, path: Path, count: int) -> None:
-        self._path, self.count = path, count
+        self.count = count
         with open(path, "r+b") as file:
             self._mapped = mmap.mmap(file.fileno(), (count + _FIRST) * _NUMBER_BYTES)
         # an aligned word is written at once
@@ -88,10 +87,3 @@ class BlockTable:
         """Say that all of the store is in its folder."""
         self._numbers[_COMPLETE] = 1
         self._mapped.flush()
-
-    def is_full_file(self) -> bool:
-        """Say whether the file is that of this table still: somebody may have removed the cache."""
-        try:
-            return os.path.getsize(self._path) == len(self._mapped)
-        except OSError:
-            return False

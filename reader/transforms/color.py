@@ -88,7 +88,7 @@ class Normalize(torch.nn.Module):
         return torch.addcmul(shift, images.float(), scale).to(self.dtype)
 
 
-class ColorJitter:
+class ColorJitter(compiled.CompiledTransform):
     """Change brightness, contrast, saturation and hue of each image by random factors in a random order, as torchvision does.
 
     Args:
@@ -106,9 +106,6 @@ class ColorJitter:
         >>> int(ColorJitter(brightness=(0, 0))(batch).pixels.max())
         0
     """
-
-    # a call makes a whole batch on several threads
-    is_compiled = property(lambda self: compiled.is_built())
 
     def __init__(
         self,

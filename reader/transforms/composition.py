@@ -233,7 +233,6 @@ def _joined(
     order = torch.cat([index for index, _ in found]).argsort()
 
     def join(tensors: list[torch.Tensor]) -> torch.Tensor:
-        """Put rows where they were."""
         return torch.cat(tensors).index_select(0, order)
 
     parts = [part for _, part in found]

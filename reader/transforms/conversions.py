@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from reader.compiled import floats_of, is_built
+from reader.compiled import CompiledTransform, floats_of
 from reader.store import ImageBatch, replaced
 from reader.transforms.color import Normalize
 from reader.transforms.padding import Padding
@@ -158,7 +158,7 @@ class ToPureTensor(ToImage):
     """Return the batch as it is: a row is a plain tensor already."""
 
 
-class ToDtype:
+class ToDtype(CompiledTransform):
     """Make pixels floats from 0 to 1; in a Compose with Normalize right behind it that does both in one step.
 
     Args:
@@ -174,9 +174,6 @@ class ToDtype:
         >>> ToDtype(torch.float32, scale=True)(batch).images.dtype
         torch.float32
     """
-
-    # a call makes a whole batch on several threads
-    is_compiled = property(lambda self: is_built())
 
     def __init__(self, dtype: torch.dtype, scale: bool = False) -> None:
         if dtype != torch.uint8 and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
@@ -217,11 +214,8 @@ class ToTensor(ToDtype):
         super().__init__(torch.float32, scale=True)
 
 
-class Normalized:
+class Normalized(CompiledTransform):
     """Normalize, of a batch: what it is inside a Compose."""
-
-    # a call makes a whole batch on several threads
-    is_compiled = property(lambda self: is_built())
 
     def __init__(self, normalize: Normalize) -> None:
         self.normalize = normalize

@@ -78,7 +78,6 @@ class RandomErasing:
         boxes, sample = self.boxes(batch), torch.arange(len(batch), device=batch.pixels.device)
 
         def erased(pixels: torch.Tensor, boxes: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-            """Overwrite a rectangle of each."""
             count, height, width, channels = pixels.shape
             x0, y0, x1, y1 = boxes[..., None].unbind(1)
             y = torch.arange(height, device=pixels.device)
@@ -138,7 +137,9 @@ class _OfTwo:
     # asked by RandomApply and RandomChoice: there is one draw for a batch
     needs_full_batch = True
 
-    def __init__(self, alpha: float, num_classes: int | None, label_smoothing: float, seed: int) -> None:
+    def __init__(
+        self, *, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0, seed: int = 0
+    ) -> None:
         if not alpha > 0:
             raise ValueError(f"alpha is {alpha!r}, expected a number above 0.")
         if not 0 <= label_smoothing <= 1:
@@ -193,11 +194,6 @@ class MixUp(_OfTwo):
         [1.0, 1.0]
     """
 
-    def __init__(
-        self, *, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0, seed: int = 0
-    ) -> None:
-        super().__init__(alpha, num_classes, label_smoothing, seed)
-
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return uint8 pixels of the same shape, rounded, and targets float32[B, classes].
 
@@ -207,7 +203,6 @@ class MixUp(_OfTwo):
         share = self.share(batch)
 
         def mixed(pixels: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-            """Mix two images each."""
             return others.float().lerp(pixels.float(), share[0, 0].float()).round().to(torch.uint8)
 
         made = replaced(
@@ -235,11 +230,6 @@ class CutMix(_OfTwo):
     Raises:
         ValueError: alpha or label_smoothing are none.
     """
-
-    def __init__(
-        self, *, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0, seed: int = 0
-    ) -> None:
-        super().__init__(alpha, num_classes, label_smoothing, seed)
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return uint8 pixels of the same shape, and targets float32[B, classes].

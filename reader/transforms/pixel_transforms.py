@@ -5,7 +5,7 @@ Their arguments and defaults are those of torchvision's v2; what they compute st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -28,7 +28,7 @@ from reader.transforms.random import (
 )
 
 
-class _WithProbability:
+class _WithProbability(compiled.CompiledTransform):
     """Change the pixels of each image with probability p; the shape stays, so do boxes, masks and content.
 
     Padding, where rows have content, takes part as any pixel.
@@ -37,12 +37,15 @@ class _WithProbability:
     _streams: range
     # of `compiled.STEPS`
     _step: str
+    # of `pixel_ops`, called with images and, where there is one, the number
+    _kernel: Callable[..., torch.Tensor]
 
-    # a call makes a whole batch on several threads
-    is_compiled = property(lambda self: compiled.is_built())
-
-    def __init__(self, p: float, seed: int) -> None:
+    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         self.p, self.seed = checked_p(p), seed
+
+    @property
+    def _number(self) -> float | None:
+        return None
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return uint8 pixels of the same shape.
@@ -62,13 +65,12 @@ class _WithProbability:
         if not compiled.take_steps(pixels):
             return None
         kinds = is_chosen[:, None] * compiled.STEPS[self._step]
-        return compiled.augmented(pixels, kinds, torch.full((*kinds.shape, 1), self._number(), device="cpu"))
-
-    def _number(self) -> float:
-        return 0.0
+        return compiled.augmented(pixels, kinds, torch.full((*kinds.shape, 1), self._number or 0.0, device="cpu"))
 
     def _changed(self, images: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+        if self._number is None:
+            return self._kernel(images)
+        return self._kernel(images, torch.full((len(images),), self._number, device=images.device))
 
 
 class Grayscale:
@@ -113,13 +115,10 @@ class RandomGrayscale(_WithProbability):
         seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
     """
 
-    _streams, _step = GRAYSCALE, "grayscale"
+    _streams, _step, _kernel = GRAYSCALE, "grayscale", staticmethod(pixel_ops.grayscale)
 
     def __init__(self, p: float = 0.1, *, seed: int = 0) -> None:
-        super().__init__(p, seed)
-
-    def _changed(self, images: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.grayscale(images)
+        super().__init__(p, seed=seed)
 
 
 class RandomInvert(_WithProbability):
@@ -130,13 +129,7 @@ class RandomInvert(_WithProbability):
         seed: as of RandomGrayscale.
     """
 
-    _streams, _step = INVERT, "invert"
-
-    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
-        super().__init__(p, seed)
-
-    def _changed(self, images: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.invert(images)
+    _streams, _step, _kernel = INVERT, "invert", staticmethod(pixel_ops.invert)
 
 
 class RandomSolarize(_WithProbability):
@@ -151,19 +144,14 @@ class RandomSolarize(_WithProbability):
         ValueError: threshold is above 255, or p no probability.
     """
 
-    _streams, _step = SOLARIZE, "solarize"
+    _streams, _step, _kernel = SOLARIZE, "solarize", staticmethod(pixel_ops.solarize)
+    _number = property(lambda self: float(self.threshold))
 
     def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
-        super().__init__(p, seed)
+        super().__init__(p, seed=seed)
         if not threshold <= 255:
             raise ValueError(f"threshold is {threshold!r}, expected a level, 0 to 255.")
         self.threshold = threshold
-
-    def _number(self) -> float:
-        return self.threshold
-
-    def _changed(self, images: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.solarize(images, torch.full((len(images),), float(self.threshold), device=images.device))
 
 
 class RandomPosterize(_WithProbability):
@@ -178,19 +166,14 @@ class RandomPosterize(_WithProbability):
         ValueError: bits are not 0 to 8, or p is not a probability.
     """
 
-    _streams, _step = POSTERIZE, "posterize"
+    _streams, _step, _kernel = POSTERIZE, "posterize", staticmethod(pixel_ops.posterize)
+    _number = property(lambda self: self.bits)
 
     def __init__(self, bits: int, p: float = 0.5, *, seed: int = 0) -> None:
-        super().__init__(p, seed)
+        super().__init__(p, seed=seed)
         if not isinstance(bits, int) or not 0 <= bits <= 8:
             raise ValueError(f"bits is {bits!r}, expected 0 to 8.")
         self.bits = bits
-
-    def _number(self) -> float:
-        return self.bits
-
-    def _changed(self, images: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.posterize(images, torch.full((len(images),), self.bits, device=images.device))
 
 
 class RandomEqualize(_WithProbability):
@@ -201,13 +184,7 @@ class RandomEqualize(_WithProbability):
         seed: as of RandomGrayscale.
     """
 
-    _streams, _step = EQUALIZE, "equalize"
-
-    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
-        super().__init__(p, seed)
-
-    def _changed(self, images: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.equalize(images)
+    _streams, _step, _kernel = EQUALIZE, "equalize", staticmethod(pixel_ops.equalize)
 
 
 class RandomAutocontrast(_WithProbability):
@@ -218,13 +195,7 @@ class RandomAutocontrast(_WithProbability):
         seed: as of RandomGrayscale.
     """
 
-    _streams, _step = AUTOCONTRAST, "autocontrast"
-
-    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
-        super().__init__(p, seed)
-
-    def _changed(self, images: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.autocontrast(images)
+    _streams, _step, _kernel = AUTOCONTRAST, "autocontrast", staticmethod(pixel_ops.autocontrast)
 
 
 class RandomAdjustSharpness(_WithProbability):
@@ -239,24 +210,17 @@ class RandomAdjustSharpness(_WithProbability):
         ValueError: sharpness_factor is negative, or p no probability.
     """
 
-    _streams, _step = SHARPNESS, "sharpness"
+    _streams, _step, _kernel = SHARPNESS, "sharpness", staticmethod(pixel_ops.sharpness)
+    _number = property(lambda self: float(self.sharpness_factor))
 
     def __init__(self, sharpness_factor: float, p: float = 0.5, *, seed: int = 0) -> None:
-        super().__init__(p, seed)
+        super().__init__(p, seed=seed)
         if not sharpness_factor >= 0:
             raise ValueError(f"sharpness_factor is {sharpness_factor!r}, expected 0 or more.")
         self.sharpness_factor = sharpness_factor
 
-    def _number(self) -> float:
-        return self.sharpness_factor
 
-    def _changed(self, images: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.sharpness(
-            images, torch.full((len(images),), float(self.sharpness_factor), device=images.device)
-        )
-
-
-class GaussianBlur:
+class GaussianBlur(compiled.CompiledTransform):
     """Blur each image with a Gaussian kernel of a width of its own; beyond the edges the image is reflected.
 
     Args:
@@ -273,9 +237,6 @@ class GaussianBlur:
         >>> GaussianBlur(3)(batch).images.shape
         torch.Size([2, 3, 32, 32])
     """
-
-    # a call makes a whole batch on several threads
-    is_compiled = property(lambda self: compiled.is_built())
 
     def __init__(
         self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0), *, seed: int = 0

@@ -65,14 +65,11 @@ _SOLARIZE, _LAST_FACTOR = OPERATIONS.index("Solarize"), OPERATIONS.index("Sharpn
 Steps = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
-class Policy:
+class Policy(compiled.CompiledTransform):
     """Draws operations with magnitudes for each image, and applies them one after the other.
 
     Boxes, masks and content move with what shears, shifts and rotates.
     """
-
-    # a call makes a whole batch on several threads
-    is_compiled = property(lambda self: compiled.is_built())
 
     def __init__(self, interpolation: str, fill: Fill, seed: int) -> None:
         self.interpolation, self.fill, self.seed = checked_interpolation(interpolation), fill, seed

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from reader.compiled import is_built
+from reader.compiled import CompiledTransform
 from reader.epoch import on_one_torch_thread
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
@@ -40,7 +40,7 @@ from reader.transforms.resize import checked_size, cropped_extras, resized_boxes
 _TRIES = 10
 
 
-class RandomHorizontalFlip:
+class RandomHorizontalFlip(CompiledTransform):
     """Mirror each image of an ImageBatch left to right with probability p; boxes, masks and content with it.
 
     Args:
@@ -57,9 +57,6 @@ class RandomHorizontalFlip:
         True
     """
 
-    # a call makes a whole batch on several threads
-    is_compiled = property(lambda self: is_built())
-
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         self.p, self.seed = checked_p(p), seed
 
@@ -74,7 +71,7 @@ class RandomHorizontalFlip:
         return draw(batch, self.seed, FLIP)[0] < self.p
 
 
-class AlternatingFlip:
+class AlternatingFlip(CompiledTransform):
     """Mirror each image left to right in every other epoch: airbench's alternating flip.
 
     In the first epoch a half, drawn by row, is mirrored, in the next one the other half. So a model sees both sides of each image
@@ -93,9 +90,6 @@ class AlternatingFlip:
         True
     """
 
-    # a call makes a whole batch on several threads
-    is_compiled = property(lambda self: is_built())
-
     def __init__(self, *, seed: int = 0) -> None:
         self.seed = seed
 
@@ -111,7 +105,7 @@ class AlternatingFlip:
         return ((half[0] < 0.5).long() + epoch) % 2 == 1
 
 
-class RandomCrop:
+class RandomCrop(CompiledTransform):
     """Cut size x size pixels (or (height, width)) at a random place of each image, after padding, as torchvision does.
 
     In rows with content the place is drawn inside the content and its padding. Where that is smaller than the crop, the crop
@@ -134,9 +128,6 @@ class RandomCrop:
         >>> RandomCrop(32, padding=4)(batch).images.shape
         torch.Size([2, 3, 32, 32])
     """
-
-    # a call makes a whole batch on several threads
-    is_compiled = property(lambda self: is_built())
 
     def __init__(
         self,
@@ -173,7 +164,6 @@ class RandomCrop:
         motion = Motion(left[:, None], top[:, None], 1, 1, self.width, self.height)
 
         def cut_mask(masks: torch.Tensor) -> torch.Tensor:
-            """Cut the crops of masks."""
             return cut(masks[..., None], top, left, self.height, self.width)[..., 0]
 
         pixels = cut(batch.pixels, top, left, self.height, self.width, is_mirrored)
@@ -209,7 +199,7 @@ class RandomCrop:
         )
 
 
-class RandomResizedCrop:
+class RandomResizedCrop(CompiledTransform):
     """Cut a random box of each image and resize it to size x size (or (height, width)), antialiased.
 
     The box is drawn by torchvision's definition: an area of scale times the image's, an aspect ratio (width / height) of
@@ -237,9 +227,6 @@ class RandomResizedCrop:
 
     # rows that nothing but its box is needed of
     reads_levels = True
-
-    # a call makes a whole batch on several threads
-    is_compiled = property(lambda self: is_built())
 
     def __init__(
         self,

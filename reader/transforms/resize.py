@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from tensordict import TensorDict
 
-from reader.compiled import is_built
+from reader.compiled import CompiledTransform
 from reader.epoch import row_source
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_extras
@@ -25,7 +25,7 @@ from reader.transforms.resample import (
 )
 
 
-class CenterCrop:
+class CenterCrop(CompiledTransform):
     """Resize each image, antialiased, until it covers size / fraction, and cut its central size x size pixels.
 
     What torchvision's Resize(size / fraction) and CenterCrop(size) give, rounding included; `pack --crop-fraction` does the same
@@ -48,9 +48,6 @@ class CenterCrop:
 
     # rows that nothing but its box is needed of
     reads_levels = True
-
-    # a call makes a whole batch on several threads
-    is_compiled = property(lambda self: is_built())
 
     def __init__(self, size: int | tuple[int, int], fraction: float = 1.0) -> None:
         self.height, self.width = checked_size(size)

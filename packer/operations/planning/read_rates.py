@@ -146,12 +146,10 @@ class RowForms:
         out = np.empty(max(sum(len(pixels) for pixels, _, _ in piece) for piece in pieces), np.uint8)
 
         def copy() -> None:
-            """Copy all of them several times."""
             for piece in _COPIES * pieces:
                 _copy(piece, out)
 
         def unpack() -> None:
-            """Unpack all of them."""
             for piece in pieces:
                 _unpack(piece, self._channels, out)
 
@@ -188,7 +186,6 @@ class JpegForm:
             return None
 
         def decode() -> None:
-            """Decode all of them."""
             for held in self._held:
                 _unpack([held], self._channels, out, JPEG)
 

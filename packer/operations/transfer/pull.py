@@ -215,7 +215,6 @@ def _pull_pixels(copy: Transfer, path: Path, found: Pointer, manifest: Manifest,
     objects = BlockObjects((block.size_bytes for block in blocks), size_bytes) if found.has_block_objects else None
 
     def read(start: int, stop: int) -> bytes:
-        """Return bytes [start, stop) of the pixels at the URL."""
         pieces = [(PIXELS, start, stop)] if objects is None else objects.pieces(start, stop)
         return b"".join(copy.objects.read(name_in(found.folder, name), *span) for name, *span in pieces)
 

@@ -159,7 +159,6 @@ def _curve(tag: bytes) -> _Curve:
         return lambda x: x ** (values[0] / 256)
 
     def looked_up(x: float) -> float:
-        """Interpolate between two entries of the table."""
         position = x * (count - 1)
         low = min(int(position), count - 2)
         return (values[low] + (position - low) * (values[low + 1] - values[low])) / 65535
