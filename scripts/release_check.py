@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scripts import ROOT
-from scripts.benchmarks._fresh import Failed, Fresh
+from scripts.common.fresh import Failed, Fresh
 
 # In the wheel nothing but the four packages; in the sdist what its tests need.
 WHEEL_HAS = (
@@ -117,7 +117,9 @@ def build(folder: Path, dist: Path) -> list[Path]:
     own = {"packer", "pixpack", "pixpack_native", "reader", f"pixpack-{version}.dist-info"}
     foreign = {name for name in names if name.split("/")[0] not in own}
     if foreign:
-        raise Failed(f"the wheel holds {sorted(foreign)[:5]}, expected packer, pixpack, pixpack_native and reader alone.")
+        raise Failed(
+            f"the wheel holds {sorted(foreign)[:5]}, expected packer, pixpack, pixpack_native and reader alone."
+        )
     print(
         f"built {sdist.name} and {wheel.name} in {fresh.seconds['build']:.0f} s: {len(names)} files in the wheel,"
         f" {'with' if any(name.startswith(COMPILED) for name in names) else 'without'} the compiled part"

@@ -99,7 +99,12 @@ def _with_contact(text: str, address: str) -> str:
 
 def _address(text: str) -> str:
     parts = urlsplit(text)
-    if parts.scheme != "https" or not parts.hostname or len(parts.path.strip("/").split("/")) != 2 or text.endswith(".git"):
+    if (
+        parts.scheme != "https"
+        or not parts.hostname
+        or len(parts.path.strip("/").split("/")) != 2
+        or text.endswith(".git")
+    ):
         raise argparse.ArgumentTypeError(f"{text!r}: expected https://HOST/OWNER/REPOSITORY, without .git")
     return text.rstrip("/")
 

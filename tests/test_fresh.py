@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="runs commands of a Unix
 
 @pytest.fixture
 def fresh() -> ModuleType:
-    return importlib.import_module("scripts.benchmarks._fresh")
+    return importlib.import_module("scripts.common.fresh")
 
 
 def test_nothing_of_the_callers_python_comes_along(
@@ -54,14 +54,14 @@ def test_the_lines_of_a_command_begin_its_stages(fresh: ModuleType, tmp_path: Pa
 
 
 def test_the_stages_of_quickstart_are_what_it_says(fresh: ModuleType) -> None:
-    stages = importlib.import_module("scripts.benchmarks.first_batch").QUICKSTART
+    stages = importlib.import_module("scripts.benchmarks.packing.first_batch").QUICKSTART
     scripts = (ROOT / "scripts" / "setup.sh").read_text() + (ROOT / "scripts" / "quickstart").read_text()
     for start in stages:
         words = start.removeprefix("$ ")
         assert (f'say "{words}' in scripts) if words == start else (f"run {words}" in scripts), start
 
 
-@pytest.mark.parametrize("script", ["scripts.benchmarks.first_batch", "scripts.release_check"])
+@pytest.mark.parametrize("script", ["scripts.benchmarks.packing.first_batch", "scripts.release_check"])
 def test_help_says_what_the_script_is_for(
     fresh: ModuleType, script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

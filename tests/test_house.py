@@ -116,6 +116,13 @@ def test_rooms_are_of_a_size_to_know() -> None:
     assert {name: count for name, count in tests.items() if count > 16} == {}
 
 
+def test_no_folder_of_programs_has_more_than_sixteen_modules() -> None:
+    programs = [*SCRIPTS, *(ROOT / "examples").glob("*.py")]
+    counts = Counter(str(path.parent.relative_to(ROOT)) for path in programs if path.name != "__init__.py")
+    assert {name: count for name, count in counts.items() if count > 16} == {}
+    assert len(counts) > 30
+
+
 @pytest.mark.parametrize("path", [*FILES.values(), *SCRIPTS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_and_functions_are_of_a_size_to_read(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

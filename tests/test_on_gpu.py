@@ -133,13 +133,13 @@ def test_every_wheel_has_a_version_and_parts_name_what_is_there(script: ModuleTy
         modules = {word for part in parts for word in part.command if word.startswith("scripts.")}
         assert len(files) >= 2
         assert all(Path(word).exists() for word in files)
-        assert modules == {"scripts.benchmarks.bench_gpu", "scripts.studies.claims"}
+        assert modules == {"scripts.benchmarks.reading.bench_gpu", "scripts.studies.claims"}
         assert all(importlib.util.find_spec(name) for name in modules)
         assert len({part.name for part in parts}) == len(parts)
-    assert all((SCRIPTS / "studies" / "claims" / f"{name}.py").exists() for name in script.CLAIMS)
-    trees = importlib.import_module("scripts.studies.claims.nested_moves").TREES
+    assert {*script.CLAIMS} <= {path.stem for path in (SCRIPTS / "studies" / "claims").glob("*/*.py")}
+    trees = importlib.import_module("scripts.studies.claims.devices.nested_moves").TREES
     assert list(script.LIBRARIES) == [package for _, packages in trees.values() for package in packages]
-    assert list(script.BENCHES) == list(importlib.import_module("scripts.benchmarks.bench_gpu").PARTS)
+    assert list(script.BENCHES) == list(importlib.import_module("scripts.benchmarks.reading.bench_gpu").PARTS)
 
 
 # -- on_simulated_gpu
@@ -167,7 +167,7 @@ def test_what_a_simulated_device_needs_is_one_sentence(tmp_path: Path, missing: 
 
 
 def test_the_device_benchmark_says_in_each_part_that_there_is_no_gpu(tmp_path: Path) -> None:
-    done = program("scripts.benchmarks.bench_gpu", "--work", tmp_path, CUDA_VISIBLE_DEVICES="")
+    done = program("scripts.benchmarks.reading.bench_gpu", "--work", tmp_path, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["parts"] == dict.fromkeys(
@@ -178,7 +178,7 @@ def test_the_device_benchmark_says_in_each_part_that_there_is_no_gpu(tmp_path: P
 @pytest.mark.slow
 def test_the_device_benchmark_runs_on_tiny_data(tmp_path: Path) -> None:
     words = ["--device", "cpu", "--quick", "--only", "loading", "training", "waiting", "resident", "pinned"]
-    done = program("scripts.benchmarks.bench_gpu", *words, "--work", tmp_path)
+    done = program("scripts.benchmarks.reading.bench_gpu", *words, "--work", tmp_path)
     assert done.returncode == 0, done.stderr
     parts = json.loads(done.stdout.splitlines()[-1])["parts"]
     assert parts["pinned"] == "not measured: no GPU"

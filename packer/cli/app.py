@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             sys.exit(code)
         atexit._run_exitfuncs()
         code = _flushed(code)
-    # Python would take apart what was imported: 20 ms (scripts/benchmarks/bench_start.py)
+    # Python would take apart what was imported: 20 ms (scripts/benchmarks/packing/bench_start.py)
     os._exit(code)
 
 

@@ -165,7 +165,7 @@ def measure(
     data = MemmapDataset(path)
     if data.manifest.compression:
         raise BenchError(
-            f"{path}: {NEEDS_RAW}. This measures raw rows; scripts/benchmarks/bench_compress.py measures these."
+            f"{path}: {NEEDS_RAW}. This measures raw rows; scripts/benchmarks/packing/bench_compress.py measures these."
         )
     size, where = checked(data, batch_size, device)
     pixels, row_bytes = data.path / PIXELS, data.manifest.row_bytes

@@ -51,7 +51,7 @@ def metadata_names(*, has_extras: bool) -> list[str]:
 ZSTD, JPEG = "zstd", "jpeg"
 # The tensor `frames`: the bytes [begin, end) of pixels.memmap that each row's frame has.
 FRAMES_SPEC = TensorSpec("int64", (2,))
-# Of 200 photographs of 224 x 224: 0.54 of raw; levels 2 and 3 are no smaller, -1 has 0.77 (scripts/benchmarks/bench_compress.py).
+# Of 200 photographs of 224 x 224: 0.54 of raw; levels 2 and 3 are no smaller, -1 has 0.77 (bench_compress.py).
 LEVEL = 1
 # The only predictor: green is subtracted from red and blue, then from each line the line above it.
 UP = "up"

@@ -27,7 +27,7 @@ from reader.rows import Rows
 from reader.store import RaggedBatch, map_tensor
 
 # A thread unpacks so many bytes of rows at once: enough that a call for each line of them costs little beside it
-# (scripts/benchmarks/bench_compress.py), few enough that two batches are shared by all threads.
+# (scripts/benchmarks/packing/bench_compress.py), few enough that two batches are shared by all threads.
 _PIECE_BYTES = 2 << 20
 
 # Brings bytes of the file into memory: (first byte, how many, first byte of memory) each, as a `RowFile` of bytes.

@@ -66,7 +66,7 @@ class RowFile:
         path: the file.
         row_bytes: of one row.
         past_cache: leave nothing in the page cache. Read past it (O_DIRECT) where file system and row size allow: into huge
-            pages that took 0.03 s of CPU for 3 GB, where reads through the cache took 0.2 to 5 (scripts/benchmarks/bench_disk.py,
+            pages that took 0.03 s of CPU for 3 GB, where reads through the cache took 0.2 to 5 (bench_disk.py,
             2026-11-21). Elsewhere the cache is asked to drop what was read.
 
     align: where memory[slot * row_bytes] is must be congruent to row * row_bytes modulo this, see `plan_reads`.

@@ -32,7 +32,7 @@ LIBRARIES = ("optree==0.20.0", "dm-tree==0.1.10", "absl-py==2.3.1", "attrs==26.1
 # Published as source alone; pure Python.
 BUILT = ("jpeg4py",)
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
-# Of scripts/benchmarks/bench_gpu.py.
+# Of scripts/benchmarks/reading/bench_gpu.py.
 BENCHES = ("loading", "training", "waiting", "resident", "pinned", "others")
 # Of scripts/studies/claims, those that a GPU decides.
 CLAIMS = (
@@ -190,7 +190,7 @@ def parts(work: Path, *, no_cuda: bool) -> list[Part]:
     # of a test that hangs, where each thread is
     pytest += ["-o", "faulthandler_timeout=60"]
     logic = [str(ROOT / "tests" / name) for name in ("device/test_transfer.py", "device/test_resident.py")]
-    bench = [python, "-m", "scripts.benchmarks.bench_gpu", "--device", device, "--work", str(work)]
+    bench = [python, "-m", "scripts.benchmarks.reading.bench_gpu", "--device", device, "--work", str(work)]
     bench += ["--quick"] * no_cuda
     claims = [python, "-m", "scripts.studies.claims", "--work", str(work / "claims"), "--out", str(work / "claims-out")]
     pack = [python, "-m", "packer", "bench", store, "--device", device]
@@ -233,7 +233,11 @@ def outcome(
         return {"left_out": f"{options.within:.0f} s have passed"}
     started = time.perf_counter()
     code, output = ran(part.command, environment, work, seconds)
-    done: dict[str, Any] = {"exit_code": code, "seconds": round(time.perf_counter() - started, 1), "tail": output[-TAIL:]}
+    done: dict[str, Any] = {
+        "exit_code": code,
+        "seconds": round(time.perf_counter() - started, 1),
+        "tail": output[-TAIL:],
+    }
     if part.result and (work / part.result).exists():
         text = (work / part.result).read_text(encoding="utf-8")
         try:

@@ -73,7 +73,9 @@ def drawn(texts: list[tuple[str, str]]) -> str:
         console.print()
     svg = console.export_svg(title="pixpack", unique_id="pixpack")
     # rich names a font on a network; and a renderer may drop the spaces that a line begins with
-    return re.sub(r" *@font-face \{.*?\n    \}\n", "", svg, flags=re.S).replace("<svg ", '<svg xml:space="preserve" ', 1)
+    return re.sub(r" *@font-face \{.*?\n    \}\n", "", svg, flags=re.S).replace(
+        "<svg ", '<svg xml:space="preserve" ', 1
+    )
 
 
 if __name__ == "__main__":

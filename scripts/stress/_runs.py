@@ -22,7 +22,7 @@ from packer.store.journal import JOURNAL
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.manifest import MANIFEST
-from scripts.benchmarks._bench import photographs, repeat_files
+from scripts.common.figures import photographs, repeat_files
 
 # fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
 # pack; overwrite: of a finished store, after one image was replaced; update: likewise, by pack update; splits: train and val;

@@ -28,8 +28,8 @@ from PIL import Image
 
 from packer import PackError, pack
 from reader.system import available_cpus
-from scripts.benchmarks._bench import machine, publish, table
-from scripts.benchmarks.arguments import bench_parser
+from scripts.common.arguments import bench_parser
+from scripts.common.figures import machine, publish, table
 from scripts.samples.scenes import SCENES, draw
 
 # Of a photograph, drawn small: rows are smaller yet.

@@ -20,7 +20,7 @@ import pytest
 from children import program
 from conftest import make_tree, torchvision_or_skip
 
-from scripts.benchmarks import _disk_curve
+from scripts.benchmarks.storage import _disk_curve
 
 ROOT = Path(__file__).resolve().parents[2]
 PIXELS = "_tensordict/pixels.memmap"
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a program of scripts/; an interpreter of its own where it forks often, which takes longer with torch imported."""
-    if script not in ("benchmarks.bench_pack", "benchmarks.bench_read"):
+    if script not in ("benchmarks.packing.bench_pack", "benchmarks.reading.bench_read"):
         return program(f"scripts.{script}", *arguments)
     words = [sys.executable, "-m", f"scripts.{script}", *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
@@ -85,19 +85,19 @@ def wide_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_round_of_turns_begins_with_the_next_way_and_untimed_rounds_do_not_count() -> None:
-    timing, taken = load("benchmarks.timing"), list[str]()
+    timing, taken = load("common.timing"), list[str]()
     ways = {name: lambda name=name: taken.append(name) or len(taken) for name in "abc"}
     assert timing.in_turns(ways, 2, untimed=1) == {"a": [6, 8], "b": [4, 9], "c": [5, 7]}
     assert "".join(taken) == "abcbcacab"
 
 
 def test_turns_that_take_too_long_are_two_rounds() -> None:
-    found = load("benchmarks.timing").in_turns({"a": lambda: 1}, 9, untimed=3, most_seconds=0)
+    found = load("common.timing").in_turns({"a": lambda: 1}, 9, untimed=3, most_seconds=0)
     assert found == {"a": [1, 1]}
 
 
 def test_options_in_common_have_a_default_of_each_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = load("benchmarks.arguments").bench_parser("What?", batch_size=8, json=None)
+    parser = load("common.arguments").bench_parser("What?", batch_size=8, json=None)
     assert vars(parser.parse_args([])) == {"batch_size": 8, "json": None}
     assert parser.parse_args(["--json", "a"]).json == Path("a")
     with pytest.raises(SystemExit):
@@ -125,7 +125,7 @@ def test_bench_pack_prints_every_figure_and_checks_the_rows(images: Path, tmp_pa
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "PIL").symlink_to(Path(PIL.__file__).parent)
     more = ("--json", file, "--vanilla", tmp_path / "other")
-    done = run("benchmarks.bench_pack", "--images", images, "--count", 30, "--size", 40, "--runs", 1, *more)
+    done = run("benchmarks.packing.bench_pack", "--images", images, "--count", 30, "--size", 40, "--runs", 1, *more)
     report = last_line(done)
     assert json.loads(file.read_text()) == report
     others = {"decode", "row", "tutorial", "pool", "vanilla"}
@@ -139,7 +139,7 @@ def test_bench_pack_prints_every_figure_and_checks_the_rows(images: Path, tmp_pa
 
 
 def test_the_memory_of_a_process_that_this_one_started_is_found() -> None:
-    bench = load("benchmarks.bench_pack")
+    bench = load("benchmarks.packing.bench_pack")
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         assert process.pid in bench.children(os.getpid())
         assert 2**12 <= bench.process_bytes(process.pid, *bench.SHARES) < 2**30
@@ -151,7 +151,7 @@ def test_bench_pack_refuses_a_folder_without_jpegs(
 ) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "broken.jpg").write_bytes(b"\xff\xd8 and nothing more")
-    assert main("benchmarks.bench_pack", monkeypatch, "--images", tmp_path / "images") == 1
+    assert main("benchmarks.packing.bench_pack", monkeypatch, "--images", tmp_path / "images") == 1
     assert "holds no JPEG" in capsys.readouterr().err
 
 
@@ -159,7 +159,7 @@ def test_bench_pack_refuses_a_folder_without_jpegs(
 def test_bench_pack_stops_when_a_result_is_wrong(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: str
 ) -> None:
-    bench = load("benchmarks.bench_pack")
+    bench = load("benchmarks.packing.bench_pack")
     job = prepared(bench, images, tmp_path / "work")
     store, tutorial = job.work / "store", job.work / "tutorial"
     bench.time_call(job)
@@ -181,7 +181,7 @@ def test_bench_pack_stops_when_a_process_fails(
 ) -> None:
     if not has_turbojpeg:
         monkeypatch.setattr("packer.pixels.formats.turbojpeg.JpegDecoder.is_available", False)
-    bench = load("benchmarks.bench_pack")
+    bench = load("benchmarks.packing.bench_pack")
     job = prepared(bench, images, tmp_path / "work", workers=2)
     for way in (bench.decode_alone, bench.make_rows):
         assert bench.in_processes(job, way) > 0
@@ -196,7 +196,7 @@ def test_bench_pack_stops_when_a_process_fails(
 def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: Path, order: str) -> None:
     file = tmp_path / "report.json"
     options = ("--batch-size", 8, "--rounds", 2, "--order", order, "--json", file)
-    report = last_line(run("benchmarks.bench_read", "--store", wide_store, *options))
+    report = last_line(run("benchmarks.reading.bench_read", "--store", wide_store, *options))
     assert json.loads(file.read_text()) == report
     others = ("limit", "store[idx]", "DataLoader 0", "DataLoader 2", "MemmapDataset")
     assert set(report["images_per_second"]) == {"loader", "loader concat", "loader ram", *others}
@@ -216,8 +216,8 @@ def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: P
 def test_bench_read_keeps_the_store_it_makes_and_repairs_it(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench, work = load("benchmarks.bench_read"), tmp_path / "work"
-    monkeypatch.setattr("scripts.benchmarks._bench._PHOTOS", images)
+    bench, work = load("benchmarks.reading.bench_read"), tmp_path / "work"
+    monkeypatch.setattr("scripts.common.figures._PHOTOS", images)
     store = bench.cached_store(work, 48, 32)
     assert "packing 48 rows" in capsys.readouterr().err
     assert [path.name for path in work.iterdir()] == [store.name]
@@ -234,14 +234,14 @@ def test_bench_read_refuses_a_damaged_store(
 ) -> None:
     shutil.copytree(wide_store, tmp_path / "store")
     flip_a_bit(tmp_path / "store" / PIXELS)
-    assert main("benchmarks.bench_read", monkeypatch, "--store", tmp_path / "store", "--batch-size", 8) == 1
+    assert main("benchmarks.reading.bench_read", monkeypatch, "--store", tmp_path / "store", "--batch-size", 8) == 1
     assert "does not pass `pack verify`: _tensordict/pixels.memmap, row" in capsys.readouterr().err
 
 
 def test_bench_read_stops_when_a_batch_is_not_its_rows(wide_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from reader import MemmapDataset
 
-    bench = load("benchmarks.bench_read")
+    bench = load("benchmarks.reading.bench_read")
     data = MemmapDataset(wide_store, as_tuple=False)
     raw, raw_rows = np.array(data.numpy()), bench.RawRows(wide_store, data.manifest)
     assert bench.check_batches(data, raw_rows, raw, 8) == 4
@@ -259,14 +259,14 @@ def test_bench_read_stops_when_a_batch_is_not_its_rows(wide_store: Path, monkeyp
 def test_bench_read_refuses_a_store_of_too_few_batches(
     wide_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main("benchmarks.bench_read", monkeypatch, "--store", wide_store, "--batch-size", 32) == 1
+    assert main("benchmarks.reading.bench_read", monkeypatch, "--store", wide_store, "--batch-size", 32) == 1
     assert "64 rows are 2 batches, too few. Use a smaller --batch-size." in capsys.readouterr().err
 
 
 def test_bench_prefetch_stops_when_the_timed_loader_brings_a_row_twice() -> None:
     import torch
 
-    bench = load("benchmarks.bench_prefetch")
+    bench = load("benchmarks.reading.bench_prefetch")
     bench.check([torch.arange(4), torch.arange(4, 8)])
     with pytest.raises(bench.BenchError, match="4 rows came twice"):
         bench.check([torch.arange(4), torch.arange(4)])
@@ -277,7 +277,7 @@ def test_a_turn_of_bench_prefetch_ends_with_as_full_a_queue_as_it_began(
 ) -> None:
     from reader import MemmapDataset
 
-    bench, gathered = load("benchmarks.bench_prefetch"), list[int]()
+    bench, gathered = load("benchmarks.reading.bench_prefetch"), list[int]()
     monkeypatch.setattr(bench, "same", lambda batch: gathered.append(len(batch)) or batch)
     way = bench.Steps(MemmapDataset(wide_store, as_tuple=False), 8, "full")
     for _ in range(5):
@@ -289,7 +289,7 @@ def test_a_turn_of_bench_prefetch_ends_with_as_full_a_queue_as_it_began(
 
 @pytest.mark.slow
 def test_bench_prefetch_times_every_consumer(wide_store: Path) -> None:
-    report = last_line(run("benchmarks.bench_prefetch", "--store", wide_store, "--batch-size", 8, "--rounds", 1))
+    report = last_line(run("benchmarks.reading.bench_prefetch", "--store", wide_store, "--batch-size", 8, "--rounds", 1))
     cases = [(one["consumer"], one["asked_ms"]) for one in report["consumers"]]
     assert len(set(cases)) == 28
     for one in report["consumers"]:
@@ -303,23 +303,23 @@ def test_bench_prefetch_times_every_consumer(wide_store: Path) -> None:
 @pytest.mark.slow
 def test_bench_workers_measures_a_worker_by_number_of_rows() -> None:
     words = ("--workers", 1, "--rounds", 1, "--rows", 500, 600, "--starts", "fork")
-    report = last_line(run("benchmarks.bench_workers", *words))
+    report = last_line(run("benchmarks.reading.bench_workers", *words))
     assert [(one["rows"], one["start"]) for one in report["stores"]] == [(500, "fork"), (600, "fork")]
     assert report["holds"]
     assert all(one["private_mb"] > 0 and one["pickle_bytes"] < 1000 for one in report["stores"])
 
 
 def test_the_process_of_a_pack_serves_connections_that_only_answer() -> None:
-    assert 0 < load("benchmarks._driver").driver_seconds(2, 12) < 0.01
+    assert 0 < load("benchmarks.packing._driver").driver_seconds(2, 12) < 0.01
 
 
 @pytest.mark.slow
 def test_leak_test_finds_nothing_in_a_short_run_and_counts_what_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = last_line(run("stress.leak_test", "--epochs", 10, "--iterators", 30, "--residency", "disk"))
+    report = last_line(run("stress.limits.leak_test", "--epochs", 10, "--iterators", 30, "--residency", "disk"))
     assert [run["residency"] for run in report["runs"]] == ["disk"] * 2
     assert all(run["buffers_there"] <= 4 for run in report["runs"])
-    counted = load("stress.leak_test").Counted()
-    pool = load("stress.leak_test").BufferPool(10, keep=1)
+    counted = load("stress.limits.leak_test").Counted()
+    pool = load("stress.limits.leak_test").BufferPool(10, keep=1)
     pool._allocate = counted.allocate_for(pool)
     leases = [pool.lease() for _ in range(3)]
     assert counted.there() == 3
@@ -332,7 +332,7 @@ def test_leak_test_finds_nothing_in_a_short_run_and_counts_what_stays(monkeypatc
 
 def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
     torchvision_or_skip()
-    found = last_line(run("benchmarks.bench_transforms", "--batch-size", 4, "--row", 40, "--size", 32, "--rounds", 2))
+    found = last_line(run("benchmarks.transforms.bench_transforms", "--batch-size", 4, "--row", 40, "--size", 32, "--rounds", 2))
     names = ["copy", "RandomHorizontalFlip()", "RandomCrop(32)", "RandomResizedCrop(32)"]
     names += ["RandomResizedCrop(32), RandomHorizontalFlip()", "ColorJitter(0.4, 0.4, 0.4)"]
     names += ["RandomResizedCrop(32), with labels", "RandomResizedCrop(32), own sizes"]
@@ -345,11 +345,11 @@ def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
 
 def test_seconds_are_those_of_the_clock_that_is_given() -> None:
     ticks = iter([1.0, 3.5])
-    assert load("benchmarks.timing").seconds(lambda: None, clock=lambda: next(ticks)) == 2.5
+    assert load("common.timing").seconds(lambda: None, clock=lambda: next(ticks)) == 2.5
 
 
 def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = load("benchmarks.bench_transforms")
+    bench = load("benchmarks.transforms.bench_transforms")
     wrong = bench.Case("wrong", bench.copied, lambda image, n: image.flip(-1), 1)
     with pytest.raises(SystemExit, match="wrong differs from torchvision by"):
         bench.measure(wrong, bench.smooth_batch(2, 16), 1)
@@ -358,7 +358,7 @@ def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 def test_bench_copy_times_every_way(tmp_path: Path) -> None:
     words = ("--rows", 48, "--packed", 16, "--runs", 1, "--work", tmp_path)
-    report = last_line(run("benchmarks.bench_copy", *words))
+    report = last_line(run("benchmarks.packing.bench_copy", *words))
     assert set(report["of_cp"]) == {"subset of all rows", "subset of a tenth", "merge of two halves"}
     assert all(found["median"] > 0 for found in report["rows_per_second"].values())
 
@@ -373,7 +373,7 @@ def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) 
             )
     out = tmp_path / "found.json"
     words = [kind, "--count", count, "--runs", 1, "--work", tmp_path, "--json", out]
-    report = last_line(run("benchmarks.bench_inputs", *words))
+    report = last_line(run("benchmarks.packing.bench_inputs", *words))
     assert json.loads(out.read_text()) == report
     assert (report["kind"], report["count"]) == (kind, count)
     if kind == "many":
@@ -393,7 +393,7 @@ def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) 
 
 
 def test_bench_start_compares_the_command_with_another_checkout(tmp_path: Path) -> None:
-    report = last_line(run("benchmarks.bench_start", "--count", 2, "--runs", 1, "--work", tmp_path, "--against", ROOT))
+    report = last_line(run("benchmarks.packing.bench_start", "--count", 2, "--runs", 1, "--work", tmp_path, "--against", ROOT))
     ways = report["ways"]
     assert set(ways) == {"pack", "help", "python", "against"}
     assert all(way["seconds"]["min"] > 0 and way["cpu_seconds"]["min"] > 0 for way in ways.values())
@@ -403,7 +403,7 @@ def test_bench_start_compares_the_command_with_another_checkout(tmp_path: Path) 
 @pytest.mark.slow
 def test_truth_finds_complete_images_true_and_center_crops_short(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images", classes=1, each=6, size=(400, 300))
-    found = last_line(run("benchmarks.truth", images, "--boxes", 24))
+    found = last_line(run("benchmarks.accuracy.truth", images, "--boxes", 24))
     ways = {way["way"]: way for way in found["ways"]}
     assert (found["images"], found["boxes"]) == (6, 24)
     assert (ways["own size"]["identical"], ways["own size"]["reachable"]) == (1, 1)
@@ -419,7 +419,7 @@ def test_bench_remote_reads_each_row_over_a_link_and_from_its_cache(wide_store: 
     pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
     options = ("--rounds", 1, "--latency-ms", 2, "--megabytes-per-second", 500, "--work", tmp_path)
     forms = ("--compress", "zstd", "--compress", "jpeg:95")
-    report = last_line(run("benchmarks.bench_remote", "--store", wide_store, *options, *forms))
+    report = last_line(run("benchmarks.storage.bench_remote", "--store", wide_store, *options, *forms))
     of_forms = {f"{name}, {form}" for name in ("limit", "first", "first batch") for form in ("zstd", "jpeg:95")}
     assert set(report["seconds"]) == {"limit", "first", "later", "local", "first batch"} | of_forms
     assert all(values["median"] > 0 for values in report["seconds"].values())
@@ -436,23 +436,23 @@ def test_bench_disk_reads_each_row_in_each_order_and_form(
 ) -> None:
     pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
     # of so small a file some pages are back as soon as one looks
-    monkeypatch.setattr(load("benchmarks.bench_disk"), "drop", lambda *_: None)
+    monkeypatch.setattr(load("benchmarks.storage.bench_disk"), "drop", lambda *_: None)
     monkeypatch.setattr(_disk_curve, "drop", lambda *_: None)
     words = ["--store", wide_store, "--work", tmp_path, "--rounds", 2, "--compress", "zstd"]
-    assert main("benchmarks.bench_disk", monkeypatch, *words) == 0
+    assert main("benchmarks.storage.bench_disk", monkeypatch, *words) == 0
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     orders = {"block", "full", "sequential"}
     compressed = {f"{order}, zstd" for order in orders}
     assert set(report["images_per_second"]) == {"cat", "direct", "random", "page faults"} | orders | compressed
     assert set(report["images_to_raw"]) == compressed
     assert all(len(found["values"]) == 2 for found in report["images_per_second"].values())
-    assert main("benchmarks.bench_disk", monkeypatch, "--store", next(tmp_path.glob("*-zstd")), "--work", tmp_path) == 1
+    assert main("benchmarks.storage.bench_disk", monkeypatch, "--store", next(tmp_path.glob("*-zstd")), "--work", tmp_path) == 1
     assert "is compressed, expected the raw store" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("real_syncs")
 def test_a_disk_is_limited_by_the_kernel_while_it_is_asked_to(tmp_path: Path) -> None:
-    bench = load("benchmarks._limited_disk")
+    bench = load("benchmarks.storage._limited_disk")
     file, before = tmp_path / "file", Path("/proc/self/cgroup").read_text()
     file.write_bytes(os.urandom(16 << 20))
     try:
@@ -466,7 +466,7 @@ def test_a_disk_is_limited_by_the_kernel_while_it_is_asked_to(tmp_path: Path) ->
 
 
 def test_what_is_on_no_disk_cannot_be_limited() -> None:
-    bench = load("benchmarks._limited_disk")
+    bench = load("benchmarks.storage._limited_disk")
     with pytest.raises(bench.BenchError, match="the disk of /proc cannot be limited here"), bench.limited_disk(
         Path("/proc"), 1
     ):
@@ -486,7 +486,7 @@ def _read_cold(file: Path) -> float:
 def test_bench_carriers_compares_two_libraries_over_two_kinds_of_url(wide_store: Path) -> None:
     for name in ("obstore", "s3fs", "aiohttp"):
         pytest.importorskip(name, reason=f"{name} is not installed: pip install 'pixpack[remote]'")
-    report = last_line(run("benchmarks.bench_carriers", "--store", wide_store, "--rounds", 1))
+    report = last_line(run("benchmarks.storage.bench_carriers", "--store", wide_store, "--rounds", 1))
     names = {f"{kind} {library}" for kind in ("http", "s3") for library in ("obstore", "fsspec")}
     assert set(report["seconds"]) == set(report["cpu_seconds"]) == names
     assert all(values["median"] > 0 for values in report["seconds"].values())
@@ -498,7 +498,7 @@ def test_bench_levels_times_each_way_and_compares_pixels_with_the_sources(
 ) -> None:
     make_tree(tmp_path / "images", classes=2, each=6, size=(150, 110))
     words = ["--rows", 12, "--size", 64, "--rounds", 1, "--disk", "no", "--picture", tmp_path / "levels.png"]
-    assert main("benchmarks.bench_levels", monkeypatch, "--images", tmp_path / "images", *words) == 0
+    assert main("benchmarks.storage.bench_levels", monkeypatch, "--images", tmp_path / "images", *words) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {*found["rows_per_second"]} == {"cache, central", "cache, random", "cache, rows alone"}
     assert all(way["ratio"]["median"] > 0 for way in found["rows_per_second"].values())
@@ -517,7 +517,7 @@ def test_bench_levels_stops_where_crops_are_not_those_of_the_level(
 
     make_tree(tmp_path / "images", classes=2, each=2)
     pack(tmp_path / "images", tmp_path / "out", size=64, levels=2, workers=1)
-    bench = load("benchmarks.bench_levels")
+    bench = load("benchmarks.storage.bench_levels")
     bench.check_crops(tmp_path / "out", 32)
     monkeypatch.setattr(bench, "CenterCrop", lambda side: bench.RandomResizedCrop(side, scale=(0.2, 0.4)))
     with pytest.raises(bench.BenchError, match="apart from antialiased resizing of it, expected 1 at most"):
@@ -544,7 +544,7 @@ def test_a_disk_s_curve_has_a_rate_for_each_size_and_depth(tmp_path: Path, monke
 def test_bench_compress_compares_packing_and_reading_with_their_limits(images: Path, form: str) -> None:
     pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
     words = ["--form", form, "--count", 24, "--size", 40, "--batch-size", 4, "--runs", 1, "--rounds", 1]
-    report = last_line(run("benchmarks.bench_compress", images, *words))
+    report = last_line(run("benchmarks.packing.bench_compress", images, *words))
     assert (report["form"], report["count"]) == (form, 24)
     assert 0 < report["ratio_of_bytes"] < 2
     packing, reading = report["packing"], report["reading"]
@@ -563,7 +563,7 @@ def test_bench_forms_compares_bytes_and_time_of_each_form_of_rows(
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'pixpack[bench]'")
     make_tree(tmp_path / "images", classes=2, each=8, size=(150, 110))
     words = ["--size", 64, "--rounds", 1, "--cpus", 2, "--picture", tmp_path / "forms.svg"]
-    assert main("benchmarks.bench_forms", monkeypatch, "--images", tmp_path / "images", *words) == 0
+    assert main("benchmarks.storage.bench_forms", monkeypatch, "--images", tmp_path / "images", *words) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     raw, compressed, best, small, source = found["forms"]
     assert (found["images"], raw["bytes"], raw["of_raw"]) == (16, 64 * 64 * 3, 1)
@@ -577,7 +577,7 @@ def test_bench_forms_compares_bytes_and_time_of_each_form_of_rows(
         "compressed rows / JPEG rows, quality 95",
         "JPEG rows, quality 95 / the images, as ImageFolder",
     ]
-    rate = load("benchmarks.bench_forms").rate_of
+    rate = load("benchmarks.storage.bench_forms").rate_of
     # where two forms are even, both are: the larger one by the link, the smaller one by its CPUs
     link = 2 * compressed["images_per_second_and_core"] * raw["bytes"]
     assert rate(compressed, link, 2) == pytest.approx(rate(raw, link, 1000))

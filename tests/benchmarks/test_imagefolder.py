@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from conftest import make_tree, torchvision_or_skip
 
-from scripts.benchmarks import _imagefolder_page as shown
+from scripts.benchmarks.reading import _imagefolder_page as shown
 
 MADE: dict[str, Any] = {
     "images": 1_000,
@@ -45,7 +45,9 @@ MADE: dict[str, Any] = {
 def test_a_document_has_the_figures_that_are_kept(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(shown.BEGIN) == text.count(shown.END) == 1
-    assert shown.filled(path, shown.kept()) == text, "python -m scripts.benchmarks._imagefolder_page writes it again"
+    assert shown.filled(path, shown.kept()) == text, (
+        "python -m scripts.benchmarks.reading._imagefolder_page writes it again"
+    )
 
 
 def test_the_charts_that_are_kept_show_the_figures_that_are_kept() -> None:
@@ -78,7 +80,7 @@ def test_the_benchmark_times_both_sides_and_stops_where_they_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torchvision_or_skip()
-    from scripts.benchmarks import bench_imagefolder as bench
+    from scripts.benchmarks.reading import bench_imagefolder as bench
 
     # workers of a DataLoader take seconds to start, and are not what is tested
     monkeypatch.setattr(bench, "fastest", lambda task: (0, {"0": task.rate(task.folder(0))}))

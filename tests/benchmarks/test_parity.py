@@ -19,7 +19,7 @@ from packer import pack
 
 @pytest.fixture(scope="module")
 def parity() -> ModuleType:
-    return importlib.import_module("scripts.benchmarks.parity")
+    return importlib.import_module("scripts.benchmarks.accuracy.parity")
 
 
 @pytest.fixture(scope="module")

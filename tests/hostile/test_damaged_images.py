@@ -1,4 +1,4 @@
-"""Damaged images cost nothing but themselves: a few of the many of scripts/stress/fuzz_images.py."""
+"""Damaged images cost nothing but themselves: a few of the many of scripts/stress/fuzz/fuzz_images.py."""
 
 from __future__ import annotations
 
@@ -12,14 +12,24 @@ import pytest
 
 from packer.errors import DecodeError
 from packer.pixels.formats import turbojpeg
-from scripts.stress._mutated_images import make_jpeg, make_other, mutate
-from scripts.stress.fuzz_images import check_paths, make_decoder
+from scripts.stress.fuzz._mutated_images import make_jpeg, make_other, mutate
+from scripts.stress.fuzz.fuzz_images import check_paths, make_decoder
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_damaged_images_between_untouched_ones() -> None:
-    command = [sys.executable, "-m", "scripts.stress.fuzz_images", "--seconds", "0", "--seed", "5", "--mutants", "150"]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.stress.fuzz.fuzz_images",
+        "--seconds",
+        "0",
+        "--seed",
+        "5",
+        "--mutants",
+        "150",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from packer.pixels import compiled
-from scripts.stress import _libfuzzer, cross_native, fuzz_native
+from scripts.stress.fuzz import _libfuzzer, cross_native, fuzz_native
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ def test_some_calls_under_sanitizers() -> None:
         pytest.skip("gcc with libasan and libubsan is not here")
     if compiled.native().is_missing:
         pytest.skip("the compiled part could not be built here")
-    command = [sys.executable, "-m", "scripts.stress.fuzz_native", "--seconds=0", "--calls=950", "--seed=7"]
+    command = [sys.executable, "-m", "scripts.stress.fuzz.fuzz_native", "--seconds=0", "--calls=950", "--seed=7"]
     # each row is then made by both Huffman decoders
     command += ["--fast-huffman"] * (compiled.native().huffman == "pixpack")
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
@@ -50,7 +50,7 @@ def test_some_jpegs_by_both_huffman_decoders_under_libfuzzer(tmp_path: Path) -> 
     command = [
         sys.executable,
         "-m",
-        "scripts.stress.fuzz_native",
+        "scripts.stress.fuzz.fuzz_native",
         "--fast-huffman",
         "--libfuzzer",
         f"--corpus={tmp_path}/corpus",
@@ -66,7 +66,7 @@ def test_some_jpegs_by_both_huffman_decoders_under_libfuzzer(tmp_path: Path) -> 
 
 
 def test_libfuzzer_compares_huffman_decoders_alone() -> None:
-    command = [sys.executable, "-m", "scripts.stress.fuzz_native", "--libfuzzer"]
+    command = [sys.executable, "-m", "scripts.stress.fuzz.fuzz_native", "--libfuzzer"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == 2
     assert "add --fast-huffman" in done.stderr
@@ -76,7 +76,7 @@ def test_the_compiled_part_for_aarch64_makes_the_same() -> None:
     root = os.environ.get("PIXPACK_ARM64", "")
     if lacks := cross_native.missing(Path(root)):
         pytest.skip(lacks)
-    command = [sys.executable, "-m", "scripts.stress.cross_native", root, "--calls=200", "--seed=7"]
+    command = [sys.executable, "-m", "scripts.stress.fuzz.cross_native", root, "--calls=200", "--seed=7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

@@ -10,9 +10,9 @@ import second_reader
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from scripts.stress._hostile_faults import FAULTS, make_faulty
-from scripts.stress._hostile_mutants import make_mutant, make_valid
-from scripts.stress._hostile_stores import KINDS, ROWS
+from scripts.stress.hostile._faults import FAULTS, make_faulty
+from scripts.stress.hostile._mutants import make_mutant, make_valid
+from scripts.stress.hostile._stores import KINDS, ROWS
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import pytest
 
 from reader import MemmapDataset
 from reader.format.errors import StoreError
-from scripts.stress._hostile_faults import FAULTS, make_faulty
-from scripts.stress._hostile_mutants import make_mutant, make_valid
-from scripts.stress._hostile_stores import KINDS
-from scripts.stress._hostile_trials import run_trials
+from scripts.stress.hostile._faults import FAULTS, make_faulty
+from scripts.stress.hostile._mutants import make_mutant, make_valid
+from scripts.stress.hostile._stores import KINDS
+from scripts.stress.hostile._trials import run_trials
 
 MUTANTS = 200
 SEED = 21

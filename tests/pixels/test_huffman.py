@@ -20,7 +20,7 @@ from PIL import Image
 import pixpack_native
 from packer.pixels import compiled
 from packer.pixels.formats import jpeg
-from scripts.stress._mutated_images import Original, mutate
+from scripts.stress.fuzz._mutated_images import Original, mutate
 
 NATIVE = Path(__file__).resolve().parents[2] / "pixpack_native"
 

@@ -32,7 +32,7 @@ pytest.importorskip("zstandard")
 
 from reader import frames, predictor
 from reader.memory import frame_file
-from scripts.stress import _hostile_frames as hostile
+from scripts.stress.hostile import _frames as hostile
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FRAMES = "_tensordict/frames.memmap"

@@ -174,7 +174,16 @@ def test_strict_rejects_what_decodes_only_with_warnings(corpus: Path, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_bad_files_cost_no_good_image_half_a_second_300_mb_or_an_open_file() -> None:
-    command = [sys.executable, "-m", "scripts.stress.corpus_test", str(CORPUS), "--images", "100", "--orders", "3"]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.stress.limits.corpus_test",
+        str(CORPUS),
+        "--images",
+        "100",
+        "--orders",
+        "3",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""The trials of scripts/stress/nfs_test.py: they hold on a local folder, can fail, and say where there is no NFS."""
+"""The trials of scripts/stress/network/nfs_test.py: they hold on a local folder, can fail, and say where there is no NFS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, ki
 
 @pytest.fixture
 def nfs() -> ModuleType:
-    return importlib.import_module("scripts.stress.nfs_test")
+    return importlib.import_module("scripts.stress.network.nfs_test")
 
 
 @pytest.mark.slow
@@ -28,7 +28,7 @@ def test_every_trial_holds_where_both_mounts_are_one_local_folder(tmp_path: Path
     (tmp_path / "mount").mkdir()
     make_tree(tmp_path / "images", each=30)
     words = ["--mounts", tmp_path / "mount", tmp_path / "mount", "--images", tmp_path / "images", "--work", tmp_path]
-    command = [sys.executable, "-m", "scripts.stress.nfs_test", *words]
+    command = [sys.executable, "-m", "scripts.stress.network.nfs_test", *words]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     *lines, last = done.stdout.splitlines()
@@ -58,7 +58,7 @@ def test_other_bytes_and_other_exit_codes_end_the_trials(
 def test_a_machine_that_cannot_mount_nfs_says_so_in_one_sentence(
     nfs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("scripts.stress._loopback._PATH", str(tmp_path))
+    monkeypatch.setattr("scripts.stress.network._loopback._PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["nfs_test", "--work", str(tmp_path)])
     assert nfs.main() == 1
     assert capsys.readouterr().err == (

@@ -1,4 +1,4 @@
-"""Power cuts and failing calls. The complete enumerations are scripts/stress/power_test.py and scripts/stress/fault_test.py."""
+"""Power cuts and failing calls. The complete enumerations are power_test.py and fault_test.py in scripts/stress/crash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.slow
 def test_a_power_loss_at_any_call_leaves_what_resumes_to_the_same_bytes() -> None:
-    result = stress("power_test", "--images", "16", "--cuts", "3", "--draws", "1")
+    result = stress("crash.power_test", "--images", "16", "--cuts", "3", "--draws", "1")
     for kind in ("fresh", "resume", "restart", "overwrite", "update", "splits", "resplit", "listed", "labelled"):
         assert result[kind]["disks"] > result[kind]["cuts"] >= 4
         assert result[kind]["journal_lines"] >= 1
@@ -31,7 +31,7 @@ def test_a_power_loss_at_any_call_leaves_what_resumes_to_the_same_bytes() -> Non
 
 @pytest.mark.slow
 def test_a_call_that_fails_is_reported_and_costs_nothing() -> None:
-    words = ("fault_test", "--kinds", "fresh", "--images", "16")
+    words = ("crash.fault_test", "--kinds", "fresh", "--images", "16")
     assert stress(*words, "--every", "6", "--faults", "EIO")["fresh"]["EIO"]["spoilt"] > 10
     result = stress(*words, "--every", "12", "--faults", "ENOSPC", "short", "lost", "unread")["fresh"]
     assert result["ENOSPC"]["spoilt"] > 2
@@ -41,8 +41,8 @@ def test_a_call_that_fails_is_reported_and_costs_nothing() -> None:
 
 def test_a_sync_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of the order can fail: a made-up record, right, and then without each of its syncs."""
-    from scripts.stress._calls import Call
-    from scripts.stress._order import OrderError, check_order
+    from scripts.stress.crash._calls import Call
+    from scripts.stress.crash._order import OrderError, check_order
 
     out = "/disk/out"
     calls = [
@@ -85,8 +85,8 @@ def test_a_sync_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_disk_keeps_what_was_synced_and_nothing_for_certain_besides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from scripts.stress._calls import Call
-    from scripts.stress._disk import Disk
+    from scripts.stress.crash._calls import Call
+    from scripts.stress.crash._disk import Disk
 
     (tmp_path / "old").write_bytes(b"old")
     disk, root = Disk(tmp_path), str(tmp_path.resolve())

@@ -1,6 +1,6 @@
 """Two packs and one OUT, at the moments that matter; open readers while OUT is replaced.
 
-Fifty real races: scripts/stress/race_test.py.
+Fifty real races: scripts/stress/crash/race_test.py.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def test_readers_that_are_open_while_out_is_replaced_keep_the_old_store(
 @pytest.mark.slow
 def test_a_few_real_races_and_a_dead_holder() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.stress.race_test", "--races", "4", "--images", "200"],
+        [sys.executable, "-m", "scripts.stress.crash.race_test", "--races", "4", "--images", "200"],
         capture_output=True,
         text=True,
         timeout=120,

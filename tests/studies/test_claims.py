@@ -19,10 +19,13 @@ import pytest
 import torch
 from children import program
 
+from scripts.common import plot
+
 CLAIMS = Path(__file__).resolve().parents[2] / "scripts" / "studies" / "claims"
 RESULTS = CLAIMS / "results"
 DOCS = CLAIMS.parents[2] / "docs"
-NAMES = sorted(path.stem for path in CLAIMS.glob("[a-z]*.py"))
+FOLDERS = {path.stem: path.parent.name for path in CLAIMS.glob("*/[a-z]*.py")}
+NAMES = sorted(FOLDERS)
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the claims fork, and read /proc"),
@@ -32,8 +35,10 @@ pytestmark = [
 
 @pytest.fixture
 def claim() -> Any:
-    """Import a module of scripts/studies/claims by its name."""
-    return lambda name: importlib.import_module(f"scripts.studies.claims.{name}")
+    """Import a claim, or a module that claims share, by its name."""
+    return lambda name: importlib.import_module(
+        ".".join(["scripts.studies.claims", *filter(None, [FOLDERS.get(name)]), name])
+    )
 
 
 @pytest.fixture
@@ -158,8 +163,8 @@ def test_what_needs_a_gpu_runs_on_a_cpu_and_its_verdict_follows_the_figures(
                 of[slow]["median"], of[fast]["median"] = 2.0, fast_ms
         finding = module.conclude({"milliseconds": found})
         assert finding.holds is holds
-    make = functools.partial(claim("_plot").new_figure, finding.title, module.CLAIM, "")
-    claim("_plot").save(module.draw(make, {"milliseconds": found}), tmp_path / "a.png")
+    make = functools.partial(plot.new_figure, finding.title, module.CLAIM, "")
+    plot.save(module.draw(make, {"milliseconds": found}), tmp_path / "a.png")
     assert picture_size(tmp_path / "a.png") == (1008, 567)
 
 
@@ -176,8 +181,8 @@ def test_groups_are_shuffled_on_any_device_and_the_verdict_follows_the_figures(
         for of in figures["milliseconds"].values():
             of[module.PERMUTATION]["median"], of[module.GROUPS]["median"] = 2.0, milliseconds
         assert module.conclude(figures).holds is holds
-    make = functools.partial(claim("_plot").new_figure, "title", module.CLAIM, "")
-    claim("_plot").save(module.draw(make, figures), tmp_path / "a.png")
+    make = functools.partial(plot.new_figure, "title", module.CLAIM, "")
+    plot.save(module.draw(make, figures), tmp_path / "a.png")
     assert picture_size(tmp_path / "a.png") == (1008, 567)
 
 

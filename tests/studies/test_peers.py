@@ -161,7 +161,7 @@ def test_photographs_become_links_in_order_without_those_that_exif_turns(peers: 
     names = [path.resolve().name for path in sorted((work / "photographs").iterdir())]
     assert names == ["000.jpg", "002.jpg", "000.jpg", "002.jpg", "000.jpg"]
     job = dataclasses.replace(job_of(peers, out, tmp_path, "raw", 48), photographs=str(work / "photographs"))
-    picture = importlib.import_module("scripts.benchmarks._pictures").picture
+    picture = importlib.import_module("scripts.common.pictures").picture
     rows = MemmapDataset(out).numpy()
     for row in range(5):
         assert np.array_equal(picture(job.photograph(row), 48), rows[row])
@@ -307,7 +307,7 @@ def test_a_library_that_fails_over_the_link_is_one_line(
     peers: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script, options = peers("remote"), SimpleNamespace(batch_size=4, threads=1)
-    job = script.job_of(peers("with_pixpack"), store, tmp_path, options)
+    job = script.job_of(peers("libraries.with_pixpack"), store, tmp_path, options)
     ended = subprocess.CompletedProcess([], 1, "", "Traceback:\nIndexError: no such sample\nbye\n")
     monkeypatch.setattr(script.subprocess, "run", lambda *_, **__: ended)
     with pytest.raises(script.ReadFailed, match="^litdata: IndexError: no such sample$"):

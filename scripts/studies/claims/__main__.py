@@ -1,4 +1,4 @@
-"""Try on this machine what the documents that the project began from claim: one module beside this one for each claim.
+"""Try on this machine what the documents that the project began from claim: one module below this folder for each claim.
 
     python -m scripts.studies.claims                      all of them, into ./claims-results
     python -m scripts.studies.claims --only loops faults  these
@@ -31,13 +31,15 @@ from typing import Any
 _HERE = Path(__file__).resolve().parent
 
 try:
-    from scripts.studies.claims import _plot
+    from scripts.common import plot
 except ModuleNotFoundError as e:
     sys.exit(f"scripts.studies.claims needs {e.name}: pip install 'pixpack[bench]'")
-from scripts.benchmarks._bench import machine  # noqa: E402
+from scripts.common.figures import machine  # noqa: E402
 from scripts.studies.claims._claim import NotMeasured  # noqa: E402
 
-NAMES = sorted(path.stem for path in _HERE.glob("[a-z]*.py"))
+# name -> module
+CLAIMS = {path.stem: f"{__package__}.{path.parent.name}.{path.stem}" for path in sorted(_HERE.glob("*/[a-z]*.py"))}
+NAMES = sorted(CLAIMS)
 VERDICTS = {True: "holds", False: "does not hold", None: "not measured"}
 COLUMNS = {"claim": 44, "source": 24, "measured here": 56, "": 13}
 
@@ -76,7 +78,7 @@ def record(name: str, options: argparse.Namespace) -> bool:
     """Measure in a child process, which writes NAME.json; says whether it did."""
     print(f"claims: {name}", file=sys.stderr, flush=True)
     # here, so that torch is imported once, and not by each child
-    module = importlib.import_module(f"{__package__}.{name}")
+    module = importlib.import_module(CLAIMS[name])
     path = options.out / f"{name}.json"
     path.unlink(missing_ok=True)
     child = multiprocessing.get_context("fork").Process(target=measure, args=(module, options, path))
@@ -106,7 +108,7 @@ def measure(module: ModuleType, options: argparse.Namespace, path: Path) -> None
 
 def show(path: Path) -> dict[str, Any]:
     """Conclude from one file of figures and draw it; returns what the table needs."""
-    report, module = json.loads(path.read_text()), importlib.import_module(f"{__package__}.{path.stem}")
+    report, module = json.loads(path.read_text()), importlib.import_module(CLAIMS[path.stem])
     shown = {"name": path.stem, "claim": module.CLAIM, "source": module.SOURCE, "holds": None}
     shown |= {"footer": footer(report), "quick": report["quick"]}
     if "figures" not in report:
@@ -114,8 +116,8 @@ def show(path: Path) -> dict[str, Any]:
     finding = module.conclude(report["figures"])
     claim = f"Claim ({module.SOURCE}): {module.CLAIM}"
     # the module chooses how many panels side by side
-    make = functools.partial(_plot.new_figure, finding.title, claim, footer(report))
-    _plot.save(module.draw(make, report["figures"]), path.with_suffix(".png"))
+    make = functools.partial(plot.new_figure, finding.title, claim, footer(report))
+    plot.save(module.draw(make, report["figures"]), path.with_suffix(".png"))
     return shown | dataclasses.asdict(finding)
 
 

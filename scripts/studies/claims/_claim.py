@@ -1,4 +1,4 @@
-"""What the modules beside this one share: a finding, stores and photographs to measure on, other libraries,
+"""What the claims share: a finding, stores and photographs to measure on, other libraries,
 timing in turns.
 
 Draws nothing and knows no claim.
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from scripts.benchmarks.timing import collection_paused, in_turns, seconds
+from scripts.common.timing import collection_paused, in_turns, seconds
 from scripts.samples.scenes import SCENES, draw
 from scripts.samples.stores import made_once
 

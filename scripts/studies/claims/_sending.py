@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.benchmarks._bench import spread
-from scripts.benchmarks.timing import collection_paused, in_turns, seconds
-from scripts.studies.claims import _plot
+from scripts.common import plot
+from scripts.common.figures import spread
+from scripts.common.timing import collection_paused, in_turns, seconds
 from scripts.studies.claims._claim import NotMeasured
 
 # height x width, and batches: the slides'
@@ -86,10 +86,10 @@ def speedups(found: Figures, slow: str, fast: str) -> dict[str, float]:
 def draw_speedups(make: Any, found: Figures, slow: str, fast: str) -> Any:
     """Draw, for each size, how many times as fast the fast way is over the batch."""
     figure, (axes,) = make()
-    for color, (size, batches) in zip((_plot.OURS, *_plot.LINES), found.items(), strict=False):
+    for color, (size, batches) in zip((plot.OURS, *plot.LINES), found.items(), strict=False):
         ratios = [of[slow]["median"] / of[fast]["median"] for of in batches.values()]
         axes.plot([int(batch) for batch in batches], ratios, "o-", color=color, label=size)
-    axes.axhline(1, color=_plot.GRAY, linewidth=1)
+    axes.axhline(1, color=plot.GRAY, linewidth=1)
     axes.set_ylim(bottom=0)
     batches = sorted({int(batch) for of in found.values() for batch in of})
     axes.set_xscale("log", base=2)

@@ -4,7 +4,7 @@
     python -m scripts.studies.peers --only ffcv      one of them
     python -m scripts.studies.peers --redraw         table and picture again from the figures in --out
 
-A peer is a module with_NAME.py beside this one, installed in a virtual environment of its own under --work, which is kept for
+A peer is a module libraries/with_NAME.py, installed in a virtual environment of its own under --work, which is kept for
 the next run; FFCV and SPDL need system packages, too, which apt-get brings where it may (PIXPACK_APT=no forbids it).
 
 Packing: two processes, one the peer's, one ours, of which one sleeps while the other has its turn: --photographs files become
@@ -36,7 +36,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_HERE = Path(__file__).resolve().parent
+_LIBRARIES = Path(__file__).resolve().parent / "libraries"
 
 try:
     from scripts.studies.peers import _show
@@ -46,15 +46,15 @@ import packer  # noqa: E402
 from packer.errors import LockedError, ScanError  # noqa: E402
 from reader import StoreError  # noqa: E402
 from reader.format.manifest import PIXELS, read_manifest  # noqa: E402
-from scripts.benchmarks._bench import BenchError, machine, publish  # noqa: E402
-from scripts.benchmarks.arguments import Count, bench_parser  # noqa: E402
-from scripts.benchmarks.bench_read import cached_store, verified_store  # noqa: E402
+from scripts.benchmarks.reading.bench_read import cached_store, verified_store  # noqa: E402
+from scripts.common.arguments import Count, bench_parser  # noqa: E402
+from scripts.common.figures import BenchError, machine, publish  # noqa: E402
 from scripts.studies.peers._environment import NotInstalled, python_with  # noqa: E402
 from scripts.studies.peers._photographs import lent_pillow, photograph_store  # noqa: E402
 from scripts.studies.peers._reader import Job, load  # noqa: E402
 from scripts.studies.peers._turns import OURS, ReadFailed, compare, compare_packing, packed  # noqa: E402
 
-NAMES = sorted(path.stem.removeprefix("with_") for path in _HERE.glob("with_*.py") if path.stem != f"with_{OURS}")
+NAMES = sorted(path.stem.removeprefix("with_") for path in _LIBRARIES.glob("with_*.py") if path.stem != f"with_{OURS}")
 LIBRARIES = ("torch", "numpy")
 
 
@@ -122,7 +122,7 @@ def with_enough_batches(out: Path, options: argparse.Namespace) -> Path:
 def measure(name: str, store: Path, photographs: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Install a peer and time its packing and its reading; or say why that could not be."""
     print(f"peers: {name}", file=sys.stderr, flush=True)
-    peer, folder = load(str(_HERE / f"with_{name}.py")), options.work / name
+    peer, folder = load(str(_LIBRARIES / f"with_{name}.py")), options.work / name
     report = {"peer": peer.TITLE, "machine": machine(store), "orders": peer.WAYS}
     try:
         python = python_with([f"torch=={version('torch').partition('+')[0]}", *peer.REQUIREMENTS], peer.SYSTEM, folder)

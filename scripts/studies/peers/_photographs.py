@@ -12,7 +12,7 @@ import PIL
 from PIL import Image
 
 import packer
-from scripts.benchmarks._bench import BenchError, photographs
+from scripts.common.figures import BenchError, photographs
 
 _ORIENTATION = 0x112
 

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.benchmarks.timing import seconds
+from scripts.common.timing import seconds
 
 # The steady rate leaves out so many batches: queues hold at most 5 at a time, and FFCV's 5 output buffers, fresh memory in
 # each epoch, have all been written once.
@@ -79,7 +79,7 @@ class Job:
         if not self.photographs:
             return self.rows()[row].copy()
         # Pillow is lent to what packs photographs alone
-        from scripts.benchmarks._pictures import picture
+        from scripts.common.pictures import picture
 
         return picture(self.photograph(row), self.shape[1])
 

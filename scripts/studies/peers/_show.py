@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from scripts.benchmarks import _bench
-from scripts.studies.claims import _plot
+from scripts.common import figures, plot
+from scripts.common.figures import ratio_cells
 from scripts.studies.peers._turns import LEAD, OUR_COPYING, OURS, PEER, PEER_COPYING
 
 # two of them timed
@@ -25,14 +25,14 @@ def table(found: dict[str, Any]) -> str:
     measured = [report for report in found.values() if not reason(report)]
     packing = [["packing", *PACK_HEAD[1:]], *pack_lines(measured)]
     reading = [["reading", *READ_HEAD[1:]], *read_lines(measured)]
-    return "\n".join([_bench.table(packing), "", _bench.table(reading), *reasons])
+    return "\n".join([figures.table(packing), "", figures.table(reading), *reasons])
 
 
 def pack_lines(measured: Iterable[dict[str, Any]]) -> list[list[str]]:
     """Return a line for each peer that has a packed form."""
     found = [(report["peer"], report["packing"]) for report in measured if "packing" in report]
     return [
-        [peer, rate(packing, PEER), rate(packing, OURS), *_bench.ratio_cells(packing["ratio"][f"{OURS}/{PEER}"])]
+        [peer, rate(packing, PEER), rate(packing, OURS), *ratio_cells(packing["ratio"][f"{OURS}/{PEER}"])]
         for peer, packing in found
     ]
 
@@ -48,7 +48,7 @@ def lines_of(report: dict[str, Any]) -> list[list[str]]:
     result = [[f"pixpack, in turns with {report['peer']}", "full", rate(steady, OURS), copied, "", "", "", ""]]
     for way, order in report["orders"].items():
         copied = f"{steady['ratio'][f'{way}/{PEER_COPYING}']['median']:.2f}"
-        against = [cell for kind in (steady, epoch) for cell in _bench.ratio_cells(kind["ratio"][f"{OURS}/{way}"])]
+        against = [cell for kind in (steady, epoch) for cell in ratio_cells(kind["ratio"][f"{OURS}/{way}"])]
         result.append([f"{report['peer']} {way}", order, rate(steady, way), copied, *against])
     return result
 
@@ -130,7 +130,7 @@ def draw(measured: dict[str, Any], path: Path) -> None:
     title = f"Shuffled from the page cache, {finding(names[0], factors[names[0]])}"
     size = f"rows of {'x'.join(map(str, first['row_shape']))}, batch {first['batch_size']}, {first['threads']} threads"
     claim = f"{size}, in turns; steady reading, after an epoch's first {LEAD} batches"
-    figure, (axes,) = _plot.new_figure(title, claim, footer)
-    _plot.bars(axes, values, texts, xlabel="images/s as a share of pixpack's in the same rounds, medians")
+    figure, (axes,) = plot.new_figure(title, claim, footer)
+    plot.bars(axes, values, texts, xlabel="images/s as a share of pixpack's in the same rounds, medians")
     axes.set_xlim(0, max(values.values()) * 1.5)
-    _plot.save(figure, path)
+    plot.save(figure, path)

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from scripts import ROOT
-from scripts.benchmarks._bench import ratios, spread
-from scripts.benchmarks.timing import in_turns
+from scripts.common.figures import ratios, spread
+from scripts.common.timing import in_turns
 from scripts.studies.peers._environment import clean, last_error
 from scripts.studies.peers._reader import LEAD, Job
 
-_HERE = Path(__file__).resolve().parent
+_LIBRARIES = Path(__file__).resolve().parent / "libraries"
 OURS, PEER = "pixpack", "the peer"
 OUR_COPYING, PEER_COPYING = "copying beside pixpack", "copying beside the peer"
 UNTIMED_ROUNDS = 2
@@ -42,7 +42,7 @@ def compare(job: Job, ways: list[str], python: Path, log: Path, rounds: int) -> 
     Raises:
         ReadFailed: a process ended with an error, or its batches are not the rows of the store.
     """
-    ours = dataclasses.replace(job, module=str(_HERE / "with_pixpack.py"))
+    ours = dataclasses.replace(job, module=str(_LIBRARIES / "with_pixpack.py"))
     with process(Path(sys.executable), ours, log.with_name("ours.log")) as ask_ours, process(python, job, log) as ask:
         checks = {OURS: ask_ours("check", OURS)} | {way: ask("check", way) for way in ways}
         turns: dict[str, Callable[[], dict[str, float]]] = {OURS: lambda: ask_ours("turn", OURS)}
@@ -62,7 +62,7 @@ def compare_packing(job: Job, ways: list[str], python: Path, folder: Path, round
     Raises:
         ReadFailed: a process ended with an error, or what it wrote are not the rows of the job's store.
     """
-    ours = dataclasses.replace(job, module=str(_HERE / "with_pixpack.py"))
+    ours = dataclasses.replace(job, module=str(_LIBRARIES / "with_pixpack.py"))
     written = {name: folder / f"packing-{name.replace(' ', '-')}" for name in (OURS, PEER)}
     try:
         with (

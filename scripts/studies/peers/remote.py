@@ -23,16 +23,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scripts.benchmarks._bench import BenchError, machine, publish, table
-from scripts.benchmarks._shaped_server import serving
-from scripts.benchmarks.arguments import bench_parser
-from scripts.benchmarks.bench_read import cached_store
+from scripts.benchmarks.reading.bench_read import cached_store
+from scripts.common.arguments import bench_parser
+from scripts.common.figures import BenchError, machine, publish, table
+from scripts.common.shaped_server import serving
 from scripts.studies.peers.__main__ import job_of
 from scripts.studies.peers._environment import NotInstalled, clean, python_with
 from scripts.studies.peers._reader import Job, load
 from scripts.studies.peers._turns import ReadFailed, packed
 
-_HERE = Path(__file__).resolve().parent
+_LIBRARIES = Path(__file__).resolve().parent / "libraries"
 _OURS = "pixpack"
 _PEERS = ("litdata", "streaming")
 _LONGEST_SECONDS = 600
@@ -96,7 +96,7 @@ def measure(options: Any) -> dict[str, Any]:
 
 def _prepared(name: str, store: Path, options: Any) -> Library:
     """Install a library and write the rows in its format, unless an earlier run has; ours reads the store."""
-    peer, folder = load(str(_HERE / f"with_{name}.py")), options.work / f"{name}-remote"
+    peer, folder = load(str(_LIBRARIES / f"with_{name}.py")), options.work / f"{name}-remote"
     job = job_of(peer, store, folder, options)
     if name == _OURS:
         return Library(job, Path(sys.executable), store)

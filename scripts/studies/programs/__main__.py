@@ -39,8 +39,8 @@ try:
 except ModuleNotFoundError as e:
     sys.exit(f"scripts.studies.programs needs {e.name}: pip install 'pixpack[bench]'")
 from packer import pack
-from scripts.benchmarks._bench import BenchError, machine, photographs, publish
-from scripts.benchmarks.arguments import Count, bench_parser
+from scripts.common.arguments import Count, bench_parser
+from scripts.common.figures import BenchError, machine, photographs, publish
 from scripts.studies.peers._environment import NotInstalled
 from scripts.studies.programs._boxes import make_boxes
 from scripts.studies.programs._edits import EditError, Edits

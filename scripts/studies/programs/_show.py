@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scripts.benchmarks import _bench
-from scripts.studies.claims import _plot
+from scripts.common import figures, plot
+from scripts.common.figures import ratio_cells
 from scripts.studies.programs._turns import is_within
 
 HEAD = ["program", "way", "lines", "loss before", "with a store", "apart", "times as fast", "p10..p90"]
@@ -26,13 +26,13 @@ def cells(report: dict[str, Any], way: str) -> list[str]:
         return [report["title"], _WAYS[way], lines, found["failed"], "", "", "", ""]
     losses = [f"{found['losses'][side]['median']:.3f}" for side in ("original", "ours")]
     apart = "one seed" if found["apart"] is None else f"{found['apart']:.1f}{'' if is_within(found) else ' (too far)'}"
-    return [report["title"], _WAYS[way], lines, *losses, apart, *_bench.ratio_cells(found["faster"])]
+    return [report["title"], _WAYS[way], lines, *losses, apart, *ratio_cells(found["faster"])]
 
 
 def table(reports: dict[str, Any]) -> str:
     """Draw the table for a terminal; programs that did not run follow it with their reasons."""
     reasons = [f"{report['title']}: not run, {report['lacks']}" for report in reports.values() if "lacks" in report]
-    return "\n".join([_bench.table([HEAD, *lines_of(reports)]), *reasons])
+    return "\n".join([figures.table([HEAD, *lines_of(reports)]), *reasons])
 
 
 def save(reports: dict[str, Any], edits: list[list[str]], out: Path) -> None:
@@ -83,7 +83,7 @@ def draw(reports: dict[str, Any], path: Path) -> None:
     )
     claim = "training epochs with a model that takes no time, medians over seeds, original and pixpack in turns"
     footer = f"{where['cores']} cores of {where['cpu']}, {where['date'][:10]}, load {where['load_average'][0]} before"
-    figure, (axes,) = _plot.new_figure(title, claim, footer)
-    _plot.bars(axes, values, texts, xlabel="times as fast as the original")
-    axes.axvline(1, color=_plot.DARK, linewidth=1)
-    _plot.save(figure, path)
+    figure, (axes,) = plot.new_figure(title, claim, footer)
+    plot.bars(axes, values, texts, xlabel="times as fast as the original")
+    axes.axvline(1, color=plot.DARK, linewidth=1)
+    plot.save(figure, path)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts import environment
-from scripts.benchmarks._bench import ratios, spread
+from scripts.common.figures import ratios, spread
 
 # How many standard errors two means of losses may be apart.
 _MOST_ERRORS = 3.0

@@ -1,0 +1,1 @@
+"""Whether pixels and what a network learns are those of the folder."""

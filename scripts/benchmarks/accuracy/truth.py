@@ -1,0 +1,239 @@
+"""How true to the source are random crops that are made from a store?
+
+    python -m scripts.benchmarks.accuracy.truth IMAGES [--plot docs/truth.svg]
+
+The same random boxes, of torchvision's RandomResizedCrop, are cut from the photographs and from stores packed in several ways,
+and resized to one size. From the source: decoded whole by Pillow, cut at whole pixels, resized by torch's antialiased kernel on
+uint8, as torchvision's v2 does. From rows with sizes of their own: by the transform's own function. From other rows the box is
+mapped, and resized with the same triangle of weights at the fraction of a pixel where it is, since rounding it would add an
+error of its own; what differs then is what the row has lost. A box that is not whole in its row has no crop there.
+Stores are packed by default options, so JPEGs may be decoded at a reduced size first. The figures are those of the pixels, not
+of time; no two runs differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageOps
+
+from packer import OptionsError, ScanError, pack
+from packer.cli.charts import DARK, GRAY, svg_bytes
+from packer.operations.planning.crop_boxes import boxes_in
+from packer.operations.planning.plan import placement
+from packer.pixels.geometry import Geometry
+from reader import MemmapDataset
+from reader.transforms.resample import resized_images
+from scripts.common.figures import machine, publish, table
+
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+WAYS: dict[str, dict[str, Any]] = {
+    "fixed 224": {"size": 224},
+    "fixed 256": {"size": 256},
+    "fixed 320": {"size": 320},
+    "inside 320": {"size": 320, "fit": "inside"},
+    "inside 512": {"size": 512, "fit": "inside"},
+    "own size, at most 384": {"fit": "none", "max_size": 384},
+    "own size, at most 512": {"fit": "none", "max_size": 512},
+    "own size": {"fit": "none"},
+}
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A row, and the box in its source: whole pixels, half-open."""
+
+    row: int
+    x0: int
+    y0: int
+    x1: int
+    y1: int
+
+
+def main() -> int:
+    """Compare each way with the sources."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("images", type=Path)
+    parser.add_argument("--boxes", type=int, default=1000)
+    parser.add_argument("--crop", type=int, default=224, help="side of the crops")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plot", type=Path, help="draw the figures into this PNG; needs matplotlib")
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pixpack-truth-") as folder:
+        try:
+            report = compare(options.images, Path(folder), options.boxes, options.crop, options.seed)
+        except (OptionsError, ScanError, ValueError) as e:
+            sys.exit(f"truth: {e}")
+        report["machine"] = machine(Path(folder))
+    print(as_table(report))
+    publish(report, options.output)
+    if options.plot:
+        plot(report, options.plot)
+    return 0
+
+
+def compare(images: Path, work: Path, count: int, crop: int, seed: int) -> dict[str, Any]:
+    """Pack each way, and compare its crops with those of the sources."""
+    stores = {name: packed(images, work / name.replace(" ", "-"), how) for name, how in WAYS.items()}
+    paths = [path for path, _ in next(iter(stores.values())).samples]
+    if any([path for path, _ in store.samples] != paths for store in stores.values()):
+        raise ValueError("not every way packed the same images: leave out those that are rejected.")
+    sources = [np.asarray(ImageOps.exif_transpose(Image.open(images / path)).convert("RGB")) for path in paths]
+    boxes = drawn(sources, count, seed)
+    true = [from_source(sources[box.row], box, crop) for box in boxes]
+    ways = [measured(name, store, sources, boxes, true, crop) for name, store in stores.items()]
+    few = np.mean([min(box.x1 - box.x0, box.y1 - box.y0) < crop for box in boxes])
+    return {
+        "images": len(paths),
+        "boxes": count,
+        "crop": crop,
+        "seed": seed,
+        "source_upsampled": round(float(few), 4),
+        "ways": ways,
+    }
+
+
+def packed(images: Path, out: Path, how: dict[str, Any]) -> MemmapDataset:
+    """Pack one way."""
+    pack(images, out, **how)
+    return MemmapDataset(out, as_tuple=False)
+
+
+def drawn(sources: list[Pixels], count: int, seed: int) -> list[Box]:
+    """Draw images evenly, and a box in each."""
+    draw = np.random.default_rng(seed)
+    rows = draw.integers(0, len(sources), count)
+    sizes = np.array([sources[row].shape[1::-1] for row in rows], dtype=np.float64)
+    found = boxes_in(sizes, SCALE, RATIO, draw).astype(int).tolist()
+    return [Box(row, x, y, x + w, y + h) for row, (x, y, w, h) in zip(rows.tolist(), found, strict=True)]
+
+
+def from_source(pixels: Pixels, box: Box, crop: int) -> Pixels:
+    """Cut and resize as torchvision's v2 does: uint8[crop, crop, 3]."""
+    part = torch.from_numpy(pixels[box.y0 : box.y1, box.x0 : box.x1].copy()).movedim(-1, 0)[None]
+    made = torch.nn.functional.interpolate(part, (crop, crop), mode="bilinear", antialias=True)
+    return made[0].movedim(0, -1).numpy()
+
+
+def measured(
+    name: str, store: MemmapDataset, sources: list[Pixels], boxes: list[Box], true: list[Pixels], crop: int
+) -> dict[str, Any]:
+    """Compare the crops of one way with the true ones."""
+    geometry, errors, few = Geometry.recorded(store.manifest), [], 0
+    for box, expected in zip(boxes, true, strict=True):
+        height, width, _ = sources[box.row].shape
+        across, down, left, top, right, bottom = placement(geometry, width, height)
+        x0, x1, y0, y1 = box.x0 * across, box.x1 * across, box.y0 * down, box.y1 * down
+        few += min(x1 - x0, y1 - y0) < crop - 1e-3
+        if x0 < left - 1e-3 or y0 < top - 1e-3 or x1 > right + 1e-3 or y1 > bottom + 1e-3:
+            continue
+        if store.manifest.has_own_sizes and (across, down) == (1, 1):
+            corners = torch.tensor([[box.x0, box.y0, box.x1, box.y1]])
+            made = resized_images(store[[box.row]], corners, crop, crop)[0].numpy()
+        else:
+            row = store[box.row].pixels.numpy()
+            made = at_fractions(row, x0 - left, y0 - top, x1 - left, y1 - top, crop)
+        errors.append(float(np.square(made.astype(np.float64) - expected).mean()))
+    psnr = 10 * np.log10(255**2 / np.maximum(errors, 1e-10)) if errors else np.zeros(0)
+    return {
+        "way": name,
+        "row_bytes": round(store.store.pixels.nbytes / len(store)),
+        "reachable": round(len(errors) / len(boxes), 4),
+        "upsampled": round(few / len(boxes), 4),
+        "identical": round(float(np.mean([error == 0 for error in errors])), 4) if errors else 0.0,
+        "psnr": [round(float(value), 2) for value in np.sort(psnr)],
+    }
+
+
+def at_fractions(pixels: Pixels, x0: float, y0: float, x1: float, y1: float, crop: int) -> Pixels:
+    """Resize a box that may begin and end within pixels: a triangle as wide as a new pixel, or as two old ones if wider."""
+    top, left = max(0, math.floor(y0 + 1e-6)), max(0, math.floor(x0 + 1e-6))
+    pixels = pixels[top : math.ceil(y1 - 1e-6), left : math.ceil(x1 - 1e-6)]
+    vertical = weights(y0 - top, y1 - top, pixels.shape[0], crop)
+    horizontal = weights(x0 - left, x1 - left, pixels.shape[1], crop)
+    down = np.tensordot(vertical, pixels.astype(np.float64), (1, 0))
+    both = np.tensordot(horizontal, down, (1, 1)).transpose(1, 0, 2)
+    return np.clip(np.round(both), 0, 255).astype(np.uint8)
+
+
+def weights(start: float, stop: float, size: int, new_size: int) -> npt.NDArray[np.float64]:
+    """Return float64[new_size, size], rows that sum to 1, for a box within these pixels."""
+    scale = (stop - start) / new_size
+    center = start + (np.arange(new_size)[:, None] + 0.5) * scale
+    pixel = np.arange(size)
+    found = np.maximum(0, 1 - np.abs((pixel + 0.5 - center) / max(scale, 1)))
+    return found / found.sum(1, keepdims=True)
+
+
+def as_table(report: dict[str, Any]) -> str:
+    """Write the figures for people."""
+    lines = [["way to pack", "kB a row", "reachable", "upsampled", "same bytes", "PSNR median", "p10"]]
+    for way in report["ways"]:
+        shares = [f"{way[key]:.1%}" for key in ("reachable", "upsampled", "identical")]
+        lines.append([way["way"], f"{way['row_bytes'] / 1000:.0f}", *shares, *psnr_cells(way)])
+    boxes = f"{report['boxes']:,} boxes in {report['images']:,} images, crops of {report['crop']}"
+    return f"{boxes}; of the sources {report['source_upsampled']:.1%} are upsampled\n{table(lines)}"
+
+
+def psnr_cells(way: dict[str, Any]) -> list[str]:
+    """Format the median and the lower tenth; where more than half are the same bytes there is no error to report."""
+    if not way["psnr"]:
+        return ["", ""]
+    found = [float(np.percentile(way["psnr"], share)) for share in (50, 10)]
+    return ["no error" if value > 100 else f"{value:.1f} dB" for value in found]
+
+
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Draw how true the crops of each way are, and how many there are."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 5.2), dpi=100, layout="constrained", facecolor="white")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2), subplot_kw={"facecolor": "white"})
+    cut = report["ways"][0]["reachable"]
+    figure.suptitle(f"Rows of whole images hold every random crop, center crops hold {cut:.0%} of them", weight="bold")
+    for axes in (left, right):
+        axes.tick_params(color=GRAY, labelcolor=DARK)
+        axes.spines[:].set_color(GRAY)
+    colors = ["#c2571a", "#d98e3f", "#e3b577", "#b3aad4", "#7a6fa8", "#8fb8de", "#4a8bc2", "#1b5e9b"]
+    for way, color in zip(report["ways"], colors, strict=True):
+        # what is not reachable is never reached, so that the lines end at the share that is
+        psnr = np.minimum(way["psnr"], 60)[::-1]
+        share = 100 * np.arange(1, len(psnr) + 1) / report["boxes"]
+        left.plot([60, *psnr], [0, *share], color=color, lw=2, label=way["way"])
+    left.set(xlim=(60.5, 20), ylim=(0, 102), xlabel="PSNR to the crop of the source, dB (60: no error)")
+    left.set_ylabel("crops at least as true, % of all")
+    left.set_title(f"{report['boxes']:,} random boxes of {report['images']} photographs, crops of {report['crop']}")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    left.grid(color="#e7ebee")
+    heights = np.arange(len(report["ways"]))[::-1]
+    for key, shift, color in (("reachable", 0.2, "#1b5e9b"), ("upsampled", -0.2, "#c2571a")):
+        values = [100 * way[key] for way in report["ways"]]
+        bars = right.barh(heights + shift, values, 0.36, color=color, label=key)
+        labels = right.bar_label(bars, [f"{value:.0f}" for value in values], padding=3, size=8)
+        for label in labels:  # clear of the dotted line
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
+    names = [f"{way['way']}\n{way['row_bytes'] / 1000:.0f} kB" for way in report["ways"]]
+    right.set_yticks(heights, names, size=8)
+    right.axvline(100 * report["source_upsampled"], color="#c2571a", lw=1, ls=":")
+    right.set(xlim=(0, 118), xlabel="% of the boxes (dotted: of the sources)")
+    right.legend(loc="upper center", bbox_to_anchor=(0.5, 1.1), ncols=2, frameon=False)
+    if path.suffix == ".svg":
+        path.write_bytes(svg_bytes(figure))
+    else:
+        figure.savefig(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

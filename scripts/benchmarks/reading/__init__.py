@@ -1,0 +1,1 @@
+"""From a store to batches, beside what people use instead."""

@@ -1,0 +1,105 @@
+"""What does a DataLoader worker of a MemmapDataset cost: memory of its own, and time and bytes to start, whatever the rows?
+
+    python -m scripts.benchmarks.reading.bench_workers --workers 8 --rows 1000 10000000
+
+torch's DataLoader with batches of 16 rows of 224 x 224 in store order, forked and spawned, over an empty dataset and over stores
+of --rows rows, whose files are holes (bench_open.py). Every worker gives 20 batches and then waits. Its own memory is what
+/proc/PID/smaps_rollup calls Private_Dirty, and USS with clean pages of files; both beyond those of a worker of the empty
+dataset. Time is from the start of the DataLoader to its first batch: medians of --rounds turns. A spawned worker gets the dataset
+pickled. Checked: the rows of the first batch.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import statistics
+import sys
+import tempfile
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from reader import MemmapDataset
+from scripts.benchmarks.reading._worker_data import EmptyBatches
+from scripts.common.arguments import bench_parser
+from scripts.common.figures import machine, process_bytes, table
+from scripts.common.timing import in_turns, timed
+from scripts.samples.stores import sparse_store
+
+BATCH = 16
+BATCHES_A_WORKER = 20
+FIELDS = {"private": ("Private_Dirty",), "uss": ("Private_Clean", "Private_Dirty"), "pss": ("Pss",)}
+MOST_MB = 20
+EMPTY = 0
+
+
+def main() -> int:
+    about = {"rounds": "starts of each kind"}
+    parser = bench_parser(__doc__, about=about, workers=8, rounds=3)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000_000])
+    parser.add_argument("--starts", nargs="+", choices=("fork", "spawn"), default=["fork", "spawn"])
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than CPUs are meant
+    found, lines = [], [["rows", "start", "first batch, s", "own MB beyond empty", "USS MB beyond empty", "pickled"]]
+    with tempfile.TemporaryDirectory(prefix="pixpack-workers-") as folder:
+        stores = {rows: sparse_store(Path(folder) / f"{rows}", rows) for rows in options.rows}
+        for start in options.starts:
+            # the empty one first: the first worker of all touches what later ones are forked with
+            datasets: dict[int, Any] = {EMPTY: EmptyBatches(10**6)}
+            datasets |= {rows: MemmapDataset(store) for rows, store in stores.items()}
+            turns = {rows: partial(run, data, start, options.workers) for rows, data in datasets.items()}
+            taken = {rows: median(runs) for rows, runs in in_turns(turns, options.rounds).items()}
+            empty = taken.pop(EMPTY)
+            lines.append(["empty dataset", start, f"{empty['first_batch_seconds']:.2f}", "", "", ""])
+            for rows, one in taken.items():
+                beyond = {f"{n}_beyond_empty": round(one[n] - empty[n], 2) for n in ("private_mb", "uss_mb")}
+                size = len(pickle.dumps(datasets[rows]))
+                found.append({"rows": rows, "start": start, "pickle_bytes": size, **one, **beyond, "empty": empty})
+                cells = [f"{one['first_batch_seconds']:.2f}", *(f"{value:.1f}" for value in beyond.values())]
+                lines.append([f"{rows:,}", start, *cells, f"{size} B"])
+        described = machine(Path(folder))
+    print(
+        f"{options.workers} workers, batches of {BATCH}: medians of {options.rounds} of a worker's mean\n{table(lines)}"
+    )
+    holds = all(one["private_mb_beyond_empty"] < MOST_MB for one in found)
+    report = {"benchmark": "bench_workers", "machine": described, "workers": options.workers, "batch_size": BATCH}
+    print(json.dumps(report | {"rounds": options.rounds, "stores": found, "holds": holds}))
+    return 0 if holds else 1
+
+
+def median(runs: list[dict[str, float]]) -> dict[str, float]:
+    return {name: round(statistics.median(one[name] for one in runs), 3) for name in runs[0]}
+
+
+def run(dataset: Any, start: str, workers: int) -> dict[str, float]:
+    """Return the seconds to the first batch, and a worker's memory in MB, the mean of all."""
+    loader = DataLoader(dataset, BATCH, num_workers=workers, multiprocessing_context=start, persistent_workers=True)
+    (iterator, first), seconds = timed(lambda: with_first_batch(loader))
+    if isinstance(dataset, MemmapDataset) and not torch.equal(first[0], dataset[:BATCH][0]):
+        raise SystemExit("bench_workers: the first batch is not the first rows.")
+    del first
+    for _ in range(min(BATCHES_A_WORKER * workers, len(loader) - 1) - 2 * workers):
+        next(iterator)
+    memory = mean_memory([worker.pid for worker in iterator._workers])
+    iterator._shutdown_workers()
+    return {"first_batch_seconds": seconds} | {f"{name}_mb": memory[name] / 1e6 for name in ("private", "uss")}
+
+
+def with_first_batch(loader: DataLoader) -> tuple[Any, Any]:
+    """Start an epoch and wait for its first batch; returns the iterator and the batch."""
+    iterator = iter(loader)
+    return iterator, next(iterator)
+
+
+def mean_memory(processes: list[int]) -> dict[str, float]:
+    """Return bytes of a process, the mean of all: its own that the kernel cannot take back, its own, its share of all."""
+    return {name: statistics.fmean(process_bytes(one, *fields) for one in processes) for name, fields in FIELDS.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Kills, power cuts, failing disks and races."""

@@ -1,0 +1,129 @@
+"""The order of syncs in the record of a pack: what must be on disk before what. Rules: docs/reference/format/writing.md."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from packer.store.journal import JOURNAL
+from packer.store.row_files import EXTRAS, MASKS
+from reader.format.manifest import MANIFEST, PIXELS
+from reader.format.unfinished import SWAPPING
+from scripts.stress._runs import MASK_BYTES, ROW_BYTES
+from scripts.stress.crash._calls import Call
+
+_NAME_CALLS = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange")
+_WRITING = ("write", "pwrite", "ftruncate", "truncate", "fallocate")
+
+
+class OrderError(RuntimeError):
+    """Something was done before what it rests on was synced; names the call."""
+
+
+class _Unsynced:
+    """Files with bytes, changed names, rows: what a power loss may cost."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.names: set[str] = set()
+        self.cut: set[str] = set()
+        self.rows: list[tuple[str, int, int]] = []
+
+    @property
+    def folders(self) -> set[str]:
+        return {os.path.dirname(name) for name in self.names}
+
+    def follow(self, call: Call) -> None:
+        if call.name in _WRITING:
+            self.files.add(call.path)
+        if call.name == "ftruncate":
+            self.cut.add(call.path)
+        if call.name == "pwrite":
+            self.rows.append((call.path, call.offset, call.offset + len(call.data)))
+        if call.name in _NAME_CALLS:
+            self.names |= {path for path in (call.path, call.to) if path}
+        if call.name == "rename" and call.path in self.files:
+            self.files = self.files - {call.path} | {call.to}
+        if call.name in ("fsync", "fdatasync"):
+            self.files.discard(call.path)
+            self.cut.discard(call.path)
+            self.names = {name for name in self.names if os.path.dirname(name) != call.path}
+            self.rows = [row for row in self.rows if row[0] != call.path]
+
+
+def check_order(calls: Sequence[Call], disk: Path) -> int:
+    """Check a run from its first call to its last; returns how many journal lines with rows were seen.
+
+    Raises:
+        OrderError: a rule is broken, or the run wrote no manifest.
+    """
+    unsynced, lines, stores, renamed = _Unsynced(), 0, 0, ""
+    marks: set[str] = set()
+    for call in calls:
+        if call.path.endswith(f"/{SWAPPING}"):
+            marks.add(call.path)
+        mark = f"{call.path}/{SWAPPING}"
+        # splits may be exchanged one behind the other: whatever part of that a disk keeps, the marks say so
+        is_marked = call.name == "exchange" and mark in marks and mark not in unsynced.files | unsynced.names
+        if renamed and renamed in unsynced.folders and call.name in _NAME_CALLS and not is_marked:
+            raise OrderError(
+                f"{call.name} {call.path} comes before the folder of a store that was renamed, or of its manifest, is synced"
+            )
+        if call.name == "mkdir" and f"{os.path.dirname(call.path)}/.packing" in unsynced.names - {call.path}:
+            raise OrderError(f"{call.path} is made before .packing, which says whose it is, is synced")
+        if call.name == "pwrite" and call.path.replace(PIXELS, JOURNAL) in unsynced.cut:
+            raise OrderError(f"{call.path} is written before the cut of its journal is synced")
+        if call.name == "write" and call.path.endswith(f"/{JOURNAL}"):
+            lines += _check_journal(call, unsynced, disk)
+        if call.name in ("create", "truncate") and os.path.basename(call.path) == f".{MANIFEST}.tmp":
+            _check_store(os.path.dirname(call.path), unsynced, disk)
+        if call.name == "rename" and os.path.basename(call.to) == MANIFEST:
+            if call.path in unsynced.files:
+                raise OrderError(f"{call.path} is renamed before it is synced")
+            stores, renamed = stores + 1, os.path.dirname(call.to)
+        if call.name == "exchange":
+            renamed = os.path.dirname(call.to)
+        unsynced.follow(call)
+    if not stores:
+        raise OrderError("no manifest was written")
+    if left := sorted(folder for folder in unsynced.folders if os.path.exists(folder)):
+        raise OrderError(f"names in these folders are never synced: {left}")
+    return lines
+
+
+def _check_journal(call: Call, unsynced: _Unsynced, disk: Path) -> int:
+    """See that the rows which lines of the journal name are on disk, and so is their file's name; returns how many lines."""
+    if call.path in unsynced.files:
+        raise OrderError(f"{call.path} continues before its former lines are synced")
+    store = call.path.removesuffix(f"/{JOURNAL}")
+    blocks = [line for line in (json.loads(line[9:]) for line in call.data.splitlines()) if line.get("rows")]
+    for block in blocks:
+        start, stop = block["rows_stop"] - block["rows"], block["rows_stop"]
+        late = [
+            (path, *span)
+            for path, *span in unsynced.rows
+            for name, row_bytes in ((PIXELS, ROW_BYTES), (MASKS, MASK_BYTES))
+            if path == f"{store}/{name}" and span[0] < stop * row_bytes and span[1] > start * row_bytes
+        ]
+        names = (_folders(store, disk) | {f"{store}/.packing", f"{store}/{EXTRAS}"}) & unsynced.folders
+        if late or names:
+            raise OrderError(
+                f"the journal names rows up to {block['rows_stop']} before this is synced: {late or names}"
+            )
+    return len(blocks)
+
+
+def _check_store(store: str, unsynced: _Unsynced, disk: Path) -> None:
+    """See that all of a store is on disk, its name and those above too, before the first byte of its manifest."""
+    changed = unsynced.files | unsynced.names
+    inside = {path for path in changed if path.startswith(f"{store}/") and "/.packing/" not in path}
+    if late := inside | (_folders(store, disk) & unsynced.folders):
+        raise OrderError(f"the manifest is written before this is synced: {sorted(late)}")
+
+
+def _folders(store: str, disk: Path) -> set[str]:
+    """Return the folders of a store, and those above it up to the disk."""
+    above = {str(folder) for folder in Path(store).parents if folder.is_relative_to(disk)}
+    return above | {store, f"{store}/_tensordict"}

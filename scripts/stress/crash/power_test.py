@@ -1,0 +1,173 @@
+"""Does a pack come through a power loss at any moment, whatever the disk had kept by then?
+
+    python -m scripts.stress.crash.power_test
+
+Each kind of run (scripts/stress/_runs.py) is recorded once, call by call, with all that it writes to disk. Then
+
+    order    the record is checked: rows are synced before their line is in the journal, all files and names before the
+             manifest, the manifest before its rename, its folder before anything is removed, and new folders' parents
+    cuts     after each call the power goes, and the folder is laid out as a disk could hold it: only what was synced;
+             all names but unsynced bytes dropped; everything, as after a kill; and --draws times any part of the unsynced
+             names and sectors
+
+No such disk may open as a complete store unless that is the finished one to the byte (or the one that is being replaced);
+and each must continue, by the command with `--resume`, to the bytes of an
+undisturbed run, with nothing else left on the disk. No old split opens beside a new one. Where strace is installed it
+records beside the shim, and must have seen the very same calls. Prints a line for each kind and one JSON object last; exits 1 at
+the first failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import reader.format.check
+from packer.errors import PackError
+from reader.format.check import check_store
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST
+from scripts.common.figures import BenchError
+from scripts.stress._runs import KINDS, PUSHING, Run, TrialError, are_mixed, difference, files, make_run
+from scripts.stress.crash._calls import Call, Shim, read_strace, strace_words, without_opens
+from scripts.stress.crash._disk import Disk, Tree, write_tree
+from scripts.stress.crash._order import OrderError, check_order
+
+
+def main() -> int:
+    """Record and cut each kind of run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--images", type=int, default=240)
+    parser.add_argument("--cuts", type=int, default=0, help="cut only at so many calls, evenly spread; 0: at each")
+    parser.add_argument("--draws", type=int, default=3, help="disks that kept any part, for each cut")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-strace", action="store_true", help="record with the shim alone")
+    options = parser.parse_args()
+    reader.format.check._SWAP_SECONDS = 0  # what a power loss has left of a swap does not pass
+    results: dict[str, Any] = {"benchmark": "power_test", "seed": options.seed, "strace": _has_strace(options)}
+    try:
+        for kind in options.kinds:
+            with tempfile.TemporaryDirectory(prefix="pixpack-power-") as folder:
+                results[kind] = cut_everywhere(kind, Path(folder).resolve(), options)
+    except (TrialError, OrderError, BenchError) as e:
+        print(f"power_test: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps(results))
+    return 0
+
+
+def cut_everywhere(kind: str, work: Path, options: argparse.Namespace) -> dict[str, int]:
+    """Record one kind of run, check its order, and continue from what each cut leaves."""
+    run = make_run(kind, work, options.images)
+    run.lay_out()
+    calls = record(run, work, with_strace=_has_strace(options))
+    # the rules of order are those of a pack; what is pushed has no journal
+    lines = 0 if kind in PUSHING else check_order(calls, run.disk)
+    cuts = set(range(0, len(calls) + 1, max(1, len(calls) // options.cuts) if options.cuts else 1))
+    seen: set[str] = set()
+    for at, variant, tree in disks(run, calls, cuts, options):
+        key = hashlib.sha256(repr(tree).encode()).hexdigest()
+        if key not in seen:
+            seen.add(key)
+            survive(run, tree, f"{kind} run, power lost after call {at} of {len(calls)}, {variant}")
+    print(f"{kind}: {len(calls)} calls, {lines} journal lines, each in order;", end=" ")
+    print(f"{len(cuts)} cuts, {len(seen)} different disks, all survived")
+    return {"calls": len(calls), "journal_lines": lines, "cuts": len(cuts), "disks": len(seen)}
+
+
+def record(run: Run, work: Path, *, with_strace: bool) -> list[Call]:
+    """Do the run once, undisturbed; returns its calls in order.
+
+    Raises:
+        TrialError: it failed, its bytes differ, or strace saw other calls.
+    """
+    shim, trace = Shim(work, run.disk), work / "strace.log"
+    done = shim.run(run.command(), under=strace_words(trace) if with_strace else ())
+    if done.returncode:
+        raise TrialError(f"the {run.kind} run exits with {done.returncode}: {done.stderr.strip()}")
+    if files(run.disk) != run.expected:
+        raise TrialError(f"the {run.kind} run differs in {difference(files(run.disk), run.expected)}")
+    calls = shim.calls()
+    if with_strace:
+        seen, traced = without_opens(calls), without_opens(read_strace(trace, run.disk))
+        if seen != traced:
+            odd = next((pair for pair in zip(seen, traced, strict=False) if pair[0] != pair[1]), "one ends early")
+            raise TrialError(f"shim and strace saw {len(seen)} and {len(traced)} calls: {str(odd)[:500]}")
+    return [call for call in calls if call.is_done and call.name not in ("close", "read")]
+
+
+def disks(run: Run, calls: list[Call], cuts: set[int], options: argparse.Namespace) -> Iterator[tuple[int, str, Tree]]:
+    """Yield what each cut may leave: (calls done, which variant, the tree)."""
+    run.lay_out()
+    disk, draw = Disk(run.disk), random.Random(options.seed)
+    for at in range(len(calls) + 1):
+        if at:
+            disk.apply(calls[at - 1])
+        if at in cuts:
+            yield at, "only what was synced", disk.only_synced()
+            yield at, "all names", disk.all_names()
+            yield at, "everything", disk.everything()
+            for n in range(options.draws):
+                yield at, f"draw {n} of seed {options.seed}", disk.some(draw)
+    shutil.rmtree(run.disk)
+    write_tree(disk.everything(), run.disk)
+    if files(run.disk) != run.expected:
+        raise TrialError(f"the record does not give what the run gave: {difference(files(run.disk), run.expected)}")
+
+
+def survive(run: Run, tree: Tree, where: str) -> None:
+    """Lay a disk out, look at it, and continue."""
+    shutil.rmtree(run.disk, ignore_errors=True)
+    write_tree(tree, run.disk)
+    if run.kind in PUSHING and run.kind != "pull":
+        if problem := run.unreadable():
+            raise TrialError(f"{where}: {problem}")
+    else:
+        for manifest in sorted(run.disk.rglob(MANIFEST)):
+            _check_complete(run, manifest.parent, where)
+    if are_mixed(run):
+        raise TrialError(f"{where}: an old and a new split open, which do not belong together")
+    flags = " ".join(run.flags_to_resume()) or "the command again"
+    try:
+        run.resume()
+    except (PackError, StoreError, OSError) as e:
+        raise TrialError(f"{where}: {flags} fails: {e}") from e
+    found = files(run.disk)
+    if found != run.expected:
+        raise TrialError(f"{where}: after {flags} these differ: {difference(found, run.expected)}")
+
+
+def _check_complete(run: Run, store: Path, where: str) -> None:
+    """See that what opens is the finished store, or the one that the run replaces."""
+    try:
+        check_store(store)
+    except StoreError:
+        return
+    found = {name: content for name, content in files(store).items() if not name.startswith(".packing/")}
+    # .out.packing is built in place of out
+    folder = store.with_name(store.name[1:].partition(".packing")[0]) if store.name.startswith(".") else store
+    complete = [_below(run.expected, folder, run.disk), _below(files(run.start), folder, run.disk)]
+    if found not in complete:
+        raise TrialError(f"{where}: {store} opens, and differs in {difference(found, complete[0])}")
+
+
+def _below(disk: dict[str, bytes], folder: Path, root: Path) -> dict[str, bytes]:
+    prefix = f"{folder.relative_to(root)}/"
+    return {name.removeprefix(prefix): content for name, content in disk.items() if name.startswith(prefix)}
+
+
+def _has_strace(options: argparse.Namespace) -> bool:
+    return not options.no_strace and shutil.which("strace") is not None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

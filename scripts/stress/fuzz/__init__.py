@@ -1,0 +1,1 @@
+"""Random commands, images and calls of the compiled part."""

@@ -1,0 +1,1 @@
+"""Stores whose digests are right and whose meaning is wrong."""

@@ -1,0 +1,1 @@
+"""Time, memory and open files stay within limits."""

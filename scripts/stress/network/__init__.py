@@ -1,0 +1,1 @@
+"""NFS, object storage and packs straight to a URL."""

@@ -1,0 +1,1 @@
+"""Claims about mapped files, workers and batches."""

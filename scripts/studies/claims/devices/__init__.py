@@ -1,0 +1,1 @@
+"""Claims about sending to a device and computing there."""

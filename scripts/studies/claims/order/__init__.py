@@ -1,0 +1,1 @@
+"""Claims about the order of an epoch and about loops over it."""

@@ -1,0 +1,1 @@
+"""Claims about JPEGs, decoding and augmentation."""

@@ -1,0 +1,1 @@
+"""One module a library: how it packs, and how it reads."""
