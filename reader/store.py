@@ -126,7 +126,7 @@ class RaggedBatch(TensorClass):
         )
 
     def image(self, index: int) -> torch.Tensor:
-        """Return the view uint8[H, W, C] of one image.
+        """Return the image at index, a view uint8[H, W, C].
 
         Raises:
             StoreError: it is not within the pixels.
@@ -138,7 +138,7 @@ class RaggedBatch(TensorClass):
         return self.pixels[start : start + size].view(height, width, channels)
 
     def mask(self, index: int) -> torch.Tensor | None:
-        """Return the view uint8[H, W] of one image's mask; None where there are none.
+        """Return the mask of the image at index, a view uint8[H, W]; None if the batch has no masks.
 
         Raises:
             StoreError: it is not within the pixels.

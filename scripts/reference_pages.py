@@ -27,6 +27,20 @@ _EXAMPLES = "\b\nExamples:\n"
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields|Example|Examples):\n", re.M)
 _WIDTH = 100
 
+# Methods of public classes that only other modules of reader call.
+INTERNAL = {
+    "as_sample",
+    "at_rows",
+    "begin",
+    "changes_samples",
+    "check_files",
+    "chosen",
+    "flip",
+    "has_all_rows",
+    "joined",
+}
+INTERNAL |= {"names_targets", "of_store", "positions", "store_rows", "upcoming"}
+
 # Page of docs/reference/python -> what it shows of packer and reader.
 PYTHON = {
     "packer": "pack pack_dataset",
@@ -125,30 +139,52 @@ def described(name: str, thing: Any) -> str:
 
 
 def call(name: str, thing: Any) -> str:
-    """Return how a name is called, without types: `pack(images, out, *, size=None, ...)`."""
-    parameters = inspect.signature(thing).parameters.values()
-    bare = [p.replace(annotation=p.empty) for p in parameters if p.kind is not p.VAR_KEYWORD]
+    """Return how a name is called, and what a function returns: `pack(images, out, *, size=None, ...) -> PackReport`."""
+    signature = inspect.signature(thing)
+    # a class takes names that it does not know only to refuse them
+    hidden = inspect.Parameter.VAR_KEYWORD if isinstance(thing, type) else None
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.kind is not hidden]
     text = re.sub(r"<factory>|<function .*? at 0x\w+>", "...", str(inspect.Signature(bare)))
+    returned = signature.return_annotation
+    if not isinstance(thing, type) and returned not in (inspect.Signature.empty, "None", "Any"):
+        text += f" -> {returned}"
     return textwrap.fill(f"{name}{text}", _WIDTH, subsequent_indent="    ", break_long_words=False)
 
 
 def methods_of(thing: Any) -> Iterator[str]:
-    """Yield a line for each public method and property that the class itself documents, by its first line."""
+    """Yield a line for each method and property that programs use: how it is called, and its docstring."""
+    for name, member, function in members_of(thing):
+        shown = (
+            name
+            if isinstance(member, property)
+            else call(name, function).replace("(self, ", "(").replace("(self)", "()")
+        )
+        yield f"- `{' '.join(shown.split())}`: {in_a_line(inspect.getdoc(function) or '')}"
+
+
+def members_of(thing: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, member and function of each method and property that programs use."""
     if not isinstance(thing, type) or not thing.__module__.startswith(
         ("reader.dataset", "reader.loading", "reader.store")
     ):
         return
     for name, member in sorted(vars(thing).items()):
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-        doc = inspect.getdoc(function) if inspect.isfunction(function) else None
-        if name.startswith("_") or not doc or not function.__module__.startswith("reader."):
+        if name.startswith("_") or name in INTERNAL or not inspect.isfunction(function):
             continue
-        shown = (
-            name
-            if isinstance(member, property)
-            else call(name, function).replace("(self, ", "(").replace("(self)", "()")
-        )
-        yield f"- `{' '.join(shown.split())}`: {' '.join(doc.split(chr(10) * 2)[0].split())}"
+        if function.__module__.startswith("reader."):
+            yield name, member, function
+
+
+def in_a_line(doc: str) -> str:
+    """Return a docstring in one line: its text, then what it raises; without its example."""
+    text, *sections = _SECTION.split(doc)
+    parts = [" ".join(text.split())]
+    for heading, body in zip(sections[::2], sections[1::2], strict=True):
+        if heading == "Raises":
+            listed = entries(textwrap.dedent(split_indented(body)[0]).strip())
+            parts.append("Raises " + "; ".join(item.removeprefix("- ").rstrip(".") for item in listed) + ".")
+    return " ".join(parts)
 
 
 def as_markdown(doc: str) -> str:

@@ -34,11 +34,14 @@ class _Bar(Protocol):
     postfix: str | None
     format_dict: dict[str, float]
 
-    def update(self, n: int) -> object: ...
+    def update(self, n: int) -> object:
+        """Count n more."""
 
-    def set_postfix_str(self, s: str, refresh: bool = True) -> None: ...
+    def set_postfix_str(self, s: str, refresh: bool = True) -> None:
+        """Show s after the rate."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the line."""
 
 
 class ProgressBar:

@@ -387,7 +387,7 @@ class Build:
 
 
 class _NothingPacked(Exception):
-    pass
+    """All inputs were rejected."""
 
 
 def release(held: list[Lock], locks: Sequence[Lock]) -> None:

@@ -38,7 +38,8 @@ def takes(
 
     def decorate(function: Callable[[Inputs, Out, Options], Result]) -> Packs[Inputs, Out, Keywords, Result]:
         first = [*inspect.signature(function).parameters.values()][:2]
-        signature = inspect.Signature([*first, *inspect.signature(make).parameters.values()])
+        parameters = [*first, *inspect.signature(make).parameters.values()]
+        signature = inspect.Signature(parameters, return_annotation=inspect.signature(function).return_annotation)
 
         @functools.wraps(function)
         def called(*arguments: object, **keywords: object) -> Result:

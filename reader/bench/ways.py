@@ -279,6 +279,7 @@ class _RandomBatches:
         self._left: list[Rows] = []
 
     def next(self) -> Rows:
+        """Return the rows of the next batch, int64[B]."""
         if not self._left:
             batches, size = self._part.count // self._part.size, self._part.size
             self._left = list(self._generator.permutation(self._part.count)[: batches * size].reshape(batches, size))

@@ -99,7 +99,7 @@ def ragged_rows(batch: RaggedBatch) -> Rows[ImageBatch]:
 
 
 def collate_batch(rows: Any) -> Any:
-    """Collate as torch does by default; a gathered batch is returned as it is."""
+    """Collate rows as torch does by default; a gathered batch is returned unchanged."""
     return rows.batch if isinstance(rows, Rows) else default_collate(rows)
 
 

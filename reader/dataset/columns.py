@@ -78,38 +78,38 @@ class ColumnDataset(Dataset[Any]):
 
     @property
     def column_names(self) -> list[str]:
-        """The columns of images and of targets."""
+        """The names of the columns of images and of targets."""
         return [self.image, self.label]
 
     @property
     def features(self) -> dict[str, object]:
-        """By column; that of targets has `names`, the classes, as HF's ClassLabel has."""
+        """A description of each column; that of targets has `names`, the classes, like HF's ClassLabel."""
         classes = self.dataset.classes
         label = SimpleNamespace(names=classes, num_classes=len(classes), dtype="int64")
         return {self.image: SimpleNamespace(dtype="PIL.Image.Image"), self.label: label}
 
     def set_transform(self, transform: Callable[[Columns], Columns] | None) -> None:
-        """Let rows be what this function makes of a dict of lists; None: the columns as they are."""
+        """Call transform with the rows that are read, a dict of lists, and return its result; None: return the columns."""
         self._transform = transform
 
     def with_transform(self, transform: Callable[[Columns], Columns] | None) -> ColumnDataset:
-        """Return this dataset with another transform."""
+        """Return a copy of this dataset with another transform, as `set_transform` takes it."""
         made = copy.copy(self)
         made.set_transform(transform)
         return made
 
     def select(self, indices: Index) -> ColumnDataset:
-        """Return a dataset of these rows, with the same transform."""
+        """Return a dataset of the rows at these indices, with the same transform."""
         made = copy.copy(self)
         made.dataset = self.dataset.subset(np.asarray(indices) if isinstance(indices, range) else indices)
         return made
 
     def shuffle(self, seed: int = 0) -> ColumnDataset:
-        """Return all rows in an order that the seed alone fixes; not the order that HF's has."""
+        """Return a dataset of all rows in an order that depends only on the seed; it is not HF's order."""
         return self.select(permuted(len(self), 0, len(self), seed=seed))
 
     def train_test_split(self, test_size: float, seed: int = 0) -> dict[str, ColumnDataset]:
-        """Return {"train", "test"}, drawn by the seed; test_size is a share."""
+        """Return {"train", "test"}: test_size, a share between 0 and 1, is drawn by the seed for "test"."""
         test, train = self.dataset.split(test_size, seed=seed)
         made = {"train": copy.copy(self), "test": copy.copy(self)}
         made["train"].dataset, made["test"].dataset = train, test

@@ -279,18 +279,18 @@ class MemmapDataset(Dataset[Any]):
         self._joint = transforms
 
     def source(self, index: int) -> dict[str, Any]:
-        """Return what samples.jsonl says of one row: path, target, source bytes, sha256, size, what was done.
+        """Return the line of samples.jsonl for the row at index: path, target, source bytes, sha256, size, decoder.
 
         Raises:
             IndexError: there is no such row.
-            StoreError: the store at its path is another one by now.
+            StoreError: the store at its path was replaced.
         """
         return self.opened_store.sources.line(self._store_row(index))
 
     # -- parts, without copying a pixel
 
     def subset(self, rows: Index) -> MemmapDataset:
-        """Return a dataset of these rows, in this order; a boolean mask keeps the rows that are True.
+        """Return a dataset of rows: positions, in this order, or a slice, or a boolean mask; no pixel is copied.
 
         Raises:
             IndexError: there is no such row.
@@ -336,7 +336,7 @@ class MemmapDataset(Dataset[Any]):
         return self.of_store(made, self._rows, self.groups)
 
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
-        """Split at random into fraction and the rest; stratify keeps each class's share. Each part keeps store order.
+        """Split by seed into a random fraction, 0 to 1, and the rest, both in store order; stratify: each class alike.
 
         Raises:
             ValueError: fraction is not inside (0, 1), or stratify without class targets.

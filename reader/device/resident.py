@@ -145,6 +145,7 @@ class _Pieces(Generic[_Piece]):
         self._firsts: list[int] = []
 
     def add(self, piece: _Piece, first: int) -> None:
+        """Append a piece that begins at slot first."""
         self.all.append(piece)
         self._firsts.append(first)
 

@@ -200,12 +200,12 @@ class MemmapLoader:
 
     @property
     def ranks(self) -> Ranks:
-        """The rank and world size that the loader reads for: resolved when an epoch begins, an estimate before that."""
+        """The rank and world size that the loader uses: resolved when an epoch begins, an estimate before that."""
         return Ranks(self.schedule.cut.rank, self.schedule.cut.world_size)
 
     @property
     def batch_size(self) -> int:
-        """Rows a batch and rank."""
+        """Rows per batch and rank."""
         return self.schedule.batch_size
 
     @property
@@ -220,7 +220,7 @@ class MemmapLoader:
 
     @property
     def sampler(self) -> Any:
-        """The sampler of rows that was given, else one of this rank's positions in the loader's order, as a DataLoader has.
+        """The given sampler of rows, otherwise one that yields this rank's positions in the loader's order, as in a DataLoader.
 
         Its set_epoch reaches the loader, and its state is the loader's.
         """
@@ -241,7 +241,7 @@ class MemmapLoader:
 
     @property
     def seed(self) -> int:
-        """What, with the epoch, fixes the order."""
+        """The seed; with the epoch it determines the order."""
         return self.schedule.seed
 
     def __len__(self) -> int:
@@ -265,7 +265,7 @@ class MemmapLoader:
         return self.begin(*self.upcoming())
 
     def forever(self) -> Iterator[object]:
-        """Give the batches of epoch after epoch, from where `iter` would begin; the state is that of the loop.
+        """Yield the batches of one epoch after another, from where `iter` would begin.
 
         Raises:
             ValueError: an epoch has no batch.
@@ -362,7 +362,7 @@ class MemmapLoader:
         self.close()
 
     def close(self) -> None:
-        """End the background threads of all iterators and let idle buffers go."""
+        """End the background threads of all iterators and release idle buffers."""
         for feed in list(self._feeds):
             feed.stop(wait=True)
         self.gathering.let_go()
@@ -370,10 +370,10 @@ class MemmapLoader:
             self._levels.let_go()
 
     def reset(self) -> None:
-        """Do nothing: each `iter` begins an epoch by itself. Loops that were written for other loaders call it."""
+        """Do nothing: each `iter` begins an epoch. It is here for loops that were written for other loaders."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next `iter`, and a sampler, start this epoch; resume in it where a state of its middle was loaded.
+        """Start this epoch, 0 or more, at the next `iter`, also in a sampler; a loaded state in this epoch is resumed.
 
         Raises:
             ValueError: epoch is not 0 or more.
@@ -381,16 +381,16 @@ class MemmapLoader:
         self.state.set_epoch(epoch)
 
     def set_size(self, size: int | tuple[int, int]) -> None:
-        """Give crops another size from the next epoch on; raises ValueError for a loader that was made without size=."""
+        """Set the size of crops, pixels or (height, width), from the next epoch on; raises ValueError without size=."""
         self._sizes.set(size)
 
     def state_dict(self) -> dict[str, int]:
-        """Return where the loop is, as a few integers: after the batch that the caller got last."""
+        """Return the position of the loop, after the last batch that the caller got, as a few integers."""
         state = self.state.state_dict()
         return state | self._sizes.state(state["epoch"], state["position"])
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Make the next `iter` resume from a state, also one taken with another batch_size or world size.
+        """Resume from a state at the next `iter`; batch_size and world size may differ from those it was taken with.
 
         Raises:
             ValueError: the state is of another store, subset, seed or order.

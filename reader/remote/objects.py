@@ -146,13 +146,14 @@ class _Carrier(Protocol):
     """Reads objects below a URL; of one that has more than most_bytes some more than that, and raises errors of its own."""
 
     @property
-    def library(self) -> str: ...
+    def library(self) -> str:
+        """Name of the library, for messages."""
 
-    def get(
-        self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]
-    ) -> memoryview: ...
+    def get(self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]) -> memoryview:
+        """Return the bytes [start, stop) of an object, stop None: to its end; answered is called when the first arrives."""
 
-    def size(self, name: str) -> int: ...
+    def size(self, name: str) -> int:
+        """Return the bytes of an object."""
 
 
 class _DiskFolder:
@@ -166,12 +167,14 @@ class _DiskFolder:
             raise MissingObjectError(f"{url} does not exist. Expected the folder of a store.")
 
     def get(self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]) -> memoryview:
+        """Return bytes of a file, as _Carrier says."""
         # a pipe would be waited for
         with open_regular(Path(os.path.realpath(self._folder / name))) as file:
             file.seek(start)
             return memoryview(file.read(most_bytes + 1 if stop is None else most_bytes))
 
     def size(self, name: str) -> int:
+        """Return the bytes of a file."""
         return (self._folder / name).stat().st_size
 
 
@@ -198,6 +201,7 @@ class _ByObstore:
         self._obstore, self._store = obstore, from_url(url, **options)
 
     def get(self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]) -> memoryview:
+        """Return bytes of an object, as _Carrier says."""
         options: Any = {} if stop is None else {"range": (start, stop)}
         # one chunk, as more than that is too much: a stranger's server sends what it likes, and without an end
         found = self._obstore.get(self._store, name, options=options)
@@ -205,6 +209,7 @@ class _ByObstore:
         return memoryview(next(found.stream(min_chunk_size=most_bytes + 1), b""))
 
     def size(self, name: str) -> int:
+        """Return the bytes of an object; a server that refuses HEAD is asked for one byte."""
         try:
             return int(self._obstore.head(self._store, name)["size"])
         except Exception as e:  # obstore has errors of its own
@@ -218,6 +223,7 @@ class _ByObstore:
             return 0
 
     def listed(self) -> Iterator[tuple[str, int, str, str]]:
+        """Yield path, bytes, ETag and time of each object."""
         for page in self._obstore.list(self._store):
             for about in page:
                 yield about["path"], int(about["size"]), str(about["e_tag"]), str(about["last_modified"])

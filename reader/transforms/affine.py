@@ -31,7 +31,7 @@ class RandomAffine:
         interpolation: "nearest" or "bilinear".
         fill: level beyond the image, or one for each channel.
         center: (x, y) in pixels from the upper left corner; None: the middle.
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: an argument is none of that.
@@ -95,7 +95,7 @@ class RandomRotation:
         expand: False alone: True would give every image of a batch another size.
         center: (x, y) in pixels from the upper left corner; None: the middle.
         fill: level beyond the image, or one for each channel.
-        seed: as of RandomAffine.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: an argument is none of that.

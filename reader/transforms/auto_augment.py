@@ -108,7 +108,7 @@ class RandAugment(Policy):
         num_magnitude_bins: how many strengths there are.
         interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
         fill: level beyond the image, or one for each channel; None: 0.
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: an argument is none of that.
@@ -156,7 +156,10 @@ class TrivialAugmentWide(Policy):
         num_magnitude_bins: how many strengths there are.
         interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
         fill: level beyond the image, or one for each channel; None: 0.
-        seed: as of RandAugment.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+
+    Raises:
+        ValueError: there is no such interpolation.
     """
 
     def __init__(
@@ -181,7 +184,7 @@ class AutoAugment(Policy):
         policy: "imagenet", "cifar10" or "svhn"; torchvision's AutoAugmentPolicy is taken too.
         interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
         fill: level beyond the image, or one for each channel; None: 0.
-        seed: as of RandAugment.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: there is no such policy.
@@ -227,7 +230,7 @@ class AugMix:
         all_ops: with brightness, contrast, color and sharpness.
         interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
         fill: level beyond the image, or one for each channel; None: 0.
-        seed: as of RandAugment.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: an argument is none of that.

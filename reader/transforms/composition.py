@@ -92,7 +92,7 @@ class RandomApply(TransformGroup):
     Args:
         transforms: they must not change the size of images.
         p: 0..1.
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: there are none, or p is not a probability.
@@ -127,7 +127,7 @@ class RandomChoice(TransformGroup):
     Args:
         transforms: all must give images of one size.
         p: how likely each is, relative to the sum; None: all alike.
-        seed: as of RandomApply.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: there are none, or p is not one number of 0 or more for each.

@@ -27,7 +27,7 @@ class RandomErasing:
         scale: lowest and highest area of the rectangle, as a share of the image's, 0..1.
         ratio: lowest and highest height / width of it.
         value: level, 0..255, one for each channel, or "random": noise, with the mean and deviation of photographs.
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: an argument is none of that.
@@ -182,7 +182,7 @@ class MixUp(_OfTwo):
         alpha: above 0.
         num_classes: how many targets there are; not needed where targets have a column for each class.
         label_smoothing: share of each target that all classes get alike.
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a batch.
+        seed: with the loader's seed, the epoch and the position, determines what is drawn for a batch.
 
     Raises:
         ValueError: alpha or label_smoothing are none.
@@ -225,7 +225,7 @@ class CutMix(_OfTwo):
         alpha: above 0.
         num_classes: how many targets there are; not needed where targets have a column for each class.
         label_smoothing: share of each target that all classes get alike.
-        seed: as of MixUp.
+        seed: with the loader's seed, the epoch and the position, determines what is drawn for a batch.
 
     Raises:
         ValueError: alpha or label_smoothing are none.

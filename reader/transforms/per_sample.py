@@ -50,7 +50,7 @@ class PerSample:
     Args:
         transform: of one image, such as v2.Compose([...]).
         threads: how many images at once; None: the CPUs that this process may use (affinity and cgroup).
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         TypeError: transform cannot be called.

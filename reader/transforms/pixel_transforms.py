@@ -111,8 +111,11 @@ class RandomGrayscale(_WithProbability):
     """Make each image gray with probability p; it keeps its number of channels.
 
     Args:
-        p: 0..1.
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+        p: probability, 0 to 1.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+
+    Raises:
+        ValueError: p is not a probability.
     """
 
     _streams, _step, _kernel = GRAYSCALE, "grayscale", staticmethod(pixel_ops.grayscale)
@@ -125,8 +128,11 @@ class RandomInvert(_WithProbability):
     """Turn light into dark in each image with probability p.
 
     Args:
-        p: 0..1.
-        seed: as of RandomGrayscale.
+        p: probability, 0 to 1.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+
+    Raises:
+        ValueError: p is not a probability.
     """
 
     _streams, _step, _kernel = INVERT, "invert", staticmethod(pixel_ops.invert)
@@ -137,8 +143,8 @@ class RandomSolarize(_WithProbability):
 
     Args:
         threshold: 0..255; what is at least as light is inverted.
-        p: 0..1.
-        seed: as of RandomGrayscale.
+        p: probability, 0 to 1.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: threshold is above 255, or p no probability.
@@ -159,8 +165,8 @@ class RandomPosterize(_WithProbability):
 
     Args:
         bits: 0..8, how many.
-        p: 0..1.
-        seed: as of RandomGrayscale.
+        p: probability, 0 to 1.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: bits are not 0 to 8, or p is not a probability.
@@ -180,8 +186,11 @@ class RandomEqualize(_WithProbability):
     """Spread the levels of each channel evenly, in each image with probability p.
 
     Args:
-        p: 0..1.
-        seed: as of RandomGrayscale.
+        p: probability, 0 to 1.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+
+    Raises:
+        ValueError: p is not a probability.
     """
 
     _streams, _step, _kernel = EQUALIZE, "equalize", staticmethod(pixel_ops.equalize)
@@ -191,8 +200,11 @@ class RandomAutocontrast(_WithProbability):
     """Stretch each channel to 0..255, in each image with probability p.
 
     Args:
-        p: 0..1.
-        seed: as of RandomGrayscale.
+        p: probability, 0 to 1.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+
+    Raises:
+        ValueError: p is not a probability.
     """
 
     _streams, _step, _kernel = AUTOCONTRAST, "autocontrast", staticmethod(pixel_ops.autocontrast)
@@ -203,8 +215,8 @@ class RandomAdjustSharpness(_WithProbability):
 
     Args:
         sharpness_factor: 0 smooths, 1 changes nothing, 2 sharpens as much as 0 smooths.
-        p: 0..1.
-        seed: as of RandomGrayscale.
+        p: probability, 0 to 1.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: sharpness_factor is negative, or p no probability.
@@ -226,7 +238,7 @@ class GaussianBlur(compiled.CompiledTransform):
     Args:
         kernel_size: pixels, odd: one number, or (width, height), as torchvision's kernels read it.
         sigma: standard deviation in pixels, or lowest and highest.
-        seed: as of RandomGrayscale.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: kernel_size is not odd and positive, or sigma not above 0, the smaller one first.

@@ -45,7 +45,7 @@ class RandomHorizontalFlip(CompiledTransform):
 
     Args:
         p: 0..1.
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: p is not a probability.
@@ -79,7 +79,7 @@ class AlternatingFlip(CompiledTransform):
     Batches of torch's DataLoader know no epoch: the half is drawn again in each.
 
     Args:
-        seed: with the loader's seed fixes which half a row belongs to.
+        seed: with the loader's seed, determines which half a row belongs to.
 
     Example:
         >>> from reader import MemmapDataset, MemmapLoader
@@ -117,7 +117,7 @@ class RandomCrop(CompiledTransform):
         pad_if_needed: pad images that are smaller than size until they are not.
         fill: level of constant padding, or one for each channel.
         padding_mode: "constant", "edge", "reflect" or "symmetric", see Pad.
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: size is not 1 or more pixels, or padding is negative.
@@ -212,7 +212,7 @@ class RandomResizedCrop(CompiledTransform):
         scale: lowest and highest area of the box, as a share of the image's.
         ratio: lowest and highest width / height of the box.
         interpolation: "bilinear", "bicubic", or "random": one of both, drawn for each image, as timm does.
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: size is not 1 or more pixels, or scale or ratio are not two numbers above 0, the smaller one first,

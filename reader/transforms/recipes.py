@@ -82,7 +82,7 @@ class MultiCrop(MultiView):
         global_scale, local_scale: lowest and highest area of the box, as a share of the image's.
         interpolation: "bilinear", "bicubic" (as DINO) or "random", as RandomResizedCrop's.
         global_transform, local_transform: what changes each view, or a list with one for each of them.
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: there is no view, or another number of transforms.
@@ -130,7 +130,7 @@ class TimmRandAugment(Policy):
             mmax its limit, n2 how many operations, p0.5 how likely each is, inc1 those that grow with the strength.
         interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
         fill: level beyond the image, or one for each channel: timm's is the mean that it normalizes by.
-        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         ValueError: config_str has a section that is none of these.
@@ -246,6 +246,9 @@ def torchvision_eval(crop_size: int = 224, resize_size: int = 256) -> CenterCrop
     Args:
         crop_size: side of the center crop, pixels.
         resize_size: what the shorter side is resized to first, pixels.
+
+    Raises:
+        ValueError: crop_size is not 1 or more, or resize_size is less than crop_size.
     """
     return CenterCrop(crop_size, crop_size / resize_size)
 

@@ -24,13 +24,11 @@ _Where = int | torch.Tensor
 
 
 class RowSource(Protocol):
-    """What crops read rows from in place of their batch: a store and its levels.
-
-    factors: by what the sides of each level are divided.
-    """
+    """What crops read rows from instead of from their batch: a store and its levels."""
 
     @property
-    def factors(self) -> Iterable[int]: ...
+    def factors(self) -> Iterable[int]:
+        """By what the sides of each level are divided."""
 
     def read(self, rows: torch.Tensor, factor: int) -> ImageBatch | RaggedBatch:
         """Return rows of a level, 1: of the store."""

@@ -13,7 +13,14 @@ from scripts.set_address import ROOT, set_address
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
 
-FILES = ["pyproject.toml", "README.md", "CITATION.cff", "mkdocs.yml", "conda/recipe.yaml", ".github/ISSUE_TEMPLATE/config.yml"]
+FILES = [
+    "pyproject.toml",
+    "README.md",
+    "CITATION.cff",
+    "mkdocs.yml",
+    "conda/recipe.yaml",
+    ".github/ISSUE_TEMPLATE/config.yml",
+]
 FIRST, SECOND = "https://forge.example/somebody/pixpack", "https://other.example/team/pixpack"
 
 

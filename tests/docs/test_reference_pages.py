@@ -50,6 +50,34 @@ def test_a_docstring_says_what_every_argument_is(name: str, thing: Any) -> None:
     assert lacking == []
 
 
+SHOWN = [
+    (f"{name}.{method}", function)
+    for name, thing in public()
+    for method, _, function in reference_pages.members_of(thing)
+]
+
+
+@pytest.mark.parametrize(("name", "function"), SHOWN, ids=[name for name, _ in SHOWN])
+def test_a_docstring_of_a_shown_method_names_every_argument(name: str, function: Any) -> None:
+    doc = inspect.getdoc(function) or ""
+    assert doc.split("\n")[0].endswith("."), "the first line is a sentence"
+    assert [p for p in inspect.signature(function).parameters if p != "self" and not re.search(rf"\b{p}\b", doc)] == []
+
+
+def test_methods_that_only_other_modules_call_are_hidden_and_exist() -> None:
+    names = {name.rpartition(".")[2] for name, _ in SHOWN}
+    assert len(SHOWN) > 50
+    assert names.isdisjoint(reference_pages.INTERNAL)
+    assert {
+        name for name in reference_pages.INTERNAL if not any(hasattr(thing, name) for _, thing in public())
+    } == set()
+
+
+def test_a_method_is_a_line_with_what_it_raises() -> None:
+    doc = "Do it.\n\nTo all.\n\nRaises:\n    ValueError: there\n        are none.\n\nExample:\n    >>> 1\n    1\n"
+    assert reference_pages.in_a_line(doc) == "Do it. To all. Raises `ValueError`: there are none."
+
+
 def test_the_options_of_pack_are_described_by_their_groups() -> None:
     doc = inspect.getdoc(packer.pack) or ""
     assert "    crop_fraction: share of the resized image that the crop keeps, 0.05 to 1.\n" in doc

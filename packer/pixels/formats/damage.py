@@ -96,10 +96,12 @@ class _Bare:
 
     @property
     def tables(self) -> bytes:
+        """SOI and all segments, without the scans."""
         return _START + b"".join(segment for _, segment in self.segments)
 
     @property
     def frame(self) -> bytes:
+        """The SOF segment."""
         return next(segment for marker, segment in self.segments if marker in jpeg.FRAMES)
 
     @property
