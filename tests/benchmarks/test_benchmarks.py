@@ -307,6 +307,8 @@ def test_bench_workers_measures_a_worker_by_number_of_rows() -> None:
     assert [(one["rows"], one["start"]) for one in report["stores"]] == [(500, "fork"), (600, "fork")]
     assert report["holds"]
     assert all(one["private_mb"] > 0 and one["pickle_bytes"] < 1000 for one in report["stores"])
+    assert [one["dataset"] for one in report["others"]] == ["a list of 200,000 paths", "a numpy memmap of 1,000 rows"]
+    assert all(one["pickle_bytes"] > 10**6 for one in report["others"])
 
 
 def test_the_process_of_a_pack_serves_connections_that_only_answer() -> None:
@@ -481,16 +483,6 @@ def _read_cold(file: Path) -> float:
         while opened.read(1 << 20):
             pass
     return time.perf_counter() - started
-
-
-def test_bench_carriers_compares_two_libraries_over_two_kinds_of_url(wide_store: Path) -> None:
-    for name in ("obstore", "s3fs", "aiohttp"):
-        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'pixpack[remote]'")
-    report = last_line(run("benchmarks.storage.bench_carriers", "--store", wide_store, "--rounds", 1))
-    names = {f"{kind} {library}" for kind in ("http", "s3") for library in ("obstore", "fsspec")}
-    assert set(report["seconds"]) == set(report["cpu_seconds"]) == names
-    assert all(values["median"] > 0 for values in report["seconds"].values())
-    assert set(report["cpu_seconds_of_fsspec_to_obstore"]) == {"http", "s3"}
 
 
 def test_bench_levels_times_each_way_and_compares_pixels_with_the_sources(

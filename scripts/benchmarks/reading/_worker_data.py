@@ -1,4 +1,4 @@
-"""The datasets of the claim worker_memory and of bench_workers.py, in a module of their own: a spawned worker imports no more.
+"""The datasets of bench_workers.py beside MemmapDataset, in a module of their own: a spawned worker imports no more.
 
 It imports the reader, so that every worker has the same imports, whichever dataset it gets.
 """
@@ -14,21 +14,14 @@ from torch.utils.data import Dataset
 import reader.dataset.dataset  # noqa: F401
 
 
-class Empty(Dataset):
-    """Holds nothing."""
+class EmptyBatches(Dataset):
+    """Holds nothing, and gives next to nothing a batch at a time, as a MemmapDataset gives its rows."""
 
     def __init__(self, count: int) -> None:
         self._count = count
 
     def __len__(self) -> int:
         return self._count
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-class EmptyBatches(Empty):
-    """Holds nothing, and gives next to nothing a batch at a time, as a MemmapDataset gives its rows."""
 
     def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
         return [torch.zeros(1)] * len(indices)

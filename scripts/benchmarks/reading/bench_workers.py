@@ -5,12 +5,14 @@
 torch's DataLoader with batches of 16 rows of 224 x 224 in store order, forked and spawned, over an empty dataset and over stores
 of --rows rows, whose files are holes (bench_open.py). Every worker gives 20 batches and then waits. Its own memory is what
 /proc/PID/smaps_rollup calls Private_Dirty, and USS with clean pages of files; both beyond those of a worker of the empty
-dataset. Time is from the start of the DataLoader to its first batch: medians of --rounds turns. A spawned worker gets the dataset
-pickled. Checked: the rows of the first batch.
+dataset. Beside them a list of (path, target), as ImageFolder has one, and a numpy memmap are read to the end, shuffled. Time is
+from the start of the DataLoader to its first batch: medians of --rounds turns. A spawned worker gets the dataset pickled.
+Checked: the rows of the first batch.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import pickle
 import statistics
@@ -22,20 +24,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from reader import MemmapDataset
-from scripts.benchmarks.reading._worker_data import EmptyBatches
+from reader.format.manifest import PIXELS
+from scripts.benchmarks.reading._worker_data import EmptyBatches, Listed, Mapped
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import machine, process_bytes, table
 from scripts.common.timing import in_turns, timed
-from scripts.samples.stores import sparse_store
+from scripts.samples.stores import SIDE, sparse_store
 
 BATCH = 16
 BATCHES_A_WORKER = 20
 FIELDS = {"private": ("Private_Dirty",), "uss": ("Private_Clean", "Private_Dirty"), "pss": ("Pss",)}
 MOST_MB = 20
-EMPTY = 0
+# ImageFolder keeps so many for a sixth of ImageNet.
+PATHS = 200_000
+MAPPED_ROWS = 1000
 
 
 def main() -> int:
@@ -45,45 +50,61 @@ def main() -> int:
     parser.add_argument("--starts", nargs="+", choices=("fork", "spawn"), default=["fork", "spawn"])
     options = parser.parse_args()
     warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than CPUs are meant
-    found, lines = [], [["rows", "start", "first batch, s", "own MB beyond empty", "USS MB beyond empty", "pickled"]]
     with tempfile.TemporaryDirectory(prefix="pixpack-workers-") as folder:
-        stores = {rows: sparse_store(Path(folder) / f"{rows}", rows) for rows in options.rows}
-        for start in options.starts:
-            # the empty one first: the first worker of all touches what later ones are forked with
-            datasets: dict[int, Any] = {EMPTY: EmptyBatches(10**6)}
-            datasets |= {rows: MemmapDataset(store) for rows, store in stores.items()}
-            turns = {rows: partial(run, data, start, options.workers) for rows, data in datasets.items()}
-            taken = {rows: median(runs) for rows, runs in in_turns(turns, options.rounds).items()}
-            empty = taken.pop(EMPTY)
-            lines.append(["empty dataset", start, f"{empty['first_batch_seconds']:.2f}", "", "", ""])
-            for rows, one in taken.items():
-                beyond = {f"{n}_beyond_empty": round(one[n] - empty[n], 2) for n in ("private_mb", "uss_mb")}
-                size = len(pickle.dumps(datasets[rows]))
-                found.append({"rows": rows, "start": start, "pickle_bytes": size, **one, **beyond, "empty": empty})
-                cells = [f"{one['first_batch_seconds']:.2f}", *(f"{value:.1f}" for value in beyond.values())]
-                lines.append([f"{rows:,}", start, *cells, f"{size} B"])
+        stores = {rows: sparse_store(Path(folder) / f"{rows}", rows) for rows in {*options.rows, MAPPED_ROWS}}
+        found = [one for start in options.starts for one in measured(stores, start, options)]
         described = machine(Path(folder))
+    lines = [["dataset", "start", "first batch, s", "own MB beyond empty", "USS MB beyond empty", "pickled"]]
+    for one in found:
+        cells = [f"{one[n]:.1f}" for n in ("private_mb_beyond_empty", "uss_mb_beyond_empty")]
+        first = f"{one['first_batch_seconds']:.2f}"
+        lines.append([one["dataset"], one["start"], first, *cells, f"{one['pickle_bytes']:,} B"])
     print(
         f"{options.workers} workers, batches of {BATCH}: medians of {options.rounds} of a worker's mean\n{table(lines)}"
     )
-    holds = all(one["private_mb_beyond_empty"] < MOST_MB for one in found)
+    kinds = {name: [one for one in found if ("rows" in one) is (name == "stores")] for name in ("stores", "others")}
+    holds = all(one["private_mb_beyond_empty"] < MOST_MB for one in kinds["stores"])
     report = {"benchmark": "bench_workers", "machine": described, "workers": options.workers, "batch_size": BATCH}
-    print(json.dumps(report | {"rounds": options.rounds, "stores": found, "holds": holds}))
+    print(json.dumps(report | kinds | {"rounds": options.rounds, "holds": holds}))
     return 0 if holds else 1
+
+
+def measured(stores: dict[int, Path], start: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Take turns over all datasets with workers that are started in one way; returns the medians of each."""
+    ours = {f"MemmapDataset of {rows:,} rows": rows for rows in options.rows}
+    # the empty one first: the first worker of all touches what later ones are forked with
+    datasets: dict[str, Dataset] = {"empty": EmptyBatches(10**6)}
+    datasets |= {name: MemmapDataset(stores[rows]) for name, rows in ours.items()}
+    datasets[f"a list of {PATHS:,} paths"] = Listed(PATHS)
+    mapped = stores[MAPPED_ROWS]
+    datasets[f"a numpy memmap of {MAPPED_ROWS:,} rows"] = Mapped(mapped / PIXELS, (MAPPED_ROWS, SIDE, SIDE, 3))
+    turns = {name: partial(run, data, start, options.workers) for name, data in datasets.items()}
+    taken = {name: median(runs) for name, runs in in_turns(turns, options.rounds).items()}
+    empty, found = taken.pop("empty"), []
+    for name, one in taken.items():
+        beyond = {f"{n}_beyond_empty": round(one[n] - empty[n], 2) for n in ("private_mb", "uss_mb")}
+        head: dict[str, Any] = {"dataset": name, "start": start, "pickle_bytes": len(pickle.dumps(datasets[name]))}
+        head |= {"rows": ours[name]} if name in ours else {}
+        found.append(head | one | beyond | {"empty": empty})
+    return found
 
 
 def median(runs: list[dict[str, float]]) -> dict[str, float]:
     return {name: round(statistics.median(one[name] for one in runs), 3) for name in runs[0]}
 
 
-def run(dataset: Any, start: str, workers: int) -> dict[str, float]:
+def run(dataset: Dataset, start: str, workers: int) -> dict[str, float]:
     """Return the seconds to the first batch, and a worker's memory in MB, the mean of all."""
-    loader = DataLoader(dataset, BATCH, num_workers=workers, multiprocessing_context=start, persistent_workers=True)
+    kept: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": start, "persistent_workers": True}
+    # what a worker copies of these is known once it has touched all of them
+    is_copied = isinstance(dataset, Listed | Mapped)
+    loader = DataLoader(dataset, BATCH, shuffle=is_copied, **kept)
     (iterator, first), seconds = timed(lambda: with_first_batch(loader))
     if isinstance(dataset, MemmapDataset) and not torch.equal(first[0], dataset[:BATCH][0]):
         raise SystemExit("bench_workers: the first batch is not the first rows.")
     del first
-    for _ in range(min(BATCHES_A_WORKER * workers, len(loader) - 1) - 2 * workers):
+    wanted = len(loader) if is_copied else BATCHES_A_WORKER * workers
+    for _ in range(min(wanted, len(loader) - 1) - 2 * workers):
         next(iterator)
     memory = mean_memory([worker.pid for worker in iterator._workers])
     iterator._shutdown_workers()
