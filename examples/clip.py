@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
-"""Train CLIP on image-text pairs: an image encoder and a text encoder whose embeddings of a pair are alike.
+"""Train CLIP on image-text pairs: a ResNet of torchvision and a text encoder, whose embeddings of a pair are alike.
 
     pack pairs.csv out/ --size 224 --text-column caption
     python examples/clip.py out/ --epochs 30 --batch-size 512 --weights clip.pt
 
-Texts are tokenized once, as bytes of UTF-8; any tokenizer of list[str] to int64[N, L] can replace this one. Needs torchvision.
+AdamW with warmup and a cosine. Texts are tokenized once, as bytes of UTF-8; use any other tokenizer to int64[N, L].
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from network import decayed, warmup_and_cosine
 from torch import nn
 
 from reader import Compose, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, RandomResizedCrop, StoreError
 
 
-def tokenize(texts: Sequence[str], length: int) -> torch.Tensor:
-    """Return the first bytes of each text as int64[N, length]: 1 to 256, 0 behind its end."""
+def tokenize(texts: list[str], length: int) -> torch.Tensor:
+    """Return the first bytes of each text as int64[N, length]: 1 to 256, and 0 after the end."""
     rows = [[byte + 1 for byte in text.encode()[:length]] for text in texts]
     return torch.tensor([row + [0] * (length - len(row)) for row in rows])
 
@@ -37,18 +37,17 @@ class TextEncoder(nn.Module):
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        # the first byte counts in any case, so that an empty text has a mean
-        is_there = torch.cat([torch.ones_like(tokens[:, :1]), tokens[:, 1:]], dim=1).bool()
-        found = self.layers(self.bytes(tokens) + self.positions, src_key_padding_mask=~is_there)
-        return (found * is_there[..., None]).sum(1) / is_there.sum(1, keepdim=True)
+        is_text = torch.cat([torch.ones_like(tokens[:, :1]), tokens[:, 1:]], dim=1).bool()  # an empty text has one byte
+        hidden = self.layers(self.bytes(tokens) + self.positions, src_key_padding_mask=~is_text)
+        return (hidden * is_text[..., None]).sum(1) / is_text.sum(1, keepdim=True)
 
 
 def clip_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return the symmetric cross-entropy of float[B, D] twice: the partner of each row is the same row of the other."""
+    """Return the symmetric cross-entropy of two float[B, D]: row i of one belongs to row i of the other."""
     images, texts = (nn.functional.normalize(one.float(), dim=1) for one in (images, texts))
     scores = scale.exp().clamp(max=100) * images @ texts.T
-    partners = torch.arange(len(scores), device=scores.device)
-    return (nn.functional.cross_entropy(scores, partners) + nn.functional.cross_entropy(scores.T, partners)) / 2
+    pairs = torch.arange(len(scores), device=scores.device)
+    return (nn.functional.cross_entropy(scores, pairs) + nn.functional.cross_entropy(scores.T, pairs)) / 2
 
 
 def main() -> None:
@@ -56,12 +55,12 @@ def main() -> None:
     parser.add_argument("store", help="a store, packed with --text-column")
     parser.add_argument("--model", default="resnet50", help="a ResNet of torchvision")
     parser.add_argument("--side", type=int, default=224, help="of a crop, in pixels")
-    parser.add_argument("--length", type=int, default=77, help="bytes of a text that are taken")
+    parser.add_argument("--length", type=int, default=77, help="bytes of a text that are used")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=512)
-    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--lr", type=float, default=5e-4, help="the highest learning rate")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
-    parser.add_argument("--weights", type=Path, help="write the weights to this file in the end")
+    parser.add_argument("--weights", type=Path, help="write the weights to this file at the end")
     options = parser.parse_args()
     torch.manual_seed(0)
     try:
@@ -74,22 +73,24 @@ def main() -> None:
         crops = Compose([RandomResizedCrop(options.side, scale=(0.5, 1.0)), RandomHorizontalFlip()])
         keys = {"shuffle": True, "drop_last": True, "device": options.device, "transform": crops, "as_tuple": False}
         loader = MemmapLoader(pairs, options.batch_size, **keys)
-        encoder = get_model(options.model, weights=None, num_classes=256)
+        encoder = nn.Sequential(Normalize.of(store.manifest), get_model(options.model, weights=None, num_classes=256))
     except ImportError as e:
         sys.exit(f"clip.py: {e}. Install it: pip install --no-deps torchvision")
     except (StoreError, ValueError, OSError) as e:
         sys.exit(f"clip.py: {e}")
-    images = nn.Sequential(Normalize.of(store.manifest), encoder)
-    model = nn.ModuleDict({"images": images, "texts": TextEncoder(options.length, 256, layers=4)}).to(loader.device)
-    scale = torch.tensor(1 / 0.07).log().to(loader.device).requires_grad_()
-    optimizer = torch.optim.AdamW([*model.parameters(), scale], options.lr, weight_decay=0.1)
+    model = nn.ModuleDict({"images": encoder, "texts": TextEncoder(options.length, 256, layers=4)})
+    model.register_parameter("scale", nn.Parameter(torch.tensor(1 / 0.07).log()))
+    model = model.to(loader.device, memory_format=torch.channels_last)
+    optimizer = torch.optim.AdamW(decayed(model, 0.2), options.lr, betas=(0.9, 0.98), eps=1e-6)
+    schedule = warmup_and_cosine(optimizer, options.epochs * len(loader))
     for epoch in range(1, options.epochs + 1):
         for batch in loader:
             with torch.autocast(loader.device.type, torch.bfloat16, enabled=loader.device.type == "cuda"):
-                loss = clip_loss(model["images"](batch.images), model["texts"](batch.extras["tokens"]), scale)
+                loss = clip_loss(model["images"](batch.images), model["texts"](batch.extras["tokens"]), model.scale)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            schedule.step()
         print(f"epoch {epoch}: loss {loss.item():.3f}")
     if options.weights:
         torch.save(model.state_dict(), options.weights)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from checkpoints import restore, save
-from network import datasets, network, views
+from network import datasets, decayed, network, views, warmup_and_cosine
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -62,8 +62,9 @@ def main() -> int:
 
 def fit(model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> None:
     """Train from the checkpoint on, print a line an epoch from rank 0, and leave a checkpoint."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
-    parts = {"loader": loader, "model": model.module, "optimizer": optimizer}
+    optimizer = torch.optim.AdamW(decayed(model, 0.05), lr=1e-3)
+    schedule = warmup_and_cosine(optimizer, options.epochs * len(loader))
+    parts = {"loader": loader, "model": model.module, "optimizer": optimizer, "schedule": schedule}
     if options.checkpoint.exists():
         restore(options.checkpoint, parts, loader.device)
     left = sys.maxsize if options.steps is None else options.steps
@@ -75,6 +76,7 @@ def fit(model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> 
             optimizer.zero_grad(set_to_none=True)
             batch_loss.backward()
             optimizer.step()
+            schedule.step()
             loss += batch_loss.detach()
             if steps == left:
                 break

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from reader import CenterCrop, Compose, Manifest, MemmapDataset, Normalize, RandomHorizontalFlip, RandomResizedCrop
 
@@ -65,16 +66,24 @@ def network(manifest: Manifest, name: str = "small") -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-def recipe(model: nn.Module, lr: float, steps: int) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
-    """Make SGD with Nesterov momentum, without decay of biases and norms, and its schedule: 5 % warmup, then a cosine."""
-    decayed, others = ([p for p in model.parameters() if (p.ndim > 1) is is_weight] for is_weight in (True, False))
-    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.SGD(groups, lr, momentum=0.9, weight_decay=5e-5, nesterov=True)
+def recipe(model: nn.Module, lr: float, steps: int) -> tuple[torch.optim.Optimizer, LambdaLR]:
+    """Make SGD with Nesterov momentum, and its schedule."""
+    optimizer = torch.optim.SGD(decayed(model, 5e-5), lr, momentum=0.9, nesterov=True)
+    return optimizer, warmup_and_cosine(optimizer, steps)
+
+
+def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the parameters in two groups: weights, which are decayed, and biases, norms and scales, which are not."""
+    weights, others = ([p for p in model.parameters() if (p.ndim > 1) is is_weight] for is_weight in (True, False))
+    return [{"params": weights, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+
+def warmup_and_cosine(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
+    """Make a learning rate that rises over the first 5 % of the steps, then falls to 0 along a cosine."""
     warmup = max(1, steps // 20)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
+    return LambdaLR(
         optimizer, lambda step: min((step + 1) / warmup, 0.5 + 0.5 * math.cos(math.pi * min(1, step / max(1, steps))))
     )
-    return optimizer, schedule
 
 
 @torch.no_grad()

@@ -52,9 +52,8 @@ def main() -> None:
         sys.exit(f"segment.py: {e}. Install it: pip install --no-deps torchvision")
     except (StoreError, ValueError, OSError) as e:
         sys.exit(f"segment.py: {e}")
-    normalize = Normalize(
-        [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    )  # ImageNet's: what the backbone was trained with
+    # the mean and std of ImageNet, with which the backbone was trained
+    normalize = Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     model = nn.Sequential(normalize, model).to(loader.device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), options.lr, momentum=0.9, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, options.epochs * len(loader), power=0.9)
