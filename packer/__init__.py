@@ -12,10 +12,10 @@ from packer.version import __version__
 
 if TYPE_CHECKING:
     from packer.errors import DiskFullError, JournalError, LockedError, OptionsError, PackError, ScanError, SourceError
-    from packer.operations.merge import merge
+    from packer.operations.copying.merge import merge
+    from packer.operations.copying.subset import subset
     from packer.operations.planning.plan import plan
     from packer.operations.requantize import requantize
-    from packer.operations.subset import subset
     from packer.operations.transfer.splits import pull, push
     from packer.operations.verify import verify
     from packer.options import PackOptions
@@ -29,10 +29,10 @@ _HOMES = {
     name: f"packer.{home}"
     for home, names in {
         "errors": "DiskFullError JournalError LockedError OptionsError PackError ScanError SourceError",
-        "operations.merge": "merge",
+        "operations.copying.merge": "merge",
         "operations.planning.plan": "plan",
         "operations.requantize": "requantize",
-        "operations.subset": "subset",
+        "operations.copying.subset": "subset",
         "operations.transfer.splits": "pull push",
         "operations.verify": "verify",
         "options": "PackOptions",

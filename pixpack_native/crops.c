@@ -36,7 +36,7 @@ const char crops_doc[] =
     "crops(pixels, table, out, size, channels, threads) -> bool\n\n"
     "Crop a box of each image in flat uint8 pixels, resize it, and write it to out, uint8[N, height, width, channels] with size =\n"
     "(height, width). table: int64[B, 13] offset, image height, image width; x0, y0, x1, y1; top, left, height, width of the grid,\n"
-    "see reader/transforms/resample.py; flags: 1 bicubic, 2 mirrored; the number in out. False: there is no memory, or a box is too\n"
+    "see reader/transforms/kernels/resample.py; flags: 1 bicubic, 2 mirrored; the number in out. False: there is no memory, or a box is too\n"
     "large for this. Raises ValueError where a row of the table is outside of its image, of pixels or of out.";
 
 #ifdef HAS_AVX2

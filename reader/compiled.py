@@ -66,7 +66,7 @@ def crops(
     Args:
         pixels: of all images; `are_served`.
         images: int64[B, 3] of each the offset in pixels, height and width.
-        boxes, grids, is_cubic: as of `reader.transforms.resample.resized`.
+        boxes, grids, is_cubic: as of `reader.transforms.kernels.resample.resized`.
         is_mirrored: bool[B], whose crops are mirrored left to right.
         into: where they are written, and what is returned then; None: memory of their own.
 
@@ -92,7 +92,7 @@ def crops(
 def augmented(
     pixels: torch.Tensor, kinds: torch.Tensor, numbers: torch.Tensor, fill: Sequence[float] | None = None
 ) -> torch.Tensor | None:
-    """Do steps to each image of uint8[B, H, W, C], one after the other, as `reader.transforms.pixel_ops` and `affine` do each.
+    """Do steps to each image of uint8[B, H, W, C], one after the other, as `pixel_ops` and `affine` do each.
 
     Returns uint8[B, H, W, C]; None where there is no memory for it, or this CPU rounds sums otherwise than torch does.
 
@@ -121,7 +121,7 @@ def augmented(
 
 
 def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> torch.Tensor | None:
-    """Blur each image of uint8[B, H, W, C] by weights of its own, as `reader.transforms.pixel_ops.gaussian_blur` does.
+    """Blur each image of uint8[B, H, W, C] by weights of its own, as `reader.transforms.kernels.pixel_ops.gaussian_blur` does.
 
     Returns uint8[B, H, W, C]; None as `augmented`.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from packer.operations.requantize import RequantizeReport
     from packer.packing.source_check import SourcesReport
     from packer.report import PackReport
-    from packer.store.duplicates import Duplicates
+    from packer.store.sealed.duplicates import Duplicates
     from reader.format.manifest import Manifest
 
 _REASONS_SHOWN = 8

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.errors import ScanError
-from packer.inputs.columns import Table
-from packer.inputs.labels import TARGET_COLUMNS, Labels, add_extras, target_names
 from packer.inputs.lists import folder_labels, with_labels
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import is_junk, is_junk_file, is_split, junk_above, split_folders
-from packer.inputs.target_columns import label_columns
-from packer.inputs.text_columns import take_texts
+from packer.inputs.tables.columns import Table
+from packer.inputs.tables.labels import TARGET_COLUMNS, Labels, add_extras, target_names
+from packer.inputs.tables.target_columns import label_columns
+from packer.inputs.tables.text_columns import take_texts
 from packer.inputs.tree import FileCounter, Tree, inputs_of, named_trees
 from packer.options import InputOptions
 from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member

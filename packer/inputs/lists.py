@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from packer.errors import ScanError
-from packer.inputs.columns import Table
-from packer.inputs.labels import Labels, name_targets
 from packer.inputs.listing import Listing, locate_inputs, root_of
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import split_folders
-from packer.inputs.tables import UTF16_MARKS, path_column, read_records
-from packer.inputs.target_columns import label_columns
-from packer.inputs.text_columns import take_texts
+from packer.inputs.tables.columns import Table
+from packer.inputs.tables.labels import Labels, name_targets
+from packer.inputs.tables.reading import UTF16_MARKS, path_column, read_records
+from packer.inputs.tables.target_columns import label_columns
+from packer.inputs.tables.text_columns import take_texts
 from packer.inputs.tree import STRAY, FileCounter
 from packer.options import InputOptions
 from packer.sources.roots import NOWHERE

@@ -17,7 +17,7 @@ import numpy as np
 from packer.inputs.splits import stores_of
 from packer.operations.class_order import ClassOrder
 from packer.operations.row_checks import pieces
-from packer.store.duplicates import Duplicates, duplicates_among
+from packer.store.sealed.duplicates import Duplicates, duplicates_among
 from reader.format.check import check_store
 from reader.format.manifest import Manifest
 from reader.format.row_values import RowValues

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from packer.store.ragged_rows import FrameRows, RaggedRows, mapped_tensor
+from packer.store.sealed.ragged_rows import FrameRows, RaggedRows, mapped_tensor
 from reader.format.manifest import Manifest
 from reader.format.row_values import has_boxes
 from reader.format.shown import shown

@@ -78,7 +78,7 @@ def _spans(store: Path, manifest: Manifest, rows: Iterable[int]) -> Iterator[tup
     """Return the bytes of the pixels that rows have."""
     import numpy as np
 
-    from packer.store.ragged_rows import row_extents
+    from packer.store.sealed.ragged_rows import row_extents
 
     # of others whoever asked says that they are not there
     there = np.array([row for row in map(int, rows) if 0 <= row < manifest.rows], np.int64)

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 from packer.errors import OptionsError
 from packer.operations.overlay import Overlay
 from packer.operations.pictures import SOFTWARE
-from packer.store.ragged_rows import EqualRows, mapped_tensor, stored_rows
+from packer.store.sealed.ragged_rows import EqualRows, mapped_tensor, stored_rows
 from reader.format.check import check_store
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.row_values import RowValues

@@ -22,7 +22,7 @@ from packer.inputs.splits import stores_of
 from packer.operations.remote_stores import Pixels, open_pixels
 from packer.operations.row_checks import wrong_rows
 from packer.pixels.geometry import Geometry
-from packer.store.ragged_rows import FrameRows, stored_rows
+from packer.store.sealed.ragged_rows import FrameRows, stored_rows
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError

@@ -49,7 +49,7 @@ from reader.system import available_cpus
 
 if TYPE_CHECKING:
     from packer.store.remote.upload import Upload
-    from packer.store.reuse import ReusedLines
+    from packer.store.sealed.reuse import ReusedLines
     from packer.workers.ray import RayWorkers
 
 
@@ -205,7 +205,7 @@ class Build:
         """Reuse rows of the store that this one will replace, where there is one."""
         old = self._folder.replaced
         if old is not None:
-            from packer.store.reuse import ReusedLines, check_reusable
+            from packer.store.sealed.reuse import ReusedLines, check_reusable
 
             check_reusable(old, manifest := read_manifest(old), header.options, header.decoders)
             self._reused = ReusedLines(old)

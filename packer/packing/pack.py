@@ -182,7 +182,7 @@ def _splits_report(target: Path, stores: dict[str, Path], reports: dict[str, Pac
     report = summed_report(target, reports)
     if report.resumed_from == report.inputs or not report.is_in_place:
         return report
-    from packer.store.duplicates import duplicates_of
+    from packer.store.sealed.duplicates import duplicates_of
 
     return dataclasses.replace(report, notes=[*report.notes, *duplicates_of(stores).notes()])
 
@@ -366,7 +366,7 @@ def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:
     )
     _check_names(parts)
     if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):
-        from packer.inputs.labels import as_multi_hot
+        from packer.inputs.tables.labels import as_multi_hot
 
         for inputs in parts.values():
             if inputs.target_kind == "class":

@@ -24,7 +24,7 @@ from packer.sources.local import LocalSource
 from packer.sources.members import Member
 from packer.sources.remote import RemoteSource
 from packer.sources.roots import NOWHERE, Roots
-from packer.store.ragged_rows import stored_rows
+from packer.store.sealed.ragged_rows import stored_rows
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.samples import read_samples

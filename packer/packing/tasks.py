@@ -20,7 +20,7 @@ from reader.format.manifest import PIXELS
 from reader.format.tensors import codec_of
 
 if TYPE_CHECKING:
-    from packer.store.reuse import ReusedLines
+    from packer.store.sealed.reuse import ReusedLines
 
 # So many inputs are looked at for one that is there.
 _WITNESSES = 100

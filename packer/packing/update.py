@@ -1,6 +1,6 @@
 """`pack update`: bring a store to the state that packing its images again would give, without decoding unchanged ones.
 
-A store is never written to: the new one is built beside the old, as --overwrite does, reuses rows (see `packer.store.reuse`),
+A store is never written to: the new one is built beside the old, as --overwrite does, reuses rows (see `store/sealed/reuse.py`),
 and then replaces it.
 """
 
@@ -20,7 +20,7 @@ from packer.packing.recorded_labels import LABEL_OPTIONS, LabelCheck, label_file
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport
 from packer.store.out_folder import resolved_out
-from packer.store.reuse import check_reusable
+from packer.store.sealed.reuse import check_reusable
 from packer.store.swap import finish_swap
 from reader.format.check import check_store
 from reader.format.errors import StoreError

@@ -38,7 +38,7 @@ from reader.format.urls import is_url
 
 if TYPE_CHECKING:
     from packer.sources.remote import ObjectPrefetch
-    from packer.store.reuse import ReusedRows
+    from packer.store.sealed.reuse import ReusedRows
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ def _reused_rows(out: str, digest: str) -> ReusedRows | None:
     if not out:
         return None
     from packer.pixels.formats.opening import lift_limits
-    from packer.store.reuse import ReusedRows
+    from packer.store.sealed.reuse import ReusedRows
 
     lift_limits()
     return ReusedRows.open(out, digest)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from packer.checksums import crc32_combine
 from packer.errors import PackError
 from packer.pixels.jpeg_rows import SQUARED_ERROR
-from packer.store.checked_rows import Ints
+from packer.store.sealed.checked_rows import Ints
 from reader import frames
 from reader.format.filesystem import error_path
 from reader.format.samples import Sample

@@ -13,7 +13,7 @@ import torch
 from reader import compiled
 from reader.store import ImageBatch, replaced
 from reader.transforms.annotations import AffineMotion, moved_content, moved_extras
-from reader.transforms.pixel_ops import Kernel, in_parts, interleaved, levels_of
+from reader.transforms.kernels.pixel_ops import Kernel, in_parts, interleaved, levels_of
 from reader.transforms.random import AFFINE, ROTATION, check_batch, draw
 
 # What is filled in beyond the image: one level, or one a channel. None: 0, without torchvision's second weighting (`_bilinear`).

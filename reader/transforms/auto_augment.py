@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from reader.store import ImageBatch, replaced
-from reader.transforms import pixel_ops
 from reader.transforms.affine import Fill, checked_interpolation
+from reader.transforms.kernels import pixel_ops
 from reader.transforms.policy_steps import OPERATIONS, Policy, Steps, applied, by_compiled_part, signed, table_of
 from reader.transforms.random import AUGMIX, AUTO_AUGMENT, RAND_AUGMENT, TRIVIAL_AUGMENT, check_batch, draw, gammas
 

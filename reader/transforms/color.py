@@ -10,7 +10,7 @@ import torch
 from reader import compiled
 from reader.format.manifest import Manifest
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.transforms.pixel_ops import (
+from reader.transforms.kernels.pixel_ops import (
     blended,
     check_channels,
     gray,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from reader.store import ImageBatch, replaced
-from reader.transforms.pixel_ops import in_parts
+from reader.transforms.kernels.pixel_ops import in_parts
 from reader.transforms.random import CUTMIX, ERASING, MIXUP, check_batch, checked_p, draw, gammas, noise
 
 # Attempts that torchvision makes to draw a rectangle before it leaves an image unchanged.

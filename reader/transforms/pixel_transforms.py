@@ -12,7 +12,7 @@ import torch
 
 from reader import compiled
 from reader.store import ImageBatch, replaced
-from reader.transforms import pixel_ops
+from reader.transforms.kernels import pixel_ops
 from reader.transforms.random import (
     AUTOCONTRAST,
     BLUR,

@@ -11,7 +11,6 @@ import torch
 
 from reader import compiled
 from reader.store import ImageBatch, replaced
-from reader.transforms import pixel_ops
 from reader.transforms.affine import (
     Fill,
     checked_interpolation,
@@ -22,6 +21,7 @@ from reader.transforms.affine import (
     rotations,
     warping,
 )
+from reader.transforms.kernels import pixel_ops
 from reader.transforms.random import check_batch
 
 # All operations, numbered by position. Those from 1 to 9 have a signed magnitude.

@@ -16,6 +16,12 @@ from reader.compiled import CompiledTransform
 from reader.epoch import on_one_torch_thread
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
+from reader.transforms.kernels.resample import (
+    RowSource,
+    boxes_on_levels,
+    cut,
+    mirrored,
+)
 from reader.transforms.padding import Padding
 from reader.transforms.random import (
     ALTERNATING,
@@ -27,12 +33,6 @@ from reader.transforms.random import (
     checked_p,
     draw,
     draw_for_rows,
-)
-from reader.transforms.resample import (
-    RowSource,
-    boxes_on_levels,
-    cut,
-    mirrored,
 )
 from reader.transforms.resize import checked_size, cropped_extras, resized_boxes
 

@@ -12,9 +12,8 @@ from reader.compiled import CompiledTransform
 from reader.epoch import row_source
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_extras
-from reader.transforms.pixel_ops import in_parts
-from reader.transforms.random import check_batch
-from reader.transforms.resample import (
+from reader.transforms.kernels.pixel_ops import in_parts
+from reader.transforms.kernels.resample import (
     RowSource,
     boxes_on_levels,
     nearest,
@@ -23,6 +22,7 @@ from reader.transforms.resample import (
     resized_from_levels,
     resized_images,
 )
+from reader.transforms.random import check_batch
 
 
 class CenterCrop(CompiledTransform):

@@ -28,7 +28,7 @@ from reader import (
 from reader.buffers import BufferPool
 from reader.epoch import on_threads_of
 from reader.transforms import AlternatingFlip, Compose
-from reader.transforms.resample import cut, mirrored, resized, resized_images
+from reader.transforms.kernels.resample import cut, mirrored, resized, resized_images
 
 pytestmark = pytest.mark.skipif(not compiled.is_built(), reason="the compiled part is not built here")
 

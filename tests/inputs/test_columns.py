@@ -16,9 +16,9 @@ from conftest import photo
 from test_lists import scanned
 
 from packer import ScanError, pack, pack_dataset
-from packer.inputs.cells import parsed, without_missing
 from packer.inputs.class_lists import load_classes
 from packer.inputs.scan import scan
+from packer.inputs.tables.cells import parsed, without_missing
 from packer.options import PackOptions
 from reader import MemmapDataset
 

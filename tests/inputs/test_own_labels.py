@@ -244,7 +244,7 @@ def test_the_loader_brings_masks_along(own_store: Path, residency: str) -> None:
 def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(
     own_store: Path, transform: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reader.transforms import resample
+    from reader.transforms.kernels import resample
 
     monkeypatch.setattr(resample, "_MASKS_AT_ONCE", 2)
     data = MemmapDataset(own_store, as_tuple=False)

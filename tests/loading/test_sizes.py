@@ -33,7 +33,7 @@ from reader.loading.residencies.levels import LevelRows
 from reader.memory.residency import Reads
 from reader.memory.row_file import RowFile
 from reader.rows import Rows
-from reader.transforms.resample import resized
+from reader.transforms.kernels.resample import resized
 
 
 def shapes(loader: MemmapLoader) -> set[tuple[int, ...]]:

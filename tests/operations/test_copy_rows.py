@@ -26,8 +26,8 @@ from test_update import WAYS, flip, labels
 from packer import OptionsError, PackError, ScanError, merge, pack, pack_dataset, subset
 from packer.cli.app import run
 from packer.errors import DiskFullError, LockedError
-from packer.operations import copy_rows, row_sources
-from packer.operations import subset as subsetting
+from packer.operations.copying import copy_rows, row_sources
+from packer.operations.copying import subset as subsetting
 from packer.operations.verify import verify
 from packer.report import Progress
 from packer.store.lock import Lock
@@ -697,7 +697,7 @@ def test_a_killed_copy_is_no_store_and_is_done_again(replaced: bool, shared_stor
 @pytest.mark.usefixtures("delivered_signals")
 def test_ctrl_c_ends_the_command_with_130(shared_store: Path, tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom packer.cli.app import run\nfrom packer.operations import store_copy\n"
+        "import os, signal, sys\nfrom packer.cli.app import run\nfrom packer.operations.copying import store_copy\n"
         "store_copy.check_room = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nsys.exit(run(sys.argv[1:]))"
     )
     words = ["subset", str(shared_store), str(tmp_path / "out"), "--fraction", "0.5"]

@@ -24,7 +24,7 @@ from conftest import PACK, harm_at, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
-from packer.operations.merge import merge
+from packer.operations.copying.merge import merge
 from packer.operations.transfer.splits import pull
 from packer.operations.verify import verify
 from packer.packing import build

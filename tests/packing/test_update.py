@@ -23,8 +23,8 @@ from packer.operations.verify import verify
 from packer.packing import update as updating
 from packer.pixels import decode
 from packer.report import Progress
-from packer.store import checked_rows
-from packer.store import reuse as reused_rows
+from packer.store.sealed import checked_rows
+from packer.store.sealed import reuse as reused_rows
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.manifest import PIXELS, SAMPLES

@@ -52,7 +52,7 @@ from reader.format.manifest import PIXELS, Manifest, read_json_lines, read_manif
 from reader.format.tensors import TensorSpec
 from reader.memory.pages import pages_of
 from reader.order import permuted
-from reader.transforms.resample import resized_by_padding, resized_images
+from reader.transforms.kernels.resample import resized_by_padding, resized_images
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "own-sizes"
 
@@ -530,7 +530,7 @@ def test_other_transforms_ask_for_a_crop_first(ragged_store: Path, transform: An
 def test_other_devices_give_the_same_crops_within_a_level(
     ragged_store: Path, center: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reader.transforms import resample
+    from reader.transforms.kernels import resample
 
     # parts of a few images each
     monkeypatch.setattr(resample, "_PADDED_BYTES", 1 << 18)

@@ -20,7 +20,7 @@ import reader.format.manifest
 import reader.format.unfinished
 from packer import LockedError, PackError, PackReport, merge, pack, update
 from packer.cli.app import run
-from packer.operations import copy_rows
+from packer.operations.copying import copy_rows
 from packer.operations.verify import verify
 from packer.packing import build
 from packer.store import swap

@@ -8,7 +8,7 @@ from augmenting import many, pictures, v2
 
 from reader import RaggedBatch, RandomResizedCrop
 from reader.transforms import timm_train
-from reader.transforms.resample import resized_by_matmul, resized_by_padding
+from reader.transforms.kernels.resample import resized_by_matmul, resized_by_padding
 
 
 def test_bicubic_crops_are_torchvisions_bytes() -> None:

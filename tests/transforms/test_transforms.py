@@ -39,8 +39,8 @@ from reader import (
 )
 from reader.epoch import in_epoch
 from reader.store import replaced
+from reader.transforms.kernels.resample import nearest, resized, resized_by_matmul
 from reader.transforms.random import CROP, RESIZED_CROP, draw
-from reader.transforms.resample import nearest, resized, resized_by_matmul
 
 HEIGHT, WIDTH = 40, 56
 

@@ -68,8 +68,8 @@ def subset(
       pack subset raw/ small/ --compress
       pack subset s3://bucket/out some/ --rows 0-999
     """
+    from packer.operations.copying.subset import subset as run
     from packer.operations.remote_stores import local_store
-    from packer.operations.subset import subset as run
 
     if names and options["classes"]:
         raise OptionsError("--class and --classes both say which classes: give one of them.")

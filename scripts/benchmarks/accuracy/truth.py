@@ -32,7 +32,7 @@ from packer.operations.planning.crop_boxes import boxes_in
 from packer.operations.planning.plan import placement
 from packer.pixels.geometry import Geometry
 from reader import MemmapDataset
-from reader.transforms.resample import resized_images
+from reader.transforms.kernels.resample import resized_images
 from scripts.common.figures import machine, publish, table
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)

@@ -52,8 +52,8 @@ _PRELOADED = (
     "packer.operations.info",
     "packer.operations.show",
     "packer.operations.planning.plan",
-    "packer.operations.subset",
-    "packer.operations.merge",
+    "packer.operations.copying.subset",
+    "packer.operations.copying.merge",
     "packer.operations.transfer.splits",
 )
 # Signals were not sent.

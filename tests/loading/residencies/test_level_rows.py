@@ -29,7 +29,7 @@ from reader.loading import schedule
 from reader.loading.residencies import levels_ahead
 from reader.loading.residencies.levels import LevelRows
 from reader.rows import Rows
-from reader.transforms.resample import resized
+from reader.transforms.kernels.resample import resized
 
 SIDE = 12
 # "cold": the page cache of a file that is not in it

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import ScanError
-from packer.inputs.cells import is_unicode
+from packer.inputs.tables.cells import is_unicode
 from reader.format.fields import Json
 
 # The first of these that there is, in any case, holds the paths, unless --path-column names another. file_name is that of

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from packer.errors import OptionsError, PackError
 from packer.inputs.samples import Inputs
-from packer.operations.row_sources import CopySource, Selection, check_same
-from packer.operations.store_copy import AGAIN, CopyPlan, OnProgress, StoreCopy
+from packer.operations.copying.row_sources import CopySource, Selection, check_same
+from packer.operations.copying.store_copy import AGAIN, CopyPlan, OnProgress, StoreCopy
 from packer.options import OutputOptions
 from packer.packing.levels import files_of
 from packer.report import PackReport, Progress

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from packer.errors import PackError
 from packer.operations.row_checks import wrong_rows
 from packer.pixels.statistics import ChannelSums, RaggedBlock
-from packer.store.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
-from packer.store.ragged_rows import FrameRows, row_extents
+from packer.store.sealed.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
+from packer.store.sealed.ragged_rows import FrameRows, row_extents
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError

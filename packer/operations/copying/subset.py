@@ -16,12 +16,12 @@ import numpy as np
 from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import check_one_store, stores_of
-from packer.operations.copy_rows import copy_plans, copy_target, joint_labels
-from packer.operations.row_sources import Selection, class_targets, open_for_copy
-from packer.operations.store_copy import CopyPlan
+from packer.operations.copying.copy_rows import copy_plans, copy_target, joint_labels
+from packer.operations.copying.row_sources import Selection, class_targets, open_for_copy
+from packer.operations.copying.store_copy import CopyPlan
 from packer.options import CHANNELS, RowOptions
 from packer.report import PackReport, Progress
-from packer.store.checked_rows import Ints
+from packer.store.sealed.checked_rows import Ints
 from packer.text import some
 from reader import frames
 from reader.format.manifest import Manifest

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from packer.errors import ScanError
-from packer.inputs.cells import DECIMAL_COMMA, INTEGER, NUMBER, is_not_available, is_unicode, without_missing
 from packer.inputs.class_lists import MOST_CLASSES, numbered_classes, one_spelling, spelling_note
+from packer.inputs.tables.cells import DECIMAL_COMMA, INTEGER, NUMBER, is_not_available, is_unicode, without_missing
 from packer.text import counted
 from reader.format.fields import Json
 

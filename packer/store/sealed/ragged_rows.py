@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packer.store.checked_rows import Ints
+from packer.store.sealed.checked_rows import Ints
 from reader import frames
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path

@@ -1,6 +1,6 @@
 """From columns of cells to tensors: which column is the target, of what kind it is, and which others become extras.
 
-Cells are as `packer.inputs.cells` knows them. Knows no file.
+Cells are as `packer.inputs.tables.cells` knows them. Knows no file.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from packer.errors import ScanError
-from packer.inputs.cells import INTEGER, is_nested, is_number, parsed, texts
 from packer.inputs.class_lists import one_spelling, spelling_note
-from packer.inputs.columns import Table, class_indices, integer_note, missing_note, unknown_class
 from packer.inputs.samples import Column
+from packer.inputs.tables.cells import INTEGER, is_nested, is_number, parsed, texts
+from packer.inputs.tables.columns import Table, class_indices, integer_note, missing_note, unknown_class
 from reader.format.fields import Json
 from reader.format.manifest import EXTRA_NAME, FurtherTarget
 

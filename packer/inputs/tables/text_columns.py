@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from packer.errors import ScanError
-from packer.inputs.cells import is_unicode
-from packer.inputs.labels import unfit
+from packer.inputs.tables.cells import is_unicode
+from packer.inputs.tables.labels import unfit
 from packer.text import counted
 from reader.format.fields import Json
 from reader.format.tensors import MOST_TEXT_BYTES

@@ -11,9 +11,9 @@ import numpy as np
 from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import stores_of
-from packer.operations.copy_rows import copy_plans, copy_target, joint_labels
-from packer.operations.row_sources import Selection, open_for_copy
-from packer.operations.store_copy import CopyPlan
+from packer.operations.copying.copy_rows import copy_plans, copy_target, joint_labels
+from packer.operations.copying.row_sources import Selection, open_for_copy
+from packer.operations.copying.store_copy import CopyPlan
 from packer.report import PackReport, Progress
 from packer.text import some, without_limits
 from reader.format.manifest import FurtherTarget, Manifest

@@ -1,6 +1,6 @@
 """Several target columns: each becomes a target of its own, the first with classes `targets`, the others extras.
 
-Columns that all hold numbers stay one vector, as `packer.inputs.labels` makes it. Knows no file but the store whose classes
+Columns that all hold numbers stay one vector, as `labels` makes it. Knows no file but the store whose classes
 are imposed.
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from packer.errors import ScanError
-from packer.inputs.cells import is_number, parsed
 from packer.inputs.class_lists import further_targets
-from packer.inputs.columns import Table
-from packer.inputs.labels import Labels, add_extras, as_multi_hot, label, regression, single, target_names, unfit
+from packer.inputs.tables.cells import is_number, parsed
+from packer.inputs.tables.columns import Table
+from packer.inputs.tables.labels import Labels, add_extras, as_multi_hot, label, regression, single, target_names, unfit
 from reader.format.manifest import FurtherTarget
 
 
 def label_columns(
     table: Table, count: int, target_column: str | None, classes: tuple[str, ...] | None, source: str | None
 ) -> Labels:
-    """Make tensors of a table's columns, as `packer.inputs.labels.label` does; of several target columns, a target of each.
+    """Make tensors of a table's columns, as `labels.label` does; of several target columns, a target of each.
 
     Args:
         count: number of inputs.

@@ -19,8 +19,8 @@ from packer.pixels.formats.bit_depth import Depth
 from packer.pixels.formats.opening import header_orientation, open_image, profile_of
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
-from packer.store.checked_rows import CheckedPixels, damage, line_begins
-from packer.store.ragged_rows import stored_rows
+from packer.store.sealed.checked_rows import CheckedPixels, damage, line_begins
+from packer.store.sealed.ragged_rows import stored_rows
 from packer.text import difference, without_limits
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest

@@ -23,16 +23,16 @@ import numpy.typing as npt
 
 from packer.checksums import crc32_combine
 from packer.inputs.sample_notes import SampleNotes
-from packer.operations.row_sources import CopySource, ReadBuffer, Selection, check_same
+from packer.operations.copying.row_sources import CopySource, ReadBuffer, Selection, check_same
 from packer.pixels.layout import expected_share
 from packer.report import Progress
 from packer.store.blocks import block_inputs
-from packer.store.checked_rows import Ints
 from packer.store.disk_space import allocate, check_room
 from packer.store.files import write_at
 from packer.store.out_folder import sync_names
 from packer.store.row_files import DigestedFile, channel_statistics
 from packer.store.seal import commit_manifest, set_size
+from packer.store.sealed.checked_rows import Ints
 from packer.system import BINARY
 from packer.workers.frame_writer import FrameWriter, packed_rows, with_errors
 from reader.format.filesystem import error_path
