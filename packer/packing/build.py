@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 
 from packer.clock import Profile, StageClock
 from packer.errors import EngineError, PackError, SourceError, UnreadableError
-from packer.inputs.samples import Inputs
-from packer.options import PackOptions
 from packer.packing.committer import Committer
 from packer.packing.differences import header_difference, inputs_difference
 from packer.packing.parts.division import divide
 from packer.packing.parts.part_inputs import check_siblings, save_inputs
 from packer.packing.resume import Committed, journal_header, read_committed
-from packer.packing.tasks import block_tasks, pack_job, witness
+from packer.packing.tasks import Packing, block_tasks, pack_job, witness
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport, Progress
@@ -33,11 +31,9 @@ from packer.store.failures import as_pack_error
 from packer.store.files import remove_tree, sync_folder
 from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import sync_names
-from packer.store.parts import Part
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
-from packer.workers.block_worker import PackJob
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
 from reader.format.filesystem import error_path
@@ -58,14 +54,9 @@ class Build:
 
     def __init__(
         self,
-        inputs: Inputs,
+        packing: Packing,
         out: Path,
-        shape: tuple[int, int],
-        options: PackOptions,
-        split: str,
         clock: StageClock,
-        make_job: Callable[..., PackJob],
-        part: Part | None = None,
         *,
         replaces: bool | None = None,
         held: list[Lock] | None = None,
@@ -73,14 +64,16 @@ class Build:
         levels: Callable[[BuildFolder], dict[str, FileEntry]] | None = None,
     ) -> None:
         self._levels = levels
+        inputs, options, part = packing.inputs, packing.options, packing.part
         self._part, self._parent, self._upload = part, out, upload
-        self._inputs, self._options, self._split = inputs, options, split
+        self._inputs, self._options, self._split = inputs, options, packing.split
         self._clock = clock
         self._profile: Profile = {}
         self._folder = BuildFolder(out, options, part, replaces=replaces)
         # of all splits that are replaced together: each is held until the last is done
         self._held = [] if held is None else held
-        self._job = pack_job(inputs, self._folder.out.absolute(), Geometry.of(shape, options), options, make_job)
+        geometry = Geometry.of(packing.shape, options)
+        self._job = pack_job(inputs, self._folder.out.absolute(), geometry, options, packing.make_job)
         self._sizes = expected_sizes(self._job.layout, inputs) if part is None else {}
         # what is packed, and in blocks of how many inputs: `run` finds it out
         self._span, self._block_inputs = range(len(inputs)), 0

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from packer.checksums import sha256_file
 from packer.clock import StageClock
 from packer.errors import PackError
-from packer.inputs.samples import Inputs
 from packer.options import PackOptions
 from packer.packing.build import Build
+from packer.packing.tasks import Packing
 from packer.store import journal as journals
 from packer.store.build_folder import BuildFolder
 from packer.store.files import remove_tree
 from packer.store.lock import Lock
-from packer.store.parts import Part
 from packer.values import check_levels, recorded_limit
-from packer.workers.block_worker import PackJob
 from reader.format.manifest import MANIFEST, REJECTED, FileEntry, read_manifest
 from reader.format.samples import Sample, read_samples
 from reader.format.tensors import FACTORS, level_name, level_path
@@ -36,28 +34,16 @@ class Levels:
     """What makes the levels of one store; raises OptionsError where its rows are too small, or not even.
 
     Args:
-        shape: (height, width) of the store's rows.
+        packing: of the store.
         held: takes the locks, as that of the store.
-        part: of a pack in parts, the one whose rows these are.
-        out: the store that the parts are of.
+        out: the store, where a part of it is packed.
     """
 
-    def __init__(
-        self,
-        inputs: Inputs,
-        shape: tuple[int, int],
-        options: PackOptions,
-        split: str,
-        make_job: Callable[..., PackJob],
-        held: list[Lock],
-        part: Part | None = None,
-        out: Path | None = None,
-    ) -> None:
-        self._part, self._out = part, out
-        self._inputs, self._shape, self._options, self._split = inputs, shape, options, split
-        self._make_job, self._held = make_job, held
+    def __init__(self, packing: Packing, held: list[Lock], out: Path | None = None) -> None:
+        self._packing, self._held, self._out = packing, held, out
+        self._part, options = packing.part, packing.options
         self._factors = FACTORS[: options.levels - 1]
-        check_levels(options.levels, options.row_kind.common_sides(shape))
+        check_levels(options.levels, options.row_kind.common_sides(packing.shape))
 
     def make(self, folder: BuildFolder) -> dict[str, FileEntry]:
         """Make the levels of the store that is sealed in a folder but for its manifest; returns their files.
@@ -98,10 +84,9 @@ class Levels:
             if dict(read_manifest(out).options) == options.shaping():
                 return
             remove_tree(out)
-        shape = self._sides(factor) or (1, 1)
         # inputs that the store rejects have no row here either; they are not opened
         inputs = dataclasses.replace(
-            self._inputs,
+            self._packing.inputs,
             refused=rejected,
             boxes=None,
             masks=None,
@@ -110,18 +95,9 @@ class Levels:
             further_targets={},
             notes=[],
         )
-        build = Build(
-            inputs,
-            out,
-            shape,
-            options,
-            self._split,
-            StageClock("begin"),
-            self._make_job,
-            self._part,
-            replaces=False,
-            held=self._held,
-        )
+        shape = self._sides(factor) or (1, 1)
+        packing = dataclasses.replace(self._packing, inputs=inputs, shape=shape, options=options)
+        build = Build(packing, out, StageClock("begin"), replaces=False, held=self._held)
         if folder.replaced is not None and (old := level_path(folder.replaced, factor)).is_dir():
             build.folder.replaced = old
         build.run()
@@ -131,11 +107,11 @@ class Levels:
         changed: dict[str, Any] = {"levels": 1, "resume": True, "overwrite": False, "boxes": None, "masks": None}
         changed |= {"min_visibility": PackOptions.min_visibility, "max_boxes": None, "upright_labels": False}
         if (sides := self._sides(factor)) is None:
-            changed["max_size"] = f"{recorded_limit(self._options.max_size) or 0}/{factor}"
-        return dataclasses.replace(self._options, size=sides, **changed)
+            changed["max_size"] = f"{recorded_limit(self._packing.options.max_size) or 0}/{factor}"
+        return dataclasses.replace(self._packing.options, size=sides, **changed)
 
     def _sides(self, factor: int) -> tuple[int, int] | None:
-        return self._options.row_kind.level_sides(self._shape, factor)
+        return self._packing.options.row_kind.level_sides(self._packing.shape, factor)
 
     def _difference(self, out: Path, factor: int) -> str:
         """Say in what a level, or a part of it, is of other images than the store; "" where it is of the same."""

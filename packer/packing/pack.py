@@ -24,6 +24,7 @@ from packer.packing.build import Build, release
 from packer.packing.image_sizes import common_size
 from packer.packing.keywords import takes
 from packer.packing.levels import Levels
+from packer.packing.tasks import Packing
 from packer.pixels.formats import jpeg
 from packer.pixels.formats.versions import littlecms_version
 from packer.report import PackReport, Progress
@@ -112,7 +113,8 @@ def pack_parts(
     if uploads is not None:
         uploads.check_splits(parts)
         uploads.announce([*unfinished.values()])
-    made = _build(parts, unfinished, shape, options, clock, make_job, uploads)
+    packings = {store: Packing(parts[split], shape, options, split, make_job) for split, store in unfinished.items()}
+    made = _build(packings, options, clock, uploads)
     reports = {split: (finished | made)[split] for split in parts}
     if uploads is not None:
         uploads.reveal()
@@ -120,40 +122,22 @@ def pack_parts(
 
 
 def _build(
-    parts: dict[str, Inputs],
-    unfinished: dict[str, Path],
-    shape: tuple[int, int],
-    options: PackOptions,
-    clock: StageClock,
-    make_job: Callable[..., PackJob],
-    uploads: Uploads | None,
+    packings: dict[Path, Packing], options: PackOptions, clock: StageClock, uploads: Uploads | None
 ) -> dict[str, PackReport]:
-    """Build the unfinished stores one after the other, and return the report of each."""
+    """Build stores one after the other, and return the report of each split."""
     # where one store is replaced, all that is packed is made beside the old: train and val change together
-    replaces = any(replaces_store(store, options) for store in unfinished.values())
-    for store in unfinished.values() if replaces else ():
+    replaces = any(replaces_store(store, options) for store in packings)
+    for store in packings if replaces else ():
         announce(store)
     reports: dict[str, PackReport] = {}
     builds: list[Build] = []
     held: list[Lock] = []
     try:
-        for split, store in unfinished.items():
-            levels = None if options.levels == 1 else Levels(parts[split], shape, options, split, make_job, held).make
+        for store, packing in packings.items():
+            levels = None if options.levels == 1 else Levels(packing, held).make
             upload = None if uploads is None else uploads.of(store)
-            build = Build(
-                parts[split],
-                store,
-                shape,
-                options,
-                split,
-                clock,
-                make_job,
-                replaces=replaces,
-                held=held,
-                upload=upload,
-                levels=levels,
-            )
-            reports[split] = build.run()
+            build = Build(packing, store, clock, replaces=replaces, held=held, upload=upload, levels=levels)
+            reports[packing.split] = build.run()
             builds.append(build)
             clock = StageClock("begin")
         if replaces and any(report.too_many_rejects for report in reports.values()):
@@ -232,11 +216,7 @@ def _are_same(parts: dict[str, Inputs], stores: dict[str, Path], options: PackOp
 
 
 def _pack_one_part(
-    parts: dict[str, Inputs],
-    stores: dict[str, Path],
-    target: Path,
-    options: PackOptions,
-    clock: StageClock,
+    parts: dict[str, Inputs], stores: dict[str, Path], target: Path, options: PackOptions, clock: StageClock
 ) -> PackReport:
     """Pack the same part of each split, or of all there is."""
     part = Part.parse(options.part or "")
@@ -248,9 +228,9 @@ def _pack_one_part(
         if split in reports:
             continue
         held: list[Lock] = []
-        shape, out = options.sides or (1, 1), stores[split]
-        levels = None if options.levels == 1 else Levels(inputs, shape, options, split, PackJob, held, part, out).make
-        build = Build(inputs, out, shape, options, split, clock, PackJob, part, held=held, levels=levels)
+        packing = Packing(inputs, options.sides or (1, 1), options, split, part=part)
+        levels = None if options.levels == 1 else Levels(packing, held, stores[split]).make
+        build = Build(packing, stores[split], clock, held=held, levels=levels)
         try:
             reports[split] = build.run()
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from packer.pixels.layout import RowLayout
 from packer.sources import roots
 from packer.sources.roots import NOWHERE
 from packer.store.blocks import Task
+from packer.store.parts import Part
 from packer.store.row_files import MASKS
 from packer.workers.block_worker import PackJob
 from reader.format.manifest import PIXELS
@@ -24,6 +26,22 @@ if TYPE_CHECKING:
 
 # So many inputs are looked at for one that is there.
 _WITNESSES = 100
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What is packed into a store, or a part of it, and how.
+
+    shape: (height, width) of the rows. split: its name, "" where there are none. make_job: takes the fields of a PackJob.
+    part: the one that is packed; None: all.
+    """
+
+    inputs: Inputs
+    shape: tuple[int, int]
+    options: PackOptions
+    split: str = ""
+    make_job: Callable[..., PackJob] = PackJob
+    part: Part | None = None
 
 
 def pack_job(
