@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,17 +47,29 @@ class CompiledTransform:
         return is_built()
 
 
-def crops(
-    pixels: torch.Tensor,
-    images: torch.Tensor,
-    channels: int,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None = None,
-    is_cubic: torch.Tensor | None = None,
-    is_mirrored: torch.Tensor | None = None,
-    into: Places | None = None,
+class Crops(NamedTuple):
+    """A box of each image, and what becomes of it: it is resized, bilinear and antialiased, to height x width.
+
+    boxes: int64[B, 4] x0, y0, x1, y1, half-open and inside the image. grids: int64[B, 4] top, left, height, width: a box is
+    resized to that height and width, and the crop is cut from the result at top and left; None: it becomes just the crop.
+    is_cubic: bool[B], which are bicubic instead. is_mirrored: bool[B], which are mirrored left to right afterwards.
+    """
+
+    boxes: torch.Tensor
+    height: int
+    width: int
+    grids: torch.Tensor | None = None
+    is_cubic: torch.Tensor | None = None
+    is_mirrored: torch.Tensor | None = None
+
+    def at(self, index: torch.Tensor) -> Crops:
+        """Return those of some images."""
+        given = (None if each is None else each[index] for each in (self.grids, self.is_cubic, self.is_mirrored))
+        return Crops(self.boxes[index], self.height, self.width, *given)
+
+
+def cropped(
+    pixels: torch.Tensor, images: torch.Tensor, channels: int, crops: Crops, into: Places | None = None
 ) -> torch.Tensor | None:
     """Crop, resize and mirror a box of each image to uint8[B, height, width, channels]; None where there is no memory for it.
 
@@ -66,13 +78,12 @@ def crops(
     Args:
         pixels: of all images; `are_served`.
         images: int64[B, 3] of each the offset in pixels, height and width.
-        boxes, grids, is_cubic: as of `reader.transforms.kernels.resample.resized`.
-        is_mirrored: bool[B], whose crops are mirrored left to right.
         into: where they are written, and what is returned then; None: memory of their own.
 
     Raises:
         ValueError: a row's box is empty or outside of its image, an image outside of pixels, or a crop outside of its grid.
     """
+    boxes, height, width, grids, is_cubic, is_mirrored = crops
     if grids is None:
         grids = torch.tensor([[0, 0, height, width]], device="cpu").expand(len(images), 4)
     # said, as the caller may have made another device the default one
@@ -164,7 +175,7 @@ def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Ten
 
 
 def are_served(pixels: torch.Tensor, channels: int) -> bool:
-    """Say whether `crops` takes images in these pixels: uint8 on the CPU, contiguous, 1, 3 or 4 channels; no torch.compile."""
+    """Say whether `cropped` takes images in these pixels: uint8 on the CPU, contiguous, 1, 3 or 4 channels; no torch.compile."""
     return (
         not torch.compiler.is_compiling()
         and pixels.dtype == torch.uint8

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from reader.compiled import CompiledTransform
+from reader.compiled import CompiledTransform, Crops
 from reader.epoch import on_one_torch_thread
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
@@ -264,8 +264,8 @@ class RandomResizedCrop(CompiledTransform):
         boxes = self.boxes(batch)
         x0, y0, x1, y1 = boxes.float()[..., None].unbind(1)
         motion = Motion(x0, y0, self.width / (x1 - x0), self.height / (y1 - y0), self.width, self.height)
-        pixels = resized_boxes(batch, boxes, self.height, self.width, None, self.is_cubic(batch), is_mirrored)
-        extras = cropped_extras(batch, motion, boxes, self.height, self.width)
+        crops = Crops(boxes, self.height, self.width, None, self.is_cubic(batch), is_mirrored)
+        pixels, extras = resized_boxes(batch, crops), cropped_extras(batch, motion, crops)
         made: ImageBatch = replaced(batch, pixels=pixels, content=None, extras=extras)
         return made if is_mirrored is None else _with_mirrored_labels(made, pixels, is_mirrored)
 

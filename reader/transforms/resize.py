@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from tensordict import TensorDict
 
-from reader.compiled import CompiledTransform
+from reader.compiled import CompiledTransform, Crops
 from reader.epoch import row_source
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_extras
@@ -73,12 +73,9 @@ class CenterCrop(CompiledTransform):
         down, across = new_height / (y1 - y0).float(), new_width / (x1 - x0).float()
         corner = (x0 + left / across)[:, None], (y0 + top / down)[:, None]
         motion = Motion(*corner, across[:, None], down[:, None], self.width, self.height)
-        return replaced(
-            batch,
-            pixels=resized_boxes(batch, boxes, self.height, self.width, grids),
-            content=None,
-            extras=cropped_extras(batch, motion, boxes, self.height, self.width, grids),
-        )
+        crops = Crops(boxes, self.height, self.width, grids)
+        extras = cropped_extras(batch, motion, crops)
+        return replaced(batch, pixels=resized_boxes(batch, crops), content=None, extras=extras)
 
     def levels(self, source: RowSource, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
@@ -153,9 +150,8 @@ class Resize:
             x0, y0, x1, y1 = motion.move(x0, y0, x1, y1)
             # rows with padding are not all image
             content = torch.cat([y0.ceil(), x0.ceil(), y1.floor(), x1.floor()], -1).to(batch.content.dtype)
-        return replaced(
-            batch, pixels=pixels, content=content, extras=cropped_extras(batch, motion, boxes, height, width)
-        )
+        extras = cropped_extras(batch, motion, Crops(boxes, height, width))
+        return replaced(batch, pixels=pixels, content=content, extras=extras)
 
     def _size_of(self, batch: ImageBatch | RaggedBatch) -> tuple[int, int]:
         """Give (height, width) of the results, as torchvision rounds it."""
@@ -184,15 +180,7 @@ class Resize:
         return made.movedim(1, -1)
 
 
-def resized_boxes(
-    batch: ImageBatch | RaggedBatch,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None = None,
-    is_cubic: torch.Tensor | None = None,
-    is_mirrored: torch.Tensor | None = None,
-) -> torch.Tensor:
+def resized_boxes(batch: ImageBatch | RaggedBatch, crops: Crops) -> torch.Tensor:
     """Resize a box of each image to uint8[B, height, width, C], see `resample.resized`.
 
     Where a loader reads levels, from the smallest one of which the box, rounded to its pixels, has as many as it is resized to.
@@ -200,20 +188,11 @@ def resized_boxes(
     source = _row_source()
     # the result of an earlier crop has its own pixels
     if source is not None and (isinstance(batch, RaggedBatch) or batch.pixels.stride(1) == 0):
-        return resized_from_levels(source, batch, boxes, height, width, grids, is_cubic, is_mirrored)
-    if isinstance(batch, RaggedBatch):
-        return resized_images(batch, boxes, height, width, grids, is_cubic, is_mirrored)
-    return resized(batch.pixels, boxes, height, width, grids, is_cubic, is_mirrored)
+        return resized_from_levels(source, batch, crops)
+    return resized_images(batch, crops) if isinstance(batch, RaggedBatch) else resized(batch.pixels, crops)
 
 
-def cropped_extras(
-    batch: ImageBatch | RaggedBatch,
-    motion: Motion,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None = None,
-) -> TensorDict | None:
+def cropped_extras(batch: ImageBatch | RaggedBatch, motion: Motion, crops: Crops) -> TensorDict | None:
     """Move boxes as motion says, and masks as `resized_boxes` moves pixels: uint8[B, height, width], the nearest of each."""
 
     def move(masks: torch.Tensor) -> torch.Tensor:
@@ -222,7 +201,7 @@ def cropped_extras(
             raise ValueError(
                 "extras' masks have one size and the images sizes of their own. Rename those that are not masks."
             )
-        return nearest(masks, boxes, height, width, grids)
+        return nearest(masks, crops)
 
     extras = moved_extras(batch.extras, motion, move)
     if not isinstance(batch, RaggedBatch) or batch.mask_offsets is None:
@@ -231,7 +210,7 @@ def cropped_extras(
         assert batch.rows is not None
         pixels, begins = source.masks(batch.rows)
         batch = batch.replace(pixels=pixels, mask_offsets=begins)
-    masks = nearest_of_images(batch, boxes, height, width, grids)
+    masks = nearest_of_images(batch, crops)
     return TensorDict(
         {**({} if extras is None else extras), "masks": masks}, batch_size=[len(batch)], device=masks.device
     )

@@ -26,6 +26,7 @@ from reader import (
     compiled,
 )
 from reader.buffers import BufferPool
+from reader.compiled import Crops
 from reader.epoch import on_threads_of
 from reader.transforms import AlternatingFlip, Compose
 from reader.transforms.kernels.resample import cut, mirrored, resized, resized_images
@@ -82,8 +83,8 @@ def test_crops_are_torchs_bytes(channels: int, size: tuple[int, int]) -> None:
     pixels, boxes = images_of(30, channels), boxes_of(30)
     is_cubic = torch.arange(30) % 3 == 1
     for grids in (None, grids_of(boxes, *size)):
-        found = resized(pixels, boxes, *size, grids, is_cubic)
-        assert torch.equal(found, by_torch(resized, pixels, boxes, *size, grids, is_cubic))
+        found = resized(pixels, Crops(boxes, *size, grids, is_cubic))
+        assert torch.equal(found, by_torch(resized, pixels, Crops(boxes, *size, grids, is_cubic)))
 
 
 def test_sizes_that_halve_or_double_are_torchs_bytes() -> None:
@@ -93,8 +94,8 @@ def test_sizes_that_halve_or_double_are_torchs_bytes() -> None:
         boxes = torch.tensor([[0, 0, side, side], [96 - side, 1, 96, side]])
         for new in (12, 16, 24, 32, 48, 96, 192, 224):
             for is_cubic in (None, torch.tensor([True, True])):
-                found = resized(pixels, boxes, new, new, None, is_cubic)
-                assert torch.equal(found, by_torch(resized, pixels, boxes, new, new, None, is_cubic))
+                found = resized(pixels, Crops(boxes, new, new, None, is_cubic))
+                assert torch.equal(found, by_torch(resized, pixels, Crops(boxes, new, new, None, is_cubic)))
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -109,8 +110,8 @@ def test_images_of_their_own_sizes_are_torchs_bytes(channels: int) -> None:
     offsets = counts.flip(0).cumsum(0).flip(0) - counts
     batch = RaggedBatch(flat, torch.arange(20), offsets, shapes, rows=torch.arange(20), batch_size=[])
     boxes = RandomResizedCrop(1).boxes(batch)
-    found = resized_images(batch, boxes, 20, 31)
-    assert torch.equal(found, by_torch(resized_images, batch, boxes, 20, 31))
+    found = resized_images(batch, Crops(boxes, 20, 31))
+    assert torch.equal(found, by_torch(resized_images, batch, Crops(boxes, 20, 31)))
     assert torch.equal(CenterCrop(20)(batch).pixels, by_torch(lambda: CenterCrop(20)(batch).pixels))
 
 
@@ -133,9 +134,9 @@ def test_a_mirrored_crop_is_the_crop_mirrored() -> None:
     images = torch.tensor([[n * pixels[0].numel(), *SIZE] for n in range(12)])
     is_mirrored = torch.arange(12) % 2 == 0
     for grids in (None, grids_of(boxes, 30, 20)):
-        crop = compiled.crops(pixels, images, 3, boxes, 30, 20, grids, is_mirrored=is_mirrored)
+        crop = compiled.cropped(pixels, images, 3, Crops(boxes, 30, 20, grids, is_mirrored=is_mirrored))
         assert crop is not None
-        assert torch.equal(crop, mirrored(resized(pixels, boxes, 30, 20, grids), is_mirrored))
+        assert torch.equal(crop, mirrored(resized(pixels, Crops(boxes, 30, 20, grids)), is_mirrored))
 
 
 def counted_calls(patch: pytest.MonkeyPatch) -> list[Any]:
@@ -256,9 +257,9 @@ def test_a_batch_that_is_kept_is_never_written_over_and_a_dropped_one_is_reused(
 def test_any_number_of_threads_makes_the_same(threads: int) -> None:
     # enough bytes for several
     pixels, boxes = images_of(40, 3), boxes_of(40)
-    expected = by_torch(resized, pixels, boxes, 150, 150)
+    expected = by_torch(resized, pixels, Crops(boxes, 150, 150))
     with on_threads_of(threads):
-        assert torch.equal(resized(pixels, boxes, 150, 150), expected)
+        assert torch.equal(resized(pixels, Crops(boxes, 150, 150)), expected)
 
 
 @pytest.mark.parametrize(
@@ -288,17 +289,17 @@ def test_images_of_their_own_sizes_are_cropped_whatever_the_default_device_is() 
     shapes, offsets = torch.tensor([[*SIZE, 3]] * 2, dtype=torch.int32), torch.tensor([0, pixels[0].numel()])
     boxes = torch.tensor([[0, 0, 30, 40], [5, 6, 57, 44]])
     batch = RaggedBatch(pixels.view(-1), torch.arange(2), offsets, shapes, rows=torch.arange(2), batch_size=[])
-    expected = resized(pixels, boxes, 20, 31)
+    expected = resized(pixels, Crops(boxes, 20, 31))
     with torch.device("meta"):
-        assert torch.equal(resized_images(batch, boxes, 20, 31), expected)
+        assert torch.equal(resized_images(batch, Crops(boxes, 20, 31)), expected)
 
 
 def test_what_it_does_not_take_is_left_to_torch() -> None:
     pixels, boxes = images_of(6, 4), boxes_of(6)
     for left in (pixels[..., :3], pixels.movedim(1, 2).contiguous().movedim(1, 2), images_of(6, 2), pixels[:0]):
         assert not compiled.are_served(left, left.shape[-1])
-        found = resized(left, boxes[: len(left)], 20, 20)
-        assert torch.equal(found, by_torch(resized, left.contiguous(), boxes[: len(left)], 20, 20))
+        found = resized(left, Crops(boxes[: len(left)], 20, 20))
+        assert torch.equal(found, by_torch(resized, left.contiguous(), Crops(boxes[: len(left)], 20, 20)))
     if torch.cuda.is_available():
         assert not compiled.are_served(pixels.cuda(), 4)
 
@@ -344,16 +345,16 @@ def test_numbers_that_lead_out_of_the_pixels_are_refused(
     pixels = images_of(1, 3)
     tables = [torch.tensor([right, value]) for right, value in ((IMAGE, image), (BOX, box), (GRID, grid))]
     with pytest.raises(ValueError, match=f"^row 1: {message}$"):
-        compiled.crops(pixels, tables[0], 3, tables[1], 24, 24, tables[2])
+        compiled.cropped(pixels, tables[0], 3, Crops(tables[1], 24, 24, tables[2]))
 
 
 def test_crops_are_written_where_they_are_asked_for() -> None:
     pixels, into = images_of(3, 3), torch.full((5, 24, 24, 3), 7, dtype=torch.uint8)
     tables = [torch.tensor([right] * 3) for right in (IMAGE, BOX, GRID)]
     tables[1][:, 1] -= torch.arange(3)
-    alone = compiled.crops(pixels, tables[0], 3, tables[1], 24, 24, tables[2])
+    alone = compiled.cropped(pixels, tables[0], 3, Crops(tables[1], 24, 24, tables[2]))
     assert alone is not None
-    made = compiled.crops(pixels, tables[0], 3, tables[1], 24, 24, tables[2], into=(into, torch.tensor([3, 0, 4])))
+    made = compiled.cropped(pixels, tables[0], 3, Crops(tables[1], 24, 24, tables[2]), into=(into, torch.tensor([3, 0, 4])))
     assert made is into
     assert torch.equal(into[[3, 0, 4]], alone)
     assert (into[[1, 2]] == 7).all()

@@ -26,6 +26,7 @@ from reader import (
     SizeRamp,
     StoreError,
 )
+from reader.compiled import Crops
 from reader.dataset.opened_store import OpenedStore
 from reader.loading import schedule
 from reader.loading.residencies import levels, levels_ahead
@@ -285,7 +286,7 @@ def expected(out: Path, row: int, box: torch.Tensor, side: int) -> tuple[torch.T
             y0, x0, y1, x1 = content.tolist()
             at = torch.maximum(torch.minimum(at, torch.tensor([x1, y1] * 2)), torch.tensor([x0, y0] * 2))
         if factor == 1 or (int((at[2:] - at[:2]).min())) >= side:
-            wanted = resized(level[row].pixels[None], at[None], side, side)[0]
+            wanted = resized(level[row].pixels[None], Crops(at[None], side, side))[0]
             # by floats: within 1 of antialiased resizing of what is on that level
             x0, y0, x1, y1 = at.tolist()
             part = level[row].pixels[y0:y1, x0:x1].movedim(-1, 0)[None].float()

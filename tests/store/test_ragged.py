@@ -45,6 +45,7 @@ from reader import (
     StoreError,
     open_store,
 )
+from reader.compiled import Crops
 from reader.epoch import stamped
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store, metadata_files
@@ -541,8 +542,8 @@ def test_other_devices_give_the_same_crops_within_a_level(
         grids = CenterCrop((20, 24), fraction=0.7)._grids(height, width)
         zeros = torch.zeros_like(height)
         boxes = torch.stack([zeros, zeros, width, height], dim=-1)
-    theirs = resized_by_padding(batch, boxes, 20, 24, grids)
-    ours = resized_images(batch, boxes, 20, 24, grids)
+    theirs = resized_by_padding(batch, Crops(boxes, 20, 24, grids))
+    ours = resized_images(batch, Crops(boxes, 20, 24, grids))
     assert (theirs.int() - ours.int()).abs().max() <= 1
 
 

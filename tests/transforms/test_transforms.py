@@ -37,6 +37,7 @@ from reader import (
     RandomSolarize,
     to_device,
 )
+from reader.compiled import Crops
 from reader.epoch import in_epoch
 from reader.store import replaced
 from reader.transforms.kernels.resample import nearest, resized, resized_by_matmul
@@ -365,8 +366,8 @@ def test_resized_pixels_are_torchvisions(channels: int, new_size: tuple[int, int
             for image, (x0, y0, x1, y1) in zip(batch.images, boxes.tolist(), strict=True)
         ]
     ).movedim(1, -1)
-    assert torch.equal(resized(batch.pixels, boxes, *new_size), expected)
-    by_matmul = resized_by_matmul(batch.pixels, boxes, *new_size)
+    assert torch.equal(resized(batch.pixels, Crops(boxes, *new_size)), expected)
+    by_matmul = resized_by_matmul(batch.pixels, Crops(boxes, *new_size))
     assert (by_matmul.int() - expected.int()).abs().max() <= 1
 
 
@@ -384,7 +385,7 @@ def test_a_row_without_content_is_cropped_as_one_that_is_all_image(padding: int)
 def test_other_devices_resize_as_torchs_float_kernel_does(device: str) -> None:
     batch = make_batch(list(range(24)))
     boxes = RandomResizedCrop(1).boxes(batch)
-    got = resized_by_matmul(batch.pixels.to(device), boxes.to(device), 33, 21).cpu().float()
+    got = resized_by_matmul(batch.pixels.to(device), Crops(boxes.to(device), 33, 21)).cpu().float()
     for image, (x0, y0, x1, y1), made in zip(batch.images.float(), boxes.tolist(), got, strict=True):
         cut_out = image[None, :, y0:y1, x0:x1]
         expected = torch.nn.functional.interpolate(cut_out, (33, 21), mode="bilinear", antialias=True)
@@ -396,9 +397,9 @@ def test_other_devices_resize_as_torchs_float_kernel_does(device: str) -> None:
 def test_an_autocast_around_the_loop_leaves_pixels_as_they_are(device: str) -> None:
     batch = make_batch(list(range(24)))
     pixels, boxes = batch.pixels.to(device), RandomResizedCrop(1).boxes(batch).to(device)
-    expected = resized_by_matmul(pixels, boxes, 33, 21)
+    expected = resized_by_matmul(pixels, Crops(boxes, 33, 21))
     with torch.autocast(device, torch.bfloat16):
-        assert torch.equal(resized_by_matmul(pixels, boxes, 33, 21), expected)
+        assert torch.equal(resized_by_matmul(pixels, Crops(boxes, 33, 21)), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -409,7 +410,7 @@ def test_torchs_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
         boxes = RandomResizedCrop(1).boxes(batch)
         crops = [transform(batch) for transform in (RandomResizedCrop((33, 21)), CenterCrop(28, 0.875))]
         found = [value for crop in crops for value in (crop.pixels, *crop.extras.values())]
-        return [*found, resized_by_matmul(batch.pixels, boxes, 33, 21), Normalize([0.1], [0.3])(batch.images)]
+        return [*found, resized_by_matmul(batch.pixels, Crops(boxes, 33, 21)), Normalize([0.1], [0.3])(batch.images)]
 
     expected = made()
     torch.set_default_dtype(dtype)
@@ -423,7 +424,7 @@ def test_torchs_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
 
 def test_masks_take_the_nearest_pixel_as_torch_does_exactly() -> None:
     masks, boxes = make_batch(list(range(24))).extras["masks"], RandomResizedCrop(1).boxes(make_batch(list(range(24))))
-    for mask, (x0, y0, x1, y1), made in zip(masks, boxes.tolist(), nearest(masks, boxes, 24, 16), strict=True):
+    for mask, (x0, y0, x1, y1), made in zip(masks, boxes.tolist(), nearest(masks, Crops(boxes, 24, 16)), strict=True):
         cut_out = mask[None, None, y0:y1, x0:x1]
         assert torch.equal(made, torch.nn.functional.interpolate(cut_out, (24, 16), mode="nearest-exact")[0, 0])
 
@@ -491,7 +492,7 @@ def test_the_products_of_other_devices_compile_too() -> None:
     batch = make_batch([1, 2, 3])
     boxes = RandomResizedCrop(1).boxes(batch)
     compiled = torch.compile(resized_by_matmul, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(batch.pixels, boxes, 12, 9), resized_by_matmul(batch.pixels, boxes, 12, 9))
+    assert torch.equal(compiled(batch.pixels, Crops(boxes, 12, 9)), resized_by_matmul(batch.pixels, Crops(boxes, 12, 9)))
 
 
 # -- nests

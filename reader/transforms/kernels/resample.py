@@ -1,8 +1,6 @@
 """Pixels of a box of each sample: copied, or resized to one size with antialiasing. uint8 in, uint8 out.
 
-Knows how the CPU and other devices do that fast; knows nothing of labels or randomness. Boxes are int64[B, 4] x0, y0, x1, y1
-(half-open) and are inside the image. Grids are int64[B, 4] top, left, height, width: the box is resized to that height and
-width, and what is asked for is cut from the result at top and left; without grids the box becomes just what is asked for.
+Knows how the CPU and other devices do that fast; knows nothing of labels or randomness.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from typing import Optional, Protocol
 
 import torch
 
-from reader.compiled import Places, are_served, crops, memory
+from reader.compiled import Crops, Places, are_served, cropped, memory
 from reader.store import ImageBatch, RaggedBatch
 
 # Images of different sizes are cut into one tensor of the largest box, this many bytes per pass (four times as many as float32).
@@ -51,7 +49,7 @@ def cut(
     """Copy uint8[B, height, width, C] from int64[B] corners of uint8[B, H, W, C], those of bool[B] mirrored left to right."""
     if are_served(pixels, pixels.shape[-1]):
         boxes = torch.stack([left, top, left + width, top + height], -1)
-        made = _crops_of_rows(pixels, boxes, height, width, is_mirrored=is_mirrored)
+        made = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_mirrored))
         if made is not None:
             return made
     count, row_height, row_width, channels = pixels.shape
@@ -69,7 +67,7 @@ def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
     if are_served(pixels, pixels.shape[-1]):
         height, width = pixels.shape[1:3]
         boxes = torch.tensor([[0, 0, width, height]], device="cpu").expand(len(pixels), 4)
-        made = _crops_of_rows(pixels, boxes, height, width, is_mirrored=is_chosen)
+        made = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_chosen))
         if made is not None:
             return made
     shape, is_chosen = pixels.shape, is_chosen[:, None]
@@ -80,65 +78,37 @@ def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
     return torch.where(is_chosen, first, second).view(pixels.dtype).view(shape)
 
 
-def resized(
-    pixels: torch.Tensor,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None = None,
-    is_cubic: torch.Tensor | None = None,
-    is_mirrored: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Resize a box of each image of uint8[B, H, W, C] to uint8[B, height, width, C]: bilinear, antialiased.
-
-    is_cubic: bool[B], which are bicubic instead. is_mirrored: bool[B], which are mirrored left to right afterwards.
+def resized(pixels: torch.Tensor, crops: Crops) -> torch.Tensor:
+    """Resize a box of each image of uint8[B, H, W, C] to uint8[B, height, width, C].
 
     What torchvision's v2 resized_crop gives: on the CPU the same bytes; elsewhere bilinear within 1, and bicubic within 1 of
     what it gives for float32, as the CPU's uint8 kernel cuts what overshoots between the axes too.
     """
     if pixels.device.type == "cpu":
-        return _resized_by_loop(pixels, boxes, height, width, grids, is_cubic, is_mirrored)
-    return _mirrored_where(resized_by_matmul(pixels, boxes, height, width, grids, is_cubic), is_mirrored)
+        return _resized_by_loop(pixels, *crops)
+    return _mirrored_where(resized_by_matmul(pixels, crops), crops.is_mirrored)
 
 
-def resized_images(
-    batch: RaggedBatch,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None = None,
-    is_cubic: torch.Tensor | None = None,
-    is_mirrored: torch.Tensor | None = None,
-    into: Places | None = None,
-) -> torch.Tensor:
+def resized_images(batch: RaggedBatch, crops: Crops, into: Places | None = None) -> torch.Tensor:
     """Do as `resized` with images of different sizes; into: where the compiled part writes them, and what it then returns."""
     if batch.pixels.device.type == "cpu":
         channels = int(batch.shapes[:1, 2].sum())
         if are_served(batch.pixels, channels):
             table = torch.cat([batch.offsets[:, None], batch.shapes[:, :2].long()], 1)
-            made = crops(batch.pixels, table, channels, boxes, height, width, grids, is_cubic, is_mirrored, into)
+            made = cropped(batch.pixels, table, channels, crops, into)
             if made is not None:
                 return made
         images = (batch.image(index) for index in range(len(batch)))
-        each = batch.pixels.new_empty(len(batch), height, width, channels)
-        return _mirrored_where(_resize_each(images, boxes, grids, each, is_cubic), is_mirrored)
-    return _mirrored_where(resized_by_padding(batch, boxes, height, width, grids, is_cubic), is_mirrored)
+        each = batch.pixels.new_empty(len(batch), crops.height, crops.width, channels)
+        return _mirrored_where(_resize_each(images, crops, each), crops.is_mirrored)
+    return _mirrored_where(resized_by_padding(batch, crops), crops.is_mirrored)
 
 
-def resized_from_levels(
-    source: RowSource,
-    batch: ImageBatch | RaggedBatch,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None,
-    is_cubic: torch.Tensor | None,
-    is_mirrored: torch.Tensor | None,
-) -> torch.Tensor:
+def resized_from_levels(source: RowSource, batch: ImageBatch | RaggedBatch, crops: Crops) -> torch.Tensor:
     """Read each row at the size that its box needs, and resize the box there."""
-    need = torch.tensor([[width, height]]) if grids is None else grids[:, [3, 2]]
+    need = torch.tensor([[crops.width, crops.height]]) if crops.grids is None else crops.grids[:, [3, 2]]
     assert batch.rows is not None
-    factors, scaled = boxes_on_levels(source, batch, boxes, need)
+    factors, scaled = boxes_on_levels(source, batch, crops.boxes, need)
     made: torch.Tensor | None = None
     for factor, at in scaled.items():
         index = (factors == factor).nonzero()[:, 0]
@@ -147,12 +117,12 @@ def resized_from_levels(
         level = source.read(batch.rows[index], factor)
         if made is None:
             channels = int(level.shapes[0, 2]) if isinstance(level, RaggedBatch) else level.pixels.shape[-1]
-            made = memory(len(batch), height, width, channels)
-        chosen = [None if given is None else given[index] for given in (grids, is_cubic, is_mirrored)]
+            made = memory(len(batch), crops.height, crops.width, channels)
+        of_level = crops._replace(boxes=at).at(index)
         if isinstance(level, RaggedBatch):
-            part = resized_images(level, at[index], height, width, chosen[0], chosen[1], chosen[2], (made, index))
+            part = resized_images(level, of_level, (made, index))
         else:
-            part = resized(level.pixels, at[index], height, width, *chosen)
+            part = resized(level.pixels, of_level)
         if len(index) == len(batch):
             return part
         if part is not made:
@@ -184,22 +154,16 @@ def boxes_on_levels(
     return factors, scaled
 
 
-def resized_by_padding(
-    batch: RaggedBatch,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None = None,
-    is_cubic: torch.Tensor | None = None,
-) -> torch.Tensor:
+def resized_by_padding(batch: RaggedBatch, crops: Crops) -> torch.Tensor:
     """Do as `resized_images` by cutting the boxes into tensors that hold the largest, then by `resized_by_matmul`."""
+    boxes = crops.boxes
     x0, y0, x1, y1 = boxes.unbind(-1)
     across, down, channels = torch.stack([(x1 - x0).max(), (y1 - y0).max(), batch.shapes[0, 2].long()]).tolist()
     # what a line of the largest box reaches beyond its own box has no weight; behind the last image there must be something
     lines = torch.nn.functional.pad(batch.pixels, (0, across * channels)).unfold(0, across * channels, 1)
     first = batch.offsets + (y0 * batch.shapes[:, 1] + x0) * channels
     step = batch.shapes[:, 1].long() * channels
-    at_corner = boxes - torch.stack([x0, y0, x0, y0], dim=-1)
+    at_corner = crops._replace(boxes=boxes - torch.stack([x0, y0, x0, y0], dim=-1), is_mirrored=None)
     made = []
     for part in torch.arange(len(batch), device=boxes.device).split(
         max(1, _PADDED_BYTES // (across * down * channels))
@@ -207,29 +171,20 @@ def resized_by_padding(
         y = torch.minimum(torch.arange(down, device=boxes.device), (y1 - y0)[part, None] - 1)
         chosen = lines.index_select(0, (first[part, None] + y * step[part, None]).view(-1))
         pixels = chosen.view(len(part), down, across, channels)
-        of_part = (None if given is None else given[part] for given in (grids, is_cubic))
-        made.append(resized_by_matmul(pixels, at_corner[part], height, width, *of_part))
+        made.append(resized_by_matmul(pixels, at_corner.at(part)))
     return torch.cat(made)
 
 
-def nearest(
-    masks: torch.Tensor, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
-) -> torch.Tensor:
+def nearest(masks: torch.Tensor, crops: Crops) -> torch.Tensor:
     """Resize a box of each mask of uint8[B, H, W] to uint8[B, height, width]: the pixel under each new pixel's center."""
     sample = torch.arange(len(masks), device=masks.device)[:, None, None]
-    x0, y0, x1, y1 = boxes.unbind(-1)
-    (top, new_height), (left, new_width) = _axes(grids, height, width)
-    y, x = _centres(y0, y1, new_height, top, height), _centres(x0, x1, new_width, left, width)
+    y, x = _centers(crops)
     return masks[sample, y[:, :, None], x[:, None, :]]
 
 
-def nearest_of_images(
-    batch: RaggedBatch, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
-) -> torch.Tensor:
+def nearest_of_images(batch: RaggedBatch, crops: Crops) -> torch.Tensor:
     """Do as `nearest` with the masks of images of different sizes, which a batch must have."""
-    x0, y0, x1, y1 = boxes.unbind(-1)
-    (top, new_height), (left, new_width) = _axes(grids, height, width)
-    y, x = _centres(y0, y1, new_height, top, height), _centres(x0, x1, new_width, left, width)
+    y, x = _centers(crops)
     assert batch.mask_offsets is not None
     first = batch.mask_offsets[:, None] + y * batch.shapes[:, 1:2].long()
     # each mask's indices as int64, eight times the bytes: some masks at a time
@@ -237,21 +192,15 @@ def nearest_of_images(
     return torch.cat([batch.pixels.take(lines[:, :, None] + columns[:, None, :]) for lines, columns in parts])
 
 
-def resized_by_matmul(
-    pixels: torch.Tensor,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None = None,
-    is_cubic: torch.Tensor | None = None,
-) -> torch.Tensor:
+def resized_by_matmul(pixels: torch.Tensor, crops: Crops) -> torch.Tensor:
     """Do as `resized` with two batched products, of float32 weights a sample and axis: what a GPU is good at.
 
     On 2 CPU cores the loop is over ten times as fast, since it skips the weights that are 0.
     """
     count, row_height, row_width, channels = pixels.shape
-    x0, y0, x1, y1 = boxes.unbind(-1)
-    (top, new_height), (left, new_width) = _axes(grids, height, width)
+    height, width, is_cubic = crops.height, crops.width, crops.is_cubic
+    x0, y0, x1, y1 = crops.boxes.unbind(-1)
+    (top, new_height), (left, new_width) = _axes(crops)
     lines = pixels.reshape(count, row_height, row_width * channels).float()
     vertical = _weights(y0, y1, row_height, new_height, top, height, is_cubic)
     horizontal = _weights(x0, x1, row_width, new_width, left, width, is_cubic)
@@ -263,11 +212,11 @@ def resized_by_matmul(
     return both.transpose(1, 2).round().clamp(0, 255).to(torch.uint8).contiguous()
 
 
-def _axes(grids: torch.Tensor | None, height: int, width: int) -> tuple[tuple[_Where, _Where], tuple[_Where, _Where]]:
+def _axes(crops: Crops) -> tuple[tuple[_Where, _Where], tuple[_Where, _Where]]:
     """Give (top, new height) and (left, new width): numbers, or int64[B, 1] of each sample."""
-    if grids is None:
-        return (0, height), (0, width)
-    top, left, new_height, new_width = grids[..., None].unbind(1)
+    if crops.grids is None:
+        return (0, crops.height), (0, crops.width)
+    top, left, new_height, new_width = crops.grids[..., None].unbind(1)
     return (top, new_height), (left, new_width)
 
 
@@ -290,9 +239,9 @@ def _weights(
     new = torch.arange(count, dtype=torch.float32, device=start.device) + first
     scale = ((stop - start).float()[:, None] / new_size)[..., None]
     start, stop = start[:, None, None], stop[:, None, None]
-    centre = start + (new[..., None] + 0.5) * scale
+    center = start + (new[..., None] + 0.5) * scale
     pixel = torch.arange(size, dtype=torch.float32, device=start.device)
-    far = ((pixel + 0.5 - centre) / scale.clamp(min=1)).abs()
+    far = ((pixel + 0.5 - center) / scale.clamp(min=1)).abs()
     weights = (1 - far).clamp(min=0)
     if is_cubic is not None:
         weights = torch.where(is_cubic[:, None, None], _cubic(far), weights)
@@ -319,12 +268,13 @@ def _resized_by_loop(
     is_mirrored: Optional[torch.Tensor],  # noqa: UP045
 ) -> torch.Tensor:
     """Call the compiled part, or torch's uint8 kernel for each sample."""
+    crops = Crops(boxes, height, width, grids, is_cubic, is_mirrored)
     if are_served(pixels, pixels.shape[-1]):
-        made = _crops_of_rows(pixels, boxes, height, width, grids, is_cubic, is_mirrored)
+        made = _crops_of_rows(pixels, crops)
         if made is not None:
             return made
     into = pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
-    return _mirrored_where(_resize_each(pixels, boxes, grids, into, is_cubic), is_mirrored)
+    return _mirrored_where(_resize_each(pixels, crops, into), is_mirrored)
 
 
 @_resized_by_loop.register_fake
@@ -340,36 +290,22 @@ def _(
     return pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
 
 
-def _crops_of_rows(
-    pixels: torch.Tensor,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: torch.Tensor | None = None,
-    is_cubic: torch.Tensor | None = None,
-    is_mirrored: torch.Tensor | None = None,
-) -> torch.Tensor | None:
-    """Call `crops` with uint8[B, H, W, C]."""
+def _crops_of_rows(pixels: torch.Tensor, crops: Crops) -> torch.Tensor | None:
+    """Call `cropped` with uint8[B, H, W, C]."""
     count, row_height, row_width, channels = pixels.shape
     row = [row_height * row_width * channels, row_height, row_width]
     images = torch.tensor([row], device="cpu").repeat(count, 1)
     images[:, 0] *= torch.arange(count, device="cpu")
-    return crops(pixels, images, channels, boxes, height, width, grids, is_cubic, is_mirrored)
+    return cropped(pixels, images, channels, crops)
 
 
 def _mirrored_where(pixels: torch.Tensor, is_mirrored: torch.Tensor | None) -> torch.Tensor:
     return pixels if is_mirrored is None else mirrored(pixels, is_mirrored)
 
 
-def _resize_each(
-    images: Iterable[torch.Tensor],
-    boxes: torch.Tensor,
-    grids: torch.Tensor | None,
-    made: torch.Tensor,
-    is_cubic: torch.Tensor | None,
-) -> torch.Tensor:
+def _resize_each(images: Iterable[torch.Tensor], crops: Crops, made: torch.Tensor) -> torch.Tensor:
     """Resize a box of each of uint8[H, W, C] into uint8[B, height, width, C]."""
-    height, width = made.shape[1:3]
+    boxes, height, width, grids, is_cubic, _ = crops
     full_sizes = [(0, 0, height, width)] * len(made) if grids is None else grids.tolist()
     kernels = (torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten._upsample_bicubic2d_aa)
     which = [0] * len(made) if is_cubic is None else is_cubic.long().tolist()
@@ -392,7 +328,14 @@ def _resize_each(
     return made
 
 
-def _centres(start: torch.Tensor, stop: torch.Tensor, new_size: _Where, first: _Where, count: int) -> torch.Tensor:
+def _centers(crops: Crops) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give int64[B, height] and int64[B, width], the old pixel that holds each new pixel's center, down and across."""
+    x0, y0, x1, y1 = crops.boxes.unbind(-1)
+    (top, new_height), (left, new_width) = _axes(crops)
+    return (_centers_of(y0, y1, new_height, top, crops.height), _centers_of(x0, x1, new_width, left, crops.width))
+
+
+def _centers_of(start: torch.Tensor, stop: torch.Tensor, new_size: _Where, first: _Where, count: int) -> torch.Tensor:
     """Give int64[B, count], the old pixel that holds each new pixel's center: integers, so that nothing rounds."""
     odd = 2 * (torch.arange(count, device=start.device) + first) + 1
     return start[:, None] + odd * (stop - start)[:, None] // (2 * new_size)

@@ -32,6 +32,7 @@ from packer.operations.planning.crop_boxes import boxes_in
 from packer.operations.planning.plan import placement
 from packer.pixels.geometry import Geometry
 from reader import MemmapDataset
+from reader.compiled import Crops
 from reader.transforms.kernels.resample import resized_images
 from scripts.common.figures import machine, publish, table
 
@@ -141,7 +142,7 @@ def measured(
             continue
         if store.manifest.has_own_sizes and (across, down) == (1, 1):
             corners = torch.tensor([[box.x0, box.y0, box.x1, box.y1]])
-            made = resized_images(store[[box.row]], corners, crop, crop)[0].numpy()
+            made = resized_images(store[[box.row]], Crops(corners, crop, crop))[0].numpy()
         else:
             row = store[box.row].pixels.numpy()
             made = at_fractions(row, x0 - left, y0 - top, x1 - left, y1 - top, crop)

@@ -24,6 +24,7 @@ from reader import (
     StoreError,
     concat,
 )
+from reader.compiled import Crops
 from reader.dataset.opened_store import OpenedStore
 from reader.loading import schedule
 from reader.loading.residencies import levels_ahead
@@ -248,7 +249,7 @@ def _crop_of_level(out: Path, row: int, box: torch.Tensor, side: int) -> torch.T
             y0, x0, y1, x1 = level.content.tolist()
             at = torch.maximum(torch.minimum(at, torch.tensor([x1, y1] * 2)), torch.tensor([x0, y0] * 2))
         if factor == 1 or int((at[2:] - at[:2]).min()) >= side:
-            return resized(level.pixels[None], at[None], side, side)[0]
+            return resized(level.pixels[None], Crops(at[None], side, side))[0]
     raise AssertionError
 
 
