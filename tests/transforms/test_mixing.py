@@ -11,7 +11,8 @@ from conftest import devices
 from tensordict import TensorDict
 
 from reader import Normalize
-from reader.transforms import Compose, CutMix, MixUp, RandomChoice, RandomErasing, pixel_ops
+from reader.transforms import Compose, CutMix, MixUp, RandomChoice, RandomErasing
+from reader.transforms.kernels import pixel_ops
 
 
 @pytest.mark.parametrize("device", devices())

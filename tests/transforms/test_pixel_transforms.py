@@ -21,8 +21,8 @@ from reader.transforms import (
     RandomInvert,
     RandomPosterize,
     RandomSolarize,
-    pixel_ops,
 )
+from reader.transforms.kernels import pixel_ops
 
 # ours with p=1, and the same of torchvision's functional
 SURE: list[tuple[Any, Callable[[Any, torch.Tensor], torch.Tensor]]] = [
