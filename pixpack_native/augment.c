@@ -57,7 +57,7 @@ static int change_image(const void *given, int64_t number) {
     memcpy(image.pixels, job->pixels + (size_t)number * image_bytes, image_bytes);
     uint8_t *spare = NULL;
     for (const Step *step = job->steps + number * job->count, *end = step + job->count; step < end; step++) {
-        if ((step->kind >= WARPED_NEAREST || step->kind == SHARPENED) && !spare && !(spare = malloc(image_bytes)))
+        if ((step->kind >= WARPED_NEAREST || step->kind == SHARPENED) && !spare && !(spare = malloc(image_bytes + PIXEL_PADDING)))
             return 0;
         if (step->kind >= WARPED_NEAREST)
             warp(&image, step->numbers, step->kind == WARPED_BILINEAR, &job->fill, spare);

@@ -5,6 +5,11 @@
 #include <math.h>
 #include <string.h>
 
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)
+#define HAS_AVX2 1
+#include <immintrin.h>
+#endif
+
 /* Points per pass. */
 #define STRIP 256
 
@@ -46,7 +51,7 @@ FUSED static void nearest_line(const Image *image, const uint8_t *from, const Po
 
 /* Returns the levels of a corner, or zeros outside the image. */
 static inline const uint8_t *corner(const Image *image, const uint8_t *from, int x, int y, float *is_inside) {
-    static const uint8_t beyond[3] = {0};
+    static const uint8_t beyond[4] = {0};
     *is_inside = x >= 0 && x < image->width && y >= 0 && y < image->height;
     return *is_inside ? from + ((int64_t)y * image->width + x) * image->channels : beyond;
 }
@@ -55,6 +60,31 @@ static inline const uint8_t *corner(const Image *image, const uint8_t *from, int
 FUSED static inline float sum_of(const float four[4], const float weights[4]) {
     return fmaf(four[3], weights[3], fmaf(four[2], weights[2], fmaf(four[1], weights[1], four[0] * weights[0])));
 }
+
+#ifdef HAS_AVX2
+/* Reads four bytes: a pixel and one behind it. */
+FUSED static inline __m128 floats_at(const uint8_t *pixel) {
+    int32_t bytes;
+    memcpy(&bytes, pixel, sizeof bytes);
+    return _mm_cvtepi32_ps(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(bytes)));
+}
+
+/* Writes three channels of a pixel between four corners, rounded as one channel after the other is. */
+FUSED static inline void mix_rgb(const uint8_t *const corners[4], const float weights[4], float share, const Fill *fill, uint8_t *out) {
+    __m128 made = _mm_mul_ps(floats_at(corners[0]), _mm_set1_ps(weights[0]));
+    for (int n = 1; n < 4; n++)
+        made = _mm_fmadd_ps(floats_at(corners[n]), _mm_set1_ps(weights[n]), made);
+    if (fill->is_given) {
+        __m128 levels = _mm_setr_ps(fill->levels[0], fill->levels[1], fill->levels[2], 0.0f);
+        made = _mm_add_ps(_mm_mul_ps(_mm_sub_ps(made, levels), _mm_set1_ps(share)), levels);
+    }
+    made = _mm_round_ps(made, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    made = _mm_min_ps(_mm_max_ps(made, _mm_setzero_ps()), _mm_set1_ps(255.0f));
+    __m128i words = _mm_cvttps_epi32(made), bytes = _mm_packus_epi16(_mm_packus_epi32(words, words), words);
+    int32_t pixel = _mm_cvtsi128_si32(bytes);
+    memcpy(out, &pixel, 3);
+}
+#endif
 
 FUSED static void bilinear_line(const Image *image, const uint8_t *from, const Points *points, uint8_t *out, int count, const Fill *fill) {
     int64_t stride = (int64_t)image->width * image->channels;
@@ -76,6 +106,13 @@ FUSED static void bilinear_line(const Image *image, const uint8_t *from, const P
                 corners[n] = corner(image, from, x + n % 2, y + n / 2, inside + n);
         }
         float share = fill->is_given ? sum_of(inside, weights) : 1.0f;
+#ifdef HAS_AVX2
+        if (image->channels == 3) {
+            mix_rgb(corners, weights, share, fill, out);
+            out += 3;
+            continue;
+        }
+#endif
         for (int c = 0; c < image->channels; c++) {
             float four[4] = {corners[0][c], corners[1][c], corners[2][c], corners[3][c]}, made = sum_of(four, weights);
             if (fill->is_given)

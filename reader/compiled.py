@@ -34,6 +34,8 @@ _FLOAT_BYTES = 4
 # Smaller ones malloc reuses too. Of larger ones so many idle buffers of each power of two are held.
 _LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
 
+# Kinds and numbers of steps, int[B, S] and float32[B, S, 1], as `augmented` takes them.
+Steps = tuple[torch.Tensor, torch.Tensor]
 # uint8[N, height, width, channels] for the crops of several calls, contiguous, and int64[B], which of them a call makes.
 Places = tuple[torch.Tensor, torch.Tensor]
 

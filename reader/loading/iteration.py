@@ -27,7 +27,7 @@ from reader.memory.parts import in_parts
 from reader.profiling import stage
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, plain
-from reader.transforms.composition import in_turn
+from reader.transforms.composition import flat, in_turn
 
 
 class Pass(NamedTuple):
@@ -175,7 +175,7 @@ class Finish:
             )
         # what crops read their rows from; None: from the batch
         self._source, self._on_device = source, on_device
-        self._chain = [] if transform is None else _chain(transform)
+        self._chain = [] if transform is None else flat([transform])
         if on_device and source is not None:
             rest = self._chain[1:]
             transform = functools.partial(in_turn, rest) if rest else None
@@ -226,7 +226,7 @@ class Finish:
         made: object = batch
         # what the compiled part makes of a whole batch; it does not move masks
         is_full_batch = not _has_masks(batch)
-        for is_in_parts, run in itertools.groupby(_chain(transform), functools.partial(_is_in_parts, is_full_batch)):
+        for is_in_parts, run in itertools.groupby(flat([transform]), functools.partial(_is_in_parts, is_full_batch)):
             call = functools.partial(in_modes, list(run))
             is_cut = is_in_parts and isinstance(made, ImageBatch | RaggedBatch)
             made = _called(functools.partial(in_parts, call, threads=self._threads) if is_cut else call, made)
@@ -281,7 +281,7 @@ def begins_with_crop(transform: object) -> bool:
 
 def first_step(transform: object) -> Any:
     """Return the transform that is called first."""
-    return _chain(transform)[0]
+    return flat([transform])[0]
 
 
 def _is_ours(transform: object) -> bool:
@@ -296,13 +296,6 @@ def _seeds_process(transform: object) -> bool:
     return _is_of_reader(transform) and (
         getattr(transform, "needs_one_thread", False) or any(map(_seeds_process, within))
     )
-
-
-def _chain(transform: object) -> list[Transform]:
-    """Return what a transform calls one after the other, those of a Compose within a Compose too."""
-    if _is_of_reader(transform) and type(transform).__name__ == "Compose":
-        return [step for within in transform.transforms for step in _chain(within)]  # type: ignore[attr-defined]
-    return [transform]  # type: ignore[list-item]
 
 
 def _is_by_row(transform: object) -> bool:

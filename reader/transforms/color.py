@@ -130,19 +130,21 @@ class ColorJitter(compiled.CompiledTransform):
         """
         check_batch(self, batch)
         check_channels(self, batch.pixels)
+        made = compiled.augmented(batch.pixels, *self.steps(batch)) if compiled.take_steps(batch.pixels) else None
+        if made is None:
+            made = self._by_torch(batch)
+        return replaced(batch, pixels=made, content=batch.content, extras=batch.extras)
+
+    def _by_torch(self, batch: ImageBatch) -> torch.Tensor:
         factors, orders = self.drawn(batch)
-        made = self._by_compiled_part(batch.pixels, factors, orders)
-        if made is not None:
-            pass
-        elif batch.pixels.device.type == "cpu" and not torch.compiler.is_compiling():
+        if batch.pixels.device.type == "cpu" and not torch.compiler.is_compiling():
             made = torch.empty_like(batch.pixels)
             # one image at a time stays in a CPU's cache
             for n, order in enumerate(orders.tolist()):
                 image = self._in_order(planes(batch.pixels[n : n + 1]), factors[:, n : n + 1], order)
                 made[n] = interleaved(image)[0]
-        else:
-            made = in_parts(self._in_any_order, batch.pixels.movedim(-1, 1), factors.T, orders).movedim(1, -1)
-        return replaced(batch, pixels=made, content=batch.content, extras=batch.extras)
+            return made
+        return in_parts(self._in_any_order, batch.pixels.movedim(-1, 1), factors.T, orders).movedim(1, -1)
 
     def drawn(self, batch: ImageBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw what a call would use: float32[4, B] brightness, contrast, saturation and hue, and int64[B, 4] their order."""
@@ -156,19 +158,15 @@ class ColorJitter(compiled.CompiledTransform):
         order = three.gather(1, (step - (step > position).long()).clamp(max=2))
         return factors, torch.where(step == position, _HUE, order)
 
-    def _by_compiled_part(
-        self, pixels: torch.Tensor, factors: torch.Tensor, orders: torch.Tensor
-    ) -> torch.Tensor | None:
-        if not compiled.take_steps(pixels):
-            return None
+    def steps(self, batch: ImageBatch) -> compiled.Steps:
+        """Draw what a call would do as `compiled.augmented` takes it."""
+        factors, orders = self.drawn(batch)
         none = (1, 1), (1, 1), (1, 1), (0, 0)
         kinds = [
             compiled.STEPS[step] if limits != at_rest else 0
             for step, limits, at_rest in zip(_STEPS, self._all_limits(), none, strict=True)
         ]
-        return compiled.augmented(
-            pixels, torch.tensor(kinds, device="cpu")[orders], factors.T.gather(1, orders)[..., None]
-        )
+        return torch.tensor(kinds, device="cpu")[orders], factors.T.gather(1, orders)[..., None]
 
     def _all_limits(self) -> tuple[tuple[float, float], ...]:
         return self.brightness, self.contrast, self.saturation, self.hue

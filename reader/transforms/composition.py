@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
+from reader import compiled
 from reader.epoch import wrapped
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import content_of
@@ -114,9 +115,24 @@ class RandomApply(TransformGroup):
             ValueError: a transform changed the size of images.
         """
         check_batch(self, batch)
-        is_chosen = draw(batch, self.seed, APPLY)[0] < self.p
+        is_served = _takes_steps(batch)
+        if is_served and _has_steps(self) and (made := _by_steps([self], batch)) is not None:
+            return made
+        is_chosen = self._chosen(batch)
+        if is_served and all(hasattr(transform, "where") for transform in self.transforms):
+            for transform in self.transforms:
+                batch = transform.where(batch, is_chosen)  # type: ignore[attr-defined]
+            return batch
         which = _first(is_chosen, self.needs_full_batch).long()
         return _by_group(batch, which, [lambda part: part, Compose(self.transforms)])
+
+    def steps(self, batch: ImageBatch) -> compiled.Steps:
+        """Draw what a call would do as `compiled.augmented` takes it, where all that is called has steps."""
+        kinds, numbers = _steps(self.transforms, batch)
+        return kinds * self._chosen(batch)[:, None], numbers
+
+    def _chosen(self, batch: ImageBatch) -> torch.Tensor:
+        return draw(batch, self.seed, APPLY)[0] < self.p
 
 
 class RandomChoice(TransformGroup):
@@ -154,17 +170,55 @@ class RandomChoice(TransformGroup):
 
 
 def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
-    """Call transforms one after the other; a flip right behind a crop is made in the crop's pass over the pixels."""
-    is_done = False
-    every: Sequence[Any] = transforms
-    for transform, after in itertools.zip_longest(every, every[1:]):
-        if is_done:
-            is_done = False
-        elif type(transform) in _CROPS and type(after) in _FLIPS and isinstance(batch, ImageBatch | RaggedBatch):
-            batch, is_done = transform.mirrored(batch, after.chosen(batch)), True
+    """Call transforms one after the other, with as few passes over the pixels as the compiled part allows.
+
+    A flip right behind a crop is made with it, and steps that follow each other are made of one image at a time.
+    """
+    left: list[Any] = flat(transforms)
+    while left:
+        count = 1
+        steps = list(itertools.takewhile(_has_steps, left)) if _takes_steps(batch) else []
+        is_crop = type(left[0]) in _CROPS and isinstance(batch, ImageBatch | RaggedBatch)
+        if len(steps) > 1 and (made := _by_steps(steps, batch)) is not None:
+            batch, count = made, len(steps)
+        elif is_crop and len(left) > 1 and type(left[1]) in _FLIPS:
+            batch, count = left[0].mirrored(batch, left[1].chosen(batch)), 2
         else:
-            batch = transform(batch)
+            batch = left[0](batch)
+        left = left[count:]
     return batch
+
+
+def flat(transforms: Sequence[Any]) -> list[Transform]:
+    """Return transforms, with those of a Compose in place of it."""
+    return [
+        each
+        for transform in transforms
+        for each in (flat(transform.transforms) if type(transform) is Compose else [transform])
+    ]
+
+
+def _has_steps(transform: Any) -> bool:
+    """Say whether the compiled part makes of an image by itself what a transform does, and those that it calls."""
+    if isinstance(transform, Compose | RandomApply):
+        return all(map(_has_steps, transform.transforms))
+    return hasattr(transform, "steps")
+
+
+def _takes_steps(batch: Any) -> bool:
+    return isinstance(batch, ImageBatch) and compiled.take_steps(batch.pixels)
+
+
+def _by_steps(transforms: Sequence[Any], batch: ImageBatch) -> ImageBatch | None:
+    """Do the steps of transforms to each image, one image after the other; None where the compiled part does not."""
+    pixels = compiled.augmented(batch.pixels, *_steps(transforms, batch))
+    return None if pixels is None else replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+
+def _steps(transforms: Sequence[Any], batch: ImageBatch) -> compiled.Steps:
+    each: list[Any] = flat(transforms)
+    kinds, numbers = zip(*(transform.steps(batch) for transform in each), strict=True)
+    return torch.cat(kinds, 1), torch.cat(numbers, 1)
 
 
 def are_compiled(transforms: Sequence[Transform]) -> bool:

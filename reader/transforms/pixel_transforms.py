@@ -27,6 +27,9 @@ from reader.transforms.random import (
     draw,
 )
 
+# Pixels: of a kernel so narrow all weight is in the middle.
+_NARROW = 0.01
+
 
 class _WithProbability(compiled.CompiledTransform):
     """Change the pixels of each image with probability p; the shape stays, so do boxes, masks and content.
@@ -55,17 +58,18 @@ class _WithProbability(compiled.CompiledTransform):
         """
         check_batch(self, batch)
         pixel_ops.check_channels(self, batch.pixels)
-        is_chosen = draw(batch, self.seed, self._streams)[0] < self.p
-        pixels = self._by_compiled_part(batch.pixels, is_chosen)
+        pixels = compiled.augmented(batch.pixels, *self.steps(batch)) if compiled.take_steps(batch.pixels) else None
         if pixels is None:
-            pixels = pixel_ops.changed_where(is_chosen, self._changed, batch.pixels)
+            pixels = pixel_ops.changed_where(self._chosen(batch), self._changed, batch.pixels)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
-    def _by_compiled_part(self, pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor | None:
-        if not compiled.take_steps(pixels):
-            return None
-        kinds = is_chosen[:, None] * compiled.STEPS[self._step]
-        return compiled.augmented(pixels, kinds, torch.full((*kinds.shape, 1), self._number or 0.0, device="cpu"))
+    def steps(self, batch: ImageBatch) -> compiled.Steps:
+        """Draw what a call would do as `compiled.augmented` takes it."""
+        kinds = self._chosen(batch)[:, None] * compiled.STEPS[self._step]
+        return kinds, torch.full((*kinds.shape, 1), self._number or 0.0, device="cpu")
+
+    def _chosen(self, batch: ImageBatch) -> torch.Tensor:
+        return draw(batch, self.seed, self._streams)[0] < self.p
 
     def _changed(self, images: torch.Tensor) -> torch.Tensor:
         if self._number is None:
@@ -267,6 +271,14 @@ class GaussianBlur(compiled.CompiledTransform):
         Raises:
             ValueError: the images are not larger than half the kernel, so that they cannot be reflected.
         """
+        return self.where(batch, None)
+
+    def where(self, batch: ImageBatch, is_chosen: torch.Tensor | None) -> ImageBatch:
+        """Do as a call to the images of bool[B], None: all of them; the others stay as they are.
+
+        Raises:
+            ValueError: as a call.
+        """
         check_batch(self, batch)
         height, width = batch.pixels.shape[1:3]
         if self.kernel_size[0] // 2 >= width or self.kernel_size[1] // 2 >= height:
@@ -275,6 +287,9 @@ class GaussianBlur(compiled.CompiledTransform):
                 f" of {width} x {height}. Take a smaller one."
             )
         sigma = self.sigmas(batch)
+        if is_chosen is not None:
+            # so narrow that only the middle counts: the same bytes
+            sigma = torch.where(is_chosen, sigma, _NARROW)
         pixels = self._by_compiled_part(batch.pixels, sigma)
         if pixels is None:
             kernel = partial(pixel_ops.gaussian_blur, kernel_size=self.kernel_size)

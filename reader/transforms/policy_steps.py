@@ -125,6 +125,8 @@ def _is_factor(operation: torch.Tensor) -> torch.Tensor:
 
 def _moved_where(batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tensor) -> ImageBatch:
     """Move content, boxes and masks of the images that a step shears, shifts or rotates."""
+    if batch.content is None and batch.extras is None:
+        return batch
     index = _is_moved(operation).nonzero()[:, 0]
     return _with_labels_moved(batch, index, _matrices(batch, operation, magnitude)) if len(index) else batch
 

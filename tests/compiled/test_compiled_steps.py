@@ -148,6 +148,27 @@ def test_each_transform_calls_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == len(every)
 
 
+def test_steps_that_follow_each_other_are_one_call_and_the_bytes_of_the_kernels_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jitter, gray = ColorJitter(0.4, 0.4, 0.2, 0.1), transforms.RandomGrayscale(0.2)
+    some = transforms.RandomApply([jitter, Compose([transforms.RandomInvert()])], 0.6)
+    inner = Compose([transforms.RandomHorizontalFlip(), some, gray])
+    blur = transforms.RandomApply([transforms.GaussianBlur(9)], 0.5)
+    chain = Compose([transforms.RandomResizedCrop(30), inner, transforms.RandomSolarize(128, 0.5), blur])
+    batch, calls = batch_of((44, 57), 3), []
+    augmented, cropped = compiled.augmented, compiled._functions().crops
+    with without_compiled_part():
+        expected, alone = chain(batch).pixels, some(batch).pixels
+    monkeypatch.setattr(compiled, "augmented", lambda *given: (calls.append("steps"), augmented(*given))[1])
+    monkeypatch.setattr(compiled, "_function", lambda: lambda *given: (calls.append("crops"), cropped(*given))[1])
+    assert torch.equal(chain(batch).pixels, expected)
+    # the flip is made with the crop
+    assert calls == ["crops", "steps"]
+    assert torch.equal(some(batch).pixels, alone)
+    assert not torch.equal(alone, batch.pixels)
+
+
 def test_chains_and_views_are_compiled_where_all_in_them_is() -> None:
     jitter, erase = ColorJitter(0.4), transforms.RandomErasing()
     for within, is_compiled in (([jitter], True), ([jitter, erase], False)):

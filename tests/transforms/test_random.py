@@ -20,6 +20,7 @@ from reader import (
     RandomResizedCrop,
 )
 from reader.epoch import stamped
+from reader.transforms import random as randoms
 from reader.transforms.random import draw
 
 OURS = [CenterCrop(8), ColorJitter(0.4), RandomCrop(8), RandomHorizontalFlip(), RandomResizedCrop(8)]
@@ -165,3 +166,14 @@ def test_normalize_says_what_to_write_instead(train: MemmapDataset) -> None:
         normalize(train[:4])
     with pytest.raises(TypeError, match=r"was given a ImageBatch. Write normalize\(batch.images\)"):
         normalize(MemmapDataset(train.path, as_tuple=False)[:4])
+
+
+@pytest.mark.parametrize("seed", [0, -1, 1 << 63])
+def test_numbers_by_numpy_are_those_of_the_operator(train: MemmapDataset, seed: int) -> None:
+    of_loader = next(iter(MemmapLoader(train, 16, shuffle=True, seed=seed & 0xFFFF, as_tuple=False)))
+    made_by_hand = MemmapDataset(train.path, as_tuple=False)[3:9]
+    for batch in (stamped(of_loader, epoch=3, position=5, seed=seed), made_by_hand):
+        found = draw(batch, seed, range(25, 90))
+        expected = randoms._uniform(batch.rows, batch.origin, randoms.wrapped(seed), 25, 65)
+        assert torch.equal(found, expected)
+        assert found.unique().numel() == found.numel()
