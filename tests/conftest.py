@@ -36,6 +36,9 @@ hypothesis_settings.load_profile("pixpack")
 # Before torch is imported: its threads, for which others wait here, sleep between two operations instead of spinning.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# fixtures of several folders
+pytest_plugins = ["row_forms"]
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 PACK = [sys.executable, "-m", "packer"]
 

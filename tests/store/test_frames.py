@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import check_golden_bytes, interrupted, make_tree, photo
+from conftest import check_golden_bytes, photo, store_bytes
+from row_forms import FRAMES, WAYS, Formed, flip
 from tensordict import TensorDict
-from torch.utils.data import DataLoader
 
-from packer import merge, pack, pull, push, subset, update
+from packer import pack, subset, update
 from packer.cli import run
-from packer.errors import OptionsError, PackError
+from packer.errors import OptionsError
 from packer.operations.verify import verify
-from packer.packing.parts.seal_parts import seal_parts
 from reader import ImageBatch, MemmapDataset, MemmapLoader, concat, system
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
@@ -35,41 +34,18 @@ from reader.memory import frame_file
 from scripts.stress.hostile import _frames as hostile
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-FRAMES = "_tensordict/frames.memmap"
-WAYS: dict[str, dict[str, Any]] = {
-    "equal": {"size": 32},
-    "padded": {"size": (24, 40), "fit": "pad"},
-    "gray": {"size": 32, "channels": "gray"},
-    "rgba": {"size": 32, "channels": "rgba"},
-    "own": {"fit": "none"},
-}
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("frames") / "images")
-
-
-@pytest.fixture(scope="module", params=WAYS)
-def pair(request: pytest.FixtureRequest, tree: Path) -> tuple[Path, Path]:
+@pytest.fixture(params=WAYS)
+def pair(request: pytest.FixtureRequest, formed: Formed) -> tuple[Path, Path]:
     """The same images packed raw and compressed."""
-    raw, packed = (tree.parent / f"{request.param}-{kind}" for kind in ("raw", "packed"))
-    if not raw.exists():
-        pack(tree, raw, workers=1, **WAYS[request.param])
-        pack(tree, packed, workers=1, compress=True, **WAYS[request.param])
-    return raw, packed
+    return formed(request.param, "raw"), formed(request.param, "zstd")
 
 
-@pytest.fixture(scope="module")
-def equal(tree: Path) -> tuple[Path, Path]:
-    raw, packed = tree.parent / "one-raw", tree.parent / "one-packed"
-    pack(tree, raw, workers=1, size=32)
-    pack(tree, packed, workers=1, size=32, compress=True)
-    return raw, packed
+@pytest.fixture
+def equal(formed: Formed) -> tuple[Path, Path]:
+    return formed("equal", "raw"), formed("equal", "zstd")
 
-
-def content(store: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(store)): p.read_bytes() for p in sorted(store.rglob("*")) if p.is_file()}
 
 
 def same(one: Any, other: Any) -> bool:
@@ -202,15 +178,6 @@ def test_the_compiled_predictor_makes_the_bytes_of_numpy(channels: int, monkeypa
     assert (other == rows).all()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_dataloader_of_torch_reads_them(equal: tuple[Path, Path], workers: int) -> None:
-    raw, packed = (
-        DataLoader(MemmapDataset(path), 8, num_workers=n) for path, n in zip(equal, (0, workers), strict=True)
-    )
-    for (a, _), (b, _) in zip(raw, packed, strict=True):
-        assert torch.equal(a, b)
-
-
 def test_a_compressed_store_at_a_url_is_read_as_the_local_one(pair: tuple[Path, Path], tmp_path: Path) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
     pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
@@ -222,23 +189,6 @@ def test_a_compressed_store_at_a_url_is_read_as_the_local_one(pair: tuple[Path, 
             assert same(a, b)
             assert torch.equal(targets, others)
     assert same(remote[5:9][0], raw[5:9][0])
-
-
-def test_a_compressed_store_is_pushed_and_pulled_as_it_is(equal: tuple[Path, Path], tmp_path: Path) -> None:
-    pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'pixpack[remote]'")
-    url = (tmp_path / "bucket" / "out").as_uri()
-    push(equal[1], url)
-    pull(url, tmp_path / "back")
-    assert content(tmp_path / "back") == content(equal[1])
-
-
-def test_splits_are_compressed_too(tree: Path, tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        shutil.copytree(tree / "class0", tmp_path / "images" / split / "class0")
-    pack(tmp_path / "images", tmp_path / "out", size=32, compress=True, workers=1)
-    for split in ("train", "val"):
-        assert read_manifest(tmp_path / "out" / split).compression is not None
-        assert MemmapDataset(tmp_path / "out" / split)[0][0].shape == (3, 32, 32)
 
 
 def test_own_masks_are_in_the_frames(tree: Path, tmp_path: Path) -> None:
@@ -284,64 +234,17 @@ def test_what_would_look_at_the_file_says_that_it_needs_a_raw_store(
 # -- packing
 
 
-def test_the_bytes_are_the_same_from_any_number_of_workers(pair: tuple[Path, Path], tree: Path, tmp_path: Path) -> None:
-    options = WAYS[pair[0].name.partition("-")[0]]
-    pack(tree, tmp_path / "out", workers=2, compress=True, **options)
-    assert content(tmp_path / "out") == content(pair[1])
-
-
-def test_a_resumed_pack_has_the_same_bytes(
-    equal: tuple[Path, Path], tree: Path, tmp_path: Path, small_blocks: None
-) -> None:
-    out, straight = tmp_path / "out", tmp_path / "straight"
-    pack(tree, straight, size=32, compress=True, workers=1)
-    interrupted(pack, tree, out, inputs=8, size=32, compress=True, workers=1)
-    with pytest.raises(PackError, match="other options"):
-        pack(tree, out, size=32, workers=1, resume=True)
-    report = pack(tree, out, size=32, compress=True, workers=1, resume=True)
-    assert report.resumed_from > 0
-    assert content(out) == content(straight)
-
-
-def test_another_version_of_the_library_is_refused(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
-) -> None:
-    interrupted(pack, tree, tmp_path / "out", inputs=8, size=32, compress=True, workers=1)
-    monkeypatch.setattr(frames, "versions", lambda codec: {"zstandard": "9", "zstd": "9"})
-    with pytest.raises(PackError, match=r"other decoders.*zstd"):
-        pack(tree, tmp_path / "out", size=32, compress=True, workers=1, resume=True)
-
-
-def test_parts_make_the_same_store(tree: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
-    options = WAYS[pair[0].name.partition("-")[0]]
-    for number in (1, 2):
-        pack(tree, tmp_path / "out", compress=True, part=f"{number}/2", workers=1, **options)
-    seal_parts(tmp_path / "out")
-    assert content(tmp_path / "out") == content(pair[1])
-
-
-def test_an_update_takes_over_rows(tree: Path, tmp_path: Path) -> None:
-    images, out = tmp_path / "images", tmp_path / "out"
-    shutil.copytree(tree, images)
-    pack(images, out, size=32, compress=True, workers=1)
-    next(iter(sorted(images.rglob("*.jpg")))).unlink()
-    report = update(images, out, workers=1)
-    pack(images, tmp_path / "again", size=32, compress=True, workers=1)
-    assert (report.kept, report.rows) == (23, 23)
-    assert content(out) == content(tmp_path / "again")
-
-
 def test_an_update_and_redecode_take_another_version_of_the_library(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     pack(tree, out, size=32, compress=True, workers=1)
-    packed = content(out)
+    packed = store_bytes(out)
     monkeypatch.setattr(frames, "versions", lambda codec: {"zstandard": "9", "zstd": "9"})
     assert verify(out, redecode=24, images=tree).problems == []
     assert update(tree, out, workers=1).kept == 24
     assert read_manifest(out).decoders["zstd"] == {"zstandard": "9", "zstd": "9"}
-    assert {**content(out), "manifest.json": b""} == {**packed, "manifest.json": b""}
+    assert {**store_bytes(out), "manifest.json": b""} == {**packed, "manifest.json": b""}
 
 
 def test_redecode_reports_a_damaged_frame_with_all_else(equal: tuple[Path, Path], tree: Path, tmp_path: Path) -> None:
@@ -354,31 +257,6 @@ def test_redecode_reports_a_damaged_frame_with_all_else(equal: tuple[Path, Path]
     assert report.redecoded == 24
 
 
-def test_a_copy_is_compressed_or_raw_as_is_asked(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    raw, packed = pair
-    subset(packed, tmp_path / "raw", compress=False)
-    subset(raw, tmp_path / "packed", compress=True)
-    assert content(tmp_path / "raw") == content(raw)
-    assert content(tmp_path / "packed") == content(packed)
-    rows = [5, 3, 23, *range(7, 12)]
-    subset(packed, tmp_path / "some", rows=rows)
-    subset(raw, tmp_path / "others", rows=rows, compress=True)
-    assert content(tmp_path / "some") == content(tmp_path / "others")
-
-
-def test_merged_frames_are_those_of_the_stores(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    raw, packed = pair
-    merge([packed, packed], tmp_path / "merged")
-    merge([raw, raw], tmp_path / "raw")
-    subset(tmp_path / "merged", tmp_path / "unpacked", compress=False)
-    assert content(tmp_path / "unpacked") == content(tmp_path / "raw")
-    table = np.fromfile(packed / FRAMES, "<i8").reshape(-1, 2)
-    frames = (packed / PIXELS).read_bytes()[: table[-1, 1]]
-    assert (tmp_path / "merged" / PIXELS).read_bytes().startswith(2 * frames)
-    with pytest.raises(PackError, match="other options"):
-        merge([raw, packed], tmp_path / "mixed")
-
-
 def test_it_is_shown_and_described(
     equal: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -388,6 +266,12 @@ def test_it_is_shown_and_described(
     capsys.readouterr()
     assert run(["info", str(equal[1])]) == 0
     assert "compressed" in capsys.readouterr().out
+
+
+def test_a_copy_is_raw_where_that_is_asked(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    raw, packed = pair
+    subset(packed, tmp_path / "raw", compress=False)
+    assert store_bytes(tmp_path / "raw") == store_bytes(raw)
 
 
 # -- what is stored
@@ -440,32 +324,6 @@ def test_the_blocks_have_checksums_of_the_frames_and_of_the_pixels(pair: tuple[P
     assert manifest.compression is not None
     assert len(stored) % 4096 == 0
     assert not any(stored[done:])
-
-
-def flip(path: Path, offset: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        value = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([value ^ 4]))
-
-
-def test_every_flipped_bit_of_a_frame_is_named_with_its_row(equal: tuple[Path, Path], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(equal[1], out)
-    begin, end = np.fromfile(out / FRAMES, "<i8").reshape(-1, 2)[5].tolist()
-    for offset in range(begin, end, max(1, (end - begin) // 40)):
-        flip(out / PIXELS, offset)
-        with pytest.raises(StoreError, match=r"out: row 5: its frame.*run pack verify"):
-            MemmapDataset(out)[5]
-        with pytest.raises(StoreError, match="row 5"), MemmapLoader(MemmapDataset(out), 8) as loader:
-            list(loader)
-        flip(out / PIXELS, offset)
-    flip(out / PIXELS, begin + 9)
-    flip(out / PIXELS, end + 9)
-    assert [problem.rows for problem in verify(out).problems] == [(5, 6), (6, 7)]
-    with pytest.raises(PackError, match=r"is damaged: rows .* not what was packed"):
-        subset(out, tmp_path / "copy", rows=[5])
 
 
 @pytest.mark.parametrize(
