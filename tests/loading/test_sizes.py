@@ -243,21 +243,22 @@ def test_rows_a_batch_that_cannot_be_are_refused(train: MemmapDataset, arguments
 # -- levels
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        {"size": (64, 96)},
-        {"fit": "none"},
-        {"size": 64, "fit": "pad", "compress": True},
-        {"size": 64, "compress": "jpeg:95"},
-    ],
-)
+LEVELED: dict[str, dict[str, Any]] = {
+    "equal": {"size": (64, 96)},
+    "own": {"fit": "none"},
+    "padded": {"size": 64, "fit": "pad", "compress": True},
+    "jpeg": {"size": 64, "compress": "jpeg:95"},
+}
+
+
+@pytest.fixture(scope="module", params=LEVELED)
 def leveled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if "compress" in request.param:
+    """12 rows with levels; a test that is for some kinds of rows names them."""
+    if "compress" in LEVELED[request.param]:
         pytest.importorskip("zstandard")
     folder = tmp_path_factory.mktemp("leveled")
     make_tree(folder / "images", classes=2, each=6, size=(150, 110))
-    pack(folder / "images", folder / "out", levels=3, workers=1, **request.param)
+    pack(folder / "images", folder / "out", levels=3, workers=1, **LEVELED[request.param])
     return folder / "out"
 
 
@@ -330,10 +331,9 @@ def test_central_crops_read_a_level_too(leveled: Path, monkeypatch: pytest.Monke
     assert (small.float() - plain.float()).abs().mean() < 12
 
 
+@pytest.mark.parametrize("leveled", ["equal", "padded", "jpeg"], indirect=True)
 def test_what_comes_before_a_crop_sees_full_rows(leveled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, data = Seen(monkeypatch), MemmapDataset(leveled)
-    if data.manifest.has_own_sizes:
-        return
     steps = [RandomHorizontalFlip(), RandomResizedCrop(8)]
     one = MemmapLoader(data, 12, transform=Compose(steps), size=8)
     other = MemmapLoader(data, 12, transform=Compose(steps))
@@ -361,11 +361,10 @@ def test_subsets_and_relabeled_rows_read_levels(leveled: Path) -> None:
     assert torch.equal(found[0][0], plain[0])
 
 
+@pytest.mark.parametrize("leveled", ["equal", "jpeg"], indirect=True)
 def test_a_small_crop_of_the_quarter_is_that_of_the_level_alone(leveled: Path) -> None:
     level = MemmapDataset(leveled / "levels" / "4", as_tuple=False)
     data = MemmapDataset(leveled)
-    if data.manifest.has_content or data.manifest.has_own_sizes:
-        return
     small = next(iter(MemmapLoader(data, 12, transform=CenterCrop(8), size=8)))[0]
     alone = next(iter(MemmapLoader(level, 12, transform=CenterCrop(8))))[0]
     assert torch.equal(small, alone)
@@ -550,10 +549,9 @@ def test_crops_of_levels_on_cuda_are_those_of_the_cpu(leveled: Path, residency: 
     assert torch.equal(targets.cpu(), labels)
 
 
+@pytest.mark.parametrize("leveled", ["padded", "jpeg"], indirect=True)
 def test_levels_of_a_store_at_a_url_are_fetched_instead_of_its_rows(leveled: Path, tmp_path: Path) -> None:
     pytest.importorskip("obstore")
-    if MemmapDataset(leveled).manifest.compression is None:
-        return
     push(leveled, (tmp_path / "far").as_uri())
     wanted = batches_of(MemmapDataset(leveled), shuffle="block")
     data = MemmapDataset((tmp_path / "far").as_uri(), cache=tmp_path / "cache")
@@ -578,10 +576,9 @@ def test_levels_that_were_packed_straight_to_a_url_are_read_there(tmp_path: Path
         assert next(iter(loader))[0].shape[2:] == (8, 8)
 
 
+@pytest.mark.parametrize("leveled", ["own"], indirect=True)
 def test_levels_of_a_store_at_a_url_fit_beside_a_small_cache(leveled: Path, tmp_path: Path) -> None:
     pytest.importorskip("obstore")
-    if not MemmapDataset(leveled).manifest.has_own_sizes:
-        return
     push(leveled, (tmp_path / "far").as_uri())
     data = MemmapDataset((tmp_path / "far").as_uri(), cache=tmp_path / "cache", cache_size="1MB")
     assert_equal(batches_of(data, shuffle="block"), batches_of(MemmapDataset(leveled), shuffle="block"))

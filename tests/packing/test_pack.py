@@ -30,6 +30,7 @@ from packer.operations.verify import verify
 from packer.packing import build
 from packer.report import Progress
 from packer.store import build_folder, swap
+from packer.store.journal import Journal
 from packer.store.lock import Lock
 from packer.workers import engine as engines
 from reader import IncompleteStoreError, MemmapDataset
@@ -687,23 +688,28 @@ def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(("raises", "text"), [(True, "no memory for a line"), (False, r"holds \d+ of 24 inputs: it was damaged")])
 def test_a_journal_that_lost_a_line_is_never_sealed(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: bool, text: str
 ) -> None:
-    from packer.store.journal import Journal
+    """An error of the line ends the pack; a line that is not there although none was reported ends it at the seal."""
+    pack(images, tmp_path / "reference", size=32)
+    with monkeypatch.context() as patch:
+        append = Journal.append
 
-    original = Journal.append
+        def losing(self: Journal, results: Any, inputs: int, rows: int) -> None:
+            if inputs < 24:
+                append(self, results, inputs, rows)
+            elif raises:
+                raise MemoryError("no memory for a line")
 
-    def fails_once(self: Journal, *arguments: Any) -> None:
-        monkeypatch.setattr(Journal, "append", original)
-        raise MemoryError("no memory for a line")
-
-    monkeypatch.setattr(Journal, "append", fails_once)
-    with pytest.raises(MemoryError):
-        pack(images, tmp_path / "out", size=32)
+        patch.setattr(Journal, "append", losing)
+        with pytest.raises((MemoryError, PackError), match=text):
+            pack(images, tmp_path / "out", size=32)
     with pytest.raises(IncompleteStoreError):
         MemmapDataset(tmp_path / "out", as_tuple=False)
     assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
 @pytest.mark.usefixtures("small_blocks")

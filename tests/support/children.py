@@ -60,14 +60,16 @@ class Child:
         return self.process.exitcode
 
 
-def program(name: str | Path, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a module, as `python -m` does, or the file of a script, from the root of the repository.
+def program(
+    name: str | Path, *words: object, cwd: Path = ROOT, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a module, as `python -m` does, or the file of a script, in a folder, or the root of the repository.
 
     Returns:
         how it has ended, and what it has printed.
     """
     with tempfile.TemporaryDirectory(prefix="pixpack-program-") as folder:
-        process = Child(_run, name, [*map(str, words)], variables, folder).process
+        process = Child(_run, name, [*map(str, words)], variables, folder, cwd).process
         process.join(PROGRAM_SECONDS)
         if process.exitcode is None:
             os.killpg(process.pid or 0, signal.SIGKILL)
@@ -77,9 +79,11 @@ def program(name: str | Path, *words: object, **variables: str) -> subprocess.Co
     return subprocess.CompletedProcess([name, *words], process.exitcode, *printed)
 
 
-def _run(_: Connection, name: str | Path, words: list[str], variables: dict[str, str], folder: str) -> None:
+def _run(
+    _: Connection, name: str | Path, words: list[str], variables: dict[str, str], folder: str, cwd: Path
+) -> None:
     os.setsid()
-    os.chdir(ROOT)
+    os.chdir(cwd)
     os.environ.update(variables)
     for number, stream in enumerate(_STREAMS, 1):
         descriptor = os.open(os.path.join(folder, stream), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
