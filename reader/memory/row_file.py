@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from reader.buffers import allocated
 from reader.format.errors import StoreError
 from reader.memory.gather import on_threads
 from reader.rows import Rows
@@ -38,7 +37,6 @@ _BLOCKS = (512, 4096)
 _LEAST_SCATTERED_BYTES = 16 << 10
 # Rows whose size shares few factors with a block leave up to this much room between two reads in memory.
 _MOST_PADDING_BYTES = 256 << 10
-_HUGE_PAGE_BYTES = 2 << 20
 
 _OPEN_FILES = Path("/proc/self/fd")
 
@@ -227,12 +225,8 @@ class RowMemory:
             leased = lease(size + _BLOCKS[-1])
             self.bytes, self.rows = leased.numpy().data, leased[:size].view(count, row_bytes)
             return
-        # numpy asks for huge pages where torch does not; they begin where the slice does
-        allocate = _reserved if is_reserved else _allocated
-        allocation = allocate(size + _BLOCKS[-1] + _HUGE_PAGE_BYTES)
-        begin = -allocation.ctypes.data % _HUGE_PAGE_BYTES
-        self.bytes = allocation[begin : begin + size + _BLOCKS[-1]].data
-        self.rows = torch.from_numpy(allocation[begin : begin + size].reshape(count, row_bytes))
+        memory = allocated(size + _BLOCKS[-1], MAP_NORESERVE if is_reserved else 0)
+        self.bytes, self.rows = memory.data, torch.from_numpy(memory[:size].reshape(count, row_bytes))
 
 
 def plan_reads(rows: Rows, row_bytes: int, align: int = 1) -> tuple[list[Read], Rows, int]:
@@ -298,20 +292,6 @@ def _behind(destinations: Sequence[memoryview], done: int) -> Sequence[memoryvie
             left.append(destination[done:])
         done = max(0, done - len(destination))
     return left or destinations
-
-
-def _allocated(size_bytes: int) -> npt.NDArray[np.uint8]:
-    return np.empty(size_bytes, np.uint8)
-
-
-def _reserved(size_bytes: int) -> npt.NDArray[np.uint8]:
-    if os.name == "nt":
-        return _allocated(size_bytes)
-    mapped = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(mapped, np.uint8)
 
 
 def _slots(starts: Rows, counts: Rows, row_bytes: int, align: int) -> tuple[Rows, int]:

@@ -21,8 +21,6 @@ from reader.rows import Rows
 _LEAST_PIECE_BYTES = 1 << 20
 # Read and copied at a time: little enough to stay in the caches, of all threads too.
 _STAGED_BYTES = 2 << 20
-# numpy asks for huge pages from this size on. A disk is handed other memory in pieces of 4 KiB: a third of the rate.
-_HUGE_FROM_BYTES = 4 << 20
 _NOWHERE = -1
 
 
@@ -122,7 +120,7 @@ def _staging(size_bytes: int) -> memoryview:
     """Return memory of this thread, the same each time; at least so many bytes."""
     memory: memoryview | None = getattr(_mine, "memory", None)
     if memory is None or len(memory) < size_bytes:
-        memory = _mine.memory = RowMemory(1, max(size_bytes, _HUGE_FROM_BYTES)).bytes
+        memory = _mine.memory = RowMemory(1, max(size_bytes, _STAGED_BYTES)).bytes
     return memory
 
 

@@ -17,6 +17,7 @@ from conftest import make_tree, memory_cgroup
 
 import packer
 from reader import MemmapDataset, MemmapLoader, system
+from reader.buffers import BufferPool
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS
 from reader.memory import residency, row_file
@@ -300,6 +301,20 @@ def test_ram_asks_for_huge_pages_and_reports_how_many_it_got(
     assert system.huge_page_bytes(rows.data_ptr(), rows.nbytes) in range(1 << 20, (64 << 20) + 1)
     small = torch.zeros(1000)
     assert system.huge_page_bytes(small.data_ptr(), small.nbytes) in range(small.nbytes + 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+@pytest.mark.parametrize("size_bytes", [2 << 20, 5_000_000])
+def test_all_of_a_large_buffer_may_be_in_huge_pages_also_where_malloc_has_memory_to_reuse(size_bytes: int) -> None:
+    used = [np.ones(size_bytes // 2, np.uint8) for _ in range(8)]
+    del used
+    pool = BufferPool(size_bytes, keep=1)
+    for lease in [pool.lease() for _ in range(4)]:
+        address = lease.data_ptr()
+        assert address % (2 << 20) == 0
+        end = address + size_bytes - 1
+        assert "hg" in _flags(address)
+        assert "hg" in _flags(end | ((2 << 20) - 1))
 
 
 def _flags(address: int) -> list[str]:

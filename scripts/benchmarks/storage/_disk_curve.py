@@ -17,6 +17,8 @@ from reader.memory.row_file import RowFile, RowMemory
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 # beside the size of a row
 SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
+# Memory of this size is in huge pages, as a loader's is: into others a disk brings less.
+_HUGE_PAGE_BYTES = 2 << 20
 
 # size of a read -> how many are in flight -> GB/s
 Curve = dict[int, dict[int, float]]
@@ -38,7 +40,7 @@ def random_reads(path: Path, size_bytes: int, depth: int, seconds: float, *, pas
     period = file.align // math.gcd(file.align, size_bytes)
 
     def work(number: int) -> None:
-        memory = RowMemory(period, size_bytes).bytes
+        memory = RowMemory(max(period, -(-_HUGE_PAGE_BYTES // size_bytes)), size_bytes).bytes
         while (index := next(taken)) < len(order) and time.perf_counter() < end:
             row = order[index]
             file.read(memory, [(row, 1, row % period)])

@@ -140,6 +140,9 @@ def reported(
         "rows": len(data),
         "gigabytes": round(size / 1e9, 3),
         "gigabytes_per_second": {name: spread(values, 3) for name, values in rates.items()},
+        "cpu_seconds_a_gigabyte": {
+            name: spread([cpu * 1e9 / bytes_of[name] for _, cpu in turns], 3) for name, turns in found.items()
+        },
         "cpu_seconds": {name: spread([cpu for _, cpu in turns], 3) for name, turns in found.items()},
         "ratio_to_limit": {name: ratios(rates[name], limit) for name in ways},
         "ratio_to_cat": {name: ratios(rates[name], rates["cat"]) for name in ways},
@@ -203,7 +206,7 @@ def by_page_faults(forms: dict[str, MemmapDataset]) -> None:
 
 
 def text(report: dict[str, Any]) -> str:
-    heads = ("GB/s", "min..max", "CPU s", "of the limit", "p10..p90", "of cat", "images/s", "of raw", "p10..p90")
+    heads = ("GB/s", "min..max", "CPU s/GB", "of the limit", "p10..p90", "of cat", "images/s", "of raw", "p10..p90")
     lines = [["", *heads, "first epoch"]]
     for name, rate in report["gigabytes_per_second"].items():
         lines.append(
@@ -211,7 +214,7 @@ def text(report: dict[str, Any]) -> str:
                 name,
                 f"{rate['median']:.2f}",
                 f"{rate['min']:.2f}..{rate['max']:.2f}",
-                f"{report['cpu_seconds'][name]['median']:.2f}",
+                f"{report['cpu_seconds_a_gigabyte'][name]['median']:.3f}",
                 *ratio_cells(report["ratio_to_limit"][name]),
                 ratio_cells(report["ratio_to_cat"][name])[0],
                 f"{report['images_per_second'][name]['median']:,.0f}",
