@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -236,8 +237,28 @@ def test_the_command_prints_a_plan(mixed: Path, tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
+    "options", ["--size 60", "--size 48x60 --fit pad", "--fit none --max-size short:60", "--fit none"]
+)
+def test_a_plan_is_of_the_size_that_is_asked_for(
+    mixed: Path, options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", str(mixed), "--crop", "100", *options.split()]) == 0
+    out = capsys.readouterr().out
+    assert len(re.findall(rf"(?m)^{re.escape(options)}  .*asked for$", out)) == out.count("asked for") == 1
+    assert out.splitlines()[-1] == f"to pack this way: pack {mixed} OUT {options} --resume"
+    assert run(["plan", str(mixed), *options.split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert run(["build", str(mixed), str(tmp_path / "out"), *options.split(), "--max-rejects", "1"]) == 0
+    stored = read_manifest(tmp_path / "out").files[PIXELS].size_bytes
+    planned = {choice["options"]: choice["pixel_bytes"] for choice in found["choices"]}[found["asked"]]
+    assert 0 <= stored - planned < 4096
+
+
+@pytest.mark.parametrize(
     ("options", "text"),
     [
+        (["--fit", "pad"], "--fit pad needs --size: the side of a row in pixels"),
+        (["--max-size", "300"], "--max-size belongs to --fit none, not to --fit crop: give --size instead"),
         (["--scale", "1"], "--scale is '1', expected two numbers such as 0.08,1"),
         *(
             ([option, limits], f"{option} is {limits}, expected two numbers above 0, the smaller one first")

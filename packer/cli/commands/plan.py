@@ -11,7 +11,7 @@ from packer.cli.help import command
 from packer.cli.options import WORKERS, StorePath, parse_limits
 from packer.cli.output import print_report
 from packer.cli.progress import ProgressBar
-from packer.options import CHANNELS
+from packer.options import CHANNELS, FITS, PackOptions
 
 
 @command(short_help="What each choice of row sizes would cost and lack, and how long packing takes.")
@@ -21,6 +21,15 @@ from packer.options import CHANNELS
     "--scale", default="0.08,1", show_default=True, metavar="LOW,HIGH", help="Share of the area that a box has."
 )
 @click.option("--ratio", default="0.75,1.3333", show_default=True, metavar="LOW,HIGH", help="Width / height of a box.")
+@click.option(
+    "--size",
+    metavar="S|HxW",
+    help="Also compare rows of this size, as pack takes it; the time and the command are of it.",
+)
+@click.option(
+    "--fit", type=click.Choice(FITS), default=PackOptions.fit, show_default=True, help="How an image fills that row."
+)
+@click.option("--max-size", metavar="S|short:S", help="With --fit none: the most that a side may have.")
 @click.option("--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="Of a row.")
 @WORKERS
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON on stdout.")
@@ -35,6 +44,7 @@ def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **opti
     \b
     Examples:
       pack plan images/
+      pack plan images/ --size 320
       pack plan images/ --crop 160 --scale 0.25,1
       pack plan images/ --json | jq -r .recommended
     """
@@ -45,6 +55,6 @@ def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **opti
         options |= {"scale": parse_limits("--scale", scale), "ratio": parse_limits("--ratio", ratio)}
         found = run(images, **options, progress=bar.update)
     channels = "" if options["channels"] == "rgb" else f" --channels {options['channels']}"
-    line = f"to pack this way: pack {shlex.quote(images)} OUT {found.recommended}{channels} --resume"
+    line = f"to pack this way: pack {shlex.quote(images)} OUT {found.chosen.options}{channels} --resume"
     print_report(found, f"{summary(found)}\n{line}", as_json=as_json, quiet=False)
     return 0

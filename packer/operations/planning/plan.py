@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from packer.errors import OptionsError, PackError
+from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.operations import class_order
 from packer.operations.class_order import lie_by_class
@@ -63,7 +64,8 @@ class SizePlan:
     source_upsampled: the fraction of crops that the images themselves have too few pixels for.
     recommended: the options of the smallest choice that holds 99 % of the boxes, and upsamples at most 5 % more crops than that.
     is_grouped_by_class: whether the images of a split are listed class by class, as those of class folders are.
-    time: of packing as recommended; None where no image of those that were tried can be decoded.
+    time: of packing as chosen; None where no image of those that were tried can be decoded.
+    asked: the options of the choice that was asked for, one of `choices`; None where none was.
     """
 
     images: int
@@ -77,6 +79,12 @@ class SizePlan:
     recommended: str
     is_grouped_by_class: bool = False
     time: PackTime | None = None
+    asked: str | None = None
+
+    @property
+    def chosen(self) -> Choice:
+        """The choice that was asked for, else the recommended one."""
+        return next(choice for choice in self.choices if choice.options == (self.asked or self.recommended))
 
 
 def plan(
@@ -85,7 +93,10 @@ def plan(
     crop: int = 224,
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
-    channels: str = "rgb",
+    size: int | str | tuple[int, int] | None = None,
+    fit: str = PackOptions.fit,
+    max_size: int | str | None = None,
+    channels: str = PackOptions.channels,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> SizePlan:
@@ -98,12 +109,14 @@ def plan(
         crop: side of the crop that the model sees, pixels.
         scale: lowest and highest area of a box, as a share of the image's.
         ratio: lowest and highest width / height of a box.
+        size, fit, max_size: as for `pack`: a further choice, which is compared and whose time is estimated; without size and
+            with fit "crop", none.
         channels: "rgb", "gray" or "rgba", of a row.
         workers: processes that read headers; None: the CPUs that this process may use.
         progress: called a few times a second from the calling thread.
 
     Raises:
-        OptionsError: an option has a value it cannot have.
+        OptionsError: an option has a value it cannot have, or fit needs a size.
         ScanError: images cannot be read or holds no image.
         PackError: no header could be read.
 
@@ -115,6 +128,8 @@ def plan(
         if not 0 < low <= high < math.inf:
             raise OptionsError(f"{name} is {low:g},{high:g}, expected two numbers above 0, the smaller one first.")
     options = PackOptions(size=crop, channels=channels, workers=workers, progress=progress)
+    asked = asked_for(PackOptions(size=size, fit=fit, max_size=max_size))
+    compared = ways(crop) | asked
     splits = scan([os.fspath(images)])
     counts = sum(count_sizes(splits, options).values(), collections.Counter())
     total = sum(len(inputs) for inputs in splits.values())
@@ -124,44 +139,71 @@ def plan(
     uncut = measured(Geometry(0, 0, "none"), sources, boxes, crop)
     choices = [
         Choice(text, pixel_bytes(counts, RowLayout.of(geometry, channels)), *measured(geometry, sources, boxes, crop))
-        for text, geometry in ways(crop)
+        for text, geometry in compared.items()
     ]
     good = [c for c in choices if c.reachable >= 1 - _CUT_AT_MOST and c.upsampled <= uncut[1] + _UPSAMPLED_AT_MOST]
     sizes = sorted(((w, h, n) for (h, w), n in counts.items()), key=lambda size: (-size[2], size))
     best = min(good, key=lambda choice: choice.pixel_bytes)
-    by_class = any(
-        lie_by_class(inputs.targets.values)
-        for inputs in splits.values()
-        if inputs.target_kind == "class" and inputs.classes
+    found = SizePlan(
+        images=counts.total(),
+        unreadable=total - counts.total(),
+        sizes=sizes,
+        crop=crop,
+        scale=scale,
+        ratio=ratio,
+        source_upsampled=uncut[1],
+        choices=choices,
+        recommended=best.options,
+        is_grouped_by_class=_is_grouped(splits),
+        asked=next(iter(asked), None),
     )
     seconds = pack_time(
         splits,
-        dict(ways(crop))[best.options],
+        compared[found.chosen.options],
         channels=channels,
         crop=crop,
         scale=scale,
         ratio=ratio,
         workers=workers or available_cpus(),
     )
-    if seconds is not None and best.pixel_bytes > available_bytes():
+    if seconds is not None and found.chosen.pixel_bytes > available_bytes():
         seconds = replace(seconds, disk_bytes_per_second=disk_rate(splits))
-    unreadable = total - counts.total()
-    return SizePlan(
-        counts.total(), unreadable, sizes, crop, scale, ratio, uncut[1], choices, best.options, by_class, seconds
+    return replace(found, time=seconds)
+
+
+def asked_for(options: PackOptions) -> dict[str, Geometry]:
+    """Return the way to pack that options ask for, by its words; nothing where they ask for none.
+
+    Raises:
+        OptionsError: fit needs a size.
+    """
+    if not options.words():
+        return {}
+    if options.least_sides is None:
+        raise OptionsError(f"--fit {options.fit} needs --size: the side of a row in pixels.")
+    return {" ".join(options.words()): Geometry.of(options.least_sides, options)}
+
+
+def _is_grouped(splits: dict[str, Inputs]) -> bool:
+    """Whether the images of a split are listed class by class."""
+    return any(
+        lie_by_class(inputs.targets.values)
+        for inputs in splits.values()
+        if inputs.target_kind == "class" and inputs.classes
     )
 
 
-def ways(crop: int) -> list[tuple[str, Geometry]]:
+def ways(crop: int) -> dict[str, Geometry]:
     """Return the ways to pack that are compared, with their options."""
     fixed = [round(crop * factor) for factor in _FIXED]
     uncut = [round(crop * factor) for factor in _UNCUT]
     inside = [round(crop * factor) for factor in _INSIDE]
-    return [
-        *[(f"--size {side}", Geometry(side, side)) for side in fixed],
-        *[(f"--size {side} --fit inside", Geometry(side, side, "inside")) for side in inside],
-        *[(f"--fit none --max-size {side}", Geometry(side, side, "none")) for side in uncut],
-        ("--fit none", Geometry(0, 0, "none")),
-    ]
+    return {
+        **{f"--size {side}": Geometry(side, side) for side in fixed},
+        **{f"--size {side} --fit inside": Geometry(side, side, "inside") for side in inside},
+        **{f"--fit none --max-size {side}": Geometry(side, side, "none") for side in uncut},
+        "--fit none": Geometry(0, 0, "none"),
+    }
 
 
 def measured(geometry: Geometry, sources: Numbers, boxes: Numbers, crop: int) -> tuple[float, float]:
@@ -198,14 +240,14 @@ def summary(found: SizePlan) -> str:
         f"{'options':34}{'pixels':>10}  {'reachable':>9}  {'upsampled':>9}",
     ]
     for choice in found.choices:
-        mark = "   recommended" if choice.options == found.recommended else ""
-        lines.append(
-            f"{choice.options:34}{size_text(choice.pixel_bytes):>10}  {choice.reachable:>9.0%}  {choice.upsampled:>9.0%}{mark}"
-        )
-    best = next(choice for choice in found.choices if choice.options == found.recommended)
+        marks = {"recommended": found.recommended, "asked for": found.asked}
+        mark = ", ".join(name for name, options in marks.items() if options == choice.options)
+        shares = f"{choice.reachable:>9.0%}  {choice.upsampled:>9.0%}   {mark}"
+        lines.append(f"{choice.options:34}{size_text(choice.pixel_bytes):>10}  {shares}".rstrip())
+    best = found.chosen
     with_levels = [size_text(int(best.pixel_bytes * (1 + added))) for added in (1 / 4, 1 / 4 + 1 / 16)]
     lines.append(
-        f"{found.recommended} --levels 2 takes {with_levels[0]}, --levels 3 {with_levels[1]}, to train at smaller sizes"
+        f"{best.options} --levels 2 takes {with_levels[0]}, --levels 3 {with_levels[1]}, to train at smaller sizes"
     )
     if found.time is not None and found.time.rates is not None:
         lines += _shown_rates(found.time, best)

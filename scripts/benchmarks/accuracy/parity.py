@@ -225,13 +225,14 @@ def plot(central: dict[str, Curve], random: dict[str, list[Curve]], verdict: dic
         (axes[0], "central crops, one seed", {name: [curve] for name, curve in central.items()}),
         (axes[1], means, random),
     ):
-        for name, color, width in (("folder", OTHER, 5.0), ("store", OURS, 1.8)):
+        for name, color, ink, width, height in (("folder", OTHER, GRAY, 5.0, 0.9), ("store", OURS, OURS, 1.8, 0.82)):
             losses = smoothed(np.mean([curve.losses for curve in runs[name]], axis=0))
             accuracy = np.mean([curve.accuracy for curve in runs[name]])
-            panel.plot(losses, color=color, linewidth=width, label=f"{name}, accuracy {accuracy:.3f}")
+            panel.plot(losses, color=color, linewidth=width)
+            text = f"{name}, accuracy {accuracy:.3f}"
+            panel.text(0.98, height, text, color=ink, weight="bold", ha="right", transform=panel.transAxes)
         panel.set_title(of, loc="left", size=10, color=DARK)
         panel.set_xlabel("steps")
-        panel.legend(frameon=False)
         panel.spines[["top", "right"]].set_visible(False)
         panel.spines[["left", "bottom"]].set_color(GRAY)
         panel.tick_params(color=GRAY, labelcolor=DARK)

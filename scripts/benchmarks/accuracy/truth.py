@@ -27,7 +27,7 @@ import torch
 from PIL import Image, ImageOps
 
 from packer import OptionsError, ScanError, pack
-from packer.cli.charts import DARK, GRAY, svg_bytes
+from packer.cli.charts import DARK, GRAY, OTHER, OURS, svg_bytes
 from packer.operations.planning.crop_boxes import boxes_in
 from packer.operations.planning.plan import placement
 from packer.pixels.geometry import Geometry
@@ -47,6 +47,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "own size, at most 512": {"fit": "none", "max_size": 512},
     "own size": {"fit": "none"},
 }
+
+# dB; drawn for crops that are the same bytes, which have none
+_NO_ERROR = 60.0
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -197,43 +200,57 @@ def psnr_cells(way: dict[str, Any]) -> list[str]:
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """Draw how true the crops of each way are, and how many there are."""
+    """Draw a line for each way to pack: the crops that it holds, how true they are, how many are upsampled."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 5.2), dpi=100, layout="constrained", facecolor="white")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2), subplot_kw={"facecolor": "white"})
-    cut = report["ways"][0]["reachable"]
-    figure.suptitle(f"Rows of whole images hold every random crop, center crops hold {cut:.0%} of them", weight="bold")
-    for axes in (left, right):
-        axes.tick_params(color=GRAY, labelcolor=DARK)
-        axes.spines[:].set_color(GRAY)
-    colors = ["#c2571a", "#d98e3f", "#e3b577", "#b3aad4", "#7a6fa8", "#8fb8de", "#4a8bc2", "#1b5e9b"]
-    for way, color in zip(report["ways"], colors, strict=True):
-        # what is not reachable is never reached, so that the lines end at the share that is
-        psnr = np.minimum(way["psnr"], 60)[::-1]
-        share = 100 * np.arange(1, len(psnr) + 1) / report["boxes"]
-        left.plot([60, *psnr], [0, *share], color=color, lw=2, label=way["way"])
-    left.set(xlim=(60.5, 20), ylim=(0, 102), xlabel="PSNR to the crop of the source, dB (60: no error)")
-    left.set_ylabel("crops at least as true, % of all")
-    left.set_title(f"{report['boxes']:,} random boxes of {report['images']} photographs, crops of {report['crop']}")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    left.grid(color="#e7ebee")
-    heights = np.arange(len(report["ways"]))[::-1]
-    for key, shift, color in (("reachable", 0.2, "#1b5e9b"), ("upsampled", -0.2, "#c2571a")):
-        values = [100 * way[key] for way in report["ways"]]
-        bars = right.barh(heights + shift, values, 0.36, color=color, label=key)
-        labels = right.bar_label(bars, [f"{value:.0f}" for value in values], padding=3, size=8)
-        for label in labels:  # clear of the dotted line
-            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
-    names = [f"{way['way']}\n{way['row_bytes'] / 1000:.0f} kB" for way in report["ways"]]
-    right.set_yticks(heights, names, size=8)
-    right.axvline(100 * report["source_upsampled"], color="#c2571a", lw=1, ls=":")
-    right.set(xlim=(0, 118), xlabel="% of the boxes (dotted: of the sources)")
-    right.legend(loc="upper center", bbox_to_anchor=(0.5, 1.1), ncols=2, frameon=False)
+    ways = report["ways"]
+    figure = Figure(figsize=(10, 4.4), dpi=100, layout="constrained", facecolor="white")
+    held, true, few = figure.subplots(1, 3, sharey=True, width_ratios=(2, 3, 2), subplot_kw={"facecolor": "white"})
+    cut = ways[0]["reachable"]
+    figure.suptitle(
+        f"Rows of whole images hold every random crop, center crops hold {cut:.0%} of them", weight="bold", color=DARK
+    )
+    heights = np.arange(len(ways))[::-1]
+    for axes, key in ((held, "reachable"), (few, "upsampled")):
+        values = [100 * way[key] for way in ways]
+        bars = axes.barh(heights, values, 0.55, color=[_color(way) for way in ways])
+        for label in axes.bar_label(bars, [f"{value:.0f}" for value in values], padding=4, size=9, color=DARK):
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # clear of the dotted line
+        axes.set_xlim(0, 118)
+    sources = 100 * report["source_upsampled"]
+    few.axvline(sources, color=GRAY, lw=1, ls=":")
+    few.text(sources, heights[0] + 0.5, f"the images {sources:.0f}", color=GRAY, size=8, ha="left", va="bottom")
+    for way, height in zip(ways, heights, strict=True):
+        low, middle = (min(float(np.percentile(way["psnr"] or [0], share)), _NO_ERROR) for share in (10, 50))
+        true.plot([low, middle], [height, height], color=_color(way), lw=3, solid_capstyle="round")
+        true.plot([middle], [height], "o", color=_color(way), ms=8)
+        text = " to ".join("no error" if value == _NO_ERROR else f"{value:.0f}" for value in dict.fromkeys((low, middle)))
+        true.text(low - 1.5, height, text, color=DARK, size=9, ha="right", va="center")
+    true.set_xlim(12, _NO_ERROR + 2)
+    held.set_yticks(heights, [f"{way['way']}, {way['row_bytes'] / 1000:.0f} kB" for way in ways], size=9, color=DARK)
+    for axes, title in (
+        (held, "crops inside the row, %"),
+        (true, "their PSNR, dB: p10 to median"),
+        (few, "crops that are upsampled, %"),
+    ):
+        axes.set_title(title, loc="left", size=10, color=DARK)
+        axes.set_xticks([])
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+    figure.supxlabel(
+        f"{report['boxes']:,} random boxes of {report['images']} photographs, resized to {report['crop']} x {report['crop']}",
+        size=9,
+        color=GRAY,
+    )
     if path.suffix == ".svg":
         path.write_bytes(svg_bytes(figure))
     else:
         figure.savefig(path)
+
+
+def _color(way: dict[str, Any]) -> str:
+    """Return blue for rows that hold every crop, gray for others."""
+    return OURS if way["reachable"] == 1 else OTHER
 
 
 if __name__ == "__main__":

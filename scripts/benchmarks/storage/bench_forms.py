@@ -147,10 +147,13 @@ def drawn(report: dict[str, Any]) -> bytes:
     for way, color in zip(ways, (OURS, DARK, OTHER, GRAY), strict=True):
         rates = [rate_of(way, rate, cpus) for rate in _RATES]
         axes.plot(_RATES / 1e6, rates, color=color, linewidth=2)
-        axes.text(_RATES[-1] / 1e6 * 1.1, rates[-1], way["name"].partition(",")[0], color=color, size=9, va="center")
+        axes.text(_RATES[-1] / 1e6 * 1.1, rates[-1], way["name"].partition(",")[0], color=DARK, size=9, va="center")
     axes.set(xscale="log", yscale="log", xlabel="MB/s of the disk or link", ylabel=f"images/s, {cpus} cores")
     even = next(iter(report["even_megabytes_per_second"].values()))
     axes.set_title(f"Below {even:,} MB/s compressed rows come faster than raw ones", loc="left", size=11, weight="bold")
+    # 1,000, not a power of ten
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,.0f}")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.grid(color="#e7ebee")
