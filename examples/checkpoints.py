@@ -23,11 +23,11 @@ def restore(file: Path, parts: dict[str, Any], device: torch.device | str) -> No
 
     Raises:
         OSError: there is no such file.
-        ValueError: it is no checkpoint, or one of another store or network.
+        ValueError: it is not a checkpoint, or one of another store or network.
     """
     try:
         saved = torch.load(file, map_location=device)
         for name, part in parts.items():
             part.load_state_dict(saved[name])
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, RuntimeError) as e:
-        raise ValueError(f"{file} is no checkpoint of this network. Name another file with --checkpoint.") from e
+        raise ValueError(f"{file} is not a checkpoint of this network. Name another file with --checkpoint.") from e

@@ -51,7 +51,7 @@ class ImageBatch(TensorClass):
     origin: torch.Tensor | None = None
     text_file: Any = None
 
-    # a batch is no list of rows (`unbind(0)` is): what looks for the size of a batch, as Lightning's `self.log` does, would go
+    # a batch is not a list of rows (`unbind(0)` is): what looks for the size of a batch, as Lightning's `self.log` does, would go
     # down through the rows; so it finds the first dimension of the first field
     __iter__ = None  # type: ignore[assignment]
 
@@ -121,7 +121,7 @@ class RaggedBatch(TensorClass):
 
     def __iter__(self) -> NoReturn:
         raise TypeError(
-            "a RaggedBatch is no list of rows: take batch.image(i) for i in range(len(batch)), or batch.images. In Lightning,"
+            "a RaggedBatch is not a list of rows: take batch.image(i) for i in range(len(batch)), or batch.images. In Lightning,"
             " give self.log(..., batch_size=len(batch))."
         )
 

@@ -84,7 +84,7 @@ def test_train_runs_on_cuda(store: Path) -> None:
         (None, None, "is not a pixpack store"),
         ("--device", "abacus", "device is 'abacus'"),
         ("--val", "flat", "has other classes"),
-        ("--checkpoint", __file__, "is no checkpoint of this network"),
+        ("--checkpoint", __file__, "is not a checkpoint of this network"),
     ],
 )
 def test_train_says_in_one_sentence_what_it_cannot_use(

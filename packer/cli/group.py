@@ -26,7 +26,7 @@ _LIKENESS = 0.7
 
 
 class _DefaultToBuild(click.Group):
-    """A first word that is no command's name, options included, belongs to `build`."""
+    """A first word that is not a command's name, options included, belongs to `build`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `build` in front of words that begin with no command; `help X` is `X --help`."""
@@ -60,7 +60,7 @@ class _DefaultToBuild(click.Group):
         hint = f" Did you mean {near[0]}?" if near else ""
         is_name = "://" not in word and not word.startswith("-")
         if near or (len(args) == 1 and is_name):
-            raise click.UsageError(f"{word!r} is no command, and no such folder exists.{hint}", ctx)
+            raise click.UsageError(f"{word!r} is not a command, and no such folder exists.{hint}", ctx)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show both ways to call: with IMAGES, and with a command's name."""

@@ -165,6 +165,6 @@ def _heading(ctx: click.Context, text: str) -> str:
 
 
 def _styled(ctx: click.Context, text: str, **style: str | bool) -> str:
-    """Style text for a terminal; what is no terminal, such as a generator of pages, gets it plain."""
+    """Style text for a terminal; what is not a terminal, such as a generator of pages, gets it plain."""
     is_colored = ctx.color if ctx.color is not None else sys.stdout is not None and sys.stdout.isatty()
     return click.style(text, **style) if is_colored else text  # type: ignore[arg-type]

@@ -304,7 +304,7 @@ def _tar_samples(path: Path, number: int, count: FileCounter) -> Iterator[_Sampl
 
 
 def _tar_members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
-    """Yield each member that is no folder, with its bytes if it holds a label."""
+    """Yield each member that is not a folder, with its bytes if it holds a label."""
     size_bytes, last = path.stat().st_size, "its beginning"
     try:
         with tarfile.open(path, "r:", tarinfo=ListedMember) as tar:
@@ -345,7 +345,7 @@ def _tar_labels(suffix: str, data: bytes, where: str) -> dict[str, object]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise ScanError(f"{where} is no JSON: {e}.") from None
+        raise ScanError(f"{where} is not JSON: {e}.") from None
     return value if isinstance(value, dict) else {"label": value}
 
 

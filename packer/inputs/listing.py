@@ -94,7 +94,7 @@ def root_of(options: InputOptions) -> str:
     """Return --root as an absolute path."""
     root = _absolute(os.getcwd(), os.fspath(options.root or ""))
     if not os.path.isdir(root):
-        raise ScanError(f"--root {options.root} is no folder.")
+        raise ScanError(f"--root {options.root} is not a folder.")
     return root
 
 

@@ -25,7 +25,7 @@ def scan_url(
         are_classes: whether the folders are classes; else all targets are -1.
 
     Raises:
-        RemoteError: it cannot be listed, or is no folder.
+        RemoteError: it cannot be listed, or is not a folder.
         ScanError: it holds no image.
     """
     url = url.rstrip("/")

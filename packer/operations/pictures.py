@@ -56,7 +56,7 @@ def check_picture_path(option: str, path: str | os.PathLike[str], formats: tuple
 
 
 def save(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a picture or a trace, complete or not at all; what is no regular file, such as /dev/stdout, is written to.
+    """Write a picture or a trace, complete or not at all; what is not a regular file, such as /dev/stdout, is written to.
 
     Raises:
         OptionsError: as `check_picture_path`.

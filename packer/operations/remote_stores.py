@@ -46,7 +46,7 @@ def local_store(store: str, cache: str | None, *, all_pixels: bool = False) -> I
     cache: of a URL, the folder that keeps what is fetched; None: nothing is kept. all_pixels: all of them are fetched now.
 
     Raises:
-        OptionsError: a cache for a path, or what is no URL of a folder.
+        OptionsError: a cache for a path, or what is not a URL of a folder.
         StoreError: there is no store at the URL, or it cannot be read.
     """
     if not is_url(store):

@@ -43,7 +43,7 @@ def wrong_rows(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[
         OSError: a file cannot be read, or is shorter than the manifest says.
     """
     for name in loadable_beside(root):
-        yield Wrong(shown(name), None, "it is no file of this store, and other programs may load it")
+        yield Wrong(shown(name), None, "it is not a file of this store, and other programs may load it")
     yield from itertools.islice(_wrong_values(root, manifest), 1)
     if "offsets" in manifest.tensors:
         yield from itertools.islice(_wrong_offsets(root, manifest, blocks), 1)
@@ -149,7 +149,7 @@ def _wrong_texts(root: Path, manifest: Manifest) -> Iterator[Wrong]:
                     try:
                         file.read(stop - begin).decode()
                     except UnicodeDecodeError:
-                        yield Wrong(TEXTS_FILE, (row, row + 1), f"its {name} is no UTF-8")
+                        yield Wrong(TEXTS_FILE, (row, row + 1), f"its {name} is not UTF-8")
                     end = stop
     if end != manifest.files[TEXTS_FILE].size_bytes:
         yield Wrong(TEXTS_FILE, None, "there is something behind its texts")

@@ -55,7 +55,7 @@ def contact_sheet(
     fetch: called with the rows before their pixels are read.
 
     Raises:
-        StoreError: OUT is no complete store.
+        StoreError: OUT is not a complete store.
         IndexError: a row is out of range.
     """
     store = _open(out)
@@ -68,7 +68,7 @@ def class_sheet(out: str | os.PathLike[str], count: int, *, fetch: Fetch = _no_f
     """Draw a line for each class, of up to count of its rows, evenly spread; of more than 100 classes, 100 evenly spread.
 
     Raises:
-        StoreError: OUT is no complete store.
+        StoreError: OUT is not a complete store.
         OptionsError: its rows have no classes.
     """
     manifest, pixels, targets = _open(out)
@@ -121,7 +121,7 @@ def row_image(out: str | os.PathLike[str], row: int, *, fetch: Fetch = _no_fetch
     """Return one row as it is stored.
 
     Raises:
-        StoreError: OUT is no complete store.
+        StoreError: OUT is not a complete store.
         IndexError: the row is out of range.
     """
     manifest, pixels, _ = _open(out)

@@ -215,7 +215,7 @@ def _check_replaceable(out: Path, foreign: list[str]) -> None:
 def enclosing_store(path: Path) -> Path | None:
     """Return the store, or the unfinished one, in whose folder a path is, where no other file belongs; None where in none."""
     for folder in Path(os.path.realpath(path)).parents:
-        with contextlib.suppress(OSError):  # what we may not look into is no store of ours
+        with contextlib.suppress(OSError):  # what we may not look into is not a store of ours
             if (folder / journals.JOURNAL).is_file() or _is_ours(folder / MANIFEST):
                 return folder
     return None

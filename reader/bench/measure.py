@@ -155,7 +155,7 @@ def measure(
         order: of MemmapLoader: "full", "block" or "sequential"; None: all three, and from the disk "block".
 
     Raises:
-        StoreError: path is no store.
+        StoreError: path is not a store.
         BenchError: it has fewer rows than a batch, or there is no such device.
 
     Example:
@@ -242,7 +242,7 @@ def _warm_rows(data: MemmapDataset, least: int, cached: float, seconds: float) -
     if cached < residencies.WARM:
         most = min(most, int(system.available_bytes() * residencies.COPY_SHARE))
     count = rows.count_within(read_through(data.path / PIXELS, rows.end(least), most=most, seconds=seconds))
-    # the first fault of each page is no part of reading it in every epoch
+    # the first fault of each page is not part of reading it in every epoch
     pixels.view(-1)[: rows.end(count) : PAGE_BYTES].max()
     return count
 

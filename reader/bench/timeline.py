@@ -91,7 +91,7 @@ def record_store(
     normalize: its transform makes float32 images by the store's own mean and std.
 
     Raises:
-        StoreError: path is no store.
+        StoreError: path is not a store.
         BenchError: what was asked for contradicts the store or this machine.
     """
     data = MemmapDataset(path, cache=cache)

@@ -53,7 +53,7 @@ class MemmapDataset(Dataset[Any]):
         as_pil: images are PIL images, of mode L, RGB or RGBA, for transforms that take those: per sample, only with as_tuple.
 
     Raises:
-        StoreError: path is no finished, undamaged store, or has other classes.
+        StoreError: path is not a finished, undamaged store, or has other classes.
         ValueError: arguments that contradict each other.
         ImportError: as_pil without Pillow.
 

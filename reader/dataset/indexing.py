@@ -54,7 +54,7 @@ def checked_positions(index: object, count: int, path: Path) -> Rows:
     """Check and normalize any list of rows to int64[B] in [0, count).
 
     Raises:
-        IndexError: it is no list of rows, or there is no such row.
+        IndexError: it is not a list of rows, or there is no such row.
     """
     try:
         rows = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)

@@ -63,7 +63,7 @@ class OpenedStore:
     which brings them there first, and all that is given is a copy.
 
     Raises:
-        StoreError: path is no finished, undamaged store.
+        StoreError: path is not a finished, undamaged store.
     """
 
     frames: FrameFile | None = None

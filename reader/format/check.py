@@ -70,20 +70,20 @@ def _check_level(root: Path, manifest: Manifest, factor: int) -> None:
     # first: levels in levels may be any number deep
     if level.levels or (level.compression is None) != (manifest.compression is None):
         raise StoreError(
-            f"{path} is no level of {root}: it has levels, or other rows are compressed. Copy the store again."
+            f"{path} is not a level of {root}: it has levels, or other rows are compressed. Copy the store again."
         )
     _check_files(path, level)
     sides = manifest.kind.level_sides(manifest.largest, factor)
     if sides not in (None, level.largest):
         raise StoreError(
-            f"{path} has rows of {level.height} x {level.width}, expected {sides[0]} x {sides[1]}: it is no level of {root}. Copy"
-            " the store again."
+            f"{path} has rows of {level.height} x {level.width}, expected {sides[0]} x {sides[1]}: it is not a level of {root}."
+            " Copy the store again."
         )
     for what in ("rows", "channels", "has_content", "has_own_sizes", "rejected"):
         found, expected = getattr(level, what), getattr(manifest, what)
         if found != expected:
             raise StoreError(
-                f"{path} has {what} {found}, {root} has {expected}: it is no level of it. Copy the store again."
+                f"{path} has {what} {found}, {root} has {expected}: it is not a level of it. Copy the store again."
             )
 
 
@@ -108,7 +108,7 @@ def unlisted_files(root: Path, manifest: Manifest) -> Iterator[str]:
     """Yield what tensordict might load of a folder though the manifest does not list it, by its path below root.
 
     That is everything in _tensordict, and an other.pickle beside it. What is elsewhere in the folder, such as a contact sheet,
-    is no part of the store and does no harm; nor do names that begin with a dot, which systems and NFS make.
+    is not part of the store and does no harm; nor do names that begin with a dot, which systems and NFS make.
     """
     if os.path.lexists(root / PICKLED):
         yield PICKLED
@@ -120,7 +120,7 @@ def unlisted_files(root: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def loadable_beside(root: Path) -> list[str]:
-    """Return the names beside manifest.json of what a program might unpickle or load though it is no file of the store."""
+    """Return the names beside manifest.json of what a program might unpickle or load though it is not a file of the store."""
     with os.scandir(root) as entries:
         return sorted(entry.name for entry in entries if _LOADABLE.fullmatch(entry.name))
 

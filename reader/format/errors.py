@@ -1,4 +1,4 @@
-"""Errors of a store that is no store, or not a complete one."""
+"""Errors of a store that is not a store, or not a complete one."""
 
 from __future__ import annotations
 

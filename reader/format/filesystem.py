@@ -31,7 +31,7 @@ def open_regular(path: Path, *, most_bytes: int | None = None) -> IO[bytes]:
     """Open a file of a store to read it; a pipe or device is refused before anything waits for it, and no link is followed.
 
     Raises:
-        StoreError: it is no regular file, or larger than most_bytes.
+        StoreError: it is not a regular file, or larger than most_bytes.
         OSError: it cannot be opened.
     """
     if path.is_symlink():

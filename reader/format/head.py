@@ -65,7 +65,7 @@ def read_head(file: IO[bytes], path: Path | str) -> Head:
     """Parse what stands before the blocks and check the digest over all of it, holding the head and 1 MiB at a time.
 
     Raises:
-        StoreError: it was changed or cut short, is no JSON, or larger than any of ours.
+        StoreError: it was changed or cut short, is not JSON, or larger than any of ours.
     """
     digest, head, tail, found, size_bytes = hashlib.sha256(), bytearray(), b"", -1, 0
     while chunk := file.read(_READ_BYTES):

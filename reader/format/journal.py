@@ -190,7 +190,7 @@ def _parsed(text: bytes) -> Json:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise StoreError(f"the journal has a line that is no JSON: {brief(text[:60])}.") from None
+        raise StoreError(f"the journal has a line that is not JSON: {brief(text[:60])}.") from None
 
 
 @contextlib.contextmanager

@@ -350,7 +350,7 @@ def open_manifest(root: Path) -> IO[bytes]:
     """Open OUT/manifest.json.
 
     Raises:
-        StoreError: there is none, or it is no regular file.
+        StoreError: there is none, or it is not a regular file.
     """
     path = root / MANIFEST
     try:

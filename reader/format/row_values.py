@@ -76,7 +76,7 @@ class RowValues:
         position = int((wrong | (stops[:, 0] > self._height) | (stops[:, 1] > self._width)).argmax())
         return (
             position,
-            f"its content is {content[position].tolist()}, which is no part of {self._height} x {self._width}",
+            f"its content is {content[position].tolist()}, which is not part of {self._height} x {self._width}",
         )
 
     def _wrong_shape(self, shapes: Array) -> tuple[int, str] | None:

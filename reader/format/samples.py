@@ -88,9 +88,9 @@ class Sample:
             take = keys.pop
             own = take("path"), take("target"), take("bytes", None), take("sha256", None), take("width"), take("height")
         except (TypeError, KeyError, AttributeError, RecursionError) as e:
-            raise ValueError(f"{text[:60]!r} is no line of {SAMPLES}.") from e
+            raise ValueError(f"{text[:60]!r} is not a line of {SAMPLES}.") from e
         if text[end:] not in ("\n", ""):
-            raise ValueError(f"{text[:60]!r} is no line of {SAMPLES}: something is behind the object.")
+            raise ValueError(f"{text[:60]!r} is not a line of {SAMPLES}: something is behind the object.")
         path, target, size_bytes, sha256, width, height = own
         # by hand, as it is done for each row: a table takes 3 us
         if not (
@@ -102,9 +102,9 @@ class Sample:
             and 0 < width <= INT32_MOST
             and 0 < height <= INT32_MOST
         ):
-            raise ValueError(f"{text[:60]!r} is no line of {SAMPLES}: a value is of another kind, or out of range.")
+            raise ValueError(f"{text[:60]!r} is not a line of {SAMPLES}: a value is of another kind, or out of range.")
         if type(target) is list and not NUMBERS.holds(target):
-            raise ValueError(f"{text[:60]!r} is no line of {SAMPLES}: its target is not a list of finite numbers.")
+            raise ValueError(f"{text[:60]!r} is not a line of {SAMPLES}: its target is not a list of finite numbers.")
         for name, value in keys.items():
             if name in _DECODING and not _DECODING[name].holds(value):
                 raise ValueError(
@@ -188,7 +188,7 @@ def read_rejects(out: Path) -> Iterator[Reject]:
         try:
             line = json.loads(text)
         except (ValueError, RecursionError):
-            raise StoreError(f"{what}: {brief(text)} is no JSON. {_REMEDY}") from None
+            raise StoreError(f"{what}: {brief(text)} is not JSON. {_REMEDY}") from None
         check_fields(what, line, _REJECT, may_lack=frozenset({"line"}))
         yield Reject(line["path"], line["reason"], line.get("line"))
 

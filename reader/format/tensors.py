@@ -198,7 +198,7 @@ def text_files(texts: Sequence[str], extras: Mapping[str, TensorSpec], features:
     """Return the files beside the tensors that text columns have, their names checked by extras and reader features.
 
     Raises:
-        StoreError: one is no extra of two int64 a row, one comes twice, or the feature and any of them are not together.
+        StoreError: one is not an extra of two int64 a row, one comes twice, or the feature and any of them are not together.
     """
     if len({*texts}) < len(texts) or any(extras.get(name) != TEXT_SPEC for name in texts):
         raise StoreError(f"the manifest says texts = {brief(list(texts))}, expected names of extras of int64 [2].")

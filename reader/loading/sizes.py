@@ -47,7 +47,7 @@ class SizeRamp:
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin < self.end or min(self.first, self.last, self.multiple) < 1:
-            raise ValueError(f"{self} is no ramp: expected sizes of 1 or more, and 0 <= begin < end.")
+            raise ValueError(f"{self} is not a ramp: expected sizes of 1 or more, and 0 <= begin < end.")
         if self.first % self.multiple or self.last % self.multiple:
             raise ValueError(f"{self.first} and {self.last} are no multiples of {self.multiple}: give multiple=.")
 

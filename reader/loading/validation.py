@@ -73,7 +73,7 @@ def packed_rows(dataset: object) -> tuple[MemmapDataset, Samples]:
     """Return the dataset that a loader reads, and the one that makes samples of its rows; they differ for a ColumnDataset.
 
     Raises:
-        ValueError: it is no MemmapDataset, or of a class that indexes in a way of its own.
+        ValueError: it is not a MemmapDataset, or of a class that indexes in a way of its own.
     """
     if isinstance(dataset, ColumnDataset):
         _check_indexing(dataset)
@@ -86,7 +86,7 @@ def _packed_rows(dataset: object) -> MemmapDataset:
     """Return of torch's Subset, which random_split gives, and ConcatDataset our own of the same rows.
 
     Raises:
-        ValueError: it is no MemmapDataset, or of a class that indexes in a way of its own.
+        ValueError: it is not a MemmapDataset, or of a class that indexes in a way of its own.
     """
     _check_indexing(dataset)
     if isinstance(dataset, MemmapDataset):
@@ -199,7 +199,7 @@ def checked_threads(threads: SupportsIndex | None, processes: int) -> int:
     """Return how many threads transforms run on; None: the share of this process's CPUs that each rank of the host has.
 
     Raises:
-        ValueError: it is no integer, or below 1.
+        ValueError: it is not an integer, or below 1.
     """
     if threads is None:
         return max(1, available_cpus() // processes)

@@ -74,7 +74,7 @@ class FrameFile:
         sizes: int64[B], bytes of the rows unpacked.
 
         Raises:
-            StoreError: one is not in the file, or is no frame of such a row; names it.
+            StoreError: one is not in the file, or is not a frame of such a row; names it.
         """
         spans = self.table.numpy()[rows]
         wrong = wrong_frames(self._codec, spans, sizes, self.size_bytes)

@@ -45,7 +45,7 @@ class TextFile:
             extras: of a batch; of each column int64[B, 2] or int64[2], where its texts are.
 
         Raises:
-            StoreError: one is not in the file, or is no UTF-8.
+            StoreError: one is not in the file, or is not UTF-8.
         """
         spans = {} if extras is None else {name: extras.get(name, None) for name in self.columns}
         return {name: self._texts(name, held) for name, held in spans.items() if held is not None}

@@ -56,7 +56,7 @@ class Objects:
     """The folder at a URL; asks nothing of the network until something is read.
 
     Raises:
-        ValueError: it is no URL of a folder.
+        ValueError: it is not a URL of a folder.
         StoreError: nothing here knows such URLs, or neither obstore nor fsspec is installed.
     """
 

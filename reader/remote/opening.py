@@ -91,7 +91,7 @@ class Source:
         try:
             head = bytes(self.objects.read(MANIFEST, budget_seconds=budget_seconds))
             if _FORMAT not in head[:_HEAD_BYTES]:
-                raise StoreError(f"{self.url} is no store: its {MANIFEST} is another program's. Look at the URL.")
+                raise StoreError(f"{self.url} is not a store: its {MANIFEST} is another program's. Look at the URL.")
             digest, folder, has_block_objects = read_pointer(head, f"{self.url}/{MANIFEST}")
             if folder:
                 head = bytes(self.objects.read(f"{folder}/{MANIFEST}", budget_seconds=budget_seconds))
@@ -100,7 +100,7 @@ class Source:
                         f"{self.url}/{folder}/{MANIFEST} is another store's than {self.url}/{MANIFEST} says."
                     )
         except MissingObjectError as e:
-            raise MissingObjectError(f"{self.url} is no store that can be read: {e}") from None
+            raise MissingObjectError(f"{self.url} is not a store that can be read: {e}") from None
         self.digest, self.folder, self.head, self._has_block_objects = digest, folder, head, has_block_objects
 
     def read_pixels(

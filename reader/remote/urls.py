@@ -29,7 +29,7 @@ def checked_url(url: str) -> str:
             " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         )
     if not (parts.netloc if scheme != "file" else parts.path.strip("/")):
-        raise ValueError(f"{url} is no URL of a folder. Expected for example s3://bucket/folder or file:///folder.")
+        raise ValueError(f"{url} is not a URL of a folder. Expected for example s3://bucket/folder or file:///folder.")
     return f"{scheme}://{url.partition('://')[2].rstrip('/')}"
 
 

@@ -52,7 +52,7 @@ def _converted(transform: object) -> Any:
     kind = type(transform)
     if not kind.__module__.startswith("torchvision.transforms."):
         raise TypeError(
-            f"{kind.__module__}.{kind.__qualname__} is no transform of torchvision. Leave the recipe to the dataset,"
+            f"{kind.__module__}.{kind.__qualname__} is not a transform of torchvision. Leave the recipe to the dataset,"
             " MemmapDataset(..., transform=...), which calls it for each image."
         )
     ours: Any = getattr(importlib.import_module("reader.transforms"), kind.__name__, None)

@@ -87,7 +87,7 @@ def check_batch(transform: object, batch: object, *, takes_ragged: bool = False)
 
 
 def checked_p(p: float) -> float:
-    """Return p; raises ValueError where it is no probability."""
+    """Return p; raises ValueError where it is not a probability."""
     if not 0 <= p <= 1:
         raise ValueError(f"p is {p}, expected a probability from 0 to 1.")
     return p

@@ -96,7 +96,7 @@ def test_a_slip_in_a_commands_name_is_no_folder(
     assert run(["--verison"]) == 2
     assert "No such option '--verison'. Did you mean --version? See: pack --help" in capsys.readouterr().err
     assert run(["frobnicate"]) == 2
-    assert "'frobnicate' is no command, and no such folder exists. See: pack --help" in capsys.readouterr().err
+    assert "'frobnicate' is not a command, and no such folder exists. See: pack --help" in capsys.readouterr().err
     (tmp_path / word).mkdir()
     assert run([word, "out/"]) == 2
     assert f"{word} holds no image" in capsys.readouterr().err

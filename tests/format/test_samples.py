@@ -35,5 +35,5 @@ def test_lines_have_the_same_bytes_in_every_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["", "{}", "3", '"path"', "[1]", '{"path":"a"}\n', OF_FILE.encode() + "x", b"\xff"])
 def test_a_line_that_is_none_is_an_error(line: str | bytes) -> None:
-    with pytest.raises(ValueError, match=r"is no line of samples\.jsonl|Expecting value|can't decode"):
+    with pytest.raises(ValueError, match=r"is not a line of samples\.jsonl|Expecting value|can't decode"):
         Sample.decode(line)

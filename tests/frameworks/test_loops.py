@@ -205,7 +205,7 @@ def test_lightning_finds_the_size_of_a_batch(train: MemmapDataset, own_sizes: Pa
     batch = next(iter(MemmapLoader(train, 16, as_tuple=False)))
     assert extract_batch_size(batch) == 16
     with pytest.raises(
-        TypeError, match=r"a RaggedBatch is no list of rows: .* self\.log\(\.\.\., batch_size=len\(batch\)\)"
+        TypeError, match=r"a RaggedBatch is not a list of rows: .* self\.log\(\.\.\., batch_size=len\(batch\)\)"
     ):
         extract_batch_size(next(iter(MemmapLoader(MemmapDataset(own_sizes), 16, as_tuple=False))))
     # what a batch is otherwise stays: its rows, its copies, its pickle

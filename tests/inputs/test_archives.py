@@ -179,7 +179,7 @@ def test_a_member_of_an_impossible_size_ends_the_list(number: int, size: int, sa
             {"a.jpg": "", "a.cls": "1.5", "b.jpg": ""},
             "the sample t.tar/b.jpg has no cls, and another has one, in t.tar/a.cls",
         ),
-        ({"a.jpg": "", "a.json": "{"}, "a.json is no JSON"),
+        ({"a.jpg": "", "a.json": "{"}, "a.json is not JSON"),
         ({"a.cls": "1"}, "holds no image"),
     ],
 )

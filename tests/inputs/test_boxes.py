@@ -274,7 +274,7 @@ def test_an_image_with_a_senseless_annotation_is_rejected(
     ("text", "message"),
     [
         (None, "c.json cannot be read: No such file or directory. Expected COCO's json"),
-        ('{"images": [],\n\n oh', "line 3 of .*c.json is no JSON"),
+        ('{"images": [],\n\n oh', "line 3 of .*c.json is not JSON"),
         ('{"images": []}', "c.json has no list 'annotations'. Expected COCO's json"),
         ("[]", "c.json has no list 'images'"),
         ('{"images": [3], "annotations": [], "categories": []}', "image 1 of .*c.json is 3. Expected an id and a file"),

@@ -317,9 +317,9 @@ WRONG = [
         {"target_column": "label"},
         "has no column 'label', which --target-column names. It has: kind",
     ),
-    ("l.csv", "path\na.jpg\n", {"root": "/no/such"}, "--root /no/such is no folder"),
-    ("l.jsonl", '{"path": "a.jpg"}\n{"path": \n', {}, "line 2 of .*l.jsonl is no JSON"),
-    ("l.jsonl", '["a.jpg"]\n', {}, "line 1 of .*l.jsonl is no JSON object"),
+    ("l.csv", "path\na.jpg\n", {"root": "/no/such"}, "--root /no/such is not a folder"),
+    ("l.jsonl", '{"path": "a.jpg"}\n{"path": \n', {}, "line 2 of .*l.jsonl is not JSON"),
+    ("l.jsonl", '["a.jpg"]\n', {}, "line 1 of .*l.jsonl is not a JSON object"),
     ("l.jsonl", '{"path": 7}\n', {}, "line 1 of .* has 7 as path"),
     ("l.jsonl", '{"path": "\\ud800.jpg"}\n', {}, "line 1 of .* as path, which no file can be called"),
     (

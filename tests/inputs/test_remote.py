@@ -307,7 +307,7 @@ def test_a_listing_by_obstore_is_that_of_s3fs(images: Path, s3: str, monkeypatch
     assert sorted(found) == sorted(path.relative_to(images).as_posix() for path in images.rglob("*.jpg"))
     monkeypatch.setattr(remote_inputs, "direct_listing", lambda url: None)
     assert remote_inputs.list_objects(url) == found
-    # left to s3fs: nothing, an object that is no folder, one that may stand for a folder, and a name that it writes otherwise
+    # left to s3fs: nothing, an object that is not a folder, one that may stand for a folder, and a name that it writes otherwise
     assert object_storage.direct_listing(f"{s3}/nothing") is None
     assert object_storage.direct_listing(f"{url}/{min(found)}") is None
     for name, content in (("empty", b""), ("a b.jpg", b"x")):

@@ -213,7 +213,7 @@ def test_a_push_to_itself_or_into_itself_is_refused(store: Path, tmp_path: Path,
         with pytest.raises(OptionsError, match="is the store itself|is in the store"):
             push(store, where.format(A=store, link=tmp_path / "link"), overwrite=overwrite)
     assert store_bytes(store) == before
-    # a folder around it holds it: that is no store, and no free place
+    # a folder around it holds it: that is not a store, and no free place
     with pytest.raises(OptionsError, match="is not empty"):
         push(store, f"file://{tmp_path}", overwrite=True)
 
@@ -229,10 +229,10 @@ def test_a_mistyped_url_is_no_folder_below_the_working_directory(
     shutil.copytree(store, splits / "val")
     for out in (store, splits):
         with pytest.raises(
-            OptionsError, match=f"^{url} is no URL of a folder. Expected for example s3://bucket/folder"
+            OptionsError, match=f"^{url} is not a URL of a folder. Expected for example s3://bucket/folder"
         ):
             push(out, url)
-    with pytest.raises(OptionsError, match="is no URL of a folder"):
+    with pytest.raises(OptionsError, match="is not a URL of a folder"):
         pull(url, tmp_path / "back")
     assert not any((tmp_path / "here").iterdir())
     push(store, "./s3:/bucket")

@@ -228,7 +228,7 @@ def with_level(out: Path, level: Path) -> Path:
 def test_a_level_that_has_levels_is_refused_before_these_are_looked_at(tmp_path: Path) -> None:
     out = with_level(shutil.copytree(GOLDEN, tmp_path / "out"), GOLDEN)
     (out / "levels/2/levels/2/manifest.json").write_bytes(b"none")
-    with pytest.raises(StoreError, match="levels/2 is no level of .*: it has levels"):
+    with pytest.raises(StoreError, match="levels/2 is not a level of .*: it has levels"):
         check_store(out)
 
 
@@ -236,7 +236,7 @@ def test_a_level_of_rows_of_another_size_is_refused(folder: Path, tmp_path: Path
     options: dict[str, Any] = {"max_rejects": 1, "workers": 1}
     pack(folder, tmp_path / "out", size=32, levels=2, **options)
     pack(folder, tmp_path / "flat", size=(8, 32), **options)
-    with pytest.raises(StoreError, match="levels/2 has rows of 8 x 32, expected 16 x 16: it is no level of"):
+    with pytest.raises(StoreError, match="levels/2 has rows of 8 x 32, expected 16 x 16: it is not a level of"):
         check_store(with_level(tmp_path / "out", tmp_path / "flat"))
 
 

@@ -115,7 +115,7 @@ def test_rows_with_sizes_of_their_own_are_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["info", "{url}/nothing"], 1, "/nothing is no store that can be read: "),
+        (["info", "{url}/nothing"], 1, "/nothing is not a store that can be read: "),
         (["info", "{out}", "--cache", "x"], 2, "--cache is for a store at a URL"),
         (["info", "ftp://host/out"], 2, "ftp://host/out cannot be read from. Expected a URL with s3"),
         (["show", "{url}"], 2, "is a URL, beside which no picture is written. Name one: -o sheet.png"),

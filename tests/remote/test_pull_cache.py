@@ -160,7 +160,7 @@ def test_a_cache_that_another_program_empties_is_reported(
         (["URL"], EXIT_USAGE, "pull copies to OUT, a folder of its own, or to --cache FOLDER. Give one of them."),
         (["URL", "OUT", "--cache", "OUT"], EXIT_USAGE, "or to --cache FOLDER. Give one of them."),
         (["OUT", "--cache", "OUT"], EXIT_USAGE, "cannot be read from. Expected a URL with s3, "),
-        (["URL/none", "--cache", "OUT"], EXIT_FAILED, "/none is no store that can be read: "),
+        (["URL/none", "--cache", "OUT"], EXIT_FAILED, "/none is not a store that can be read: "),
         (["URL", "--cache", "STORE"], EXIT_FAILED, "is a store itself. Choose another folder for caches."),
     ],
 )

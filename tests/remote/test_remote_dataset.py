@@ -210,7 +210,7 @@ def _in_a_store(url: str, path: Path) -> object:
     [
         (_no_cache, ValueError, "needs cache=FOLDER, on a local disk"),
         (_no_url, ValueError, "cache and cache_size are for a store at a URL"),
-        (_no_store, StoreError, "/_tensordict is no store that can be read: .*manifest.json does not exist"),
+        (_no_store, StoreError, "/_tensordict is not a store that can be read: .*manifest.json does not exist"),
         (_small, StoreError, "cache_size is 20.0 kB, expected at least 49.2 kB: 8 blocks of this store."),
         (_file_in_place, StoreError, "file cannot be made: File exists. Choose a folder on a local disk"),
         (_in_a_store, StoreError, "is a store itself. Choose another folder for caches"),

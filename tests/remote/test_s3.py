@@ -53,11 +53,11 @@ def test_a_store_that_was_replaced_by_a_push_is_another(url: str, many_blocks: P
     [
         (
             "s3://pictures/nothing",
-            "s3://pictures/nothing is no store that can be read: .*/manifest.json does not exist",
+            "s3://pictures/nothing is not a store that can be read: .*/manifest.json does not exist",
         ),
         (
             "s3://no-such-bucket/out",
-            "s3://no-such-bucket/out is no store that can be read: .*/manifest.json does not exist",
+            "s3://no-such-bucket/out is not a store that can be read: .*/manifest.json does not exist",
         ),
     ],
 )
@@ -72,7 +72,7 @@ def test_another_programs_manifest_is_no_store(url: str, tmp_path: Path) -> None
     other = url.replace("/deep/out", "/other")
     fsspec.filesystem("s3").pipe_file(f"{other}/{MANIFEST}", b'{"hello": 1}')
     with pytest.raises(
-        StoreError, match=r"/other is no store: its manifest.json is another program's. Look at the URL"
+        StoreError, match=r"/other is not a store: its manifest.json is another program's. Look at the URL"
     ):
         MemmapDataset(other, cache=tmp_path)
 

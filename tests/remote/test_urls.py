@@ -24,8 +24,8 @@ def test_a_slash_at_the_end_says_nothing() -> None:
     ("url", "found"),
     [
         ("ftp://host/out", "ftp://host/out cannot be read from. Expected a URL with s3, "),
-        ("s3:///out", "s3:///out is no URL of a folder."),
-        ("file:///", "file:/// is no URL of a folder."),
+        ("s3:///out", "s3:///out is not a URL of a folder."),
+        ("file:///", "file:/// is not a URL of a folder."),
         ("https://me:hush@host/out", "https://***@host/out carries credentials or a query. Leave them out"),
         ("https://host/out?token=hush", "https://host/out?token=*** carries credentials or a query. Leave them out"),
     ],

@@ -1,6 +1,6 @@
 """The hostile corpus: every file comes out as its manifest expects, or is rejected with a reason that a person understands.
 
-The corpus is not part of the repository; tests of it are skipped where it is not there. What is no regular file is made here.
+The corpus is not part of the repository; tests of it are skipped where it is not there. What is not a regular file is made here.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def test_bad_files_cost_no_good_image_half_a_second_300_mb_or_an_open_file() -> 
     assert result["worker"]["files"] == 206
 
 
-# -- what is no regular file
+# -- what is not a regular file
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="root is kept from reading by a system call of Linux")

@@ -153,7 +153,7 @@ def test_edits_hold_our_lines_and_count_them() -> None:
     text, script = "a\nb\nc\nd\n", "4d\n2,3c\nB\nC\n.\n0a\nnew\n.\n"
     assert edit(text, script) == "new\na\nB\nC\n"
     assert script_counts(script) == (3, 3)
-    with pytest.raises(ValueError, match="is no command of an ed script"):
+    with pytest.raises(ValueError, match="is not a command of an ed script"):
         edit(text, "s/a/b/\n")
     for edits in Edits.all().values():
         assert sum(edits.counts()) > 0

@@ -151,9 +151,9 @@ def test_what_has_no_transform_of_batches_is_refused_with_the_way_out() -> None:
         TypeError, match=f"^RandomVerticalFlip of torchvision has no transform of batches of its name. {way}"
     ):
         from_torchvision(two.Compose([two.RandomVerticalFlip()]))
-    with pytest.raises(TypeError, match=f"is no transform of torchvision. {way}"):
+    with pytest.raises(TypeError, match=f"is not a transform of torchvision. {way}"):
         from_torchvision(two.Compose([lambda image: image]))
-    with pytest.raises(TypeError, match=r"^reader\.transforms\.composition\.Compose is no transform of torchvision"):
+    with pytest.raises(TypeError, match=r"^reader\.transforms\.composition\.Compose is not a transform of torchvision"):
         from_torchvision(Compose([transforms.RandomInvert()]))
     with pytest.raises(ValueError, match=f"^Resize of torchvision has max_size=40, .* {way}"):
         from_torchvision(two.Resize(30, max_size=40))

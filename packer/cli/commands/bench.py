@@ -152,7 +152,7 @@ def _check_remote(options: dict[str, object], run: dict[str, object]) -> None:
 
 @contextlib.contextmanager
 def _scratch(out: str, cache: str | None) -> Iterator[str | None]:
-    """Give a folder for the blocks of a URL, which is removed; None: OUT is no URL."""
+    """Give a folder for the blocks of a URL, which is removed; None: OUT is not a URL."""
     if not is_url(out):
         if cache is not None:
             raise OptionsError("--cache is for the URL of a store. Leave it out.")

@@ -74,9 +74,9 @@ def _load(path: Path) -> dict[str, list[Any]]:
         NOWHERE.check(str(path), e)
         raise ScanError(f"--boxes {path} cannot be read: {e.strerror}. {expected}") from None
     except json.JSONDecodeError as e:
-        raise ScanError(f"line {e.lineno} of {path} is no JSON: {e.msg}. {expected}") from None
+        raise ScanError(f"line {e.lineno} of {path} is not JSON: {e.msg}. {expected}") from None
     except (ValueError, RecursionError) as e:
-        raise ScanError(f"{path} is no JSON: {e}. {expected}") from None
+        raise ScanError(f"{path} is not JSON: {e}. {expected}") from None
     for name in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(name), list):
             raise ScanError(f"{path} has no list {name!r}. {expected}")

@@ -24,7 +24,7 @@ def give_masks(splits: dict[str, Inputs], folder: Path) -> None:
     """
     if not folder.is_dir():
         raise ScanError(
-            f"--masks {folder} is no folder. Expected one with masks named as the images are: a.png for a.jpg."
+            f"--masks {folder} is not a folder. Expected one with masks named as the images are: a.png for a.jpg."
         )
     found = _files(folder)
     if not found:

@@ -106,12 +106,12 @@ def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
                     continue
                 record = json.loads(text)
                 if not isinstance(record, dict):
-                    raise ScanError(f'line {line} of {path} is no JSON object. Expected {{"path": ..., ...}}.')
+                    raise ScanError(f'line {line} of {path} is not a JSON object. Expected {{"path": ..., ...}}.')
                 yield line, record
         except (ScanError, UnicodeError):
             raise
         except (ValueError, RecursionError) as e:
-            raise ScanError(f"line {line} of {path} is no JSON: {e}.") from None
+            raise ScanError(f"line {line} of {path} is not JSON: {e}.") from None
 
 
 def _encoding(path: Path) -> str:

@@ -28,7 +28,7 @@ def fill_cache(url: str, cache: str | os.PathLike[str], *, progress: OnBytes | N
     """Bring all of the store at a URL into its folder in a cache, which is a store of its own from then on.
 
     Raises:
-        OptionsError: it is no URL of a folder.
+        OptionsError: it is not a URL of a folder.
         StoreError: there is no store, it cannot be read, or the cache cannot be used.
         DiskFullError: the cache's disk has no room for it.
     """

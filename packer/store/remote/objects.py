@@ -42,7 +42,7 @@ def open_objects(url: str) -> LocalObjects | RemoteObjects | WebObjects:
     """
     if _MISTYPED.fullmatch(url):
         raise OptionsError(
-            f"{url} is no URL of a folder. Expected for example s3://bucket/folder or file:///folder; a path of this name is"
+            f"{url} is not a URL of a folder. Expected for example s3://bucket/folder or file:///folder; a path of this name is"
             f" ./{url}"
         )
     if not is_url(url):

@@ -55,7 +55,7 @@ def duplicates_of(stores: dict[str, Path]) -> Duplicates:
     """Find images that come more than once in the stores of splits; reads samples.jsonl twice.
 
     Raises:
-        StoreError: one of them is no complete store.
+        StoreError: one of them is not a complete store.
     """
     prefixes = array("Q")
     found = {split: (out, check_store(out)) for split, out in stores.items()}
