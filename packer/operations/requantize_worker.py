@@ -19,6 +19,7 @@ from packer.store.blocks import Result, Task
 from packer.store.files import temporary_of, write_synced
 from packer.workers.contracts import Marks
 from packer.workers.processes import InFlight
+from reader.format.journal import RejectedInput
 from reader.format.samples import encode_line
 
 
@@ -69,7 +70,8 @@ class RequantizeWorker:
         self._in_flight.mark(-1)
         result = Result(task.block, len(lines))
         result.samples = [encode_line(line) for line in lines]
-        result.rejects = [line for line in lines if "reason" in line]
+        numbered = enumerate(lines, start=task.start)
+        result.rejects = [RejectedInput(n, line["path"], line["reason"]) for n, line in numbered if "reason" in line]
         result.source_bytes = sum(line.get("bytes", 0) for line in lines)
         return result
 

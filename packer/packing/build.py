@@ -307,10 +307,10 @@ class Build:
         self._committed.add(result)
         if self._options.on_error == "fail" and result.rejects:
             first = result.rejects[0]
-            line = self._inputs.line(first["input"])
-            where = first["path"] if line is None else f"line {line}, {first['path']}"
+            line = self._inputs.line(first.input)
+            where = first.path if line is None else f"line {line}, {first.path}"
             raise PackError(
-                f"{where}: {first['reason']} (--on-error fail). Fix or replace the file, then continue with --resume."
+                f"{where}: {first.reason} (--on-error fail). Fix or replace the file, then continue with --resume."
             )
 
     def _launcher(self) -> RayWorkers | None:
@@ -374,7 +374,7 @@ class Build:
     def _nothing_packed(self) -> str:
         results = journals.read_blocks(self._folder.out)
         first = next((reject for result, _ in results for reject in result.rejects), None)
-        example = f" For example {first['path']}: {first['reason']}." if first else ""
+        example = f" For example {first.path}: {first.reason}." if first else ""
         every = "its only input was" if len(self._inputs) == 1 else f"all {len(self._inputs)} inputs were"
         return f"nothing of {self._inputs.base} could be packed: {every} rejected.{example}"
 

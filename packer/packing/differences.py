@@ -104,7 +104,7 @@ def _committed(folder: Path, start: int) -> list[tuple[str, object]]:
     """Return path and target of each committed input, the start-th of all first; the target of a reject is None."""
     known: list[tuple[str, object]] = []
     for result, _ in read_blocks(folder):
-        rejected = {reject["input"]: reject["path"] for reject in result.rejects}
+        rejected = {reject.input: reject.path for reject in result.rejects}
         samples = map(Sample.decode, result.samples)
         for index in range(start, start + result.inputs):
             if index in rejected:

@@ -54,9 +54,7 @@ class Levels:
             PackError: an image is no row of a level, or was replaced meanwhile, twice.
         """
         rejected = {
-            reject["input"]: reject["reason"]
-            for result, _ in journals.read_blocks(folder.out)
-            for reject in result.rejects
+            reject.input: reject.reason for result, _ in journals.read_blocks(folder.out) for reject in result.rejects
         }
         entries: dict[str, FileEntry] = {}
         for factor in self._factors:

@@ -95,7 +95,7 @@ def read_committed(out: Path, inputs: Inputs, job: PackJob, start: int) -> tuple
         result.size_bytes = job.layout.stored_bytes(result.rows, result.shapes, result.size_bytes)
         committed.changed += _changed_sources(inputs, job, seen, result)
         seen += result.inputs
-        is_valid = is_valid and not (is_larger and any(_OF_LIMIT in reject["reason"] for reject in result.rejects))
+        is_valid = is_valid and not (is_larger and any(_OF_LIMIT in reject.reason for reject in result.rejects))
         if is_valid and not committed.changed:  # else it is decoded again, with all that follows
             committed.add(result)
             committed.other_plugin = committed.other_plugin or _other_plugin(result)

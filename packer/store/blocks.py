@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from packer.checksums import crc32_combine
+from reader.format.journal import RejectedInput
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,9 @@ class Task:
 class Result:
     """What is known of a decoded block, all but its pixels; becomes one line of the journal.
 
-    A reject is {"input": its number in the pack, "path": ..., "reason": ...}; all other inputs of the block are rows.
-    size_bytes is what the block takes of the file of rows; shapes, (height, width) of each row, is empty where all have one size;
-    frames, bytes of each row in the file, is empty where rows are raw; there unpacked_bytes and unpacked_crc32, of compressed
-    rows before they are packed, are 0.
+    Inputs of the block that are no rejects are rows. size_bytes is what the block takes of the file of rows; shapes, (height,
+    width) of each row, is empty where all have one size; frames, bytes of each row in the file, is empty where rows are raw;
+    there unpacked_bytes and unpacked_crc32, of compressed rows before they are packed, are 0.
     """
 
     block: int
@@ -66,7 +65,7 @@ class Result:
     square_sums: list[int] = field(default_factory=list)
     samples: list[str] = field(default_factory=list)
     content: list[tuple[int, int, int, int]] = field(default_factory=list)
-    rejects: list[dict[str, Any]] = field(default_factory=list)
+    rejects: list[RejectedInput] = field(default_factory=list)
     sources: list[tuple[int, int]] = field(default_factory=list)
     source_bytes: int = 0
     size_bytes: int = 0

@@ -17,7 +17,7 @@ from packer.store.files import sync_folder
 from packer.system import BINARY
 from reader.format import journal as lines
 from reader.format.filesystem import error_path, retry_missing
-from reader.format.journal import FOLDER, JOURNAL, BlockLine, Header
+from reader.format.journal import FOLDER, JOURNAL, BlockLine, Header, RejectedInput
 
 _OF_RESULT = tuple(field.name for field in dataclasses.fields(Result))
 
@@ -56,6 +56,7 @@ class Journal:
         blocks = []
         for result in reversed(results):
             known = {name: getattr(result, name) for name in _OF_RESULT}
+            known["rejects"] = list(map(vars, result.rejects))
             blocks.append(BlockLine(inputs_stop, rows_stop, known))
             inputs_stop, rows_stop = inputs_stop - result.inputs, rows_stop - result.rows
         self._append(blocks[::-1])
@@ -105,7 +106,9 @@ def has_started(out: Path) -> bool:
 def read_blocks(out: Path) -> Iterator[tuple[Result, int]]:
     """Yield each recorded block and the byte where its line ends, up to the first torn line."""
     for line, end in lines.read_block_lines(out / JOURNAL):
-        yield Result(**{name: value for name, value in line.known.items() if name in _OF_RESULT}), end
+        known = {name: value for name, value in line.known.items() if name in _OF_RESULT}
+        known["rejects"] = list(map(RejectedInput.from_json, known.get("rejects", ())))
+        yield Result(**known), end
 
 
 def header_end(out: Path) -> int:

@@ -13,6 +13,7 @@ from packer.inputs.samples import Inputs
 from packer.pixels.layout import RowLayout
 from packer.report import PackReport
 from packer.store.blocks import Result
+from reader.format.journal import RejectedInput
 from reader.format.manifest import Manifest
 from reader.format.samples import read_rejects
 
@@ -52,7 +53,7 @@ def part_report(
     folder: Path, part: str, layout: RowLayout, inputs: Inputs, span: range, blocks: Iterable[Result]
 ) -> PackReport:
     """Report one part of a store, packed but not sealed; what it took is for the caller to fill in."""
-    rejects: list[dict[str, Any]] = []
+    rejects: list[RejectedInput] = []
     store_bytes, height, width = 0, *(layout.size or (0, 0))
     for block in blocks:
         rejects += block.rejects
@@ -74,7 +75,7 @@ def part_report(
         seconds=0.0,
         images_per_second=0.0,
         too_many_rejects=False,
-        reasons=dict(collections.Counter(reject["reason"] for reject in rejects).most_common()),
+        reasons=dict(collections.Counter(reject.reason for reject in rejects).most_common()),
         target_kind=inputs.target_kind,
         notes=inputs.notes,
         layout=inputs.layout,

@@ -13,7 +13,7 @@ import os
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from packer.checksums import crc32_combine
 from packer.inputs.class_lists import gap_notes
@@ -22,6 +22,7 @@ from packer.inputs.samples import Column, Inputs
 from packer.pixels.layout import RowLayout
 from packer.store.blocks import Result
 from reader.format.filesystem import error_path
+from reader.format.journal import RejectedInput
 from reader.format.manifest import PIXELS, REJECTED, SAMPLES, Block, FileEntry
 from reader.format.samples import Reject, Sample
 from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, TensorSpec
@@ -129,11 +130,11 @@ class RowFiles:
         inputs = range(self.inputs, self.inputs + result.inputs)
         if not result.rejects:
             return inputs
-        rejected = {reject["input"] for reject in result.rejects}
+        rejected = {reject.input for reject in result.rejects}
         return [index for index in inputs if index not in rejected]
 
-    def _reject_line(self, reject: dict[str, Any]) -> str:
-        return Reject(reject["path"], reject["reason"], self._all.line(reject["input"])).encode()
+    def _reject_line(self, reject: RejectedInput) -> str:
+        return Reject(reject.path, reject.reason, self._all.line(reject.input)).encode()
 
     def _read_targets(self, result: Result, column: Column) -> Column:
         """Return the targets of a dataset's items, which stand in the lines of samples.jsonl alone."""

@@ -33,6 +33,7 @@ from packer.workers.photographs import Photographs
 from packer.workers.processes import InFlight
 from packer.workers.row_buffers import DecodedRows, MadeRows, RowBuffer, row_buffer
 from reader.format.filesystem import error_path
+from reader.format.journal import RejectedInput
 from reader.format.samples import Sample
 from reader.format.urls import is_url
 
@@ -190,7 +191,7 @@ class BlockWorker:
             result.mask_sources.append(attempt.mask_source)
         if attempt.row is None:
             path = task.paths[index - task.start]
-            result.rejects.append({"input": index, "path": path, "reason": attempt.reason})
+            result.rejects.append(RejectedInput(index, path, attempt.reason))
         else:
             self._add(result, attempt.row, attempt)
 

@@ -8,12 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_HOMES = {
-    "MemmapDataset": "reader.dataset.dataset",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name != "MemmapDataset":
         raise AttributeError(f"module 'reader.dataset' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return importlib.import_module("reader.dataset.dataset").MemmapDataset

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from reader.format.errors import StoreError
-from reader.format.fields import BOOL, PLAIN, PLAIN_OBJECT, TEXT, TEXTS, Json, check_fields, integer, list_of, optional
+from reader.format.fields import BOOL, PLAIN_OBJECT, TEXT, TEXTS, Check, Json, check_fields, integer, list_of, optional
 from reader.format.filesystem import error_path, open_regular
 from reader.format.shown import brief
 
@@ -53,6 +53,7 @@ _HEADER = {
     "span": optional(list_of(integer(0), "two integers")),
 }
 _STOP_KEYS = frozenset({"inputs_stop", "rows_stop"})
+_REJECT = {"input": integer(0), "path": TEXT, "reason": TEXT}
 _BLOCK = {
     **dict.fromkeys(
         ("inputs_stop", "rows_stop", "block", "inputs", "rows", "pixel_count", "size_bytes", "unpacked_bytes", "kept"),
@@ -63,7 +64,7 @@ _BLOCK = {
     **dict.fromkeys(("sums", "square_sums"), list_of(integer(0, 1 << 128), "a list of integers")),
     "samples": TEXTS,
     "content": list_of(list_of(integer(0), "four integers"), "a list of four integers each"),
-    "rejects": list_of(PLAIN, "a list of objects"),
+    "rejects": list_of(Check("", lambda value: _is_reject(value)), "a list of objects with input, path and reason"),
     **dict.fromkeys(("sources", "shapes", "mask_sources"), _PAIRS),
     "source_bytes": integer(0),
 }
@@ -116,6 +117,20 @@ class Header:
 
 
 @dataclass(frozen=True)
+class RejectedInput:
+    """An input of a block that became no row: its number in the pack, its path, and why. Field names are its keys."""
+
+    input: int
+    path: str
+    reason: str
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> RejectedInput:
+        """Return the one that a checked object says."""
+        return cls(*(found[name] for name in _REJECT))
+
+
+@dataclass(frozen=True)
 class BlockLine:
     """A line behind the header: the totals of inputs and rows with this block, and what the packer knows of it."""
 
@@ -136,6 +151,10 @@ class BlockLine:
         """
         check_fields("a block of the journal", line, _BLOCK, may_lack=frozenset(_BLOCK) - _STOP_KEYS)
         return cls(line.pop("inputs_stop"), line.pop("rows_stop"), line)
+
+
+def _is_reject(value: Json) -> bool:
+    return type(value) is dict and all(name in value and check.holds(value[name]) for name, check in _REJECT.items())
 
 
 def encode(line: Header | BlockLine) -> bytes:

@@ -187,8 +187,8 @@ def _checked(worker: BlockWorker, result: Any, versions: set[bytes]) -> list[byt
     """Check that a row is what one of the versions decodes to; returns that version, nothing for a reject."""
     pixels = b"".join(worker._held.pop(result.block).chunks)
     if not result.rows:
-        assert result.rejects[0]["reason"]
-        assert "made the decoder fail" not in result.rejects[0]["reason"]
+        assert result.rejects[0].reason
+        assert "made the decoder fail" not in result.rejects[0].reason
         return []
     digest = json.loads(result.samples[0])["sha256"]
     (version,) = [v for v in versions if hashlib.sha256(v).hexdigest() == digest]

@@ -157,7 +157,7 @@ def test_what_is_known_of_a_block_is_the_same(
     # all but what is turned, of inks, too large, refused, or has something between its segments, and what is no JPEG
     plain = [name for name in names if name not in DAMAGED and (name[2] == "." or name[3:6] in PLAIN)]
     assert served == len([name for name in plain if name.endswith(("jpg", "JPEG")) and names.index(name) != 2])
-    assert {reject["path"] for reject in singly.rejects} >= {*DAMAGED, "nul\0.jpg", "05-large.jpg"}
+    assert {reject.path for reject in singly.rejects} >= {*DAMAGED, "nul\0.jpg", "05-large.jpg"}
     assert singly.rows > served > 12
 
 
@@ -285,7 +285,7 @@ def test_members_of_a_tar_are_made_as_one_by_one(
         found, pixels, served = decoded(job, task, at_once=at_once)
         assert (found, pixels) == (singly, rows)
         assert served > 12
-    assert {os.path.basename(reject["path"]) for reject in singly.rejects} >= {"cut.jpg", "fifo.jpg", "nothing.jpg"}
+    assert {os.path.basename(reject.path) for reject in singly.rejects} >= {"cut.jpg", "fifo.jpg", "nothing.jpg"}
     # one that is not the listed one is left, and refused where it is read
     with open(tmp_path / "all.tar", "ab") as file:
         file.write(bytes(512))
