@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageOps
 
-from packer import OptionsError, ScanError, pack
+from packer import pack
 from packer.cli.charts import DARK, GRAY, OTHER, OURS, svg_bytes
 from packer.operations.planning.crop_boxes import boxes_in
 from packer.operations.planning.plan import placement
@@ -34,7 +33,8 @@ from packer.pixels.geometry import Geometry
 from reader import MemmapDataset
 from reader.compiled import Crops
 from reader.transforms.kernels.resample import resized_images
-from scripts.common.figures import machine, publish, table
+from scripts.common.figures import machine, table
+from scripts.common.program import reported
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 WAYS: dict[str, dict[str, Any]] = {
@@ -75,17 +75,14 @@ def main() -> int:
     parser.add_argument("--plot", type=Path, help="draw the figures into this PNG; needs matplotlib")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="pixpack-truth-") as folder:
-        try:
-            report = compare(options.images, Path(folder), options.boxes, options.crop, options.seed)
-        except (OptionsError, ScanError, ValueError) as e:
-            sys.exit(f"truth: {e}")
-        report["machine"] = machine(Path(folder))
-    print(as_table(report))
-    publish(report, options.output)
-    if options.plot:
-        plot(report, options.plot)
-    return 0
+
+    def measured(work: Path) -> dict[str, Any]:
+        report = compare(options.images, work, options.boxes, options.crop, options.seed) | {"machine": machine(work)}
+        if options.plot:
+            plot(report, options.plot)
+        return report
+
+    return reported("truth", measured, text=as_table, json=options.output, also=(ValueError,))
 
 
 def compare(images: Path, work: Path, count: int, crop: int, seed: int) -> dict[str, Any]:

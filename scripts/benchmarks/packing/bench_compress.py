@@ -20,7 +20,6 @@ import argparse
 import concurrent.futures
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -38,7 +37,8 @@ from reader.format.manifest import PIXELS
 from reader.format.tensors import ZSTD, codec_of
 from scripts.benchmarks.packing._pack_ways import Job, Task, in_processes
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import BenchError, machine, photographs, publish, ratios, repeat_files, spread
+from scripts.common.figures import BenchError, machine, photographs, ratios, repeat_files, spread
+from scripts.common.program import reported
 from scripts.common.timing import collection_paused, in_turns, seconds
 
 _CHANNELS = 3
@@ -54,14 +54,7 @@ def main() -> int:
     parser.add_argument("images", metavar="IMAGES", type=Path)
     parser.add_argument("--form", default=ZSTD, help="as --compress of pack has it; default: zstd")
     options = parser.parse_args()
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-bench-compress-") as folder:
-            report = _measured(options, Path(folder))
-    except (BenchError, packer.PackError, packer.OptionsError, packer.ScanError) as e:
-        print(f"bench_compress: {e}", file=sys.stderr)
-        return 1
-    publish(report, options.json)
-    return 0
+    return reported("bench_compress", partial(_measured, options), json=options.json)
 
 
 def _measured(options: argparse.Namespace, work: Path) -> dict[str, Any]:

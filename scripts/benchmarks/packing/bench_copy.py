@@ -14,10 +14,11 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from packer import merge, pack, subset
 from reader.format.check import check_store
@@ -27,7 +28,6 @@ from scripts.common.figures import (
     BenchError,
     machine,
     photographs,
-    publish,
     rate_cells,
     ratio_cells,
     ratios,
@@ -35,6 +35,7 @@ from scripts.common.figures import (
     spread,
     table,
 )
+from scripts.common.program import reported
 from scripts.common.timing import in_turns, seconds
 
 SIZE, CP = 224, "cp -r; sync"
@@ -45,22 +46,20 @@ def main() -> int:
     parser = bench_parser(__doc__, rows=10_000, runs=5, work=None, json=None)
     parser.add_argument("--packed", type=int, default=1000, help="photographs to pack")
     options = parser.parse_args()
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-bench-copy-", dir=options.work) as folder:
-            packed, rates = measure(Path(folder), options.rows, options.packed, options.runs)
-            described = machine(Path(folder))
-    except BenchError as e:
-        print(f"bench_copy: {e}", file=sys.stderr)
-        return 1
+    return reported("bench_copy", lambda work: report_of(work, options), json=options.json, work=options.work)
+
+
+def report_of(work: Path, options: Namespace) -> dict[str, Any]:
+    """Measure, and print a table."""
+    packed, rates = measure(work, options.rows, options.packed, options.runs)
     of_cp = {name: ratios(found, rates[CP]) for name, found in rates.items() if name != CP}
     lines = [["", "rows/s", "", "of cp", ""]]
     for name, found in rates.items():
         lines.append([name, *rate_cells(spread(found, 1)), *ratio_cells(of_cp.get(name))])
     print(table([*lines, ["pack", f"{packed:,.0f}", "", "", ""]]))
-    head = {"benchmark": "bench_copy", "rows": options.rows, "size": SIZE, "packed_images_per_second": packed}
+    head = {"rows": options.rows, "size": SIZE, "packed_images_per_second": packed}
     ways = {name: spread(found, 1) for name, found in rates.items()}
-    publish(head | {"rows_per_second": ways, "of_cp": of_cp, "machine": described}, options.json)
-    return 0
+    return head | {"rows_per_second": ways, "of_cp": of_cp, "machine": machine(work)}
 
 
 def measure(work: Path, rows: int, packed: int, runs: int) -> tuple[float, dict[str, list[float]]]:

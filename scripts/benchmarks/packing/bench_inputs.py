@@ -24,7 +24,6 @@ import struct
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -43,7 +42,8 @@ from reader.format.manifest import PIXELS, read_manifest
 from scripts.benchmarks.packing._pack_ways import Job, Task, command_environment, in_processes, make_rows
 from scripts.benchmarks.packing.bench_pack import SCALED_LEVELS, seen, watched_pack
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import BenchError, machine, publish, ratios, spread, table
+from scripts.common.figures import BenchError, machine, ratios, spread, table
+from scripts.common.program import reported
 from scripts.common.s3_server import KEYS, SERVERS, Server, serving
 from scripts.common.timing import in_turns, seconds, timed
 from scripts.samples.scenes import SCENES, draw, with_noise
@@ -65,16 +65,12 @@ LATENCY_SECONDS = 0.03
 def main() -> int:
     options = parse()
     count = options.count or COUNTS[options.kind]
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-bench-inputs-", dir=options.work) as folder:
-            report = KINDS[options.kind](Path(folder), count, options.workers, options.runs)
-            described = machine(Path(folder))
-    except (BenchError, packer.PackError) as e:
-        print(f"bench_inputs: {e}", file=sys.stderr)
-        return 1
-    head = {"benchmark": "bench_inputs", "kind": options.kind, "count": count, "workers": options.workers}
-    publish(head | report | {"machine": described}, options.json)
-    return 0
+
+    def measured(work: Path) -> dict[str, Any]:
+        head = {"kind": options.kind, "count": count, "workers": options.workers}
+        return head | KINDS[options.kind](work, count, options.workers, options.runs) | {"machine": machine(work)}
+
+    return reported("bench_inputs", measured, json=options.json, work=options.work)
 
 
 def parse() -> argparse.Namespace:

@@ -34,7 +34,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -43,11 +42,8 @@ from typing import Any
 import numpy as np
 import torch
 
-import packer
-from packer.errors import ScanError
 from packer.inputs.scan import scan
 from packer.operations.verify import verify
-from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, SAMPLES, read_json_lines, read_manifest
 from scripts.benchmarks.packing._pack_ways import (
     Job,
@@ -68,7 +64,6 @@ from scripts.common.figures import (
     machine,
     photographs,
     process_bytes,
-    publish,
     rate_cells,
     ratio_cells,
     ratios,
@@ -76,6 +71,7 @@ from scripts.common.figures import (
     spread,
     table,
 )
+from scripts.common.program import reported
 from scripts.common.timing import in_turns
 
 TITLES = {
@@ -100,16 +96,11 @@ SHARES = ("Pss_Anon", "Pss_Shmem")
 
 def main() -> int:
     options = parse()
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-bench-pack-") as folder:
-            work = Path(folder)
-            report = measure(prepare(options, work), options.runs, options.vanilla)
-    except (BenchError, ScanError, StoreError, packer.PackError, packer.OptionsError) as e:
-        print(f"bench_pack: {e}", file=sys.stderr)
-        return 1
-    print(text(report))
-    publish(report, options.json)
-    return 0
+
+    def measured(work: Path) -> dict[str, Any]:
+        return measure(prepare(options, work), options.runs, options.vanilla)
+
+    return reported("bench_pack", measured, text=text, json=options.json)
 
 
 def parse() -> argparse.Namespace:

@@ -15,10 +15,8 @@ JSON object last.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -31,6 +29,7 @@ from reader.format.check import check_store
 from scripts.benchmarks.packing import _driver
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import BenchError, machine, photographs, ratios, repeat_files, spread
+from scripts.common.program import reported
 from scripts.common.timing import in_turns, timed
 
 
@@ -42,24 +41,18 @@ def main() -> int:
         "--model", type=int, nargs="*", default=[8, 64, 512], metavar="WORKERS", help="numbers to model"
     )
     options = parser.parse_args()
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-ray-") as folder:
-            result = measure(Path(folder), options)
-    except BenchError as e:
-        print(f"bench_ray: {e}", file=sys.stderr)
-        return 1
+    return reported("bench_ray", lambda work: measure(work, options), text=text)
+
+
+def text(result: dict[str, Any]) -> str:
+    """Draw the report for a person."""
+    lines = []
     for name in ("running", "total"):
         local, ray, ratio = (result[name][way]["median"] for way in ("local_seconds", "ray_seconds", "ratio"))
-        print(f"{name:8} local {local:6.2f} s, ray {ray:6.2f} s, ratio {ratio:.3f}")
-    print("ms an image:", ", ".join(f"{name} {value:.3f}" for name, value in result["milliseconds"].items()))
-    for row in result["model"]:
-        print(
-            "{workers:4} workers: {decoded:7,} decoded, {served:7,} served, {recorded:7,} recorded images/s".format(
-                **row
-            )
-        )
-    print(json.dumps(result))
-    return 0
+        lines.append(f"{name:8} local {local:6.2f} s, ray {ray:6.2f} s, ratio {ratio:.3f}")
+    lines.append("ms an image: " + ", ".join(f"{name} {value:.3f}" for name, value in result["milliseconds"].items()))
+    form = "{workers:4} workers: {decoded:7,} decoded, {served:7,} served, {recorded:7,} recorded images/s"
+    return "\n".join([*lines, *(form.format(**row) for row in result["model"])])
 
 
 def measure(work: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -78,7 +71,7 @@ def measure(work: Path, options: argparse.Namespace) -> dict[str, Any]:
         times = in_turns(turns, options.rounds, untimed=1)
     finally:
         cluster.shutdown()
-    result: dict[str, Any] = {"benchmark": "bench_ray", "images": options.images, "workers": options.workers}
+    result: dict[str, Any] = {"images": options.images, "workers": options.workers}
     result |= {"size": options.size, "rounds": options.rounds, "machine": machine(work)}
     for index, name in enumerate(("running", "total")):
         local, ray = ([turn[index] for turn in times[way]] for way in ways)

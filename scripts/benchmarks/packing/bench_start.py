@@ -13,7 +13,6 @@ import argparse
 import shutil
 import subprocess
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,29 +21,28 @@ from scripts import ROOT
 from scripts.benchmarks.packing._pack_ways import command_environment
 from scripts.benchmarks.packing.bench_inputs import DRAWN, children_seconds, drawn
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import BenchError, machine, publish, ratios, spread, table
+from scripts.common.figures import BenchError, machine, ratios, spread, table
+from scripts.common.program import reported
 from scripts.common.timing import in_turns, timed
 
 
 def main() -> int:
     options = parse()
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-bench-start-", dir=options.work) as folder:
-            work = Path(folder).resolve()
-            images = drawn(work / "images", options.count, DRAWN[::-1], "jpg")
-            pack = ["-m", "packer", str(images), str(work / "out"), "--size", "224", "--max-rejects", "0"]
-            ways = {
-                "pack": partial(run, pack, ROOT, work),
-                "help": partial(run, ["-m", "packer", "--help"], ROOT, work),
-            }
-            ways["python"] = partial(run, ["-c", "pass"], ROOT, work)
-            if options.against is not None:
-                ways["against"] = partial(run, pack, options.against, work)
-            found = in_turns(ways, options.runs, untimed=1)
-            described = machine(work)
-    except BenchError as e:
-        print(f"bench_start: {e}", file=sys.stderr)
-        return 1
+    return reported("bench_start", lambda work: measure(work, options), json=options.json, work=options.work)
+
+
+def measure(work: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Take turns, and print a table."""
+    images = drawn(work / "images", options.count, DRAWN[::-1], "jpg")
+    pack = ["-m", "packer", str(images), str(work / "out"), "--size", "224", "--max-rejects", "0"]
+    ways = {
+        "pack": partial(run, pack, ROOT, work),
+        "help": partial(run, ["-m", "packer", "--help"], ROOT, work),
+        "python": partial(run, ["-c", "pass"], ROOT, work),
+    }
+    if options.against is not None:
+        ways["against"] = partial(run, pack, options.against, work)
+    found = in_turns(ways, options.runs, untimed=1)
     report, lines = {}, [["", "seconds", "min..max", "CPU seconds", "min..max", "CPU: pack/it"]]
     for name, turns in found.items():
         wall, cpu = (spread(values, 4) for values in zip(*turns, strict=True))
@@ -53,8 +51,7 @@ def main() -> int:
         cells = [cell for each in (wall, cpu) for cell in cells_of(each)]
         lines.append([name, *cells, f"{compared['median']:.2f}"])
     print(table(lines))
-    publish({"benchmark": "bench_start", "count": options.count, "ways": report, "machine": described}, options.json)
-    return 0
+    return {"count": options.count, "ways": report, "machine": machine(work)}
 
 
 def parse() -> argparse.Namespace:

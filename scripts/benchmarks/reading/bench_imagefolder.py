@@ -17,7 +17,6 @@ same, and so are the validation pixels, on average within one level.
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -34,7 +33,8 @@ from reader.system import available_cpus
 from scripts.benchmarks.reading._imagefolder_page import markdown, write
 from scripts.benchmarks.transforms.bench_transforms import torchvision_v2
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import BenchError, machine, photographs, publish, ratios, repeat_files, spread
+from scripts.common.figures import BenchError, machine, photographs, ratios, repeat_files, spread
+from scripts.common.program import reported
 from scripts.common.timing import in_turns
 
 # A store is read many times as fast: so many epochs in a turn, so that its start and end do not decide.
@@ -75,17 +75,14 @@ def main() -> int:
     torchvision_v2()  # not after minutes of packing
     # it is the point of the sweep to try more workers than CPUs, too
     warnings.filterwarnings("ignore", message="This DataLoader will create")
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-imagefolder-", dir=options.work) as work:
-            report = measure(Path(work), options)
-    except (BenchError, packer.PackError, packer.ScanError) as e:
-        print(f"bench_imagefolder: {e}", file=sys.stderr)
-        return 1
-    print(markdown(report))
-    if options.publish:
-        write(report)
-    publish(report, None)
-    return 0
+
+    def measured(work: Path) -> dict[str, Any]:
+        report = measure(work, options)
+        if options.publish:
+            write(report)
+        return report
+
+    return reported("bench_imagefolder", measured, text=markdown, work=options.work)
 
 
 def measure(work: Path, options: Any) -> dict[str, Any]:

@@ -10,18 +10,17 @@ the manifest's bytes and taking their sha256, which no reader can do without. Ch
 from __future__ import annotations
 
 import hashlib
-import json
 import pickle
 import statistics
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from reader import MemmapDataset
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import machine, process_bytes
+from scripts.common.figures import machine, process_bytes, table
+from scripts.common.program import reported
 from scripts.common.timing import in_turns, seconds
 from scripts.samples.stores import SIDE, sparse_store
 
@@ -31,21 +30,23 @@ _REPEATS = 30
 def main() -> int:
     """Open stores of 1,000, 1,000,000 and --rows rows."""
     options = bench_parser(__doc__, rows=10_000_000).parse_args()
-    results = []
-    print(
-        f"{'rows':>12} {'store':>10} {'manifest':>10} {'open, ms':>20} {'limit, ms':>10} {'pickled':>9} {'memory':>9}"
-    )
-    for rows in sorted({1000, 1_000_000, options.rows}):
-        with tempfile.TemporaryDirectory(prefix="pixpack-open-") as folder:
-            result = measure(sparse_store(Path(folder) / "store", rows), rows)
-        results.append(result)
-        spread = f"{result['open_ms']:.2f} ({result['open_ms_min']:.2f}..{result['open_ms_max']:.2f})"
-        print(
-            f"{rows:12,} {result['store_gb']:7.1f} GB {result['manifest_bytes'] / 1e6:7.1f} MB {spread:>20}"
-            f" {result['limit_ms']:10.2f} {result['pickle_bytes']:7} B {result['memory_mb']:6.1f} MB"
-        )
-    print(json.dumps({"benchmark": "bench_open", "machine": machine(Path(tempfile.gettempdir())), "stores": results}))
-    return 0
+
+    def measured(work: Path) -> dict[str, Any]:
+        counts = sorted({1000, 1_000_000, options.rows})
+        stores = [measure(sparse_store(work / f"{rows}", rows), rows) for rows in counts]
+        return {"machine": machine(work), "stores": stores}
+
+    return reported("bench_open", measured, text=text)
+
+
+def text(report: dict[str, Any]) -> str:
+    """Draw the report for a person."""
+    lines = [["rows", "store, GB", "manifest, MB", "open, ms", "min..max", "limit, ms", "pickled, B", "memory, MB"]]
+    for one in report["stores"]:
+        cells = [f"{one['rows']:,}", f"{one['store_gb']:,.1f}", f"{one['manifest_bytes'] / 1e6:.1f}"]
+        cells += [f"{one['open_ms']:.2f}", f"{one['open_ms_min']:.2f}..{one['open_ms_max']:.2f}"]
+        lines.append([*cells, f"{one['limit_ms']:.2f}", f"{one['pickle_bytes']}", f"{one['memory_mb']:.1f}"])
+    return table(lines)
 
 
 def measure(out: Path, rows: int) -> dict[str, Any]:

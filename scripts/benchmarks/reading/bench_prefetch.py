@@ -30,13 +30,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from reader import ImageBatch, MemmapDataset, MemmapLoader, StoreError
+from reader import ImageBatch, MemmapDataset, MemmapLoader
 from reader.bench.ways import ORDERS
 from reader.system import available_cpus
 from scripts.benchmarks.reading._read_ways import touch
 from scripts.benchmarks.reading.bench_read import cached_store, verified_store
 from scripts.common.arguments import READ_WORK, bench_parser
-from scripts.common.figures import BenchError, machine, publish, spread, table
+from scripts.common.figures import BenchError, machine, spread, table
+from scripts.common.program import reported
 from scripts.common.timing import collection_paused, in_turns, seconds
 
 FACTORS = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)
@@ -76,17 +77,12 @@ BUSY: dict[str, Callable[[int], None]] = {"torch": multiply, "python": add, "sor
 def main() -> int:
     options = parse()
     torch.set_num_threads(options.threads)
-    try:
-        store = (
-            cached_store(options.work, options.rows, 224) if options.store is None else verified_store(options.store)
-        )
-        report = measure(store, options)
-    except (BenchError, StoreError) as e:
-        print(f"bench_prefetch: {e}", file=sys.stderr)
-        return 1
-    print(text(report))
-    publish(report, options.json)
-    return 0
+
+    def measured(_: Path) -> dict[str, Any]:
+        given = options.store
+        return measure(verified_store(given) if given else cached_store(options.work, options.rows, 224), options)
+
+    return reported("bench_prefetch", measured, text=text, json=options.json)
 
 
 def parse() -> argparse.Namespace:

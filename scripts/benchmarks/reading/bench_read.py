@@ -38,7 +38,6 @@ import numpy as np
 import torch
 
 import packer
-from packer.errors import LockedError, ScanError
 from packer.operations.verify import verify
 from reader import MemmapDataset, MemmapLoader, StoreError, system
 from reader.bench.ways import ORDERS, FirstRows, Loader, SliceCopies, StoreIndex, TorchLoader
@@ -51,7 +50,6 @@ from scripts.common.figures import (
     BenchError,
     machine,
     photographs,
-    publish,
     rate_cells,
     ratio_cells,
     ratios,
@@ -59,6 +57,7 @@ from scripts.common.figures import (
     spread,
     table,
 )
+from scripts.common.program import reported
 from scripts.common.timing import collection_paused, in_turns
 
 WORKERS = 2
@@ -72,18 +71,13 @@ LEAST_BATCHES = 4
 def main() -> int:
     options = parse()
     torch.set_num_threads(options.threads)
-    try:
-        if options.store is None:
-            store = cached_store(options.work, options.rows, options.size)
-        else:
-            store = verified_store(options.store)
-        report = measure(store, options)
-    except (BenchError, LockedError, ScanError, StoreError, packer.PackError, packer.OptionsError) as e:
-        print(f"bench_read: {e}", file=sys.stderr)
-        return 1
-    print(text(report))
-    publish(report, options.json)
-    return 0
+
+    def measured(_: Path) -> dict[str, Any]:
+        given = options.store
+        store = verified_store(given) if given else cached_store(options.work, options.rows, options.size)
+        return measure(store, options)
+
+    return reported("bench_read", measured, text=text, json=options.json)
 
 
 def parse() -> argparse.Namespace:
@@ -139,10 +133,10 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Check everything once, then time all ways in turns."""
     # beside it, where hard links lead to it
     with tempfile.TemporaryDirectory(prefix=".bench-read-", dir=store.absolute().parent) as work:
-        return measured(store, options, Path(work))
+        return timed_ways(store, options, Path(work))
 
 
-def measured(store: Path, options: argparse.Namespace, work: Path) -> dict[str, Any]:
+def timed_ways(store: Path, options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """Do as `measure`, with a folder for files."""
     data, size = MemmapDataset(store, as_tuple=False), options.batch_size
     if size * (LEAST_BATCHES + 1) > len(data):

@@ -13,11 +13,9 @@ Checked: the rows of the first batch.
 from __future__ import annotations
 
 import argparse
-import json
 import pickle
 import statistics
 import sys
-import tempfile
 import warnings
 from functools import partial
 from pathlib import Path
@@ -31,6 +29,7 @@ from reader.format.manifest import PIXELS
 from scripts.benchmarks.reading._worker_data import EmptyBatches, Listed, Mapped
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import machine, process_bytes, table
+from scripts.common.program import reported
 from scripts.common.timing import in_turns, timed
 from scripts.samples.stores import SIDE, sparse_store
 
@@ -50,23 +49,27 @@ def main() -> int:
     parser.add_argument("--starts", nargs="+", choices=("fork", "spawn"), default=["fork", "spawn"])
     options = parser.parse_args()
     warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than CPUs are meant
-    with tempfile.TemporaryDirectory(prefix="pixpack-workers-") as folder:
-        stores = {rows: sparse_store(Path(folder) / f"{rows}", rows) for rows in {*options.rows, MAPPED_ROWS}}
+
+    def all_measured(work: Path) -> dict[str, Any]:
+        stores = {rows: sparse_store(work / f"{rows}", rows) for rows in {*options.rows, MAPPED_ROWS}}
         found = [one for start in options.starts for one in measured(stores, start, options)]
-        described = machine(Path(folder))
+        kinds = {name: [one for one in found if ("rows" in one) is (name == "stores")] for name in ("stores", "others")}
+        holds = all(one["private_mb_beyond_empty"] < MOST_MB for one in kinds["stores"])
+        head = {"machine": machine(work), "workers": options.workers, "batch_size": BATCH, "rounds": options.rounds}
+        return head | kinds | {"holds": holds}
+
+    return reported("bench_workers", all_measured, text=text, is_right=lambda report: report["holds"])
+
+
+def text(report: dict[str, Any]) -> str:
+    """Draw the report for a person."""
     lines = [["dataset", "start", "first batch, s", "own MB beyond empty", "USS MB beyond empty", "pickled"]]
-    for one in found:
+    for one in [*report["stores"], *report["others"]]:
         cells = [f"{one[n]:.1f}" for n in ("private_mb_beyond_empty", "uss_mb_beyond_empty")]
         first = f"{one['first_batch_seconds']:.2f}"
         lines.append([one["dataset"], one["start"], first, *cells, f"{one['pickle_bytes']:,} B"])
-    print(
-        f"{options.workers} workers, batches of {BATCH}: medians of {options.rounds} of a worker's mean\n{table(lines)}"
-    )
-    kinds = {name: [one for one in found if ("rows" in one) is (name == "stores")] for name in ("stores", "others")}
-    holds = all(one["private_mb_beyond_empty"] < MOST_MB for one in kinds["stores"])
-    report = {"benchmark": "bench_workers", "machine": described, "workers": options.workers, "batch_size": BATCH}
-    print(json.dumps(report | kinds | {"rounds": options.rounds, "holds": holds}))
-    return 0 if holds else 1
+    head = f"{report['workers']} workers, batches of {BATCH}: medians of {report['rounds']} of a worker's mean"
+    return f"{head}\n{table(lines)}"
 
 
 def measured(stores: dict[int, Path], start: str, options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -38,7 +38,6 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import PackError
 from reader import MemmapDataset, MemmapLoader
 from reader.bench.disk import NotMeasured, drop, read_through
 from reader.format.manifest import PIXELS
@@ -49,7 +48,8 @@ from scripts.benchmarks.storage._disk_curve import best, measure_curve, plot, ra
 from scripts.benchmarks.storage._limited_disk import limited_disk
 from scripts.benchmarks.storage._row_forms import RAW, add_forms, check_batch, check_once, file_bytes, in_forms
 from scripts.common.arguments import READ_WORK, bench_parser
-from scripts.common.figures import BenchError, machine, publish, ratio_cells, ratios, spread, table
+from scripts.common.figures import machine, ratio_cells, ratios, spread, table
+from scripts.common.program import reported
 from scripts.common.timing import in_turns, seconds
 
 BATCH = 256
@@ -64,21 +64,17 @@ def main() -> int:
     parser.add_argument("--megabytes-per-second", type=float, help="limit the disk to this rate (root, Linux)")
     add_forms(parser)
     options = parser.parse_args()
-    try:
+
+    def measured(_: Path) -> dict[str, Any]:
         store, limit = options.store or cached_store(options.work, options.rows, 224), options.megabytes_per_second
         forms = in_forms(store, options.compress, options.work)
         with limited_disk(store, int(limit * 1e6)) if limit else contextlib.nullcontext():
             report = measure(forms, options.rounds) | {"megabytes_per_second": limit}
             if options.curve or options.plot:
                 add_curve(report, forms[RAW], options)
-    except (BenchError, NotMeasured, ValueError, PackError) as e:
-        print(f"bench_disk: {e}", file=sys.stderr)
-        return 1
-    print(text(report))
-    if "curve" in report:
-        print(curve_text(report))
-    publish(report, options.json)
-    return 0
+        return report
+
+    return reported("bench_disk", measured, text=text, json=options.json, also=(NotMeasured, ValueError))
 
 
 def measure(forms: dict[str, MemmapDataset], rounds: int) -> dict[str, Any]:
@@ -114,10 +110,10 @@ def measure(forms: dict[str, MemmapDataset], rounds: int) -> dict[str, Any]:
         for loader in loaders.values():
             stack.enter_context(loader)
         found = in_turns({name: partial(turn, name) for name in ways}, rounds, untimed=1)
-    return reported(forms, {name: form for name, (form, _) in ways.items()}, found, first) | {"rounds": rounds}
+    return report_of(forms, {name: form for name, (form, _) in ways.items()}, found, first) | {"rounds": rounds}
 
 
-def reported(
+def report_of(
     forms: dict[str, MemmapDataset],
     ways: dict[str, str],
     found: dict[str, list[tuple[float, float]]],
@@ -226,7 +222,8 @@ def text(report: dict[str, Any]) -> str:
     disk = f", a disk limited to {limit:.0f} MB/s" if limit else ""
     head = f"{report['rows']} rows, {report['gigabytes']} GB, nothing cached{disk}, {report['rounds']} rounds: medians"
     share = " (p10..p90 ".join(ratio_cells(report["full_to_random"])) + ")"
-    return f"{head}\n{table(lines)}\nfull has {share} of random reads of rows, {READERS} in progress"
+    drawn = f"{head}\n{table(lines)}\nfull has {share} of random reads of rows, {READERS} in progress"
+    return f"{drawn}\n{curve_text(report)}" if "curve" in report else drawn
 
 
 if __name__ == "__main__":

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import math
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +34,7 @@ from reader.system import available_cpus
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import machine, photographs
 from scripts.common.pictures import central_crop
+from scripts.common.program import reported
 from scripts.common.timing import in_turns, seconds
 
 # Rows that a thread of MemmapLoader unpacks together.
@@ -62,18 +61,16 @@ def main() -> int:
     )
     parser.add_argument("--picture", type=Path, metavar="SVG", help="draw the curve there")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = photographs(options.images, Path(folder), options.size, most=options.count)[: options.count]
+
+    def measure(work: Path) -> dict[str, Any]:
+        found = photographs(options.images, work, options.size, most=options.count)[: options.count]
         forms = forms_of([photograph.path.read_bytes() for photograph in found], options.size)
-        about = machine(Path(folder))
-    report = report_of(forms, measured(forms, options.rounds), options.cpus) | {"size": options.size, "machine": about}
-    if options.picture:
-        options.picture.write_bytes(drawn(report))
-    line = json.dumps(report)
-    if options.json:
-        options.json.write_text(line + "\n", encoding="utf-8")
-    print(line)
-    return 0
+        report = report_of(forms, measured(forms, options.rounds), options.cpus)
+        if options.picture:
+            options.picture.write_bytes(drawn(report))
+        return report | {"size": options.size, "machine": machine(work)}
+
+    return reported("bench_forms", measure, json=options.json)
 
 
 def forms_of(sources: Sequence[bytes], size: int) -> list[Form]:

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import math
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ from scripts.common.figures import (
     BenchError,
     machine,
     photographs,
-    publish,
     rate_cells,
     ratio_cells,
     ratios,
@@ -48,6 +47,7 @@ from scripts.common.figures import (
     table,
 )
 from scripts.common.pictures import central_crop
+from scripts.common.program import reported
 from scripts.common.timing import in_turns, seconds
 
 BATCH = 256
@@ -67,15 +67,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.size % 4:
         parser.error(f"--size is {options.size}, expected a multiple of 4.")
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-levels-") as folder:
-            report = measure(Path(folder), options)
-    except (BenchError, NotMeasured, ValueError) as e:
-        print(f"bench_levels: {e}", file=sys.stderr)
-        return 1
-    print(text(report))
-    publish(report, options.json)
-    return 0
+    measured = partial(measure, options=options)
+    return reported("bench_levels", measured, text=text, json=options.json, also=(NotMeasured, ValueError))
 
 
 def measure(work: Path, options: Namespace) -> dict[str, Any]:

@@ -24,7 +24,6 @@ import concurrent.futures
 import contextlib
 import shutil
 import sys
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,6 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import PackError
 from reader import MemmapDataset, MemmapLoader
 from reader.format.manifest import PIXELS
 from reader.loading.schedule import window_bytes
@@ -41,7 +39,8 @@ from reader.remote.objects import Objects
 from scripts.benchmarks.reading.bench_read import cached_store
 from scripts.benchmarks.storage._row_forms import RAW, add_forms, check_batch, check_once, file_bytes, in_forms
 from scripts.common.arguments import READ_WORK, bench_parser
-from scripts.common.figures import BenchError, machine, publish, ratio_cells, ratios, spread, table
+from scripts.common.figures import machine, ratio_cells, ratios, spread, table
+from scripts.common.program import reported
 from scripts.common.shaped_server import serving
 from scripts.common.timing import in_turns, seconds
 
@@ -54,20 +53,16 @@ def main() -> int:
     parser.add_argument("--megabytes-per-second", type=float, default=200.0, help="of the link (default: 200)")
     add_forms(parser)
     options = parser.parse_args()
-    try:
+
+    def measured(cache: Path) -> dict[str, Any]:
         store = options.store or cached_store(options.work, options.rows, 224)
         forms = in_forms(store, options.compress, options.work)
         latency, rate = options.latency_ms / 1e3, options.megabytes_per_second * 1e6
         with contextlib.ExitStack() as stack:
-            cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="pixpack-bench-"))
             urls = {form: stack.enter_context(serving(data.path, latency, rate)) for form, data in forms.items()}
-            report = measure(forms, urls, Path(cache), options.rounds, latency, rate)
-    except (BenchError, ValueError, PackError) as e:
-        print(f"bench_remote: {e}", file=sys.stderr)
-        return 1
-    print(text(report))
-    publish(report, options.json)
-    return 0
+            return measure(forms, urls, cache, options.rounds, latency, rate)
+
+    return reported("bench_remote", measured, text=text, json=options.json, also=(ValueError,))
 
 
 def measure(

@@ -11,14 +11,14 @@ from packer.store.journal import JOURNAL
 from packer.store.row_files import EXTRAS, MASKS
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.format.unfinished import SWAPPING
-from scripts.stress._runs import MASK_BYTES, ROW_BYTES
+from scripts.stress._runs import MASK_BYTES, ROW_BYTES, TrialError
 from scripts.stress.crash._calls import Call
 
 _NAME_CALLS = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange")
 _WRITING = ("write", "pwrite", "ftruncate", "truncate", "fallocate")
 
 
-class OrderError(RuntimeError):
+class OrderError(TrialError):
     """Something was done before what it rests on was synced; names the call."""
 
 

@@ -20,13 +20,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from packer.store.journal import JOURNAL, read_blocks
-from scripts.common.figures import BenchError, photographs, repeat_files
+from scripts.common.figures import photographs, repeat_files
+from scripts.common.program import reported
 from scripts.common.timing import seconds
 from scripts.stress._runs import TrialError, check_unfinished, difference, digests
 
@@ -57,15 +57,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    results: dict[str, Any] = {"benchmark": "crash_test", "seed": options.seed}
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-crash-") as folder:
-            results |= kill_at_random(Path(folder), options)
-    except (TrialError, BenchError) as e:
-        print(f"crash_test: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps(results))
-    return 0
+    return reported("crash_test", lambda work: {"seed": options.seed} | kill_at_random(work, options))
 
 
 def kill_at_random(work: Path, options: argparse.Namespace) -> dict[str, Any]:

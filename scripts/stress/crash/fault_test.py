@@ -22,17 +22,16 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packer.store.lock import LOCK
-from scripts.common.figures import BenchError
+from scripts.common.program import reported
 from scripts.stress._runs import (
     COPYING,
     KINDS,
@@ -79,18 +78,18 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=24)
     parser.add_argument("--every", type=int, default=1, help="spoil only every so many-th call")
     options = parser.parse_args()
-    results: dict[str, Any] = {"benchmark": "fault_test"}
-    try:
+
+    def trial(work: Path) -> dict[str, Any]:
+        results: dict[str, Any] = {}
         for kind in options.kinds:
-            with tempfile.TemporaryDirectory(prefix="pixpack-fault-") as folder:
-                work = Path(folder).resolve()
-                run = make_run(kind, work, options.images)
-                results[kind] = {name: series(run, work, name, options.every) for name in options.faults}
-    except (TrialError, BenchError) as e:
-        print(f"fault_test: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps(results))
-    return 0
+            folder = work / kind
+            folder.mkdir()
+            run = make_run(kind, folder, options.images)
+            results[kind] = {name: series(run, folder, name, options.every) for name in options.faults}
+            shutil.rmtree(folder)
+        return results
+
+    return reported("fault_test", trial)
 
 
 def series(run: Run, work: Path, name: str, every: int) -> dict[str, int]:

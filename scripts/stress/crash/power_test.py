@@ -21,11 +21,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import random
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,11 +33,11 @@ from packer.errors import PackError
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST
-from scripts.common.figures import BenchError
+from scripts.common.program import reported
 from scripts.stress._runs import KINDS, PUSHING, Run, TrialError, are_mixed, difference, files, make_run
 from scripts.stress.crash._calls import Call, Shim, read_strace, strace_words, without_opens
 from scripts.stress.crash._disk import Disk, Tree, write_tree
-from scripts.stress.crash._order import OrderError, check_order
+from scripts.stress.crash._order import check_order
 
 
 def main() -> int:
@@ -53,16 +51,16 @@ def main() -> int:
     parser.add_argument("--no-strace", action="store_true", help="record with the shim alone")
     options = parser.parse_args()
     reader.format.check._SWAP_SECONDS = 0  # what a power loss has left of a swap does not pass
-    results: dict[str, Any] = {"benchmark": "power_test", "seed": options.seed, "strace": _has_strace(options)}
-    try:
+
+    def trial(work: Path) -> dict[str, Any]:
+        results: dict[str, Any] = {"seed": options.seed, "strace": _has_strace(options)}
         for kind in options.kinds:
-            with tempfile.TemporaryDirectory(prefix="pixpack-power-") as folder:
-                results[kind] = cut_everywhere(kind, Path(folder).resolve(), options)
-    except (TrialError, OrderError, BenchError) as e:
-        print(f"power_test: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps(results))
-    return 0
+            (work / kind).mkdir()
+            results[kind] = cut_everywhere(kind, work / kind, options)
+            shutil.rmtree(work / kind)
+        return results
+
+    return reported("power_test", trial)
 
 
 def cut_everywhere(kind: str, work: Path, options: argparse.Namespace) -> dict[str, int]:

@@ -13,7 +13,6 @@ JSON object last; exits 1 at the first failure.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -21,11 +20,12 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from scripts.common.figures import BenchError, photographs, repeat_files
+from scripts.common.figures import photographs, repeat_files
+from scripts.common.program import reported
 from scripts.stress._runs import TrialError, digests
 
 _SIZE = 64
@@ -41,36 +41,28 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=800)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    draw = random.Random(options.seed)
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-race-") as folder:
-            work = Path(folder)
-            images = work / "images"
-            repeat_files(
-                photographs(None, work / "sample", _SIZE, most=options.images), images, options.images, link=True
-            )
-            _run(images, work / "expected")
-            expected = digests(work / "expected")
-            seconds: list[float] = []
-            for race in range(options.races):
-                kind = _KINDS[race % len(_KINDS)]
-                took = _race(kind, images, work / "race" / "out", expected, draw.uniform(0, 0.03))
-                seconds += [] if took is None else [took]
-                shutil.rmtree(work / "race")
-    except (TrialError, BenchError) as e:
-        print(f"race_test: {e}", file=sys.stderr)
-        return 1
+    return reported("race_test", lambda work: run_races(work, options))
+
+
+def run_races(work: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Run races of all kinds in turn; returns the seconds that losers took."""
+    images, draw, seconds = work / "images", random.Random(options.seed), list[float]()
+    repeat_files(photographs(None, work / "sample", _SIZE, most=options.images), images, options.images, link=True)
+    _run(images, work / "expected")
+    expected = digests(work / "expected")
+    for race in range(options.races):
+        kind = _KINDS[race % len(_KINDS)]
+        took = _race(kind, images, work / "race" / "out", expected, draw.uniform(0, 0.03))
+        seconds += [] if took is None else [took]
+        shutil.rmtree(work / "race")
     if not seconds:
-        print("race_test: no pack met another; give more --images", file=sys.stderr)
-        return 1
+        raise TrialError("no pack met another; give more --images")
     late = options.races - len(seconds)
     median, most = round(statistics.median(seconds), 3), round(max(seconds), 3)
     print(f"{options.races} races: one won each; the other named it and left after {median} s, at most {most} s;")
     print(f"        {late} came when the winner was done")
     timing = {"median": median, "most": most}
-    result = {"benchmark": "race_test", "races": options.races, "late": late, "loser_seconds": timing}
-    print(json.dumps(result | {"seed": options.seed}))
-    return 0
+    return {"races": options.races, "late": late, "loser_seconds": timing, "seed": options.seed}
 
 
 def _race(kind: str, images: Path, out: Path, expected: dict[str, str], apart: float) -> float | None:

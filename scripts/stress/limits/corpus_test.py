@@ -24,7 +24,6 @@ import random
 import re
 import sys
 import tarfile
-import tempfile
 import time
 import urllib.parse
 import warnings
@@ -41,13 +40,15 @@ from packer.pixels.geometry import Geometry
 from packer.store.blocks import Task
 from packer.workers.block_worker import BlockWorker, PackJob
 from reader.format.manifest import SAMPLES, read_json_lines
+from scripts.common.figures import BenchError
+from scripts.common.program import reported
 
 _SIZE = 32
 _MOST_SECONDS = 0.5
 _MOST_BYTES = 300_000_000
 
 
-class CorpusError(RuntimeError):
+class CorpusError(BenchError):
     """A bad image cost more than itself; says which, and what."""
 
 
@@ -58,18 +59,13 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=1000, help="good images of the first series")
     parser.add_argument("--orders", type=int, default=20, help="orders of the first series")
     options = parser.parse_args()
-    results: dict[str, Any] = {"benchmark": "corpus_test"}
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-corpus-") as folder:
-            work = Path(folder)
-            rows = unpack(options.corpus, work / "corpus")
-            results["poison"] = poison_series(work, rows, options.images, options.orders)
-            results["worker"] = worker_series(work / "corpus", rows)
-    except CorpusError as e:
-        print(f"corpus_test: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps(results))
-    return 0
+
+    def trial(work: Path) -> dict[str, Any]:
+        rows = unpack(options.corpus, work / "corpus")
+        poison = poison_series(work, rows, options.images, options.orders)
+        return {"poison": poison, "worker": worker_series(work / "corpus", rows)}
+
+    return reported("corpus_test", trial)
 
 
 def unpack(corpus: Path, root: Path) -> list[dict[str, str]]:

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -28,6 +26,7 @@ from reader import MemmapDataset, MemmapLoader
 from reader.buffers import BufferPool
 from reader.loading import schedule
 from scripts.common.figures import machine
+from scripts.common.program import reported
 from scripts.samples.stores import sparse_store
 
 ROWS, BATCH, PREFETCH = 48, 8, 2
@@ -42,16 +41,15 @@ def main() -> int:
     parser.add_argument("--residency", nargs="*", choices=RESIDENCIES, default=RESIDENCIES)
     options = parser.parse_args()
     schedule.GROUP_BYTES = 0
-    found = []
-    with tempfile.TemporaryDirectory(prefix="pixpack-leak-") as folder:
-        data = MemmapDataset(sparse_store(Path(folder) / "store", ROWS))
+
+    def trial(work: Path) -> dict[str, Any]:
+        data, found = MemmapDataset(sparse_store(work / "store", ROWS)), []
         for residency in options.residency:
             found.append(repeated("epochs", options.epochs, residency, data, an_epoch))
             found.append(repeated("abandoned iterators", options.iterators, residency, data, one_batch))
-        report = {"benchmark": "leak_test", "machine": machine(Path(folder)), "runs": found}
-    report["holds"] = all(run["holds"] for run in found)
-    print(json.dumps(report))
-    return 0 if report["holds"] else 1
+        return {"machine": machine(work), "runs": found, "holds": all(run["holds"] for run in found)}
+
+    return reported("leak_test", trial, is_right=lambda report: report["holds"])
 
 
 def repeated(

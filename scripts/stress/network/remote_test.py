@@ -29,7 +29,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -44,6 +43,7 @@ from packer import pack_dataset
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.manifest import PIXELS
 from reader.loading import schedule
+from scripts.common.program import reported
 from scripts.common.shaped_server import started
 from scripts.stress._runs import TrialError
 from scripts.stress.network._small_disks import full_disk, punch_no_holes
@@ -70,20 +70,17 @@ def main() -> int:
     os.environ["LOCAL_WORLD_SIZE"] = str(options.ranks)
     # blocks of an order as small as the store's, and windows of 8
     schedule.BLOCK_BYTES, schedule.WINDOW_BLOCKS = max(1, options.rows // 128) * _SIDE * _SIDE * 3, 8
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-remote-") as folder:
-            if options.slots:
-                punch_no_holes(Path(folder, "shim"))
-            store = _made(Path(folder), options)
-            result = {"fetched": _fetched_once(store, Path(folder, "fetched"), options.ranks)}
-            result["killed"] = _killed(store, Path(folder, "killed"), options)
-            result["full_disk"] = full_disk(store, Path(folder, "full"))
-    except TrialError as e:
-        print(f"remote_test: {e}", file=sys.stderr)
-        return 1
-    asked = {"seed": options.seed, "rows": options.rows, "slots": options.slots}
-    print(json.dumps({"benchmark": "remote_test"} | asked | result))
-    return 0
+
+    def trial(work: Path) -> dict[str, Any]:
+        if options.slots:
+            punch_no_holes(work / "shim")
+        store = _made(work, options)
+        result = {"seed": options.seed, "rows": options.rows, "slots": options.slots}
+        result["fetched"] = _fetched_once(store, work / "fetched", options.ranks)
+        result["killed"] = _killed(store, work / "killed", options)
+        return result | {"full_disk": full_disk(store, work / "full")}
+
+    return reported("remote_test", trial)
 
 
 def _made(work: Path, options: argparse.Namespace) -> Path:

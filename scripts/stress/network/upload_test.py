@@ -17,14 +17,13 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from packer import PackError, pull
 from reader.format.manifest import MANIFEST
-from scripts.common.figures import BenchError
+from scripts.common.program import reported
 from scripts.stress._runs import TrialError, difference, digests
 from scripts.stress.crash.crash_test import _kill_group, _make_images, _reference
 
@@ -41,14 +40,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    try:
-        with tempfile.TemporaryDirectory(prefix="pixpack-upload-") as folder:
-            result = kill_at_random(Path(folder), options)
-    except (TrialError, BenchError) as e:
-        print(f"upload_test: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps({"benchmark": "upload_test", "seed": options.seed} | result))
-    return 0
+    return reported("upload_test", lambda work: {"seed": options.seed} | kill_at_random(work, options))
 
 
 def kill_at_random(work: Path, options: argparse.Namespace) -> dict[str, Any]:
