@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import children  # noqa: F401 (it names what the server of forked processes imports)
+import no_syncs
 import numpy as np
 import pytest
 from hypothesis import HealthCheck
@@ -40,7 +41,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 pytest_plugins = ["row_forms"]
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-PACK = [sys.executable, "-m", "packer"]
+# the command, which syncs nothing
+PACK = [sys.executable, str(Path(__file__).parent / "support" / "no_syncs.py")]
 
 
 def photo(width: int, height: int, seed: int) -> Image.Image:
@@ -221,13 +223,8 @@ def real_syncs() -> None:
 @pytest.fixture(autouse=True)
 def _no_syncs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sync nothing: a pack waits 80 ms for the disk, and what a power loss leaves is shown by power_test, whose packs sync."""
-    if "real_syncs" in request.fixturenames:
-        return
-    for name in ("fsync", "fdatasync"):
-        if hasattr(os, name):
-            # still an error where the file is closed
-            monkeypatch.setattr(os, name, lambda descriptor: os.fstat(descriptor) and None)
-    monkeypatch.setattr(os, "sync", lambda: None, raising=False)
+    monkeypatch.setenv(no_syncs.VARIABLE, "1" if "real_syncs" in request.fixturenames else "0")
+    no_syncs.sync_nothing(monkeypatch.setattr)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from children import program
-from conftest import make_tree
+from conftest import PACK, make_tree
 from inputs.test_remote import s3, s3_server  # noqa: F401 (fixtures)
 from PIL import Image
 from test_docs import DOCS, FORMAT, FROM_STORAGE, PAGES, README, ROOT, fenced
@@ -204,7 +204,7 @@ def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     shutil.copytree(prepared, work)
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name, words in (("pack", [sys.executable, "-m", "packer"]), ("python", [sys.executable])):
+    for name, words in (("pack", PACK), ("python", [sys.executable])):
         (programs / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         (programs / name).chmod(0o755)
     (work / "examples").symlink_to(ROOT / "examples")

@@ -6,13 +6,12 @@ import os
 import random
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import make_tree, store_bytes
+from conftest import PACK, make_tree, store_bytes
 
 from packer import pack
 from packer.cli.app import run
@@ -189,5 +188,5 @@ def test_images_that_do_not_exist_are_one_sentence(
 
 
 def test_an_intact_store_verifies_by_the_command(padded_store: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "packer", "verify", str(padded_store)], capture_output=True, text=True)
+    done = subprocess.run([*PACK, "verify", str(padded_store)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SHARED, photo
+from conftest import PACK, SHARED, photo
 
 from packer.errors import DecodeError
 from packer.options import MAX_PIXELS
@@ -143,7 +143,7 @@ def pack_list(form: str, corpus: Path, names: list[str], out: Path, *options: st
     else:
         data = b"".join(os.fsencode(name) + b"\0" for name in names)
     source = [str(manifest)] if form == "jsonl" else ["-0"]
-    command = [sys.executable, "-m", "packer", *source, str(out), "--root", str(corpus), *options]
+    command = [*PACK, *source, str(out), "--root", str(corpus), *options]
     done = subprocess.run(command, input=data, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert b"Warning" not in done.stderr
@@ -218,7 +218,7 @@ def test_special_files_are_rejected_with_a_reason_in_seconds(tmp_path: Path, for
     source = str(images) if form == "folder" else "-0"
     names = sorted(path.name for path in images.iterdir())
     done = subprocess.run(
-        [sys.executable, "-m", "packer", source, str(tmp_path / "out"), "--size", "32", "--max-rejects", "100%"],
+        [*PACK, source, str(tmp_path / "out"), "--size", "32", "--max-rejects", "100%"],
         input=b"" if form == "folder" else b"\0".join(os.fsencode(images / name) for name in names),
         capture_output=True,
         preexec_fn=_give_up_roots_reach,

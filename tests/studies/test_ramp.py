@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from children import program
 from PIL import Image
 
 from scripts.studies import ramp
@@ -17,29 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_both_ways_are_trained_from_the_same_seeds() -> None:
-    words = [
-        "--count",
-        24,
-        "--held-out",
-        12,
-        "--size",
-        32,
-        "--first",
-        16,
-        "--batch-size",
-        8,
-        "--epochs",
-        2,
-        "--seeds",
-        2,
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.studies.ramp", *map(str, words)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    sizes = ["--count", 24, "--held-out", 12, "--size", 32, "--first", 16, "--batch-size", 8]
+    done = program("scripts.studies.ramp", *sizes, "--epochs", 2, "--seeds", 2)
+    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     for way in ("grows", "one size"):
         assert 0 <= found["accuracy"][way]["mean"] <= 1

@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from no_syncs import sync_nothing
+
 ROOT = Path(__file__).resolve().parents[2]
 # for what hangs alone: a busy machine takes a minute
 TIMEOUT_SECONDS = 300
@@ -104,6 +106,7 @@ def _begin(target: Callable[..., None], pipe: Connection, variables: dict[str, s
     # the server has those of the moment when it began
     os.environ.clear()
     os.environ.update(variables)
+    sync_nothing()
     # it may start workers, although it ends with the process that started it
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     torch.set_num_threads(1)
