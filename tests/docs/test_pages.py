@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import types
 from collections.abc import Iterator
@@ -77,6 +78,12 @@ def test_the_smallest_change_gives_the_pixels_that_the_folder_gave(packed: Path)
     assert torch.equal((before["images"] * 255).round().byte(), after["images"])
     assert torch.equal(before["targets"], after["targets"])
     assert before["val"].classes == after["val"].classes
+
+
+def test_the_diff_of_ray_train_which_no_program_has_compiles() -> None:
+    diff = fenced(DOCS / "how-to" / "frameworks" / "ray-train.md", "diff")[0]
+    for mark in "-+":
+        compile(inspect.cleandoc(side(diff, mark)), "ray-train.md", "exec")
 
 
 PROGRAMS = [path for path in sorted((ROOT / "examples").iterdir()) if path.is_file() and path.name != "README.md"]
