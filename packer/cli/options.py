@@ -240,6 +240,11 @@ def read_rows() -> list[int]:
     return [*map(int, words)]
 
 
+def pair(limits: tuple[float, float]) -> str:
+    """Write two numbers as `parse_limits` takes them."""
+    return ",".join(f"{limit:.5g}" for limit in limits)
+
+
 def parse_limits(option: str, text: str) -> tuple[float, float]:
     """Parse two numbers such as "0.08,1"; raises OptionsError."""
     try:

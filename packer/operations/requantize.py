@@ -22,7 +22,7 @@ from typing import Any
 from packer.errors import DecodeError, DiskFullError, EngineError, NotRequantized, OptionsError, PackError, SourceError
 from packer.inputs.scan import scan
 from packer.operations.requantize_worker import RequantizeJob, jpg_name
-from packer.options import MAX_PIXELS, WorkerOptions
+from packer.options import COMPARED, MAX_PIXELS, WorkerOptions
 from packer.pixels.ffmpeg import mean_psnr, open_ffmpeg, versions
 from packer.report import Progress
 from packer.sources import roots
@@ -85,7 +85,7 @@ def requantize(
     quality: int,
     size: str | int | None = None,
     workers: int | None = None,
-    fidelity: int = 32,
+    fidelity: int = COMPARED,
     max_rejects: int | str = WorkerOptions.max_rejects,
     max_pixels: int = MAX_PIXELS,
     timeout: float = WorkerOptions.timeout,

@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 from packer.errors import OptionsError
 from packer.operations.overlay import Overlay
 from packer.operations.pictures import SOFTWARE
+from packer.options import TILES, TILES_A_LINE
 from packer.store.sealed.ragged_rows import EqualRows, mapped_tensor, stored_rows
 from reader.format.check import check_store
 from reader.format.manifest import PIXELS, Manifest
@@ -46,8 +47,8 @@ def contact_sheet(
     out: str | os.PathLike[str],
     *,
     rows: Sequence[int] | None = None,
-    count: int = 48,
-    columns: int = 8,
+    count: int = TILES,
+    columns: int = TILES_A_LINE,
     fetch: Fetch = _no_fetch,
 ) -> Image.Image:
     """Draw rows as tiles with captions, boxes and masks, aspect kept; without rows, `count` of them spread evenly over the store.

@@ -8,19 +8,23 @@ from typing import Any
 import click
 
 from packer.cli.help import command
-from packer.cli.options import WORKERS, StorePath, parse_limits
+from packer.cli.options import WORKERS, StorePath, pair, parse_limits
 from packer.cli.output import print_report
 from packer.cli.progress import ProgressBar
-from packer.options import CHANNELS, FITS, PackOptions
+from packer.options import CHANNELS, CROP, CROP_RATIO, CROP_SCALE, FITS, PackOptions
 
 
 @command(short_help="What each choice of row sizes would cost and lack, and how long packing takes.")
 @click.argument("images", type=StorePath())
-@click.option("--crop", type=click.IntRange(1, 16384), default=224, show_default=True, metavar="S", help="Crop's side.")
 @click.option(
-    "--scale", default="0.08,1", show_default=True, metavar="LOW,HIGH", help="Share of the area that a box has."
+    "--crop", type=click.IntRange(1, 16384), default=CROP, show_default=True, metavar="S", help="Crop's side."
 )
-@click.option("--ratio", default="0.75,1.3333", show_default=True, metavar="LOW,HIGH", help="Width / height of a box.")
+@click.option(
+    "--scale", default=pair(CROP_SCALE), show_default=True, metavar="LOW,HIGH", help="Share of the area that a box has."
+)
+@click.option(
+    "--ratio", default=pair(CROP_RATIO), show_default=True, metavar="LOW,HIGH", help="Width / height of a box."
+)
 @click.option(
     "--size",
     metavar="S|HxW",

@@ -11,6 +11,7 @@ from packer.cli.help import command
 from packer.cli.options import MAX_REJECTS, REPORT, WORKERS, StorePath
 from packer.cli.output import fail_of_rejects, print_report
 from packer.cli.progress import ProgressBar
+from packer.options import COMPARED
 
 
 @command(short_help="Convert a folder of images to smaller JPEGs, by FFmpeg.")
@@ -26,7 +27,7 @@ from packer.cli.progress import ProgressBar
 @click.option(
     "--fidelity",
     type=click.IntRange(0),
-    default=32,
+    default=COMPARED,
     show_default=True,
     metavar="K",
     help="Images to compare with their sources afterwards.",

@@ -13,14 +13,17 @@ from packer.cli.help import command
 from packer.cli.options import CACHE, StorePath, parse_rows
 from packer.cli.output import say
 from packer.errors import OptionsError
+from packer.options import TILES, TILES_A_LINE
 from reader.format.urls import is_url
 
 
 @command(short_help="A contact sheet, or single rows, as PNG.")
 @click.argument("out", type=StorePath())
 @click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; without it, some spread over the store.")
-@click.option("--count", type=click.IntRange(1, 10_000), default=48, show_default=True, help="Tiles of the sheet.")
-@click.option("--columns", type=click.IntRange(1, 200), default=8, show_default=True, help="Tiles in a line.")
+@click.option("--count", type=click.IntRange(1, 10_000), default=TILES, show_default=True, help="Tiles of the sheet.")
+@click.option(
+    "--columns", type=click.IntRange(1, 200), default=TILES_A_LINE, show_default=True, help="Tiles in a line."
+)
 @click.option(
     "--per-class",
     type=click.IntRange(1, 100),

@@ -22,7 +22,7 @@ from packer.operations.class_order import lie_by_class
 from packer.operations.planning.crop_boxes import Numbers, drawn_boxes
 from packer.operations.planning.disk_rate import disk_rate
 from packer.operations.planning.pack_time import PackTime, pack_time
-from packer.options import PackOptions
+from packer.options import CROP, CROP_RATIO, CROP_SCALE, PackOptions
 from packer.packing.image_sizes import count_sizes, pixel_bytes
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
@@ -90,9 +90,9 @@ class SizePlan:
 def plan(
     images: str | os.PathLike[str],
     *,
-    crop: int = 224,
-    scale: tuple[float, float] = (0.08, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    crop: int = CROP,
+    scale: tuple[float, float] = CROP_SCALE,
+    ratio: tuple[float, float] = CROP_RATIO,
     size: int | str | tuple[int, int] | None = None,
     fit: str = PackOptions.fit,
     max_size: int | str | None = None,
