@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from packer.errors import RemoteError
 from reader.format.errors import StoreError
 from reader.format.shown import redacted
+from reader.remote.failures import LibraryError, failure
 
 if TYPE_CHECKING:
     from reader.remote.objects import Objects
@@ -131,16 +132,24 @@ def _aws_files() -> str:
 
 def reason(error: BaseException) -> str:
     """Say in a few words, without a full stop, why a request failed."""
-    kind = type(error).__name__
     if _lacks_credentials(error):
         return (
             "there are no credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"
         )
     if isinstance(error, PermissionError):
         return f"access is denied ({redacted(str(error)).rstrip('.')}). Look at the credentials and the bucket's rights"
+    return failure(error, _text(error))
+
+
+def cause(error: BaseException) -> LibraryError:
+    """Return what a library said of a request, without credentials, as the cause of an error of ours."""
+    return LibraryError(f"{type(error).__name__}: {_text(error)}")
+
+
+def _text(error: BaseException) -> str:
     # botocore takes what stands before the bucket for its name
     text = _BUCKET.sub(r"\1***@", redacted(" ".join(str(error).split()).rstrip(".")))
-    return text if text and not isinstance(error, KeyError) else kind
+    return text if text and not isinstance(error, KeyError) else type(error).__name__
 
 
 def _lacks_credentials(error: BaseException) -> bool:

@@ -21,6 +21,7 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import open_regular
 from reader.format.head import MOST_FETCHED_MANIFEST_BYTES
 from reader.format.shown import redacted
+from reader.remote.failures import LibraryError, failure
 from reader.remote.urls import checked_url
 
 _T = TypeVar("_T")
@@ -135,9 +136,9 @@ class Objects:
                 _raise_final(f"{self.url}/{name}", e, text)
                 if seconds + wait > min(budget_seconds, BUDGET_SECONDS):
                     raise UnreachableError(
-                        f"{self.url}/{name} cannot be read: {text}. It was tried {tries} times in {seconds:.0f} s. Look at the"
-                        " network and the server; training can be resumed from the loader's state."
-                    ) from None
+                        f"{self.url}/{name} cannot be read: {failure(e, text)}. It was tried {tries} times in {seconds:.0f} s."
+                        " Look at the network, the address and the server; training can be resumed from the loader's state."
+                    ) from LibraryError(text)
             time.sleep(wait * random.uniform(0.5, 1))
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
@@ -247,7 +248,7 @@ def _connected(url: str) -> _Carrier:
     except StoreError:
         raise
     except Exception as e:
-        raise StoreError(f"{url} cannot be opened: {_text(e)}.") from None
+        raise StoreError(f"{url} cannot be opened: {failure(e, _text(e))}.") from LibraryError(_text(e))
 
 
 def _status(error: BaseException) -> int:
@@ -280,7 +281,9 @@ def _raise_final(what: str, error: BaseException, text: str) -> None:
     if _METADATA_SERVER in str(error) or "Credentials" in kind:
         raise StoreError(f"{what} cannot be read: there are no credentials. {_CREDENTIALS}.") from None
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or (status and status[1] in ("401", "403")):
-        raise StoreError(f"{what} cannot be read: access is denied ({text}). {_CREDENTIALS}.") from None
+        raise StoreError(
+            f"{what} cannot be read: access is denied ({failure(error, text)}). {_CREDENTIALS}."
+        ) from LibraryError(text)
     if kind == "NotSupportedError":
         raise StoreError(f"{what} cannot be read: its server gives no ranges of bytes. Take another server.") from None
     if status and status[1] == "416":
@@ -292,4 +295,4 @@ def _raise_final(what: str, error: BaseException, text: str) -> None:
     is_passing |= status is not None and (status[1].startswith("5") or status[1] in _PASSING)
     is_passing &= getattr(error, "is_passing", True)
     if not is_passing or isinstance(error, OSError | TypeError | NotImplementedError):
-        raise StoreError(f"{what} cannot be read: {text}.") from None
+        raise StoreError(f"{what} cannot be read: {failure(error, text)}.") from LibraryError(text)

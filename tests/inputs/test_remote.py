@@ -428,7 +428,7 @@ BAD_URLS: list[tuple[Url, str]] = [
     (lambda m, a: "s3://nowhere/set", "s3://nowhere/set cannot be listed: The specified bucket does not exist."),
     (lambda m, a: "s3://pictures/none", "s3://pictures/none holds no image (0 files seen)."),
     (_no_credentials, "s3://pictures/set cannot be listed: there are no credentials. Set AWS_ACCESS_KEY_ID and"),
-    (_nobody_answers, "s3://pictures/set cannot be listed: Could not connect to the endpoint URL"),
+    (_nobody_answers, "s3://pictures/set cannot be listed: no server answers at 127.0.0.1:9"),
 ]
 
 
@@ -471,7 +471,7 @@ def test_a_web_server_that_does_not_answer_is_no_empty_folder() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/photos"
-        with pytest.raises(UnreadableError, match=r"photos cannot be listed: .*[Cc]onnect"):
+        with pytest.raises(UnreadableError, match=r"photos cannot be listed: no server answers at 127"):
             list_objects(url)
 
 

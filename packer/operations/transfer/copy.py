@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packer.checksums import sha256_file
 from packer.errors import DiskFullError, OptionsError, PackError, RemoteError
-from packer.sources.object_storage import reason
+from packer.sources.object_storage import cause, reason
 from packer.store.remote.objects import open_objects
 from packer.system import FULL
 from packer.text import system_reason
@@ -67,7 +67,7 @@ class Transfer:
             found = reason(e)
             if isinstance(e, OSError) and e.filename and e.errno:
                 found = f"{e.filename}: {system_reason(e)}"
-            raise PackError(f"{self.url} cannot be {what}: {found}. {again}") from None
+            raise PackError(f"{self.url} cannot be {what}: {found}. {again}") from cause(e)
 
     def count(self, size_bytes: int, *, is_copied: bool) -> None:
         """Add bytes that are now at the destination, copied or found there, and report them."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from packer.errors import OptionsError, PackError
-from packer.sources.object_storage import is_refused, reason
+from packer.sources.object_storage import cause, is_refused, reason
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.files import write_at, write_synced
@@ -365,7 +365,7 @@ class Upload:
                     raise PackError(
                         f"{self.url} cannot be written: {reason(e)}. It was tried for {seconds:.0f} s. What was sent is kept:"
                         " continue with --resume."
-                    ) from None
+                    ) from cause(e)
             time.sleep(pause * random.uniform(0.5, 1))
         raise AssertionError
 

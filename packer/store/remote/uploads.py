@@ -16,7 +16,7 @@ from packer.errors import DiskFullError, OptionsError, PackError, ScanError, Sou
 from packer.inputs.splits import split_folders
 from packer.options import PackOptions
 from packer.report import PackReport
-from packer.sources.object_storage import reason
+from packer.sources.object_storage import cause, reason
 from packer.store import journal as journals
 from packer.store.files import remove_tree
 from packer.store.out_folder import check_destination
@@ -187,7 +187,7 @@ class Uploads:
         except (PackError, OptionsError, ScanError, StoreError, SourceError):
             raise
         except Exception as e:
-            raise PackError(f"{self._url} cannot be looked at: {reason(e)}. Look at the URL.") from None
+            raise PackError(f"{self._url} cannot be read: {reason(e)}. Look at the URL and the network.") from cause(e)
 
     def _named(self, text: str) -> str:
         return text.replace(str(self.folder), self._url)

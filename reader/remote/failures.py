@@ -1,0 +1,45 @@
+"""Why a request over the network failed, in plain words: those of obstore, botocore, aiohttp and Python brought to one wording.
+
+Imports none of these libraries: it reads their texts. Shows the host of an address alone, and of an answer its status.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_HOST = re.compile(r"""(?:https?://|to host )(?:[^/\s"'@]*@)?([\w.\[\]:-]*\w\]?)""")
+_STATUS = re.compile(r"status code: (\d{3}[\w -]*(?:, \w+)?)")
+# The first that fits: a connection that is not made for want of an address is none of the third.
+_KINDS = (
+    (r"certificate|UnknownIssuer", "the certificate of {} is not valid"),
+    (r"dns error|failed to lookup|getaddrinfo|name resolution|Name or service|nodename", "{} has no address in DNS"),
+    (r"kind: Connect\b|refused|(?:Could not|Cannot) connect|Connect call failed", "no server answers at {}"),
+    (r"(?i)time(?:d )?out\b|kind: Timeout", "{} gives no answer in time"),
+    (r"body error|payload is not completed|IncompleteRead|reset by peer|disconnected", "{} ends the connection early"),
+)
+
+
+class LibraryError(Exception):
+    """What a library said of a request, without credentials and bodies of answers: the cause of an error of ours."""
+
+
+def failure(error: BaseException, text: str) -> str:
+    """Say in a few words, without a full stop, why a request failed.
+
+    Args:
+        error: that of a library.
+        text: its own words in one line, without credentials: what is returned where nothing plainer is known.
+    """
+    said = "\n".join(map(str, _chain(error)))
+    found = _HOST.search(said)
+    host = found[1] if found else "the server"
+    if status := _STATUS.search(text):
+        return f"{host} answers {status[1].strip()}"
+    return next((words.format(host) for pattern, words in _KINDS if re.search(pattern, said)), text)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
