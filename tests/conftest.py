@@ -14,7 +14,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,12 @@ def make_tree(root: Path, *, classes: int = 3, each: int = 8, size: tuple[int, i
             width, height = (size[0] + 7 * n, size[1]) if n % 2 else (size[1], size[0] + 5 * n)
             (folder / f"{n:03}.jpg").write_bytes(_jpeg(width, height, 100 * c + n))
     return root
+
+
+def make_splits(root: Path, splits: Iterable[str], **shape: Any) -> None:
+    """Write such a tree as root/<split> for each."""
+    for split in splits:
+        make_tree(root / split, **shape)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACK, make_tree, store_bytes
+from conftest import PACK, make_splits, make_tree, store_bytes
 from PIL import Image
 
 from packer.cli.app import run
@@ -38,8 +38,7 @@ def test_the_main_job(images: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_the_next_step_names_the_training_set_and_crops_rows_of_their_own_sizes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for split in ("test", "train"):
-        make_tree(tmp_path / "images" / split, each=3)
+    make_splits(tmp_path / "images", ("test", "train"), each=3)
     assert run([str(tmp_path / "images"), str(tmp_path / "out"), "--fit", "none", "--max-size", "48"]) == 0
     step = capsys.readouterr().out.partition("to train from it:\n")[2]
     assert f'MemmapDataset("{tmp_path / "out/train"}")' in step

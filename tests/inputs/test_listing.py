@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Feed, make_tree, photo, store_bytes
+from conftest import Feed, make_splits, photo, store_bytes
 from test_lists import lines, listed, shell
 
 from packer import ScanError, pack
@@ -146,8 +146,7 @@ def test_a_root_that_the_paths_do_not_start_from_is_named(photos: Path, feed: Fe
 
 
 def test_splits_in_a_list_are_no_classes(tmp_path: Path, feed: Feed) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "data" / split, classes=2, each=2)
+    make_splits(tmp_path / "data", ("train", "val"), classes=2, each=2)
     feed(lines(listed(tmp_path / "data")))
     with pytest.raises(ScanError, match=r"below --root .*data are splits \(train, val\).* with --root .*data/train"):
         scan("-", options=PackOptions(root=str(tmp_path / "data")))

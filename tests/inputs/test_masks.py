@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import make_tree, photo, store_bytes
+from conftest import make_splits, photo, store_bytes
 from PIL import Image
 from test_boxes import FITS, SIDES, check_same_bytes, coco, placed, stopped
 
@@ -109,8 +109,7 @@ def test_palette_gray_and_black_and_white_masks_keep_their_values(pairs: tuple[P
 
 
 def test_splits_and_class_folders_have_masks_at_the_same_path(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, classes=2, each=2)
+    make_splits(tmp_path / "images", ("train", "val"), classes=2, each=2)
     for path in (tmp_path / "images").rglob("*.jpg"):
         mask = (tmp_path / "masks" / path.relative_to(tmp_path / "images")).with_suffix(".png")
         mask.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, make_tree, store_bytes
+from conftest import interrupted, make_splits, store_bytes
 
 from packer import ScanError, pack, seal_parts
 from packer.errors import DecodeError, SourceError, UnreadableError
@@ -107,8 +107,7 @@ def test_a_folder_in_s3_gives_the_bytes_of_the_local_one(images: Path, tmp_path:
 
 @pytest.mark.parametrize("options", [{"shuffle": 3}, {"fit": "pad", "workers": 3}])
 def test_splits_and_options_are_those_of_a_local_folder(tmp_path: Path, options: dict[str, Any]) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, each=3)
+    make_splits(tmp_path / "images", ("train", "val"), each=3)
     url = _upload(tmp_path / "images", "memory://set")
     pack(tmp_path / "images", tmp_path / "full", size=32, **options)
     pack(f"{url}/", tmp_path / "out", size=32, **options)

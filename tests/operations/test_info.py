@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import make_tree, photo
+from conftest import make_splits, make_tree, photo
 from PIL import Image
 
 from packer import pack
@@ -56,8 +56,7 @@ def test_rows_of_several_classes_count_in_each(tmp_path: Path) -> None:
 
 
 def test_images_that_come_twice_are_named_across_splits_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, classes=2, each=3)
+    make_splits(tmp_path / "images", ("train", "val"), classes=2, each=3)
     # make_tree draws the same pictures in both: other ones for val, but for one
     for n, path in enumerate(sorted((tmp_path / "images/val").rglob("*.jpg"))):
         photo(60, 50, 900 + n).save(path)

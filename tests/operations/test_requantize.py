@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from children import Child
-from conftest import ffmpeg_or_skip, make_tree, photo, store_bytes
+from conftest import ffmpeg_or_skip, make_splits, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import OptionsError, PackError, pack
@@ -133,8 +133,7 @@ def test_orientation_is_all_the_exif_that_stays(mixed: Path, tmp_path: Path) -> 
 
 
 def test_splits_keep_their_folders(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, classes=2, each=2)
+    make_splits(tmp_path / "images", ("train", "val"), classes=2, each=2)
     assert requantize(tmp_path / "images", tmp_path / "tree", quality=3).requantized == 8
     assert (tmp_path / "tree/val/class1/001.jpg").is_file()
 

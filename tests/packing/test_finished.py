@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACK, interrupted, make_tree, photo, read_one_by_one, store_bytes
+from conftest import PACK, interrupted, make_splits, make_tree, photo, read_one_by_one, store_bytes
 from PIL import Image
 
 from packer import PackError, pack, pack_dataset, seal_parts, update
@@ -196,8 +196,7 @@ def test_other_kinds_of_rows_are_confirmed_too(images: Path, tmp_path: Path, opt
 
 
 def test_splits_are_confirmed_continued_and_started(tmp_path: Path) -> None:
-    for split in ("train", "val", "test"):
-        make_tree(tmp_path / "images" / split, classes=2, each=4)
+    make_splits(tmp_path / "images", ("train", "val", "test"), classes=2, each=4)
     pack(tmp_path / "images", tmp_path / "whole", size=32)
     line: dict[str, Any] = {"size": 32, "workers": 1}
 
@@ -218,8 +217,7 @@ def test_splits_are_confirmed_continued_and_started(tmp_path: Path) -> None:
 
 
 def test_a_pack_that_ended_between_two_splits_is_named_as_such(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, classes=2, each=4)
+    make_splits(tmp_path / "images", ("train", "val"), classes=2, each=4)
 
     def stop(progress: Any) -> None:
         if progress.split == "val":
@@ -306,8 +304,7 @@ def test_resume_and_overwrite_together_are_right_in_every_state(
 
 
 def test_resume_and_overwrite_of_splits_leave_those_that_are_what_is_asked_for(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, classes=2, each=4)
+    make_splits(tmp_path / "images", ("train", "val"), classes=2, each=4)
     line: dict[str, Any] = {"size": 32, "resume": True, "overwrite": True, "workers": 1}
     pack(tmp_path / "images", tmp_path / "out", **line)
     with open(tmp_path / "images/val/class0/001.jpg", "ab") as file:
@@ -398,8 +395,7 @@ def test_verify_names_sources_that_differ_are_gone_or_new(images: Path, tmp_path
 
 
 def test_verify_compares_the_sources_of_splits_and_archives(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, classes=2, each=4)
+    make_splits(tmp_path / "images", ("train", "val"), classes=2, each=4)
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
         for path in sorted((tmp_path / "images").rglob("*.jpg")):
             file.write(path, path.relative_to(tmp_path / "images"))

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PACK, harm_at, interrupted, make_tree, photo, store_bytes
+from conftest import PACK, harm_at, interrupted, make_splits, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
@@ -770,8 +770,7 @@ def test_splits_resume_where_the_first_was_interrupted(tmp_path: Path) -> None:
 def test_an_interrupted_overwrite_of_splits_replaces_every_one(
     stop_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, classes=2)
+    make_splits(tmp_path / "images", ("train", "val"), classes=2)
     pack(tmp_path / "images", tmp_path / "out", size=32)
     for split in ("train", "val"):  # as many inputs as before
         photo(40, 40, 77).save(tmp_path / "images" / split / "class1" / "002.jpg")

@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from conftest import PACK, make_tree, store_bytes
+from conftest import PACK, make_splits, make_tree, store_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -265,8 +265,7 @@ def test_a_seal_that_was_interrupted_at_a_level_continues(
 
 
 def test_splits_are_sealed_each(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, each=3)
+    make_splits(tmp_path / "images", ("train", "val"), each=3)
     expected = _packed(tmp_path / "images", tmp_path / "reference")
     _pack_parts(tmp_path / "images", tmp_path / "out", 2)
     assert list(seal_parts(tmp_path / "out").splits) == ["train", "val"]

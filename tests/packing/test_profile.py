@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_tree
+from conftest import make_splits
 
 from packer import clock as profiles
 from packer import pack
@@ -115,8 +115,7 @@ def test_a_delay_shows_in_its_stage(
 
 
 def test_the_profiles_of_splits_add_up(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, each=2)
+    make_splits(tmp_path / "images", ("train", "val"), each=2)
     report = pack(tmp_path / "images", tmp_path / "out", size=32, workers=2)
     parts = [part.profile for part in report.splits.values()]
     assert report.profile == added(parts)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, make_tree, photo, store_bytes
+from conftest import interrupted, make_splits, make_tree, photo, store_bytes
 from test_boxes import coco
 
 from packer import OptionsError, PackError, PackReport, ScanError, merge, pack, seal_parts, subset, update
@@ -472,8 +472,7 @@ def test_one_of_two_sources_of_a_merged_store_does_not_replace_both(tmp_path: Pa
 
 
 def test_the_splits_are_counted_each_before_any_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split)
+    make_splits(tmp_path / "images", ("train", "val"))
     pack(tmp_path / "images", tmp_path / "out", size=16)
     remove(tmp_path / "images" / "val", 11)
     before, words = store_bytes(tmp_path / "out"), ["update", str(tmp_path / "images"), str(tmp_path / "out")]

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PACK, ffmpeg_or_skip, interrupted, make_tree, photo, read_one_by_one, store_bytes
+from conftest import PACK, ffmpeg_or_skip, interrupted, make_splits, make_tree, photo, read_one_by_one, store_bytes
 from PIL import Image
+from row_forms import flip
 from test_boxes import coco
 
 from packer import PackError, ScanError, pack, pack_dataset, update
@@ -81,15 +82,6 @@ def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(decode.Decoder, "row", row)
     read_one_by_one(monkeypatch)
-
-
-def flip(path: Path, at: int) -> None:
-    """Change one bit of a file."""
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 4]))
 
 
 # -- the same bytes
@@ -181,8 +173,7 @@ def test_a_size_that_was_taken_from_the_images_stays(tmp_path: Path) -> None:
 
 
 def test_splits_are_updated_each_and_a_new_one_is_packed(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, each=4)
+    make_splits(tmp_path / "images", ("train", "val"), each=4)
     pack(tmp_path / "images", tmp_path / "out", size=32)
     make_tree(tmp_path / "images" / "test", each=2)
     (tmp_path / "images" / "train" / "class1" / "001.jpg").unlink()
@@ -195,8 +186,7 @@ def test_splits_are_updated_each_and_a_new_one_is_packed(tmp_path: Path) -> None
 
 
 def test_a_store_of_a_split_that_is_gone_is_refused(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, each=2)
+    make_splits(tmp_path / "images", ("train", "val"), each=2)
     pack(tmp_path / "images", tmp_path / "out", size=32)
     before = store_bytes(tmp_path / "out")
     shutil.rmtree(tmp_path / "images" / "val")
@@ -282,8 +272,7 @@ def test_an_interrupted_update_leaves_the_store_and_the_command_it_names_is_resu
 
 
 def test_update_is_resumed_itself_and_begins_where_nothing_has(images: Path, tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "splits" / split)
+    make_splits(tmp_path / "splits", ("train", "val"))
     pack(tmp_path / "splits", tmp_path / "out", size=32)
     before = store_bytes(tmp_path / "out")
     assert update(tmp_path / "splits", tmp_path / "out", resume=True).resumed_from == 48, "it is up to date"
@@ -303,8 +292,7 @@ def test_update_is_resumed_itself_and_begins_where_nothing_has(images: Path, tmp
 
 
 def test_an_update_that_is_resumed_also_does_the_splits_that_it_had_not_reached(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split)
+    make_splits(tmp_path / "images", ("train", "val"))
     pack(tmp_path / "images", tmp_path / "out", size=32)
     (tmp_path / "images" / "val" / "class1" / "000.jpg").write_bytes(jpeg(50, 60, 1))
     interrupted(update, tmp_path / "images", tmp_path / "out")

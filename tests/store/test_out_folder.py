@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, make_tree, store_bytes
+from conftest import interrupted, make_splits, make_tree, store_bytes
 
 from packer import OptionsError, PackError, SourceError, merge, pack, push, seal_parts, update
 from packer.cli.app import run
@@ -91,8 +91,7 @@ def test_a_link_at_a_path_of_ours_is_refused_and_followed_nowhere(
 
 @pytest.mark.skipif(os.name == "nt", reason="links")
 def test_the_folder_of_a_split_that_is_a_link_is_not_replaced(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, each=2)
+    make_splits(tmp_path / "images", ("train", "val"), each=2)
     out = tmp_path / "out"
     pack(tmp_path / "images", out, size=32)
     (out / "val").rename(tmp_path / "elsewhere")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_tree, photo, store_bytes
+from conftest import make_splits, make_tree, photo, store_bytes
 from test_update import no_decoder
 
 import reader.format.check
@@ -134,8 +134,7 @@ def test_a_pack_that_replaces_nothing_is_there_with_its_rejects_as_before(images
 @pytest.fixture
 def splits(tmp_path: Path) -> Path:
     """Train and val, packed into out; then each has one image more, and train another class list than before."""
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, each=4)
+    make_splits(tmp_path / "images", ("train", "val"), each=4)
     pack(tmp_path / "images", tmp_path / "out", size=32)
     for split in ("train", "val"):
         photo(40, 40, 5).save(tmp_path / "images" / split / "class2" / "new.jpg")
