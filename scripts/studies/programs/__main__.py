@@ -14,8 +14,9 @@ files and CUDA: it is among the edits below alone.
 
 For each of --seeds seeds both run, the order changing. Losses: of the evaluation after the last epoch, or of training where the
 program has no evaluation; two programs learn the same where the means are within three standard errors. Seconds: of all
-training epochs of a run, its workers' start included. Ratios are taken within a seed. Packages come from the package index into
-a virtual environment below --work that sees the packages of this one, unless they are here.
+training epochs of a run, its workers' start included. Ratios are taken within a seed. Bound: the ratio with data that costs
+nothing, of the program under MemmapLoader when every step gives the first batch again. Packages come from the package index
+into a virtual environment below --work that sees the packages of this one, unless they are here.
 
 Programs that live in repositories are not copied: edits/ holds our lines as ed scripts, which --checkout applies to a copy of a
 checkout of the commit that edits/edits.json names, and compiles.
@@ -46,7 +47,7 @@ from scripts.studies.programs._boxes import make_boxes
 from scripts.studies.programs._edits import EditError, Edits
 from scripts.studies.programs._environment import python_with, versions_of
 from scripts.studies.programs._programs import PROGRAMS, Program
-from scripts.studies.programs._turns import Runner, compare
+from scripts.studies.programs._turns import FREE, Runner, compare
 
 # Every fourth image is evaluated on.
 _HELD_OUT = 4
@@ -151,12 +152,16 @@ def measure(program: Program, options: argparse.Namespace) -> dict[str, Any]:
     except NotInstalled as e:
         return report | {"lacks": str(e)}
     programs = {"original": program.original, **program.write_ways(options.work / "programs")}
+    if "loader" in programs:
+        programs[FREE] = programs["loader"]
     folder = options.work / program.data / "images"
     data = {name: folder if name == "original" else packed_of(folder) for name in programs}
     with Runner([*programs.values()], python=python) as runner:
         found = compare(runner, programs, data, range(options.seeds), words)
     for way in program.ways():
         report["ways"][way] = {"lines": program.changed_lines(way)} | found[way]
+    if "faster" in found.get(FREE, {}):
+        report["ways"]["loader"]["bound"] = found[FREE]["faster"]
     shown = {"images": options.count, "words": " ".join(map(str, words)), "seeds": options.seeds}
     return report | shown | {"versions": versions_of(python, program.needs), "load_after": round(os.getloadavg()[0], 2)}
 

@@ -9,7 +9,8 @@ from scripts.common import figures, plot
 from scripts.common.figures import ratio_cells
 from scripts.studies.programs._turns import is_within
 
-HEAD = ["program", "way", "lines", "loss before", "with a store", "apart", "times as fast", "p10..p90"]
+_LOSSES, _SPREAD = ["loss before", "with a store", "apart"], "p10..p90"
+HEAD = ["program", "way", "lines", *_LOSSES, "times as fast", _SPREAD, "bound", _SPREAD]
 _WAYS = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader"}
 
 
@@ -23,10 +24,18 @@ def cells(report: dict[str, Any], way: str) -> list[str]:
     removed, added = found["lines"]
     lines = f"{removed + added} (-{removed} +{added})"
     if "failed" in found:
-        return [report["title"], _WAYS[way], lines, found["failed"], "", "", "", ""]
+        return [report["title"], _WAYS[way], lines, found["failed"], *[""] * 6]
     losses = [f"{found['losses'][side]['median']:.3f}" for side in ("original", "ours")]
     apart = "one seed" if found["apart"] is None else f"{found['apart']:.1f}{'' if is_within(found) else ' (too far)'}"
-    return [report["title"], _WAYS[way], lines, *losses, apart, *ratio_cells(found["faster"])]
+    return [
+        report["title"],
+        _WAYS[way],
+        lines,
+        *losses,
+        apart,
+        *ratio_cells(found["faster"]),
+        *ratio_cells(found.get("bound")),
+    ]
 
 
 def table(reports: dict[str, Any]) -> str:
@@ -40,7 +49,8 @@ def save(reports: dict[str, Any], edits: list[list[str]], out: Path) -> None:
     parts = [
         "# Programs of others on a store",
         "Written by `python -m scripts.studies.programs`; its first lines say what is measured. `lines` counts what a diff"
-        " removes and adds; `apart` is the distance of the mean losses in standard errors over the seeds.",
+        " removes and adds; `apart` is the distance of the mean losses in standard errors over the seeds; `bound` is how many"
+        " times as fast the program is with data that costs nothing.",
         markdown(HEAD, lines_of(reports)),
     ]
     if any("faster" in found for report in reports.values() for found in report["ways"].values()):

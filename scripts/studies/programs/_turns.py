@@ -20,6 +20,8 @@ from scripts.common.figures import ratios, spread
 _MOST_ERRORS = 3.0
 # A program that takes longer has stopped.
 _MOST_SECONDS = 600
+# Of the ways, the program under MemmapLoader with data that costs nothing.
+FREE = "free"
 
 
 class ProgramFailed(Exception):
@@ -60,18 +62,21 @@ class Runner:
         self._process.communicate()
         self._talk.close()
 
-    def run(self, program: Path, words: Sequence[object]) -> list[dict[str, float]]:
+    def run(self, program: Path, words: Sequence[object], *, is_free: bool = False) -> list[dict[str, float]]:
         """Run a program; returns what it printed of its epochs.
+
+        is_free: every step of a MemmapLoader gives its first batch again, which costs nothing.
 
         Raises:
             ProgramFailed: it ended with an error, printed no epoch, or took longer than ten minutes.
         """
         with tempfile.TemporaryDirectory() as folder:
-            asked = json.dumps({"words": [str(program), *map(str, words)], "folder": folder, "seconds": _MOST_SECONDS})
+            asked: dict[str, object] = {"words": [str(program), *map(str, words)], "folder": folder}
+            asked |= {"seconds": _MOST_SECONDS, "is_free": is_free}
             assert self._process.stdin is not None
             assert self._process.stdout is not None
             try:
-                self._process.stdin.write(f"{asked}\n")
+                self._process.stdin.write(f"{json.dumps(asked)}\n")
                 self._process.stdin.flush()
             except BrokenPipeError:
                 pass  # its last words follow
@@ -105,6 +110,7 @@ def compare(
     """Run "original" and the ways of a program with each seed, another one first each time.
 
     data: what each is given, images or a store. Returns of each way losses, how far apart they are, and seconds; or "failed".
+    Of "free", the same program as "loader", the batches cost nothing.
     """
     runs: dict[str, list[list[dict[str, float]]]] = {name: [] for name in programs}
     failed: dict[str, str] = {}
@@ -114,7 +120,8 @@ def compare(
         for name in names[first:] + names[:first]:
             if name not in failed:
                 try:
-                    runs[name].append(runner.run(programs[name], [data[name], "--seed", seed, *words]))
+                    given = [data[name], "--seed", seed, *words]
+                    runs[name].append(runner.run(programs[name], given, is_free=name == FREE))
                 except ProgramFailed as e:
                     failed[name] = str(e)
     found: dict[str, dict[str, Any]] = {}
