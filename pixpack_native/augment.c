@@ -48,7 +48,7 @@ const char augment_doc[] =
 
 const char floats_doc[] =
     "floats(pixels, tables, out, image_bytes, threads) -> None\n\n"
-    "Write for each level of uint8[B, ..., C] the float32 that tables, float32[C, 256], have for it in its channel.";
+    "Write for each level of uint8[B, ..., C] the float32 that tables, float32[C, 256], have for it in its channel: float32[B, C, ...].";
 
 static int change_image(const void *given, int64_t number) {
     const Job *job = given;
@@ -138,18 +138,20 @@ PyObject *augment(PyObject *module, PyObject *args) {
 
 static int make_floats(const void *given, int64_t number) {
     const FloatsJob *job = given;
-    const uint8_t *from = job->pixels + number * job->image_bytes, *end = from + job->image_bytes;
+    const uint8_t *from = job->pixels + number * job->image_bytes;
     const float *first = job->tables, *second = first + LEVELS, *third = second + LEVELS;
+    int64_t pixels = job->image_bytes / job->channels;
     float *out = job->out + number * job->image_bytes;
     if (job->channels == 3)
-        for (; from < end; from += 3, out += 3) {
-            out[0] = first[from[0]];
-            out[1] = second[from[1]];
-            out[2] = third[from[2]];
+        for (int64_t i = 0; i < pixels; i++, from += 3) {
+            out[i] = first[from[0]];
+            out[pixels + i] = second[from[1]];
+            out[2 * pixels + i] = third[from[2]];
         }
     else
-        for (int c = 0; from < end; c = c + 1 == job->channels ? 0 : c + 1)
-            *out++ = first[c * LEVELS + *from++];
+        for (int c = 0; c < job->channels; c++, out += pixels)
+            for (int64_t i = 0; i < pixels; i++)
+                out[i] = first[c * LEVELS + from[i * job->channels + c]];
     return 1;
 }
 

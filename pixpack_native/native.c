@@ -20,7 +20,7 @@
 #include "unfilter.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 13
+#define INTERFACE 14
 
 /* Seconds spent resizing, of all that row() took; changed under the GIL. */
 static double resize_seconds_so_far;

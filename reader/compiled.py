@@ -161,6 +161,8 @@ def take_steps(pixels: torch.Tensor) -> bool:
 def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
     """Make float32[B, H, W, C] of uint8[B, H, W, C], each what `of_level` makes of its level; None where that is left to torch.
 
+    It is a view of float32[B, C, H, W], as a DataLoader's images are.
+
     of_level: is given all levels, uint8[C, 1, 256]; what has another shape or type than float32 is left to torch.
     """
     channels = pixels.shape[-1]
@@ -171,9 +173,9 @@ def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Ten
     # other shapes: one channel becomes several
     if tables.shape != levels.shape or tables.dtype != torch.float32 or tables.requires_grad:
         return None
-    made = memory(*pixels.shape, _FLOAT_BYTES).view(torch.float32)[..., 0]
+    made = memory(*pixels.movedim(-1, 1).shape, _FLOAT_BYTES).view(torch.float32)[..., 0]
     _functions().floats(pixels.numpy(), tables.contiguous().numpy(), made.numpy(), pixels[0].numel(), _threads())
-    return made
+    return made.movedim(1, -1)
 
 
 def are_served(pixels: torch.Tensor, channels: int) -> bool:

@@ -161,6 +161,8 @@ class ToPureTensor(ToImage):
 class ToDtype(CompiledTransform):
     """Make pixels floats from 0 to 1; in a Compose with Normalize right behind it that does both in one step.
 
+    On the CPU images are float[B, C, H, W] in memory, as a DataLoader's, no longer channels_last.
+
     Args:
         dtype: torch.float32, float16 or bfloat16; torch.uint8 changes nothing.
         scale: True divides by 255; without it torchvision leaves 0 to 255, which no network here expects.
@@ -192,7 +194,13 @@ class ToDtype(CompiledTransform):
         if pixels.dtype != torch.uint8:
             return pixels.to(self.dtype)
         made = floats_of(pixels, _of_one) if self.dtype == torch.float32 else None
-        return _of_one(pixels).to(self.dtype) if made is None else made
+        return _of_one(_in_planes(pixels)).to(self.dtype) if made is None else made
+
+
+def _in_planes(pixels: torch.Tensor) -> torch.Tensor:
+    """Return uint8[B, H, W, C] as a view of [B, C, H, W] on the CPU: a network's first steps there take half the time."""
+    is_here = pixels.device.type == "cpu" and not torch.compiler.is_compiling()
+    return pixels.movedim(-1, 1).contiguous().movedim(1, -1) if is_here else pixels
 
 
 def _of_one(levels: torch.Tensor) -> torch.Tensor:
@@ -236,7 +244,7 @@ class Normalized(CompiledTransform):
         # a program's own class may look at more than a level
         pixels = floats_of(batch.pixels, normalize) if type(normalize) is Normalize else None
         if pixels is None:
-            pixels = normalize(batch.images).movedim(-3, -1)
+            pixels = normalize(_in_planes(batch.pixels).movedim(-1, -3)).movedim(-3, -1)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
 

@@ -98,6 +98,17 @@ def test_steps_are_the_bytes_of_the_kernels_of_torch(transform: Any, channels: i
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("transform", [*FLOATS[:2], Compose([Normalize([0.4] * 3, [0.2] * 3)])])
+def test_floats_are_in_planes_as_those_of_a_dataloader(transform: Any) -> None:
+    batch = batch_of((44, 57), 3)
+    for made in (transform(batch), transform(batch[:1])):
+        assert made.images.is_contiguous()
+    with without_compiled_part():
+        assert transform(batch).images.is_contiguous()
+    # levels stay as they are on disk
+    assert batch.images.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_a_fill_for_each_channel_is_that_of_torch() -> None:
     batch = batch_of((44, 57), 3)
     for interpolation in ("nearest", "bilinear"):
