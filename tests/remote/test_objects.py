@@ -148,8 +148,8 @@ def test_the_code_of_an_answer_is_reported_and_not_its_body(body: str) -> None:
         ("The specified bucket does not exist", "The specified bucket does not exist"),
     ],
 )
-def test_the_words_of_a_library_are_made_plain(said: str, plain: str) -> None:
-    assert failure(OSError(said), said) == plain
+def test_the_words_of_a_library_are_made_plain(reported: str, plain: str) -> None:
+    assert failure(OSError(reported), reported) == plain
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what a process has loaded is seen in /proc")
