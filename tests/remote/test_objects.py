@@ -136,7 +136,7 @@ def test_the_code_of_an_answer_is_reported_and_not_its_body(body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "plain"),
+    ("reported", "plain"),
     [
         ("request to http://u:p@h.invalid:80/x: dns error", "h.invalid:80 has no address in DNS"),
         ("Cannot connect to host h.invalid:443 ssl:default [Name or service not known]", "h.invalid:443 has no address in DNS"),
