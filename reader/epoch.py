@@ -1,4 +1,4 @@
-"""What the random numbers of a batch hang on, written on it: epoch, position, seed; the epoch that is running; modes; threads."""
+"""What the random numbers of a batch depend on, written on it: epoch, position, seed; the current epoch; modes; threads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ current_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", def
 
 
 def stamped(batch: Any, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: int) -> Any:
-    """Write on a batch what the random numbers of its rows hang on; returns it.
+    """Write on a batch what the random numbers of its rows depend on; returns it.
 
     position: where in the epoch's order its first row stands; the others follow.
     """

@@ -208,7 +208,7 @@ def unpack_rows(
     codec: str = ZSTD,
     restores: bool = True,
 ) -> tuple[int, str] | None:
-    """Unpack frames into rows, one behind the other, which are then restored together where they are alike.
+    """Unpack frames into rows, one after the other, which are then restored together where they are alike.
 
     Args:
         packed: a frame for each row.

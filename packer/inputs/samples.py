@@ -146,7 +146,7 @@ class Inputs:
         return {"targets": self.targets, "lines": self.lines, "members": self.members, **self.extras}
 
     def texts_of(self, indices: Iterable[int]) -> Iterator[bytes]:
-        """Yield the texts of these inputs as a store has them one behind the other: of each input all columns."""
+        """Yield the texts of these inputs as a store has them one after the other: of each input all columns."""
         columns = list(self.texts.values())
         return (texts[index].encode() for index in indices for texts in columns)
 

@@ -89,7 +89,7 @@ def _wrong_values(root: Path, manifest: Manifest) -> Iterator[Wrong]:
 
 
 def _wrong_offsets(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
-    """Yield where rows are not one behind the other, or blocks, height and width are not those of the rows."""
+    """Yield where rows are not one after the other, or blocks, height and width are not those of the rows."""
     names = ["offsets", "shapes", *(["mask_offsets"] if manifest.has_own_masks else [])]
     offset, largest = 0, np.zeros(3, np.int64)
     starts = np.array([block.start for block in blocks])
@@ -116,7 +116,7 @@ def _wrong_offsets(root: Path, manifest: Manifest, blocks: list[Block]) -> Itera
 
 
 def _wrong_frames(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
-    """Yield where frames are not one behind the other, or blocks do not have the bytes of theirs."""
+    """Yield where frames are not one after the other, or blocks do not have the bytes of theirs."""
     end, ends = (
         0,
         dict(zip((b.stop - 1 for b in blocks), np.cumsum([b.size_bytes for b in blocks]).tolist(), strict=True)),
@@ -135,7 +135,7 @@ def _wrong_frames(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterat
 
 
 def _wrong_texts(root: Path, manifest: Manifest) -> Iterator[Wrong]:
-    """Yield where texts are not one behind the other, are too long, or are no UTF-8."""
+    """Yield where texts are not one after the other, are too long, or are no UTF-8."""
     end = 0
     with open(root / TEXTS_FILE, "rb") as file:
         for start, columns in pieces(root, manifest, [f"extras/{name}" for name in manifest.texts]):

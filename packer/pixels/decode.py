@@ -136,7 +136,7 @@ class Decoder:
         return Row(pixels, geometry.content(size), *size, self.done(*size, b"", is_png=True))
 
     def _native_row(self, data: bytes, header: jpeg.JpegHeader) -> Row | None:
-        """Decode, resize and crop in one pass; None: that is not to be had here, or something is wrong with the data."""
+        """Decode, resize and crop in one pass; None: that is not available here, or something is wrong with the data."""
         if self._one_pass is None or (plan := self.plan(header.width, header.height)) is None:
             return None
         done = self.done(header.width, header.height, header.icc)

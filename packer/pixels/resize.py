@@ -1,4 +1,4 @@
-"""How pictures are resized: as Pillow-SIMD does it wherever that is to be had, so that rows do not hang on which Pillow is live.
+"""How pictures are resized: as Pillow-SIMD does, wherever that is possible, so that rows do not depend on the Pillow in use.
 
 Pillow-SIMD itself does it where it is live, else the compiled part, else plain Pillow, by a rule of its own.
 """

@@ -40,7 +40,7 @@ class ChannelSums:
 
 
 class RaggedBlock:
-    """The rows of a block while it is decoded, one behind the other, and their exact sums per channel."""
+    """The rows of a block while it is decoded, one after the other, and their exact sums per channel."""
 
     def __init__(self, channels: int) -> None:
         self._chunks: list[memoryview | bytearray] = []

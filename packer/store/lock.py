@@ -16,7 +16,7 @@ from packer.text import system_reason
 from reader.format.filesystem import error_path, refresh_names
 
 LOCK = f"{FOLDER}/lock"
-# what says that another process holds a lock, the last two on Windows; all else, that there are none to be had
+# what says that another process holds a lock, the last two on Windows; any other, that the file system has no locks
 _HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 _HOLDER_TRIES = 20
 _HOLDER_SECONDS = 0.01

@@ -1,4 +1,4 @@
-"""Frames on their way into a store that is a copy: written one behind the other, with what its blocks say of them."""
+"""Frames on their way into a store that is a copy: written one after the other, with what its blocks say of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from reader.format.tensors import jpeg_quality
 def packed_rows(
     form: str, channels: int, pixels: npt.NDArray[np.uint8], sizes: Sequence[int], sides: Sequence[tuple[int, int]]
 ) -> tuple[tuple[bytes, ...], npt.NDArray[np.uint8], tuple[int, ...]]:
-    """Pack rows that are one behind the other, in a form, "zstd" or "jpeg:95".
+    """Pack rows that are one after the other, in a form, "zstd" or "jpeg:95".
 
     Args:
         sizes, sides: the bytes of each row, and its height and width.

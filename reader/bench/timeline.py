@@ -202,7 +202,7 @@ def timeline_of(events: Iterable[Event]) -> Timeline:
 
 
 def _stage(event: Event) -> str:
-    """Name what an event is; "" for what is none of ours. No trace of a CUDA device has been read yet."""
+    """Name what an event is; "" for an event of another program. No trace of a CUDA device has been read yet."""
     category, name = event.get("cat"), str(event.get("name"))
     if category == "user_annotation":
         return name[len(_PREFIX) :] if name.startswith(_PREFIX) and name[len(_PREFIX) :] in STAGES else ""

@@ -20,7 +20,7 @@ _SHARED = ("transform", "target_transform", "transforms", "as_tuple", "as_pil")
 def concat(
     datasets: Sequence[MemmapDataset] | Mapping[str, MemmapDataset], *, classes: Sequence[str] | None = None
 ) -> MemmapDataset:
-    """Return a dataset of the rows of several datasets, one behind the other, without copying a pixel.
+    """Return a dataset of the rows of several datasets, one after the other, without copying a pixel.
 
     It has what each of them has: subset, split, samples, workers of a DataLoader. Their classes are joined by name, so that a
     class has one number whatever store it is from. In a batch, `rows` counts the rows of all stores, one store behind the other.

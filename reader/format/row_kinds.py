@@ -94,7 +94,7 @@ class RowKind:
 
 
 class OwnSizes(RowKind):
-    """Rows that have the size of their image each, one behind the other in flat pixels, their masks behind them."""
+    """Rows that have the size of their image each, one after the other in flat pixels, their masks behind them."""
 
     has_own_sizes = True
     up_to, at_most = "up to ", " at most"

@@ -135,7 +135,7 @@ class FrameFile:
         *,
         restores: bool = True,
     ) -> tuple[torch.Tensor, Copies]:
-        """Begin to unpack rows, one behind the other; the memory is complete when the copies were waited for.
+        """Begin to unpack rows, one after the other; the memory is complete when the copies were waited for.
 
         Args:
             rows: int64[B].

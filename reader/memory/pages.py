@@ -38,7 +38,7 @@ def extents(store: RaggedBatch, rows: Rows) -> tuple[Rows, Rows]:
 
 
 def pages_of(offsets: Rows, sizes: Rows) -> tuple[Rows, Rows]:
-    """Return the pages that hold these bytes, row after row, and where each row begins in those pages one behind the other.
+    """Return the pages that hold these bytes, row after row, and where each row begins in those pages one after the other.
 
     Example:
         >>> pages, begins = pages_of(np.array([4000, 100]), np.array([200, 50]))

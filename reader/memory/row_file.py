@@ -115,7 +115,7 @@ class RowFile:
         return self.is_direct and self.row_bytes % self.align == 0 and self.row_bytes >= _LEAST_SCATTERED_BYTES
 
     def read_into(self, memories: Sequence[memoryview], row: int, count: int) -> None:
-        """Bring rows [row, row + count) to pieces of memory, one behind the other, where `can_scatter`; raises as `read`.
+        """Bring rows [row, row + count) to pieces of memory, one after the other, where `can_scatter`; raises as `read`.
 
         memories: each of whole rows, aligned to `align`.
         """
@@ -252,7 +252,7 @@ def plan_reads(rows: Rows, row_bytes: int, align: int = 1) -> tuple[list[Read], 
 
 
 def reads_in_order(rows: Rows) -> list[Read]:
-    """Plan the reads that bring rows one behind the other: [4, 5, 9] -> [(4, 2, 0), (9, 1, 2)]."""
+    """Plan the reads that bring rows one after the other: [4, 5, 9] -> [(4, 2, 0), (9, 1, 2)]."""
     begins = np.append(0, np.flatnonzero(np.diff(rows) != 1) + 1)
     counts = np.diff(np.append(begins, len(rows)))
     return list(zip(rows[begins].tolist(), counts.tolist(), begins.tolist(), strict=True)) if len(rows) else []
@@ -308,7 +308,7 @@ def _slots(starts: Rows, counts: Rows, row_bytes: int, align: int) -> tuple[Rows
 
 
 def _open_direct(path: Path, row_bytes: int) -> tuple[int, int]:
-    """Open a file for reads past the page cache; returns (descriptor, alignment), or (-1, 1) where that is not to be had."""
+    """Open a file for reads past the page cache; returns (descriptor, alignment), or (-1, 1) where that is not possible."""
     for align in _BLOCKS:
         if not hasattr(os, "O_DIRECT") or math.lcm(row_bytes, align) > max(row_bytes, _MOST_PADDING_BYTES):
             break

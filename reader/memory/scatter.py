@@ -30,7 +30,7 @@ class Destinations:
     Args:
         memories: of whole rows each.
         row_bytes: of one row.
-        slots: int64[n], of each row of the memories, one behind the other: which of the rows that are read it gets.
+        slots: int64[n], of each row of the memories, one after the other: which of the rows that are read it gets.
         count: of slots; one that no row gets is not wanted.
     """
 

@@ -1,4 +1,4 @@
-"""The texts of a store's rows, read by where they are; of several stores, one behind the other. Knows no row.
+"""The texts of a store's rows, read by where they are; of several stores, one after the other. Knows no row.
 
 It pickles to a path. Text is decoded when a batch is asked for it, and so costs a loop nothing that never asks.
 """

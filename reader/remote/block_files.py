@@ -59,7 +59,7 @@ class BlockFile(abc.ABC):
         """Return where in the file a block begins that has this number."""
 
     def write(self, descriptor: int, run: Sequence[int], data: memoryview) -> None:
-        """Write blocks that are one behind the other in the store, and have begun."""
+        """Write blocks that are one after the other in the store, and have begun."""
         base = self.starts[run[0]]
         for block in run:
             part, offset = data[self.starts[block] - base : self.starts[block + 1] - base], self._offset(block)

@@ -264,7 +264,7 @@ class BlockFetcher:
             self.seal()
 
     def _read(self, run: Sequence[int], request: Request) -> memoryview:
-        """Read blocks that are one behind the other, and compare each with its checksum."""
+        """Read blocks that are one after the other, and compare each with its checksum."""
         starts, name, wrong = self._folder.starts, self._source.name(PIXELS), 0
         for _ in range(_TRIES):
             try:
@@ -302,7 +302,7 @@ class BlockFetcher:
         )
 
     def _write(self, run: Sequence[int], data: memoryview) -> None:
-        """Write blocks that are one behind the other, whose locks are held, and mark them."""
+        """Write blocks that are one after the other, whose locks are held, and mark them."""
         with self._locks.changing():
             self._make_room(run)
             self._folder.file.begin(run)

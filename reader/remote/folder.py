@@ -171,7 +171,7 @@ class Locks:
     """
 
     def __init__(self, path: Path) -> None:
-        # not to be had on Windows
+        # not available on Windows
         import fcntl
 
         self._fcntl = fcntl

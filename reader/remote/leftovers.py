@@ -53,7 +53,7 @@ def held_folder(parent: Path, prefix: str) -> tuple[Path, int]:
 
 def hold(descriptor: int, path: Path) -> bool:
     """Hold a file or folder that was made just now, until the descriptor is closed; False: it was removed before that."""
-    # not to be had on Windows
+    # not available on Windows
     import fcntl
 
     # where there are no such locks, nothing is removed either

@@ -1,6 +1,6 @@
 """Random numbers that are a function of (seed, epoch, position in the epoch's order, row), whatever ranks and batch sizes are.
 
-A batch carries what they hang on. Never touches torch's generators, so a transform leaves the model's randomness alone.
+A batch carries what they depend on. Never touches torch's generators, so a transform leaves the model's randomness alone.
 """
 
 from __future__ import annotations

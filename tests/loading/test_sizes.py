@@ -47,7 +47,7 @@ def test_a_size_replaces_that_of_the_crops(train: MemmapDataset) -> None:
     assert shapes(loader) == {(16, 16)}
     loader.set_size((12, 20))
     assert shapes(loader) == {(12, 20)}
-    # what is drawn does not hang on the size
+    # what is drawn does not depend on the size
     alone = MemmapLoader(train, 30, transform=Compose([RandomResizedCrop((12, 20)), RandomHorizontalFlip()]))
     alone.set_epoch(2)
     for (images, _), (others, _) in zip(loader, alone, strict=True):

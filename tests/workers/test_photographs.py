@@ -63,7 +63,7 @@ def encoded(image: Image.Image, **options: Any) -> bytes:
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of what is a plain photograph, what is another image, and what is none."""
+    """A folder of what is a plain photograph, what is another image, and what is not an image."""
     folder = tmp_path_factory.mktemp("mixed")
     exif = Image.Exif()
     exif[0x0112] = 6

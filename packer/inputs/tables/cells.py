@@ -27,7 +27,7 @@ def without_missing(cells: Sequence[Json], words: Collection[str] = (), names: C
     Missing is what is empty or NaN, and what is one of words; in a column of numbers also NA, None and their like.
 
     Args:
-        names: what is none of all that, since a class list has it.
+        names: what is read as a name, not as one of these, since a class list has it.
 
     Example:
         >>> without_missing(["1", "nan", "NA", ""]), without_missing(["cat", "nan", "NA", "?"], ["?"])

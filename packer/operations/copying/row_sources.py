@@ -269,7 +269,7 @@ class CopySource:
         return values
 
     def texts(self, rows: Ints, columns: Sequence[str]) -> tuple[bytes, Ints]:
-        """Return the texts of rows one behind the other, of each row all columns, and the bytes of each, int64[n, columns]."""
+        """Return the texts of rows one after the other, of each row all columns, and the bytes of each, int64[n, columns]."""
         spans = np.stack([self.values(f"extras/{name}", rows, TEXT_SPEC) for name in columns], axis=1)
         lengths = spans[..., 1] - spans[..., 0]
         return read_spans(self.path / TEXTS_FILE, spans[..., 0].ravel(), lengths.ravel()).tobytes(), lengths

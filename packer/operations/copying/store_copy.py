@@ -297,7 +297,7 @@ class StoreCopy:
         crc32: int,
         start: int,
     ) -> _Copied:
-        """Write rows of a source whose bytes there are data; or pack them, where they will be written one behind the other."""
+        """Write rows of a source whose bytes there are data; or pack them, where they will be written one after the other."""
         form, pixels = self._plan.form, data
         packed: tuple[bytes, ...] = ()
         errors: tuple[int, ...] = ()

@@ -105,7 +105,7 @@ def damage(out: Path, manifest: Manifest, names: Iterable[str]) -> str:
 
 
 def read_spans(path: Path, begins: Ints, sizes: Ints) -> npt.NDArray[np.uint8]:
-    """Read pieces of a file, one behind the other; what is together there is read at once.
+    """Read pieces of a file, one after the other; what is together there is read at once.
 
     Args:
         begins, sizes: int64[n], the byte where each piece begins and how many bytes it has.

@@ -65,7 +65,7 @@ def check_order(calls: Sequence[Call], disk: Path) -> int:
         if call.path.endswith(f"/{SWAPPING}"):
             marks.add(call.path)
         mark = f"{call.path}/{SWAPPING}"
-        # splits may be exchanged one behind the other: whatever part of that a disk keeps, the marks say so
+        # splits may be exchanged one after the other: whatever part of that a disk keeps, the marks say so
         is_marked = call.name == "exchange" and mark in marks and mark not in unsynced.files | unsynced.names
         if renamed and renamed in unsynced.folders and call.name in _NAME_CALLS and not is_marked:
             raise OrderError(
