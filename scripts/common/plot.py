@@ -88,10 +88,10 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def bars(axes: Axes, values: Mapping[str, float], texts: Sequence[str], *, xlabel: str, log: bool = False) -> None:
-    """Draw horizontal bars from the top, each with its text; those of this library are coloured."""
+    """Draw horizontal bars from the top, each with its text; those of this library are colored."""
     names = list(values)
     heights = np.arange(len(names))[::-1]
-    drawn = axes.barh(heights, list(values.values()), 0.68, color=[_colour(name) for name in names])
+    drawn = axes.barh(heights, list(values.values()), 0.68, color=[_color(name) for name in names])
     axes.set_yticks(heights, names)
     axes.tick_params("y", labelcolor=DARK)
     for label, name in zip(axes.get_yticklabels(), names, strict=True):
@@ -142,5 +142,5 @@ def _is_ours(name: str) -> bool:
     return name.startswith(("MemmapLoader", "MemmapDataset", "pixpack"))
 
 
-def _colour(name: str) -> str:
+def _color(name: str) -> str:
     return OURS if _is_ours(name) else OTHER

@@ -81,6 +81,13 @@ def seconds_over(call: Callable[[Item], object], items: Iterable[Item], device: 
     return seconds(each, device)
 
 
+def drain(batches: Iterable[object], device: torch.device | None = None) -> None:
+    """Take all batches, each dropped before the next, and wait for the work that they leave on a device."""
+    for batch in batches:
+        del batch
+    synchronize(device)
+
+
 def synchronize(device: torch.device | None) -> None:
     """Wait until a CUDA device has done all its work."""
     if device is not None and device.type == "cuda":

@@ -32,11 +32,11 @@ def test_a_power_loss_at_any_call_leaves_what_resumes_to_the_same_bytes() -> Non
 @pytest.mark.slow
 def test_a_call_that_fails_is_reported_and_costs_nothing() -> None:
     words = ("crash.fault_test", "--kinds", "fresh", "--images", "16")
-    assert stress(*words, "--every", "6", "--faults", "EIO")["fresh"]["EIO"]["spoilt"] > 10
+    assert stress(*words, "--every", "6", "--faults", "EIO")["fresh"]["EIO"]["spoiled"] > 10
     result = stress(*words, "--every", "12", "--faults", "ENOSPC", "short", "lost", "unread")["fresh"]
-    assert result["ENOSPC"]["spoilt"] > 2
-    assert result["short"]["succeeded"] == result["short"]["spoilt"] > 0
-    assert result["unread"]["succeeded"] == result["unread"]["spoilt"] > 1
+    assert result["ENOSPC"]["spoiled"] > 2
+    assert result["short"]["succeeded"] == result["short"]["spoiled"] > 0
+    assert result["unread"]["succeeded"] == result["unread"]["spoiled"] > 1
 
 
 def test_a_sync_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,7 +260,7 @@ def test_the_reference_has_the_randomness_that_was_measured() -> None:
     documented = [[float(cell) for cell in line.split("|")[3:7]] for line in table]
     assert documented == [
         [
-            round(found["neighbours"], 2),
+            round(found["neighbors"], 2),
             round(found["displacement"], 2),
             round(found["sorted"]["classes_a_batch"]),
             round(found["sorted"]["total_variation"], 2),
@@ -281,10 +281,10 @@ def test_distances_and_mixing_distinguish_store_order_blocks_and_a_permutation(c
     rows, classes = 50_000, 100
     labels = np.arange(rows) * classes // rows
     order = np.arange(rows)
-    assert module.distances(order) == {"neighbours": 0.0, "displacement": 0.0}
+    assert module.distances(order) == {"neighbors": 0.0, "displacement": 0.0}
     assert module.mixing(labels[order], classes)["classes_a_batch"] == pytest.approx(1.5, abs=0.1)
     permutation = np.random.default_rng(0).permutation(rows)
-    assert module.distances(permutation) == pytest.approx({"neighbours": 1, "displacement": 1}, abs=0.02)
+    assert module.distances(permutation) == pytest.approx({"neighbors": 1, "displacement": 1}, abs=0.02)
     expected = classes * (1 - (1 - 1 / classes) ** module.BATCH)
     assert module.mixing(labels[permutation], classes)["classes_a_batch"] == pytest.approx(expected, abs=0.5)
     quasi = module.quasi_random(rows)

@@ -185,7 +185,7 @@ def test_photographs_are_packed_in_turns_and_what_the_peer_wrote_is_read_back(pe
     job = dataclasses.replace(job_of(peers, store, tmp_path, "raw[batch]", 48), **lent)
     found = turns.compare_packing(job, ["numpy"], Path(sys.executable), work, 2)
     assert (found["rounds"], found["photographs"]) == (2, 40)
-    assert found["check"] | {"neighbours": 0} == {"rows": 40, "compared_batches": 10, "levels": 0, "neighbours": 0}
+    assert found["check"] | {"neighbors": 0} == {"rows": 40, "compared_batches": 10, "levels": 0, "neighbors": 0}
     assert set(found["images_per_second"]) == {"pixpack", "the peer"}
     assert not list(work.glob("packing-*"))
 

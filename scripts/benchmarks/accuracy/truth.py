@@ -221,7 +221,9 @@ def plot(report: dict[str, Any], path: Path) -> None:
         low, middle = (min(float(np.percentile(way["psnr"] or [0], share)), _NO_ERROR) for share in (10, 50))
         true.plot([low, middle], [height, height], color=_color(way), lw=3, solid_capstyle="round")
         true.plot([middle], [height], "o", color=_color(way), ms=8)
-        text = " to ".join("no error" if value == _NO_ERROR else f"{value:.0f}" for value in dict.fromkeys((low, middle)))
+        text = " to ".join(
+            "no error" if value == _NO_ERROR else f"{value:.0f}" for value in dict.fromkeys((low, middle))
+        )
         true.text(low - 1.5, height, text, color=DARK, size=9, ha="right", va="center")
     true.set_xlim(12, _NO_ERROR + 2)
     held.set_yticks(heights, [f"{way['way']}, {way['row_bytes'] / 1000:.0f} kB" for way in ways], size=9, color=DARK)

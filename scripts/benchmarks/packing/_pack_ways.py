@@ -66,14 +66,16 @@ def in_processes(job: Job, start: Callable[[Job], Task]) -> float:
         BenchError: a process failed.
     """
     context = multiprocessing.get_context("fork")
-    begun = time.perf_counter()
     drawn = context.Value("q", 0)
     processes = [context.Process(target=_serve, args=(job, start, drawn)) for _ in range(job.workers)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    taken = time.perf_counter() - begun
+
+    def run() -> None:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+
+    taken = seconds(run)
     if any(process.exitcode for process in processes) or drawn.value < len(job.paths):
         raise BenchError(f"{start.__name__}: a process failed before all files were done.")
     return taken

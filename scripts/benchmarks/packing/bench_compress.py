@@ -39,7 +39,7 @@ from scripts.benchmarks.packing._pack_ways import Job, Task, in_processes
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import BenchError, machine, photographs, ratios, repeat_files, spread
 from scripts.common.program import reported
-from scripts.common.timing import collection_paused, in_turns, seconds
+from scripts.common.timing import collection_paused, drain, in_turns, seconds
 
 _CHANNELS = 3
 _PIECE_BYTES = 2 << 20
@@ -132,7 +132,7 @@ def _reading(raw: Path, packed: Path, batch_size: int, rounds: int) -> dict[str,
         raise BenchError(f"the squared error is {lost}, the manifest says {compression.squared_error}.")
     limit = _Unpacking(packed, data)
     with MemmapLoader(data, batch_size, shuffle="full") as loader, MemmapLoader(plain, batch_size) as copies:
-        ways = {"compressed": partial(_epoch, loader), "raw": partial(_epoch, copies), "only_unpacking": limit}
+        ways = {"compressed": partial(drain, loader), "raw": partial(drain, copies), "only_unpacking": limit}
         with collection_paused():
             timed = {name: partial(seconds, way) for name, way in ways.items()}
             rates = _rates(timed, len(data), rounds, untimed=_UNTIMED)
@@ -141,11 +141,6 @@ def _reading(raw: Path, packed: Path, batch_size: int, rounds: int) -> dict[str,
         "unpacked_gigabytes_per_second_and_thread": round(unpacked / 1e9, 3),
         "psnr_db": round(compression.psnr, 2) if compression.squared_error else None,
     }
-
-
-def _epoch(loader: MemmapLoader) -> None:
-    for batch in loader:
-        del batch
 
 
 class _Unpacking:

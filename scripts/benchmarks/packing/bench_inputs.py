@@ -24,7 +24,6 @@ import struct
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -186,12 +185,11 @@ def many(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     del inputs
     lines = [["", "images", "seconds", "images/s", "worker", "parent"]]
     for name, images, number in (("few", few, min(1000, count)), ("all", all_of_them, count)):
-        begun = time.perf_counter()
-        peaks = watched_pack(Job(images, work, [], [], [], [], TINY[0], workers), work / f"store-{name}")
-        seconds = time.perf_counter() - begun
-        report[name] = {"images": number, "seconds": round(seconds, 2), "own_mib": peaks}
-        rate = f"{number / seconds:,.0f}"
-        lines.append([name, f"{number:,}", f"{seconds:.1f}", rate, seen(peaks["worker"]), seen(peaks["parent"])])
+        job = Job(images, work, [], [], [], [], TINY[0], workers)
+        peaks, taken = timed(partial(watched_pack, job, work / f"store-{name}"))
+        report[name] = {"images": number, "seconds": round(taken, 2), "own_mib": peaks}
+        rate = f"{number / taken:,.0f}"
+        lines.append([name, f"{number:,}", f"{taken:.1f}", rate, seen(peaks["worker"]), seen(peaks["parent"])])
     print(table(lines))
     print(
         f"listed in {report['list_seconds']} s, {report['list_bytes_per_image']} bytes an image of"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from reader import ImageBatch, Manifest, Normalize, RandomCrop, RandomHorizontalFlip
-from scripts.common.timing import synchronize
+from scripts.common.timing import seconds_over
 
 
 class _Block(nn.Module):
@@ -31,7 +31,7 @@ class _Block(nn.Module):
 
 
 def network(manifest: Manifest) -> nn.Module:
-    """uint8[B, 3, H, W] -> float[B, classes]: the layers of ResNet-18, the first normalises."""
+    """uint8[B, 3, H, W] -> float[B, classes]: the layers of ResNet-18, the first normalizes."""
     layers: list[nn.Module] = [Normalize.of(manifest), nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)]
     layers += [nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     before = 64
@@ -73,14 +73,15 @@ class Step:
     def rate(self, next_batch: Callable[[], ImageBatch], steps: int) -> float:
         """Return images/s of so many steps, until the device has ended them."""
         self._step(next_batch())
-        synchronize(self._device)
-        started, count = time.perf_counter(), 0
-        for _ in range(steps):
+        counts: list[int] = []
+
+        def step(_: int) -> None:
             batch = next_batch()
             self._step(batch)
-            count += len(batch)
-        synchronize(self._device)
-        return count / (time.perf_counter() - started)
+            counts.append(len(batch))
+
+        taken = seconds_over(step, range(steps), self._device)
+        return sum(counts) / taken
 
     def _step(self, batch: ImageBatch) -> None:
         with torch.autocast(self._device.type, torch.bfloat16):

@@ -30,7 +30,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ from scripts.common.figures import (
     table,
 )
 from scripts.common.program import reported
-from scripts.common.timing import collection_paused, in_turns
+from scripts.common.timing import collection_paused, drain, in_turns, seconds, timed
 
 WORKERS = 2
 IN_DATALOADER, IN_RAM, JOINED = "MemmapDataset", "loader ram", "loader concat"
@@ -225,14 +225,8 @@ def text(report: dict[str, Any]) -> str:
 
 def time_epochs(data: MemmapDataset, options: argparse.Namespace) -> list[float]:
     """Return images/s of whole epochs, each from iter() to its end."""
-    loader, rates = MemmapLoader(data, options.batch_size, shuffle=ORDERS[options.order]), []
-    for _ in range(EPOCHS):
-        start = time.perf_counter()
-        for batch in loader:
-            del batch
-        rates.append(len(data) / (time.perf_counter() - start))
-    loader.close()
-    return rates
+    with MemmapLoader(data, options.batch_size, shuffle=ORDERS[options.order]) as loader:
+        return [len(data) / seconds(partial(drain, loader)) for _ in range(EPOCHS)]
 
 
 def time_first_batches(data: MemmapDataset, options: argparse.Namespace) -> list[float]:
@@ -241,10 +235,9 @@ def time_first_batches(data: MemmapDataset, options: argparse.Namespace) -> list
     for epoch in range(FIRST_BATCHES):
         with MemmapLoader(data, options.batch_size, shuffle=ORDERS[options.order]) as loader:
             loader.set_epoch(epoch)
-            start = time.perf_counter()
-            iterator = iter(loader)
-            next(iterator)
-            found.append((time.perf_counter() - start) * 1e3)
+            # the iterator is dropped after the clock
+            _, taken = timed(lambda loader=loader: (iterator := iter(loader), next(iterator)))
+            found.append(taken * 1e3)
     return found
 
 

@@ -29,7 +29,7 @@ class Call:
     """One call that changed a file, or tried to.
 
     offset: where data begins; of ftruncate and fallocate, the size asked for. result: -1 where it failed (of fallocate: an
-    errno). is_spoilt: the shim made it fail or come back short.
+    errno). is_spoiled: the shim made it fail or come back short.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Call:
     offset: int = 0
     result: int = 0
     data: bytes = b""
-    is_spoilt: bool = False
+    is_spoiled: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -96,14 +96,14 @@ def read_log(path: Path) -> list[Call]:
     content, calls, cursor = path.read_bytes(), [], 0
     while cursor < len(content):
         head, _, _ = content[cursor : cursor + 200].partition(b"\n")
-        name, result, offset, is_spoilt, *sizes = head.split(b" ")
+        name, result, offset, is_spoiled, *sizes = head.split(b" ")
         cursor += len(head) + 1
         parts = []
         for size in map(int, sizes):
             parts.append(content[cursor : cursor + size])
             cursor += size
         fields = (name.decode(), os.fsdecode(parts[0]), os.fsdecode(parts[1]), int(offset), int(result), parts[2])
-        calls.append(Call(*fields, is_spoilt=is_spoilt == b"1"))
+        calls.append(Call(*fields, is_spoiled=is_spoiled == b"1"))
     return calls
 
 

@@ -97,20 +97,20 @@ def series(run: Run, work: Path, name: str, every: int) -> dict[str, int]:
     fault = FAULTS[name]
     shim = Shim(work, run.images if fault.hits_images else run.disk)
     do = fault.what if fault.what in ("die", "short") else str(getattr(errno, fault.what))
-    spoilt, successes, at = 0, 0, 1
+    spoiled, successes, at = 0, 0, 1
     while True:
         run.lay_out()
         done = shim.run(run.command(), at=at, do=do, names=fault.names)
         # the log of a killed process may end anywhere
         is_killed = fault.what == "die" and done.returncode == -signal.SIGKILL
-        call = None if is_killed else next((call for call in shim.calls() if call.is_spoilt), None)
+        call = None if is_killed else next((call for call in shim.calls() if call.is_spoiled), None)
         where = f"{run.kind} run, {name} at call {at}" + (f", {call.name} {call.path}" if call else "")
         if call is None and not is_killed:
             if done.returncode or files(run.disk) != run.expected:
                 raise TrialError(f"{where}: untouched, yet it exits with {done.returncode}: {done.stderr.strip()}")
-            print(f"{run.kind}, {name}: {spoilt} spoiled calls, {successes} of the runs succeeded all the same")
-            return {"spoilt": spoilt, "succeeded": successes}
-        spoilt, successes, at = spoilt + 1, successes + (done.returncode == 0), at + every
+            print(f"{run.kind}, {name}: {spoiled} spoiled calls, {successes} of the runs succeeded all the same")
+            return {"spoiled": spoiled, "succeeded": successes}
+        spoiled, successes, at = spoiled + 1, successes + (done.returncode == 0), at + every
         if call is None:
             _check_death(run, where)
         elif fault.hits_images and run.kind not in (*COPYING, *PUSHING):

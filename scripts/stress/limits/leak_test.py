@@ -27,6 +27,7 @@ from reader.buffers import BufferPool
 from reader.loading import schedule
 from scripts.common.figures import machine
 from scripts.common.program import reported
+from scripts.common.timing import drain
 from scripts.samples.stores import sparse_store
 
 ROWS, BATCH, PREFETCH = 48, 8, 2
@@ -45,7 +46,7 @@ def main() -> int:
     def trial(work: Path) -> dict[str, Any]:
         data, found = MemmapDataset(sparse_store(work / "store", ROWS)), []
         for residency in options.residency:
-            found.append(repeated("epochs", options.epochs, residency, data, an_epoch))
+            found.append(repeated("epochs", options.epochs, residency, data, drain))
             found.append(repeated("abandoned iterators", options.iterators, residency, data, one_batch))
         return {"machine": machine(work), "runs": found, "holds": all(run["holds"] for run in found)}
 
@@ -90,11 +91,6 @@ def repeated(
         flush=True,
     )
     return run
-
-
-def an_epoch(loader: MemmapLoader) -> None:
-    for batch in loader:
-        del batch
 
 
 def one_batch(loader: MemmapLoader) -> None:

@@ -127,7 +127,7 @@ class Reader:
         if len(np.unique(order)) < len(order):
             raise ValueError(f"{way}: {len(order) - len(np.unique(order))} rows came twice in an epoch.")
         found = {"rows": len(order), "compared_batches": len(levels), "levels": round(max(levels), 2)}
-        return found | {"neighbours": neighbours(order, len(self._raw))}
+        return found | {"neighbors": neighbors(order, len(self._raw))}
 
     def turn(self, way: str) -> dict[str, float]:
         """Return images/s of an epoch: `steady` after its first LEAD batches, `epoch` all of it, its beginning included."""
@@ -203,7 +203,7 @@ def levels_off(pixels: np.ndarray, others: np.ndarray) -> float:
     return float(np.abs(pixels.astype(np.int16) - others).mean()) if pixels.shape == others.shape else 255.0
 
 
-def neighbours(order: np.ndarray, count: int) -> float:
+def neighbors(order: np.ndarray, count: int) -> float:
     """Return the mean distance in the store of rows that follow each other: 1 in a random permutation, near 0 in file order."""
     return round(float(np.abs(np.diff(order.astype(np.int64))).mean() / (count / 3)), 2)
 

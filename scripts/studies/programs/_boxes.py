@@ -50,13 +50,13 @@ def _draw(image: Image.Image, rng: np.random.Generator) -> dict[str, Any]:
     """Draw one shape; returns COCO's annotation of it."""
     side, kind = int(rng.integers(16, 33)), int(rng.integers(len(CLASSES)))
     left, top = (int(rng.integers(0, length - side)) for length in image.size)
-    pen, colour = ImageDraw.Draw(image), tuple(map(int, rng.integers(0, 256, 3)))
-    (pen.rectangle if CLASSES[kind] == "crate" else pen.ellipse)((left, top, left + side - 1, top + side - 1), colour)
+    pen, color = ImageDraw.Draw(image), tuple(map(int, rng.integers(0, 256, 3)))
+    (pen.rectangle if CLASSES[kind] == "crate" else pen.ellipse)((left, top, left + side - 1, top + side - 1), color)
     return {"category_id": kind + 1, "bbox": [left, top, side, side], "area": side * side, "iscrowd": 0}
 
 
 def _line(shape: dict[str, Any], width: int, height: int) -> str:
-    """Return YOLO's line of a shape: class, centre x, centre y, width, height, in shares of the image."""
+    """Return YOLO's line of a shape: class, center x, center y, width, height, in shares of the image."""
     left, top, across, down = shape["bbox"]
     shares = (left + across / 2) / width, (top + down / 2) / height, across / width, down / height
     return f"{shape['category_id'] - 1} {' '.join(f'{share:.6f}' for share in shares)}\n"

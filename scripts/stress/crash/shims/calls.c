@@ -127,7 +127,7 @@ static void begin(Call *call, const char *name, int fd) {
     enter(call);
 }
 
-/* Append "name result offset is_spoilt path_bytes to_bytes data_bytes\n", the paths and the data, in one write. */
+/* Append "name result offset is_spoiled path_bytes to_bytes data_bytes\n", the paths and the data, in one write. */
 static void record(const Call *call, int64_t result, int64_t offset, const void *data, size_t size) {
     const char *path = getenv("CALLS_LOG");
     if (!path) return;

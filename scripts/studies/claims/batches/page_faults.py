@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from reader import MemmapDataset, MemmapLoader
 from scripts.benchmarks.reading._read_ways import touch
 from scripts.common import plot
+from scripts.common.timing import drain
 from scripts.samples.stores import random_store
 from scripts.studies.claims._claim import SENDING, Finding, photo_folder
 
@@ -79,8 +80,7 @@ def count_opens() -> Any:
 
 def one_epoch(way: Callable[[], Iterable[Any]], opened: Any) -> dict[str, float]:
     """Return faults and opened files a batch of the second epoch, start and end of its workers included."""
-    for batch in way():
-        del batch
+    drain(way())
     faults, files, batches = page_faults(), opened.value, 0
     for batch in way():
         del batch

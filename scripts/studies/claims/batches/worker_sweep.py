@@ -15,6 +15,7 @@ from reader import MemmapDataset, MemmapLoader
 from scripts.benchmarks.reading._read_ways import touch
 from scripts.common import plot
 from scripts.common.figures import ratios, spread
+from scripts.common.timing import drain
 from scripts.samples.stores import random_store
 from scripts.studies.claims._claim import LOADER_NOTES, Calls, Finding, medians, seconds_in_turns
 
@@ -44,8 +45,8 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
         theirs = DataLoader(data, size, shuffle=True, num_workers=workers, **kept)
         ours = MemmapLoader(data, size, shuffle="full")
         ways = {
-            "theirs": Calls(lambda loader=theirs: epoch(loader)),
-            LOADER: Calls(lambda loader=ours: epoch(loader), 2),
+            "theirs": Calls(lambda loader=theirs: drain(loader)),
+            LOADER: Calls(lambda loader=ours: drain(loader), 2),
         }
         rates = {name: [rows / s for s in seconds] for name, seconds in seconds_in_turns(ways, ROUNDS).items()}
         ours.close()
@@ -53,11 +54,6 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
         beside += rates[LOADER]
         found[f"{workers} {factor}"] = spread(rates["theirs"], 1) | {"ratio": ratios(rates[LOADER], rates["theirs"])}
     return {"rows": rows, "side": side, "batch_size": size, "images_per_second": found, LOADER: spread(beside, 1)}
-
-
-def epoch(loader: Any) -> None:
-    for batch in loader:
-        del batch
 
 
 def shares(figures: dict[str, Any]) -> dict[str, float]:

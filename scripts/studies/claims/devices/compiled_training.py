@@ -1,6 +1,6 @@
 """Is a training step at least 30 % faster under torch.compile?
 
-A small network of convolutions, batch normalisation and ReLU, Normalize its first layer, over a batch of uint8 images; forward,
+A small network of convolutions, batch normalization and ReLU, Normalize its first layer, over a batch of uint8 images; forward,
 backward and SGD, with and without torch.compile, in turns, after the compiler is done. Checked: both begin with the same loss.
 """
 

@@ -115,7 +115,7 @@ def distances(order: np.ndarray) -> dict[str, float]:
     """Mean distances, in units of that of two independent rows, which is a third of the store."""
     unit = len(order) / 3
     return {
-        "neighbours": round(float(np.abs(np.diff(order)).mean() / unit), 3),
+        "neighbors": round(float(np.abs(np.diff(order)).mean() / unit), 3),
         "displacement": round(float(np.abs(order - np.arange(len(order))).mean() / unit), 3),
     }
 
@@ -152,7 +152,7 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure.subplots_adjust(wspace=0.08)
     found = figures["orders"]
     titles = ["distance of neighbors", "displacement", f"classes in a batch of {figures['batch_size']}"]
-    columns = [{name: one[key] for name, one in found.items()} for key in ("neighbours", "displacement")]
+    columns = [{name: one[key] for name, one in found.items()} for key in ("neighbors", "displacement")]
     columns.append({name: one[SORTED]["classes_a_batch"] for name, one in found.items()})
     for axes, title, values in zip(panels, titles, columns, strict=True):
         form = "{:.2f}" if title != titles[-1] else "{:.0f}"

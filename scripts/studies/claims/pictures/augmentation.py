@@ -1,7 +1,7 @@
 """Where do augmentations belong: on the CPU, on the GPU, or on both?
 
 A MemmapLoader over rows of 256 x 256, in turns, whole epochs. All on the CPU: crop and resize, flip, jitter of colors and
-normalising, then floats are sent. All on the GPU: uint8 is sent first. Both: crop and flip on the CPU, the rest on the GPU.
+normalizing, then floats are sent. All on the GPU: uint8 is sent first. Both: crop and flip on the CPU, the rest on the GPU.
 Without a GPU the chain is timed on the CPU stage by stage, which shows what a GPU would take over. Checked: up to the last step
 pixels stay uint8, and that step makes them float32.
 """
@@ -25,7 +25,7 @@ from reader import (
 )
 from scripts.common import plot
 from scripts.common.figures import spread
-from scripts.common.timing import synchronize
+from scripts.common.timing import drain
 from scripts.samples.stores import random_store
 from scripts.studies.claims._claim import SENDING, Calls, Finding, best_device, lacking, medians, seconds_in_turns
 
@@ -57,7 +57,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     device = best_device()
     data = MemmapDataset(random_store(work, rows, side), as_tuple=False)
     found = ways(data, size, batch, device)
-    seconds = seconds_in_turns({name: Calls(lambda e=epoch: run(e, device)) for name, epoch in found.items()}, rounds)
+    seconds = seconds_in_turns({name: Calls(lambda e=epoch: drain(e(), device)) for name, epoch in found.items()}, rounds)
     return {
         "rows": rows,
         "side": side,
@@ -97,12 +97,6 @@ def ways(data: MemmapDataset, size: int, batch: int, device: torch.device) -> di
         found[ON_GPU] = epochs(loader(chain, device.type))
         found[ON_BOTH] = lambda: (rest(part.to(device)) for part in on_both)
     return found
-
-
-def run(epoch: Callable[[], Any], device: torch.device) -> None:
-    for batch in epoch():
-        del batch
-    synchronize(device)
 
 
 def conclude(figures: dict[str, Any]) -> Finding:

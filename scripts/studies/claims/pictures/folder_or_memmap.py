@@ -22,7 +22,7 @@ from packer.pixels.formats.turbojpeg import JpegDecoder
 from reader import ImageBatch, MemmapDataset, MemmapLoader
 from scripts.common import plot
 from scripts.common.figures import ratios, spread
-from scripts.common.timing import synchronize
+from scripts.common.timing import drain
 from scripts.studies.claims._claim import SENDING, Calls, Finding, lacking, photo_folder, seconds_in_turns
 from scripts.studies.claims._sending import BATCHES, SIZES
 
@@ -79,7 +79,7 @@ def measured(images: Path, store: Path, batch: int, device: torch.device, rounds
     """Time an epoch of each way in turns; returns images/s, and how many times as fast as the folder."""
     with MemmapLoader(MemmapDataset(store), batch, shuffle="full", device=device, residency="cache") as ours:
         epochs = ways(images, store, batch, device) | {OURS: lambda: (images for images, _ in ours)}
-        calls = {name: Calls(lambda epoch=epoch: run(epoch, device)) for name, epoch in epochs.items()}
+        calls = {name: Calls(lambda epoch=epoch: drain(epoch(), device)) for name, epoch in epochs.items()}
         seconds = seconds_in_turns(calls, rounds)
     rates = {name: [len(Folder(images)) / s for s in of] for name, of in seconds.items()}
     return {name: spread(of, 1) | {"to_folder": ratios(of, rates[FOLDER])} for name, of in rates.items()}
@@ -104,12 +104,6 @@ def ways(images: Path, store: Path, batch: int, device: torch.device) -> dict[st
 
 def pixels_of(batch: ImageBatch) -> torch.Tensor:
     return batch.pixels
-
-
-def run(epoch: Epoch, device: torch.device) -> None:
-    for batch in epoch():
-        del batch
-    synchronize(device)
 
 
 def times(figures: dict[str, Any], device: str, way: str) -> dict[str, float]:
