@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reader.format.journal import BlockLine, Header, encode, read_block_lines, read_header, read_progress
+from reader.format.errors import StoreError
+from reader.format.journal import BlockLine, Header, RejectedInput, encode, read_block_lines, read_header, read_progress
 
 HEADER = Header(
     inputs=3,
@@ -61,3 +62,25 @@ def test_lines_are_read_up_to_the_first_that_is_incomplete(tmp_path: Path) -> No
 
 def test_keys_of_another_version_are_dropped() -> None:
     assert Header.from_json({"inputs": 1, "unheard_of": 2}) == Header(inputs=1)
+
+
+@pytest.mark.parametrize(
+    "reject", [5, {}, {"input": 0, "path": "a.jpg"}, {"input": -1, "path": "a.jpg", "reason": "x"}]
+)
+def test_a_reject_that_lacks_its_input_path_or_reason_is_refused(reject: object, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(HEADER_BYTES + encode(BlockLine(1, 0, {"block": 0, "inputs": 1, "rejects": [reject]})))
+    with pytest.raises(
+        StoreError, match=r"rejects = .*expected a list of objects with input, path and reason\. Start over"
+    ):
+        list(read_block_lines(path))
+
+
+def test_a_reject_is_read_as_it_was_written(tmp_path: Path) -> None:
+    known = {"block": 0, "inputs": 1, "rejects": [vars(RejectedInput(0, "a.jpg", "the file is empty"))]}
+    line = encode(BlockLine(1, 0, known))
+    assert line.endswith(b'"rejects":[{"input":0,"path":"a.jpg","reason":"the file is empty"}]}\n')
+    (tmp_path / "journal").write_bytes(HEADER_BYTES + line)
+    ((block, _),) = read_block_lines(tmp_path / "journal")
+    (reject,) = block.known["rejects"]
+    assert RejectedInput.from_json(reject) == RejectedInput(0, "a.jpg", "the file is empty")
