@@ -253,7 +253,7 @@ def test_pinned_memory_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.Mo
         ("cuda", True, True, r"device is 'cuda', but this process was forked after CUDA had been started, .*'spawn'\."),
     ],
 )
-def test_a_device_that_is_not_to_be_had_is_one_sentence(
+def test_a_device_that_is_not_available_is_one_sentence(
     train: MemmapDataset, device: str, forked: bool, available: bool, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: forked)

@@ -88,7 +88,7 @@ def test_columns_classes_and_digests_are_recorded_and_no_path(images: Path, tmp_
     assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "out")
 
 
-def test_the_digest_of_boxes_hangs_on_the_label_files_alone(images: Path, tmp_path: Path) -> None:
+def test_the_digest_of_boxes_depends_on_the_label_files_alone(images: Path, tmp_path: Path) -> None:
     names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
     for folder in ("one", "two"):
         for name in names:
