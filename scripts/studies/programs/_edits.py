@@ -101,7 +101,7 @@ def _commands(script: str) -> list[tuple[int, int, list[str]]]:
     for line in rest:
         match = _COMMAND.fullmatch(line)
         if match is None:
-            raise EditError(f"{line!r} is no command of an ed script, expected such as 3a or 1,2c.")
+            raise EditError(f"{line!r} is not a command of an ed script, expected such as 3a or 1,2c.")
         first, last = int(match[1]), int(match[2] or match[1])
         new = [] if match[3] == "d" else list(iter(lambda: next(rest), "."))
         # 3a appends behind line 3
