@@ -36,8 +36,10 @@ _log = logging.getLogger("reader")
 
 # Read ahead from a disk at a time, twice in memory: a whole window of shuffle="block"; less where memory is short.
 AHEAD_BYTES = WINDOW_BLOCKS * BLOCK_BYTES
-# In other orders, where as much as keeps the disk busy is enough: memory that is read into the first time costs 0.1 to 2 s a GB.
-STREAM_BYTES = 64 << 20
+# In other orders, where as much as keeps the disk busy is enough, three batches of 256 rows of 224 x 224: slices in order had
+# 0.92 of its rate, 0.86 with one (6 epochs in turns on a busy machine, 2026-11-23). Memory that is read into the first time
+# costs 0.1 to 2 s a GB.
+STREAM_BYTES = 128 << 20
 AHEAD_SHARE = 1 / 16
 
 # Gives steps, and their rows by `take`.

@@ -25,9 +25,9 @@ from reader.store import MAP_NORESERVE
 
 # Sequential to any disk: one with a head reads 8 MiB between two seeks.
 READ_BYTES = 8 << 20
-# Reads of 150 kB in random order need a deep queue: 8 in progress gave 1.3 to 1.9 GB/s of a virtual SSD, 16 gave 1.4 to 2.7 and
-# 32 no more (in turns on a busy machine, 2026-11-23).
-READERS = 16
+# Reads of 150 kB in random order need a deep queue: a full shuffle had 0.89 of the disk's best rate for them with 32 in progress,
+# 0.77 with 16 (medians of 7 epochs in turns on a busy machine, 2026-11-23).
+READERS = 32
 # Reading through a gap this small costs less than another read.
 _GAP_BYTES = 128 << 10
 # O_DIRECT wants offset, length and memory at multiples of the disk's logical block: 512 bytes, on some disks 4096.
