@@ -23,6 +23,7 @@ _PARTS = (
     "predictor",
     "resample",
     "sums",
+    "tar_headers",
     "threads",
     "unfilter",
     "warp",

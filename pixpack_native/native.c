@@ -1,5 +1,6 @@
 /* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG, photographs.c rows of files,
- * crops.c crops of rows; augment.c and blur.c augment them; predictor.c makes what compressed rows hold. */
+ * crops.c crops of rows; augment.c and blur.c augment them; predictor.c makes what compressed rows hold;
+ * tar_headers.c lists tars. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -17,10 +18,11 @@
 #include "picture.h"
 #include "predictor.h"
 #include "sums.h"
+#include "tar_headers.h"
 #include "unfilter.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 14
+#define INTERFACE 15
 
 /* Seconds spent resizing, of all that row() took; changed under the GIL. */
 static double resize_seconds_so_far;
@@ -233,6 +235,7 @@ static PyMethodDef methods[] = {
     {"sums", sums, METH_VARARGS, sums_doc},
     {"resize", resize, METH_VARARGS, resize_doc},
     {"resize_seconds", resize_seconds, METH_NOARGS, resize_seconds_doc},
+    {"tar_members", tar_members, METH_VARARGS, tar_members_doc},
     {"use_huffman", use_huffman, METH_O, use_huffman_doc},
     {"unfilter", unfilter_lines, METH_VARARGS, unfilter_doc},
     {NULL, NULL, 0, NULL},

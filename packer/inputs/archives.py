@@ -13,14 +13,13 @@ import posixpath
 import sys
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.errors import ScanError
 from packer.inputs.lists import folder_labels, with_labels
-from packer.inputs.samples import Inputs
+from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import is_junk, is_junk_file, is_split, junk_above, split_folders
 from packer.inputs.tables.columns import Table
 from packer.inputs.tables.labels import TARGET_COLUMNS, Labels, add_extras, target_names
@@ -28,15 +27,14 @@ from packer.inputs.tables.target_columns import label_columns
 from packer.inputs.tables.text_columns import take_texts
 from packer.inputs.tree import FileCounter, Tree, inputs_of, named_trees
 from packer.options import InputOptions
+from packer.pixels.compiled import native
 from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE
-from packer.sources.tar_headers import ListedMember, listed
+from packer.sources.tar_headers import is_header, listed, read_members
 from packer.text import counted
 
 # members of these suffixes say something about the image of their key, and are no inputs
 _LABEL_SUFFIXES = ("cls", "json", "txt")
-_MOST_LABEL_BYTES = 16 << 20
-_BLOCK_BYTES = 512
 
 # A member, and why it cannot be read if it cannot.
 _Listed = tuple[Member, str | None]
@@ -55,11 +53,55 @@ class _SampleLabels:
         self.suffixes.append(sys.intern(suffix))
 
 
+@dataclass
+class _Samples:
+    """The members of a tar that hold no label, and no folder, in their order; the labels of each key: suffix, bytes, name."""
+
+    names: list[str] = field(default_factory=list)
+    numbers: Column = field(default_factory=lambda: Column("int64", len(Member._fields)))
+    refused: dict[int, str] = field(default_factory=dict)
+    labels: dict[str, list[tuple[str, bytes, str]]] = field(default_factory=dict)
+
+    def add(self, name: str, numbers: tuple[int, ...], refusal: str | None) -> None:
+        """Append one; numbers are those of a Member."""
+        if refusal is not None:
+            self.refused[len(self.names)] = refusal
+        self.names.append(name)
+        self.numbers.values.extend(numbers)
+
+    def add_label(self, name: str, data: bytes, path: Path) -> None:
+        """Add what a label member says of its key; raises ScanError where one of its name says something else."""
+        if _is_left_out(name):
+            return
+        label = name.rpartition("/")[2].partition(".")[2].lower(), data, f"{path}/{name}"
+        same = self.labels.setdefault(_key(name), [])
+        if any(other[2] == label[2] and other[1] != data for other in same):
+            raise ScanError(f"{label[2]} is there twice, with different labels. Give each sample a name of its own.")
+        same.append(label)
+
+    def listed(self) -> Iterator[tuple[str, _Listed]]:
+        """Yield the name of each and what is known of it."""
+        for index, name in enumerate(self.names):
+            yield name, (Member(*self.numbers[index]), self.refused.get(index))
+
+    def records(self) -> list[_SampleLabels]:
+        """Return what the labels of each say; those of a key without an image are not read."""
+        if not self.labels:
+            return [_SampleLabels()] * len(self.names)
+        found: dict[str, _SampleLabels] = {}
+        for key in map(_key, self.names):
+            if key not in found:
+                found[key] = _SampleLabels()
+                for label in self.labels.get(key, ()):
+                    found[key].add(*label)
+        return [found[_key(name)] for name in self.names]
+
+
 def archive_kind(path: Path) -> str | None:
     """Return "tar", "zip" or "gzip", as a file's first bytes say, or None."""
     try:
         with open(path, "rb") as file:
-            head = file.read(_BLOCK_BYTES)
+            head = file.read(tarfile.BLOCKSIZE)
     except OSError as e:
         NOWHERE.check(str(path), e)
         raise ScanError(f"{path} cannot be read: {e.strerror}.") from None
@@ -67,10 +109,7 @@ def archive_kind(path: Path) -> str | None:
         return "zip"
     if head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
         return "gzip"
-    # POSIX ustar and GNU write it at 257; older tars do not, but there a checksum is right
-    if head[257:262] == b"ustar" or (len(head) == _BLOCK_BYTES and _has_tar_checksum(head)):
-        return "tar"
-    return None
+    return "tar" if is_header(head) else None
 
 
 def read_tars(
@@ -85,13 +124,11 @@ def read_tars(
     Raises:
         ScanError: a tar cannot be read, is cut short, a label makes no sense, or some samples have one and others none.
     """
-    inputs, records, members = _empty(paths), list[_SampleLabels](), dict[str, _Listed]()
+    inputs, records, tars = _empty(paths), list[_SampleLabels](), list[_Samples]()
     for number, path in enumerate(paths):
-        for name, member, refusal, record in _tar_samples(path, number, count):
-            members[name] = member, refusal
-            if not _is_left_out(name):
-                inputs.add_member(f"{inputs.archives[number].path}/{name}", member, refusal)
-                records.append(record)
+        tars.append(_read_tar(path, number, count))
+        records += _add_samples(inputs, tars[-1], number)
+    members = [name for tar in tars for name in tar.names]
     left_out = Tree.of_names(filter(_is_left_out, members)).left_out_in_words()
     if not inputs.paths:
         besides = f" but what is left out: {left_out}" if left_out else ""
@@ -116,7 +153,8 @@ def read_tars(
         target = "txt"
     targets, splits = target_names(table, target), _splits(members)
     if not targets and splits != [""] and not inputs.texts:
-        found = _as_folder(_empty(paths), paths[0], members, classes, count, are_classes=options.boxes is None)
+        every = {name: one for tar in tars for name, one in tar.listed()}
+        found = _as_folder(_empty(paths), paths[0], every, classes, count, are_classes=options.boxes is None)
         next(iter(found.values())).notes += [_no_labels_note(table, "left out")] if names else []
         return found
     inputs.notes += [f"left out: {left_out}."] if left_out else []
@@ -128,6 +166,18 @@ def read_tars(
             f"{table.name} has labels beside its images: what is in {', '.join(splits)} goes into one store, as no splits."
         )
     return {"": with_labels(inputs, label_columns(table, len(inputs), target, classes, options.classes))}
+
+
+def _add_samples(inputs: Inputs, tar: _Samples, number: int) -> list[_SampleLabels]:
+    """Append the members of a tar but those that are left out; returns the labels of each."""
+    every, above, start = range(len(tar.names)), inputs.archives[number].path, len(inputs)
+    chosen = [index for index in every if not _is_left_out(tar.names[index])]
+    are_all, records = len(chosen) == len(every), tar.records()
+    inputs.paths += [f"{above}/{tar.names[index]}" for index in chosen]
+    inputs.targets.values.extend([-1] * len(chosen))
+    inputs.members.values.extend(tar.numbers.chosen(every if are_all else chosen).values)
+    inputs.refused |= {n: tar.refused[index] for n, index in enumerate(chosen, start) if index in tar.refused}
+    return records if are_all else [records[index] for index in chosen]
 
 
 def _labels_of_folders(table: Table, inputs: Inputs, classes: tuple[str, ...] | None, options: InputOptions) -> Labels:
@@ -245,8 +295,9 @@ def list_members(path: Path) -> dict[str, Member]:
     if archive_kind(path) == "zip":
         with zipfile.ZipFile(path) as file:
             return {name: _zip_member(info)[0] for name, info in _zip_members(file)[0].items()}
-    with tarfile.open(path, "r:", tarinfo=ListedMember) as tar:
-        return {_inside(info.name): _tar_member(0, info) for info in listed(tar)}
+    with tarfile.open(path, "r:") as tar:
+        every = [member for members, _ in listed(tar, native().tar_members) for member in members]
+    return {_inside(name): Member(0, offset, size, size, RAW, 0) for name, offset, size, _ in every}
 
 
 def _empty(paths: list[Path]) -> Inputs:
@@ -262,79 +313,36 @@ def _empty(paths: list[Path]) -> Inputs:
 
 def _inside(name: str) -> str:
     """Return a member's name without anything that would lead out of a folder: "/a/../b.jpg" -> "b.jpg"."""
-    return posixpath.normpath(f"/{name}").lstrip("/")
+    folder, _, base = name.rpartition("/")
+    return _above(folder) + base if base.strip(".") else posixpath.normpath(f"/{name}").lstrip("/")
+
+
+@functools.lru_cache(1024)
+def _above(folder: str) -> str:
+    """Return what stands before the name of a file in a folder: "./a" -> "a/"."""
+    return f"{posixpath.normpath(f'/{folder}')}/".lstrip("/")
 
 
 # -- tars
 
-_Sample = tuple[str, Member, str | None, _SampleLabels]
 
-
-def _tar_samples(path: Path, number: int, count: FileCounter) -> Iterator[_Sample]:
-    """Yield name, member, refusal and labels of each input, in the order of the members.
-
-    Labels are complete at the tar's end: the members of a key may stand anywhere. Those without an image are not read.
-    """
-    records: dict[str, _SampleLabels] = {}
-    # labels whose image has not come
-    waiting: dict[str, list[tuple[str, bytes, str]]] = {}
-    checksums: dict[str, int] = {}
-    for info, data in _tar_members(path):
-        count.add(1)
-        name = _inside(info.name)
-        folder, _, base = name.rpartition("/")
-        stem, _, suffix = base.partition(".")
-        key, label_name = f"{folder}/{stem}", f"{path}/{name}"
-        if data is None:
-            if key not in records:
-                records[key] = _SampleLabels()
-                for label in waiting.pop(key, ()):
-                    records[key].add(*label)
-            refusal = None if info.isreg() and not info.issparse() else "it is no plain file in its tar"
-            yield name, _tar_member(number, info), refusal, records[key]
-        elif not _is_left_out(name):
-            if checksums.setdefault(name, zlib.crc32(data)) != zlib.crc32(data):
-                raise ScanError(
-                    f"{label_name} is there twice, with different labels. Give each sample a name of its own."
-                )
-            if key in records:
-                records[key].add(suffix.lower(), data, label_name)
+def _read_tar(path: Path, number: int, count: FileCounter) -> _Samples:
+    """List what is in a tar but folders. Labels are complete at its end: the members of a key may stand anywhere."""
+    found = _Samples()
+    for files, labels, refusal in read_members(path, native().tar_members, _LABEL_SUFFIXES):
+        count.add(len(files))
+        for name, offset, size, _ in files:
+            if offset in labels:
+                found.add_label(_inside(name), labels[offset], path)
             else:
-                waiting.setdefault(key, []).append((suffix.lower(), data, label_name))
+                found.add(_inside(name), (number, offset, size, size, RAW, 0), refusal)
+    return found
 
 
-def _tar_members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
-    """Yield each member that is not a folder, with its bytes if it holds a label."""
-    size_bytes, last = path.stat().st_size, "its beginning"
-    try:
-        with tarfile.open(path, "r:", tarinfo=ListedMember) as tar:
-            for info in listed(tar):
-                last = info.name
-                if info.offset_data + info.size > size_bytes and info.isreg():
-                    raise tarfile.ReadError("the member's data are not all there")
-                if info.isdir():
-                    continue
-                is_label = info.isreg() and info.name.lower().rpartition(".")[2] in _LABEL_SUFFIXES
-                file = tar.extractfile(info) if is_label and info.size <= _MOST_LABEL_BYTES else None
-                yield info, None if file is None else file.read()
-            _check_end(path, tar.offset)
-    except (OSError, tarfile.TarError, EOFError) as e:
-        if isinstance(e, OSError):
-            NOWHERE.check(str(path), e)
-        raise ScanError(f"{path} is cut short or damaged at {last}: {e}. Copy it again.") from None
-
-
-def _check_end(path: Path, offset: int) -> None:
-    """Raise ReadError unless a tar ends at offset: tarfile takes a damaged header in the middle for the end."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        block = file.read(_BLOCK_BYTES)
-    if any(block) or 0 < len(block) < _BLOCK_BYTES:
-        raise tarfile.ReadError("a header after it is damaged")
-
-
-def _tar_member(number: int, info: tarfile.TarInfo) -> Member:
-    return Member(number, info.offset_data, info.size, info.size, RAW, 0)
+def _key(name: str) -> str:
+    """Return what the members of one sample have in common: "a/b.seg.png" -> "a/b"."""
+    folder, _, base = name.rpartition("/")
+    return f"{folder}/{base.partition('.')[0]}"
 
 
 def _tar_labels(suffix: str, data: bytes, where: str) -> dict[str, object]:
@@ -347,14 +355,6 @@ def _tar_labels(suffix: str, data: bytes, where: str) -> dict[str, object]:
     except (ValueError, RecursionError) as e:
         raise ScanError(f"{where} is not JSON: {e}.") from None
     return value if isinstance(value, dict) else {"label": value}
-
-
-def _has_tar_checksum(head: bytes) -> bool:
-    try:
-        expected = int(head[148:156].strip(b" \0"), 8)
-    except ValueError:
-        return False
-    return expected == sum(head[:148]) + sum(head[156:]) + 8 * 32
 
 
 # -- zips

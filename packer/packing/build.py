@@ -23,6 +23,7 @@ from packer.packing.tasks import Packing, block_tasks, pack_job, witness
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport, Progress
+from packer.sources.base import OBJECTS_AHEAD
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.build_folder import BuildFolder, finish
@@ -264,6 +265,7 @@ class Build:
             clock=self._clock,
             launcher=launcher,
             at_most=asked,
+            inputs_ahead=OBJECTS_AHEAD if self._inputs.url else 0,
             # what other machines have written is in their memory, too
             move=self._move_rows if launcher is None else None,
         )

@@ -93,6 +93,12 @@ class UnfilterOf(Protocol):
     def __call__(self, lines: bytes, height: int, channels: int, /) -> bytes | None: ...
 
 
+class TarMembersOf(Protocol):
+    """Reads the plain headers in data, which begins at a byte of a tar; see `packer.sources.tar_headers`."""
+
+    def __call__(self, data: bytes, start: int, /) -> tuple[list[tuple[str, int, int, bool]], int]: ...
+
+
 @dataclass(frozen=True)
 class Native:
     """The compiled functions, each None where it is not used, for the reason, or zlib's crc32. is_missing: they are not built."""
@@ -104,6 +110,7 @@ class Native:
     # what row() has taken in this process to resize
     resize_seconds: Callable[[], float] = float
     unfilter: UnfilterOf | None = None
+    tar_members: TarMembersOf | None = None
     # only where files are as on Unix
     photographs: PhotographsOf | None = None
     # who decodes Huffman codes, and why that is libjpeg-turbo where this was built to do it
@@ -121,7 +128,7 @@ def native() -> Native:
         built = functions()
     except ImportError as e:
         return Native(reason=str(e), is_missing=True)
-    known = Native(None, built.resize, built.sums, built.crc32, built.resize_seconds, built.unfilter)
+    known = Native(None, built.resize, built.sums, built.crc32, built.resize_seconds, built.unfilter, built.tar_members)
     own, other = _library_version(built), jpeg.library_version()
     if own is None or own != other:
         found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 
 from packer.errors import DecodeError, SourceError
 from packer.options import MAX_PIXELS
-from packer.sources.base import State, check_size
+from packer.sources.base import OBJECTS_AHEAD, State, check_size
 from packer.sources.object_storage import PLAIN_NAME, direct_objects, open_url, reason
 from reader.format.shown import redacted
 
 # A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: of 30 ms, so many requests give 800 a second.
 _REQUESTS = 32
-# Objects that are asked for or wait in memory; a photograph has 0.1 to 5 MB.
-_AHEAD = 64
 _TRIES = 3
 # A larger one is asked for by fsspec.
 _MOST_DIRECT_BYTES = 64 << 20
@@ -122,7 +120,7 @@ class ObjectPrefetch:
         return RemoteSource(self._root, path, fetched)
 
     def _fill(self) -> None:
-        while self._coming and len(self._fetched) < _AHEAD:
+        while self._coming and len(self._fetched) < OBJECTS_AHEAD:
             index = next(iter(self._coming))
             self._fetched[index] = self._pool.submit(self._fetch, self._coming.pop(index))
 

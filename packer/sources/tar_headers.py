@@ -1,69 +1,116 @@
-"""Headers of a tar's members: of plain ones only what a listing asks for, without tarfile's steps; others are tarfile's."""
+"""Members of a tar: of plain ones only what a listing asks for, by the compiled part where it is used; others are tarfile's."""
 
 from __future__ import annotations
 
 import tarfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 
-_SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), slice(156, 157)
-# files, folders and the headers of pax: of the rest tarfile reads more
-_PLAIN = frozenset({tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.XHDTYPE})
-# Records of pax that change neither name nor size nor type (POSIX.1-2017, pax, "pax Extended Header").
-_WITHOUT_EFFECT = frozenset({b"atime", b"comment", b"ctime", b"gid", b"gname", b"mtime", b"uid", b"uname"})
-# A record's length, a space, a name of one letter, "=", and the line's end.
-_LEAST_RECORD_BYTES = 5
-# What is read at once: a header and its records of pax; where members are small, the headers of many.
+from packer.errors import ScanError
+from packer.sources.roots import NOWHERE
+
+# A file or folder with nothing else to it: its name, the byte where its data begin, how many they are, and whether it is a file.
+Plain = tuple[str, int, int, bool]
+# Reads the plain headers in some bytes, which begin at a byte of the tar, up to the first that is not plain or not all there;
+# returns the byte of the tar behind their members, too.
+PlainMembers = Callable[[bytes, int], tuple[list[Plain], int]]
+
+# What is read at once: a header and its records; where members are small, the headers of many.
 _FEW_BYTES, _MANY_BYTES = 16 << 10, 256 << 10
-# Of more tarfile decides.
-_MOST_RECORD_BYTES = 64 << 10
-# zlib's adler32: its lower half is 1 and the sum of all bytes, modulo this. A checksum that is off by just this passes
-_ADLER = 65521
+_MOST_LABEL_BYTES = 16 << 20
 
 
-class ListedMember(tarfile.TarInfo):
-    """A member of which name, type, size and offset are known, as tarfile's own has them; its times and owner are not."""
+def read_members(
+    path: Path, plain_members: PlainMembers | None, label_suffixes: Collection[str]
+) -> Iterator[tuple[list[Plain], dict[int, bytes], str | None]]:
+    """Yield what is in a tar but folders, some members at a time, in their order; the bytes of labels, by where they are in it.
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> ListedMember:
-        """Read a header; raises what tarfile raises."""
-        buf, kind = bytes(buf), bytes(buf[_TYPE])
-        try:
-            size, checksum = _octal(buf[_SIZE]), _octal(buf[_CHECKSUM])
-        except ValueError:  # of base 256, or none
-            return super().frombuf(buf, encoding, errors)
-        if len(buf) != tarfile.BLOCKSIZE or kind not in _PLAIN or not _is_sum(buf, checksum):
-            return super().frombuf(buf, encoding, errors)
-        info = cls(_text(buf[:100], encoding, errors))
-        info.type, info.size, info.chksum = kind, size, checksum
-        if kind == tarfile.DIRTYPE:
-            info.name = info.name.rstrip("/")
-        if buf[345]:
-            info.name = f"{_text(buf[345:500], encoding, errors)}/{info.name}"
-        return info
+    With a member that comes alone and cannot be an input, the reason.
+
+    Raises:
+        ScanError: it is cut short or damaged.
+        SourceError: its disk cannot be read now.
+    """
+    size_bytes, last = path.stat().st_size, "its beginning"
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for members, odd in listed(tar, plain_members):
+                last, offset, size, is_file = members[-1]
+                if is_file and offset + size > size_bytes:
+                    raise tarfile.ReadError("the member's data are not all there")
+                files = members if odd else [member for member in members if member[3]]
+                labels = {
+                    offset: _bytes_of(tar, odd, offset, size)
+                    for name, offset, size, is_file in files
+                    if name.lower().rpartition(".")[2] in label_suffixes and is_file and size <= _MOST_LABEL_BYTES
+                }
+                yield files, labels, "it is no plain file in its tar" if odd else None
+            _check_end(path, tar.offset)
+    except (OSError, tarfile.TarError, EOFError) as e:
+        if isinstance(e, OSError):
+            NOWHERE.check(str(path), e)
+        raise ScanError(f"{path} is cut short or damaged at {last}: {e}. Copy it again.") from None
 
 
-def listed(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar that was opened with ListedMember, as iterating over it does; raises what that raises.
+def listed(
+    tar: tarfile.TarFile, plain_members: PlainMembers | None
+) -> Iterator[tuple[list[Plain], tarfile.TarInfo | None]]:
+    """Yield the members of a tar that was just opened, some at a time, as iterating over it does; raises what that raises.
+
+    With one that is neither a plain file nor a folder, and comes alone, also what tarfile knows of it.
 
     Raises:
         ReadError: a member has less than 0 bytes: the next one would be that again, forever.
     """
+    # names are decoded so
+    is_usual = (tar.encoding or "").lower() == "utf-8" and tar.errors == "surrogateescape"
     while True:
-        yield from _plain_members(tar)
+        if plain_members is not None and is_usual:
+            for found in _plain(tar, plain_members):
+                yield found, None
         info = _next(tar)
         if info is None:
             return
-        _check_size(info)
+        if info.size < 0:
+            raise tarfile.ReadError(f"the header of {info.name} says {info.size} bytes")
         # it would keep all of them
         tar.members = []  # type: ignore[attr-defined]
-        yield info
+        is_odd = not info.isdir() and (not info.isreg() or info.issparse())
+        yield [(info.name, info.offset_data, info.size, info.isreg())], info if is_odd else None
 
 
-def _check_size(info: tarfile.TarInfo) -> None:
-    if info.size < 0:
-        raise tarfile.ReadError(f"the header of {info.name} says {info.size} bytes")
+def is_header(head: bytes) -> bool:
+    """Whether these 512 bytes are a member's header."""
+    # POSIX ustar and GNU write it; older tars do not, but there a checksum is right
+    if head[257:262] == b"ustar" or len(head) < tarfile.BLOCKSIZE:
+        return head[257:262] == b"ustar"
+    try:
+        expected = int(head[148:156].strip(b" \0"), 8)
+    except ValueError:
+        return False
+    return expected == sum(head[:148]) + sum(head[156:]) + 8 * 32
+
+
+def _bytes_of(tar: tarfile.TarFile, odd: tarfile.TarInfo | None, offset: int, size: int) -> bytes:
+    """Read a member; odd: of which tarfile knows more than where it is."""
+    file = tar.extractfile(odd) if odd else tar.fileobj
+    assert file is not None
+    if not odd:
+        file.seek(offset)
+    data = file.read(size)
+    if len(data) < size:
+        raise tarfile.ReadError("unexpected end of data")
+    return data
+
+
+def _check_end(path: Path, offset: int) -> None:
+    """Raise ReadError unless a tar ends at offset: tarfile takes a damaged header in the middle for the end."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        block = file.read(tarfile.BLOCKSIZE)
+    if any(block) or 0 < len(block) < tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("a header after it is damaged")
 
 
 def _next(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
@@ -75,77 +122,16 @@ def _next(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
     return tar.next()
 
 
-def _plain_members(tar: tarfile.TarFile) -> Iterator[ListedMember]:
-    """Yield the next members up to the first whose header is not plain, with or without times and owners of pax before it."""
+def _plain(tar: tarfile.TarFile, plain_members: PlainMembers) -> Iterator[list[Plain]]:
+    """Yield the next members up to the first that is not plain."""
     first: Any = tar
     if first.firstmember is not None or tar.pax_headers or tar.fileobj is None:
         return
-    encoding, errors, room = tar.encoding or "utf-8", tar.errors or "strict", _FEW_BYTES
+    room = _FEW_BYTES
     while True:
-        start, at, count = first.offset, 0, 0
-        tar.fileobj.seek(start)
-        data = tar.fileobj.read(room)
-        while (info := _member_at(data, at, encoding, errors)) is not None:
-            _check_size(info)
-            info.offset, info.offset_data = start + at, start + info.offset_data
-            at = info.offset_data - start + (_padded(info.size) if info.type == tarfile.REGTYPE else 0)
-            first.offset = start + at
-            count += 1
-            yield info
-        if not count:
+        tar.fileobj.seek(start := first.offset)
+        found, first.offset = plain_members(tar.fileobj.read(room), start)
+        if not found:
             return
-        room = _MANY_BYTES if count > 1 else _FEW_BYTES
-
-
-def _member_at(data: bytes, at: int, encoding: str, errors: str) -> ListedMember | None:
-    """Read the header at a byte of data; its offset_data is a byte of data, too. None where it is not plain, or not all there."""
-    try:
-        begin = at + tarfile.BLOCKSIZE
-        header = data[at:begin]
-        if header[_TYPE] == tarfile.XHDTYPE:
-            size = _octal(header[_SIZE])
-            if not _is_sum(header, _octal(header[_CHECKSUM])) or not 0 <= size <= min(
-                _MOST_RECORD_BYTES, len(data) - begin
-            ):
-                return None
-            if not _are_without_effect(data[begin : begin + size]):
-                return None
-            begin += _padded(size) + tarfile.BLOCKSIZE
-            header = data[begin - tarfile.BLOCKSIZE : begin]
-        info = ListedMember.frombuf(header, encoding, errors)
-    except (tarfile.TarError, ValueError):
-        return None
-    info.offset_data = begin
-    return info if info.type in (tarfile.REGTYPE, tarfile.DIRTYPE) else None
-
-
-def _are_without_effect(records: bytes) -> bool:
-    """Whether records of pax, b"30 mtime=1700000000.123456789\n", say nothing that a listing asks for; raises ValueError."""
-    start = 0
-    while start < len(records):
-        space = records.index(b" ", start)
-        stop = start + int(records[start:space])
-        if stop - start < _LEAST_RECORD_BYTES or records[stop - 1 : stop] != b"\n":
-            return False
-        if records[space + 1 : stop].partition(b"=")[0] not in _WITHOUT_EFFECT:
-            return False
-        start = stop
-    return True
-
-
-def _padded(size: int) -> int:
-    return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-
-
-def _octal(field: bytes) -> int:
-    return int(field.partition(b"\0")[0], 8)
-
-
-def _text(field: bytes, encoding: str, errors: str) -> str:
-    return field.partition(b"\0")[0].decode(encoding, errors)
-
-
-def _is_sum(buf: bytes, checksum: int) -> bool:
-    """Whether the bytes have this sum, the checksum's own counted as spaces (POSIX.1-2017, pax, "ustar Interchange Format")."""
-    found = zlib.adler32(b"%b        %b" % (buf[: _CHECKSUM.start], buf[_TYPE.start :]))
-    return found & 0xFFFF == (1 + checksum) % _ADLER
+        yield found
+        room = _MANY_BYTES if first.offset - start < len(found) * _FEW_BYTES else _FEW_BYTES

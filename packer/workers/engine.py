@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import multiprocessing.connection
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -56,6 +57,7 @@ class LocalEngine:
         launcher: starts the workers, on other machines perhaps; None: processes of this one.
         clock: the caller's, which counts how long this waits.
         at_most: number of processes where few blocks take long, and are shared among more; None: workers.
+        inputs_ahead: a worker is given more blocks where they have fewer inputs, so that it can ask for their sources ahead.
         move: moves bytes of the file of rows, (from, to, how many); to is before from. None: nothing can, and what is at the
             wrong offset is decoded again.
 
@@ -72,11 +74,12 @@ class LocalEngine:
         launcher: Launcher | None = None,
         clock: StageClock | None = None,
         at_most: int | None = None,
+        inputs_ahead: int = 0,
         move: Callable[[int, int, int], None] | None = None,
     ) -> None:
         self._job, self._timeout, self._inherited, self._launcher = job, timeout, inherited, launcher
         # workers that share the work; all, with those that stand alone
-        self._count, self._most = workers, 2 * workers
+        self._count, self._most, self._ahead = workers, 2 * workers, inputs_ahead
         self._at_most, self._clock = at_most or workers, clock or StageClock("serve")
         self.profile: Profile = {}
         self._context = start_context()
@@ -293,11 +296,11 @@ class LocalEngine:
         for _ in range(min(self._count - together, room)):
             self._start()
         # one each, then the next: few blocks must not all go to one. The freshest first: it has room for what another left
-        for undecoded in range(1, _UNDECODED + 1):
+        for undecoded in range(1, max(_UNDECODED, self._ahead) + 1):
             for worker in reversed(self._workers):
                 self._feed(worker, undecoded)
 
-    def _feed(self, worker: WorkerHandle, undecoded: int = _UNDECODED) -> None:
+    def _feed(self, worker: WorkerHandle, undecoded: int = sys.maxsize) -> None:
         """Hand the worker pieces until it holds its share, or so many that are not decoded."""
         if self._is_shared:
             undecoded = 1
@@ -316,7 +319,9 @@ class LocalEngine:
                 return
 
     def _has_room(self, worker: WorkerHandle, undecoded: int) -> bool:
-        return worker.has_room(undecoded, (_DEPTH - 1) * self._block_inputs, _HELD_BYTES)
+        most = max(_UNDECODED, -(-self._ahead // max(1, self._block_inputs)))
+        most_inputs = (most + _DEPTH - _UNDECODED - 1) * self._block_inputs
+        return worker.has_room(min(undecoded, most), most_inputs, _HELD_BYTES)
 
     def _next_piece(self) -> Piece | None:
         """Return a piece that waits for a worker, else the next of the source; None where there is neither."""

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from reader.format.errors import StoreError
 from reader.format.filesystem import open_regular
@@ -163,6 +162,9 @@ class _DiskFolder:
     library = "Python"
 
     def __init__(self, url: str) -> None:
+        # takes 10 ms to import, and object storage needs none of it
+        from urllib.request import url2pathname
+
         self._folder = Path(url2pathname(urlsplit(url).path))
         if not self._folder.exists():
             raise MissingObjectError(f"{url} does not exist. Expected the folder of a store.")

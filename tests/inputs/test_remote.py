@@ -23,8 +23,10 @@ from packer.errors import DecodeError, SourceError, UnreadableError
 from packer.inputs import remote as remote_inputs
 from packer.inputs.remote import list_objects
 from packer.operations.verify import verify
+from packer.packing import build
 from packer.sources import object_storage, roots
 from packer.sources import remote as remotes
+from packer.sources.base import OBJECTS_AHEAD
 from packer.store import blocks
 from reader.format.manifest import read_json_lines
 from reader.remote import objects
@@ -36,9 +38,10 @@ fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip inst
 
 @pytest.fixture(autouse=True)
 def _memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Objects in this process's memory, which forked workers inherit; blocks of 2 inputs."""
+    """Objects in this process's memory, which forked workers inherit; blocks of 2 inputs, of which a worker has two."""
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "OBJECTS_AHEAD", 4)
     yield
     fsspec.filesystem("memory").store.clear()
 
@@ -390,7 +393,7 @@ def test_requests_are_in_flight_while_others_wait_and_never_too_many(monkeypatch
     for taken in range(count):
         assert fetcher.source(taken, str(taken)).read()[0] == str(taken).encode()
     assert len(asked) == count
-    assert remotes._REQUESTS <= most <= remotes._AHEAD + 1
+    assert remotes._REQUESTS <= most <= OBJECTS_AHEAD + 1
 
 
 def test_latency_is_hidden(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,9 @@ class Played:
                 continue
             released.append((task.start, stop))
             position = self._messages.index(message)
-            self._messages[position : position + 1] = [("decode", task.cut(task.start, stop))] if stop > task.start else []
+            self._messages[position : position + 1] = (
+                [("decode", task.cut(task.start, stop))] if stop > task.start else []
+            )
         self._gone.update(start for start, stop in released if start == stop)
         self._messages = [m for m in self._messages if m[0] == "decode" or m[1] not in self._gone]
         self._end.send(("released", released))
@@ -148,10 +150,13 @@ class Scene:
         for number in range(count):
             self.file[target + number] = self.file[source + number]
 
-    def play(self, moves: Iterator[Any], *, workers: int, blocks: int, at_most: int | None = None) -> list[Result]:
+    def play(
+        self, moves: Iterator[Any], *, workers: int, blocks: int, at_most: int | None = None, inputs_ahead: int = 0
+    ) -> list[Result]:
         """Run the engine, a move of the script whenever it has heard all workers out; then they obey. Returns the results."""
         tasks = (Task(n, 2 * n, ["", ""], [0, 0]) for n in range(blocks))
         options: dict[str, Any] = {"timeout": self.timeout, "launcher": None if self.is_local else self}
+        options["inputs_ahead"] = inputs_ahead
         engine = engines.LocalEngine(
             self, workers=workers, move=self.move if self.moves else None, at_most=at_most, **options
         )  # type: ignore[arg-type]
@@ -208,6 +213,21 @@ def test_a_worker_holds_four_blocks_of_which_it_has_two_to_decode(scene: Scene) 
         assert other.orders == ["write 1 at 102"]
 
     scene.play(script(), workers=2, blocks=8)
+
+
+def test_a_worker_whose_sources_are_far_away_has_more_blocks_to_decode(scene: Scene) -> None:
+    def script() -> Iterator[None]:
+        other, first = scene.workers
+        # in turns, until each has 6 inputs that are not decoded
+        assert (first.orders, other.orders) == (
+            ["decode 0", "decode 2", "decode 4"],
+            ["decode 1", "decode 3", "decode 5"],
+        )
+        first.decoded(0)
+        yield
+        assert first.orders == ["decode 2", "decode 4", "write 0 at 100", "decode 6"]
+
+    scene.play(script(), workers=2, blocks=9, inputs_ahead=6)
 
 
 def test_a_block_that_is_lost_goes_to_the_offset_that_it_had(scene: Scene) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from packer.pixels.formats import jpeg, png
 from scripts.stress.fuzz._mutated_images import Original, draw, make_jpeg, mutate
 from scripts.stress.fuzz._native_steps import check_steps, steps_arguments
+from scripts.stress.fuzz._odd_tars import by_packer, by_tarfile, is_same, odd_tar
 
 _ORIGINALS = 80
 # resample.h
@@ -42,7 +43,7 @@ class NativeCalls:
         self._originals = [make_jpeg(self._rng, sides[n % len(sides)], modes) for n in range(_ORIGINALS)]
         names = (
             "pngs png_rows rows row_calls rows_left files file_rows resize_calls crops_calls crops_refused steps_calls"
-            " steps_refused sums_calls pixels_calls pixels_made"
+            " steps_refused sums_calls pixels_calls pixels_made tars"
         )
         self.counts = dict.fromkeys(names.split(), 0)
 
@@ -55,7 +56,7 @@ class NativeCalls:
         return [self._files()] if self._rng.random() < 0.4 else [self._row()]
 
     def _small(self) -> list[Call]:
-        """Call sums(), crc32(), unfilter(), predict(), restore(); more often PNGs, crops(), augment() and jpeg_pixels()."""
+        """Call sums(), crc32(), unfilter(), predict(), restore(); more often PNGs, tars, crops(), augment() and jpeg_pixels()."""
         rng, counts, made = self._rng, self.counts, list[Call]()
         pixels = rng.randbytes(rng.choice([96, 97, 6 * rng.randint(0, 200), rng.randint(0, 999)]))
         arguments = self._native, pixels, rng.randint(1, 6)
@@ -64,6 +65,10 @@ class NativeCalls:
         _check_unfilter(self._native, rng)
         _check_predictor(self._native, rng)
         for _ in range(9):
+            tar = odd_tar(rng)
+            counts["tars"] += 1
+            assert is_same(by_packer(tar, self._native.tar_members), by_tarfile(tar))
+            made.append((self._native.tar_members, (tar, 0)))
             counts["pngs"] += 1
             counts["png_rows"] += _check_png(self._native, self._folder, rng)
             crop = self._native, *_crops_arguments(rng)
