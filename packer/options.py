@@ -123,8 +123,8 @@ class RowOptions(ShapeOptions):
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         max_size: with fit "none", the most pixels of a row's longer side; "short:256": of its shorter side; None: any.
         icc: "keep" the colors of images with another ICC profile than sRGB as they are, or "convert" them to sRGB.
-        compress: keep each row as a frame of zstd, of which reading makes exactly its pixels again; "jpeg:95": as a JPEG of this
-            quality, 1 to 100, which loses some.
+        compress: store each row compressed with zstd, without loss; "jpeg:95": as a JPEG of this
+            quality, 1 to 100, with some loss.
         levels: 2: also keep each image at half the size, for crops that need no more; 3: also at a quarter.
         bit_depth: over how many bits the values of 16-bit files are spread, where they do not say so; None: 16.
     """

@@ -21,7 +21,7 @@
 #error "libjpeg-turbo 2.1 or newer is needed: skipping lines of a progressive JPEG may never end before"
 #endif
 
-/* libjpeg computes the columns and lines at a crop's edge from fewer neighbours than those of the whole picture. */
+/* libjpeg computes the columns and lines at a crop's edge from fewer neighbors than those of the whole picture. */
 #define MARGIN 16
 /* A line that begins on 32 bytes is written past the caches (vmovntdq in libjpeg-turbo's jdcolext-avx2.asm). */
 #define LINE_OFFSET 4

@@ -72,7 +72,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
     An item is (image, target), or a dict with `image` and `label`, as those of HF datasets. The image is a PIL image, a uint8
     array [H, W] or [H, W, C], or a uint8 tensor [C, H, W]; it is taken upright as it is. The first item's target determines the
     kind of all: an integer is a class, a float, or several, a regression target, several of 0 and 1 a multi-hot one. An item
-    that raises, or is none of this, is rejected with the reason. Without size, so are images of another size than the first.
+    that raises, or has another form, is rejected with the reason. Without size, so are images of another size than the first.
 
     Args:
         dataset: len() and dataset[i]; read by worker processes, so under spawn it must pickle and not be from __main__.

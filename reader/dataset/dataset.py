@@ -152,7 +152,7 @@ class MemmapDataset(Dataset[Any]):
         """All of the store, as views: an ImageBatch, or a RaggedBatch where rows have sizes of their own.
 
         Raises:
-            StoreError: a file was cut short, or a target, content or shape of any row is none of this store's.
+            StoreError: a file was cut short, or a target, content or shape of a row is not valid in this store.
         """
         self.check_files()
         return self.opened_store.all_rows

@@ -17,8 +17,8 @@ def to_device(nested: object, device: str | torch.device) -> Any:
 
     Walks dicts, lists, tuples, namedtuples and whatever else torch's pytree knows, such as a dataclass given to
     `torch.export.register_dataclass`. Tensordicts, ImageBatches and PackedSequences are moved whole, to what their own `to` makes
-    of them: locked, if they were. A tensor that is there already is given back itself; one that is twice in the nest is moved
-    twice.
+    of them: locked, if they were. A tensor that is already there is returned unchanged; one that occurs twice in the nest is
+    moved twice.
 
     Args:
         nested: tensors in dicts, lists, tuples and the like, to any depth.

@@ -31,7 +31,7 @@ class SizeRamp:
         multiple: sizes are multiples of this, the nearest.
 
     Raises:
-        ValueError: they are not in order, or no multiples.
+        ValueError: they are not in order, or not multiples.
 
     Example:
         >>> ramp = SizeRamp(160, 192, begin=2, end=6)

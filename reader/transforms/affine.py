@@ -34,7 +34,7 @@ class RandomAffine:
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
-        ValueError: an argument is none of that.
+        ValueError: an argument is not one of these.
 
     Example:
         >>> from reader import MemmapDataset
@@ -98,7 +98,7 @@ class RandomRotation:
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
-        ValueError: an argument is none of that.
+        ValueError: an argument is not one of these.
     """
 
     def __init__(

@@ -111,7 +111,7 @@ class RandAugment(Policy):
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
-        ValueError: an argument is none of that.
+        ValueError: an argument is not one of these.
 
     Example:
         >>> from reader import MemmapDataset
@@ -233,7 +233,7 @@ class AugMix:
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
-        ValueError: an argument is none of that.
+        ValueError: an argument is not one of these.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ class ColorJitter(compiled.CompiledTransform):
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
-        ValueError: a factor is below 0, hue outside its limits, or of two the first is the larger one.
+        ValueError: a factor is below 0, hue is outside its limits, or the first of two is the larger one.
 
     Example:
         >>> from reader import MemmapDataset

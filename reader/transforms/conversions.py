@@ -41,7 +41,7 @@ def from_torchvision(transform: object) -> Any:
         transform: such as v2.Compose([...]), with what stands in it.
 
     Raises:
-        TypeError: it, or one in it, is none of torchvision's, or has no transform of batches of its name.
+        TypeError: it, or a transform in it, is not torchvision's, or has no counterpart of its name here.
         ValueError: an argument has a value that the transform of batches does not take.
     """
     made = _converted(transform)

@@ -30,7 +30,7 @@ class RandomErasing:
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
-        ValueError: an argument is none of that.
+        ValueError: an argument is not one of these.
 
     Example:
         >>> from reader import MemmapDataset
@@ -185,7 +185,7 @@ class MixUp(_OfTwo):
         seed: with the loader's seed, the epoch and the position, determines what is drawn for a batch.
 
     Raises:
-        ValueError: alpha or label_smoothing are none.
+        ValueError: alpha or label_smoothing is out of range.
 
     Example:
         >>> from reader import MemmapDataset
@@ -228,7 +228,7 @@ class CutMix(_OfTwo):
         seed: with the loader's seed, the epoch and the position, determines what is drawn for a batch.
 
     Raises:
-        ValueError: alpha or label_smoothing are none.
+        ValueError: alpha or label_smoothing is out of range.
     """
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:

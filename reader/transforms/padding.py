@@ -128,7 +128,7 @@ class Pad:
         padding_mode: "constant"; "edge" repeats the outermost pixel; "reflect" mirrors the image at it; "symmetric" with it.
 
     Raises:
-        ValueError: padding is not 0 or more pixels, or padding_mode none of these.
+        ValueError: padding is not 0 or more pixels, or padding_mode is not one of these.
 
     Example:
         >>> from reader import MemmapDataset

@@ -151,7 +151,7 @@ class RandomSolarize(_WithProbability):
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
-        ValueError: threshold is above 255, or p no probability.
+        ValueError: threshold is above 255, or p is not a probability.
     """
 
     _streams, _step, _kernel = SOLARIZE, "solarize", staticmethod(pixel_ops.solarize)
@@ -223,7 +223,7 @@ class RandomAdjustSharpness(_WithProbability):
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
-        ValueError: sharpness_factor is negative, or p no probability.
+        ValueError: sharpness_factor is negative, or p is not a probability.
     """
 
     _streams, _step, _kernel = SHARPNESS, "sharpness", staticmethod(pixel_ops.sharpness)
@@ -245,7 +245,7 @@ class GaussianBlur(compiled.CompiledTransform):
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
-        ValueError: kernel_size is not odd and positive, or sigma not above 0, the smaller one first.
+        ValueError: kernel_size is not odd and positive, or sigma is not above 0 with the smaller one first.
 
     Example:
         >>> from reader import MemmapDataset

@@ -122,8 +122,8 @@ class MultiCrop(MultiView):
 class TimmRandAugment(Policy):
     """Apply operations to each image as timm's rand_augment_transform(config_str) does, each drawn and skipped by itself.
 
-    Other than in timm, images are sheared, shifted and rotated bilinearly (timm draws bilinear or bicubic), shifts are cut to
-    whole pixels, and the sums are torchvision's, within 1 level of Pillow's but for Color, Contrast and Sharpness.
+    Unlike in timm, images are sheared, shifted and rotated by one interpolation (timm draws bilinear or bicubic), and shifts
+    are truncated to whole pixels. Pixels are torchvision's, within 1 level of Pillow's except for Color, Contrast and Sharpness.
 
     Args:
         config_str: "rand" and sections: m9 the strength of 10, mstd0.5 its standard deviation (above 100: any from 0 to m),
@@ -210,7 +210,7 @@ def torchvision_train(
 ) -> Compose:
     """Make what torchvision's references/classification trains with, ClassificationPresetTrain, up to its Normalize.
 
-    Erased is with ImageNet's mean, in levels, which is the 0 that it erases with after Normalize.
+    Rectangles are erased with ImageNet's mean, in levels, which is 0 after Normalize.
 
     Args:
         crop_size: side of the crops, pixels.
@@ -280,7 +280,7 @@ def timm_train(
         seed: of all transforms in it.
 
     Raises:
-        ValueError: re_mode is neither, or auto_augment none that TimmRandAugment takes.
+        ValueError: re_mode is neither, or TimmRandAugment does not take auto_augment.
     """
     if re_mode not in ("const", "pixel"):
         raise ValueError(f're_mode is {re_mode!r}, expected "const" or "pixel".')

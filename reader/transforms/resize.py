@@ -37,7 +37,7 @@ class CenterCrop(CompiledTransform):
         fraction: share of the resized image that is kept; 0.875 gives the usual 224 of 256.
 
     Raises:
-        ValueError: size is not 1 or more pixels, or fraction not above 0 and at most 1.
+        ValueError: size is not 1 or more pixels, or fraction is not above 0 and at most 1.
 
     Example:
         >>> from reader import MemmapDataset
@@ -109,7 +109,7 @@ class Resize:
         antialias: average what is made smaller.
 
     Raises:
-        ValueError: size is not 1 or more pixels, or interpolation neither of these.
+        ValueError: size is not 1 or more pixels, or interpolation is neither of these.
 
     Example:
         >>> from reader import MemmapDataset

@@ -46,8 +46,8 @@ def merge(
         progress: called a few times a second from the calling thread.
 
     Raises:
-        OptionsError: they are too few.
-        PackError: a store is none or damaged, they are not alike, OUT is in the way; or DiskFullError.
+        OptionsError: there are fewer than two stores.
+        PackError: one is not a store or is damaged, they differ, OUT is in the way; or DiskFullError.
 
     Example:
         >>> merge([store_path, store_path], out_path).rows

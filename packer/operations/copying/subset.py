@@ -64,7 +64,7 @@ def subset(
 
     Raises:
         OptionsError: nothing is chosen, or what is not there.
-        PackError: the store is none or damaged, OUT is in the way, or DiskFullError.
+        PackError: the store is not a store or is damaged, OUT is in the way, or DiskFullError.
 
     Example:
         >>> subset(store_path, out_path, classes=["class2", "class0"], per_class=5).rows

@@ -100,7 +100,7 @@ def plan(
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> SizePlan:
-    """Say what each choice of row sizes would mean for RandomResizedCrop(crop, scale, ratio), from the headers of a folder.
+    """Report what each choice of row sizes would mean for RandomResizedCrop(crop, scale, ratio), from the headers of a folder.
 
     Up to 64 images are decoded to estimate how long packing takes.
 
