@@ -33,14 +33,18 @@ def random_reads(path: Path, size_bytes: int, depth: int, seconds: float, *, pas
     drop(path, total)
     order = list(range(total // size_bytes))
     random.Random(0).shuffle(order)
-    taken, end = itertools.count(), time.perf_counter() + seconds
+    taken = itertools.count()
     read = [0] * depth
     file = RowFile(path, size_bytes, past_cache=past_cache)
     # a piece is in memory where it is within a block of the disk: see RowFile.align
     period = file.align // math.gcd(file.align, size_bytes)
+    memories = [RowMemory(max(period, -(-_HUGE_PAGE_BYTES // size_bytes)), size_bytes) for _ in range(depth)]
+    for memory in memories:
+        # a loader's is used again too
+        memory.rows.zero_()
 
     def work(number: int) -> None:
-        memory = RowMemory(max(period, -(-_HUGE_PAGE_BYTES // size_bytes)), size_bytes).bytes
+        memory = memories[number].bytes
         while (index := next(taken)) < len(order) and time.perf_counter() < end:
             row = order[index]
             file.read(memory, [(row, 1, row % period)])
@@ -48,13 +52,14 @@ def random_reads(path: Path, size_bytes: int, depth: int, seconds: float, *, pas
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(depth)]
     begun = time.perf_counter()
+    end = begun + seconds
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    seconds = time.perf_counter() - begun
+    taken_seconds = time.perf_counter() - begun
     file.close()
-    return sum(read) / 1e9 / seconds
+    return sum(read) / 1e9 / taken_seconds
 
 
 def measure_curve(path: Path, row_bytes: int, rounds: int, seconds: float) -> dict[str, Curve]:
