@@ -88,7 +88,8 @@ class _DefaultToBuild(click.Group):
             build = self.commands["build"]
             with click.Context(build, parent=ctx, info_name="build", resilient_parsing=True) as inner:
                 return found + [item for item in build.shell_complete(inner, incomplete) if item.value != "--help"]
-        return [*found, CompletionItem(incomplete, type="file")]
+        # the path first: bash drops what stands before it
+        return [CompletionItem(incomplete, type="file"), *found]
 
 
 def _near(word: str, names: Iterable[str]) -> list[str]:
