@@ -44,6 +44,14 @@ class Count(argparse.Action):
         setattr(namespace, self.dest, value)
 
 
+def counts_parser(doc: str | None, **defaults: int) -> argparse.ArgumentParser:
+    """Return a parser with options that are ints: counts_parser(__doc__, images=3000, seed=0); doc as of `bench_parser`."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
+    return parser
+
+
 def bench_parser(doc: str | None, *, about: dict[str, str] | None = None, **defaults: Any) -> argparse.ArgumentParser:
     """Return a parser with the named options and their defaults: bench_parser(__doc__, rows=20_000, json=None).
 

@@ -9,7 +9,6 @@ import random
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from reader.bench.disk import drop
 from reader.memory.row_file import RowFile, RowMemory
@@ -87,25 +86,3 @@ def table_lines(curves: dict[str, Curve]) -> list[list[str]]:
         for size_bytes, rates in curve.items():
             lines.append([f"{size_bytes / 1024:,.0f} KiB {name}", *(f"{rate:.2f}" for rate in rates.values())])
     return lines
-
-
-def plot(curves: dict[str, Curve], path: Path, about: str) -> None:
-    """Draw the curves, a panel for each way."""
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, len(curves), figsize=(10, 4), sharey=True, squeeze=False)
-    for axes, (name, curve) in zip(panels[0], curves.items(), strict=True):
-        _lines(axes, name, curve)
-    panels[0][0].set_ylabel("GB/s")
-    figure.suptitle(about)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-
-
-def _lines(axes: Any, name: str, curve: Curve) -> None:
-    for size_bytes, rates in curve.items():
-        axes.plot([*rates], [*rates.values()], marker="o", label=f"{size_bytes / 1024:,.0f} KiB")
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel(f"random reads in flight, {name}")
-    axes.legend()

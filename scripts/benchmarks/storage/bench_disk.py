@@ -1,6 +1,6 @@
 """How near does MemmapLoader come to the speed of the disk, when nothing of the store is in memory?
 
-    python -m scripts.benchmarks.storage.bench_disk --rows 20000 --rounds 5 --curve --plot curve.png
+    python -m scripts.benchmarks.storage.bench_disk --rows 20000 --rounds 5 --curve
 
 Ways, in turns, each with the file's pages dropped first (posix_fadvise) and seen to be gone:
 
@@ -19,7 +19,7 @@ in images/s beside those of the raw store in the same order. --megabytes-per-sec
 control groups (root); the limit is of this process's reads and shared by all of its threads.
 
 --curve also measures what the disk gives for reads in random order, by their size and how many are in flight: the best for
-reads of a row's size is the limit of shuffle="full". --plot draws it (matplotlib). Checked:
+reads of a row's size is the limit of shuffle="full". Checked:
 every epoch brings each row once, and a batch of each equals the raw file. --rows is what bench_read.py makes and keeps.
 """
 
@@ -44,7 +44,7 @@ from reader.format.manifest import PIXELS
 from reader.memory import residency
 from reader.memory.row_file import READ_BYTES, READERS, RowMemory, read_rows
 from scripts.benchmarks.reading.bench_read import cached_store
-from scripts.benchmarks.storage._disk_curve import best, measure_curve, plot, random_reads, table_lines
+from scripts.benchmarks.storage._disk_curve import best, measure_curve, random_reads, table_lines
 from scripts.benchmarks.storage._limited_disk import limited_disk
 from scripts.benchmarks.storage._row_forms import RAW, add_forms, check_batch, check_once, file_bytes, in_forms
 from scripts.common.arguments import READ_WORK, bench_parser
@@ -60,7 +60,6 @@ def main() -> int:
     parser = bench_parser(__doc__, rows=20_000, rounds=5, json=None, store=None, work=READ_WORK)
     parser.add_argument("--curve", action="store_true", help="also measure random reads by size and depth")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each point of the curve, at most")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the curve")
     parser.add_argument("--megabytes-per-second", type=float, help="limit the disk to this rate (root, Linux)")
     add_forms(parser)
     options = parser.parse_args()
@@ -70,7 +69,7 @@ def main() -> int:
         forms = in_forms(store, options.compress, options.work)
         with limited_disk(store, int(limit * 1e6)) if limit else contextlib.nullcontext():
             report = measure(forms, options.rounds) | {"megabytes_per_second": limit}
-            if options.curve or options.plot:
+            if options.curve:
                 add_curve(report, forms[RAW], options)
         return report
 
@@ -166,8 +165,6 @@ def add_curve(report: dict[str, Any], data: MemmapDataset, options: Namespace) -
     full = report["gigabytes_per_second"]["full"]["median"]
     report["curve"], report["row_bytes"] = curves, row_bytes
     report["random_row_limit"], report["full_to_random_limit"] = limit, round(full / limit, 3)
-    if options.plot:
-        plot(curves, options.plot, f"{data.path / PIXELS}: rows of {row_bytes:,} bytes, best {limit:.2f} GB/s")
 
 
 def curve_text(report: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """How many more rows a second has a phase of small crops that reads levels, and what are its pixels worth?
 
-    python -m scripts.benchmarks.storage.bench_levels --rows 3000 --size 320 --rounds 5 --picture levels.png
+    python -m scripts.benchmarks.storage.bench_levels --rows 3000 --size 320 --rounds 5
 
 Packs photographs with --levels 2 and reads small crops, epochs of a MemmapLoader in turns: the same crops once of
 levels (size=) and once of the store's own rows (without size=):
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageOps
 
 from packer import pack
 from reader import CenterCrop, MemmapDataset, MemmapLoader, RandomResizedCrop
@@ -52,18 +52,15 @@ from scripts.common.timing import in_turns, seconds
 
 BATCH = 256
 SCALE = (0.25, 1.0)
-# Photographs whose pixels are compared, and of those the first few in the picture.
-COMPARED, SHOWN = 100, 4
+# Photographs whose pixels are compared.
+COMPARED = 100
 KINDS = ("level", "row", "row by areas", "row by nearest")
-# above each column of the picture, its name
-LABEL_PIXELS = 16
 
 
 def main() -> int:
     parser = bench_parser(__doc__, rows=3000, size=320, rounds=5, images=None, json=None)
     parser.add_argument("--disk", choices=("yes", "no"), default="yes", help="also read with nothing in the page cache")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn, at least")
-    parser.add_argument("--picture", type=Path, metavar="PNG", help="write what is compared")
     options = parser.parse_args()
     if options.size % 4:
         parser.error(f"--size is {options.size}, expected a multiple of 4.")
@@ -104,9 +101,7 @@ def measure(work: Path, options: Namespace) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "rounds": options.rounds,
         "rows_per_second": described,
-        "psnr_db": compared(
-            out, work / "images", {name: photo.path for name, photo in names.items()}, half, options.picture
-        ),
+        "psnr_db": compared(out, work / "images", {name: photo.path for name, photo in names.items()}, half),
     }
 
 
@@ -172,9 +167,7 @@ def check_crops(out: Path, side: int) -> None:
         raise BenchError(f"crops of the level are {apart:g} apart from antialiased resizing of it, expected 1 at most.")
 
 
-def compared(
-    out: Path, images: Path, originals: dict[str, Path], side: int, picture: Path | None
-) -> dict[str, float | None]:
+def compared(out: Path, images: Path, originals: dict[str, Path], side: int) -> dict[str, float | None]:
     """Return the PSNR of each kind of pixels against the source resized once, over the first photographs together."""
     data, level = MemmapDataset(out, as_tuple=False), MemmapDataset(out / "levels" / "2", as_tuple=False)
     paths = [path for path, _ in data.samples]
@@ -182,7 +175,6 @@ def compared(
     # each photograph once
     once = sorted({originals[path]: row for row, path in enumerate(paths)}.values())
     rows = once[:: max(1, len(once) // COMPARED)][:COMPARED]
-    shown: list[np.ndarray] = []
     for row in rows:
         true = source(images / paths[row], side)
         image = data[row].pixels.movedim(-1, 0)[None]
@@ -194,21 +186,7 @@ def compared(
         }
         for kind, pixels in found.items():
             squares[kind] += float(np.square(pixels.astype(np.float64) - true).mean())
-        if len(shown) < SHOWN:
-            shown.append(np.concatenate([true, *(found[kind] for kind in KINDS)], axis=1))
-    if picture is not None:
-        labeled(np.concatenate(shown)).save(picture)
     return {kind: psnr(total / len(rows)) for kind, total in squares.items()}
-
-
-def labeled(pixels: np.ndarray) -> Image.Image:
-    """Return uint8[H, W, 3] with the name of each column of pictures above it."""
-    names = ("source", *KINDS)
-    picture = Image.new("RGB", (pixels.shape[1], pixels.shape[0] + LABEL_PIXELS), "white")
-    picture.paste(Image.fromarray(pixels), (0, LABEL_PIXELS))
-    for n, name in enumerate(names):
-        ImageDraw.Draw(picture).text((n * pixels.shape[1] // len(names) + 4, 2), name, "black")
-    return picture
 
 
 def psnr(square: float) -> float | None:

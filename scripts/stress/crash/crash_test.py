@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.store.journal import JOURNAL, read_blocks
+from scripts.common.arguments import counts_parser
 from scripts.common.figures import photographs, repeat_files
 from scripts.common.program import reported
 from scripts.common.timing import seconds
@@ -51,12 +52,7 @@ sys.exit(run(sys.argv[2:]))
 
 def main() -> int:
     """Kill packs."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--images", type=int, default=3000)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = counts_parser(__doc__, images=3000, kills=100, workers=2, seed=0).parse_args()
     return reported("crash_test", lambda work: {"seed": options.seed} | kill_at_random(work, options))
 
 

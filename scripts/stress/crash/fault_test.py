@@ -20,7 +20,6 @@ JSON object last; exits 1 at the first failure.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import shutil
 import signal
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.store.lock import LOCK
+from scripts.common.arguments import counts_parser
 from scripts.common.program import reported
 from scripts.stress._runs import (
     COPYING,
@@ -72,10 +72,9 @@ FAULTS = {
 
 def main() -> int:
     """Run every series."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = counts_parser(__doc__, images=24)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
-    parser.add_argument("--images", type=int, default=24)
     parser.add_argument("--every", type=int, default=1, help="spoil only every so many-th call")
     options = parser.parse_args()
 

@@ -33,6 +33,7 @@ from packer.errors import PackError
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST
+from scripts.common.arguments import counts_parser
 from scripts.common.program import reported
 from scripts.stress._runs import KINDS, PUSHING, Run, TrialError, are_mixed, difference, files, make_run
 from scripts.stress.crash._calls import Call, Shim, read_strace, strace_words, without_opens
@@ -42,12 +43,10 @@ from scripts.stress.crash._order import check_order
 
 def main() -> int:
     """Record and cut each kind of run."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = counts_parser(__doc__, images=240, seed=0)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--images", type=int, default=240)
     parser.add_argument("--cuts", type=int, default=0, help="cut only at so many calls, evenly spread; 0: at each")
     parser.add_argument("--draws", type=int, default=3, help="disks that kept any part, for each cut")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-strace", action="store_true", help="record with the shim alone")
     options = parser.parse_args()
     reader.format.check._SWAP_SECONDS = 0  # what a power loss has left of a swap does not pass

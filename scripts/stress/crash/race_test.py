@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from scripts.common.arguments import counts_parser
 from scripts.common.figures import photographs, repeat_files
 from scripts.common.program import reported
 from scripts.stress._runs import TrialError, digests
@@ -36,11 +37,7 @@ _KINDS = ("new", "overwrite", "resume", "dead holder")
 
 def main() -> int:
     """Run all races."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--races", type=int, default=50)
-    parser.add_argument("--images", type=int, default=800)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = counts_parser(__doc__, races=50, images=800, seed=0).parse_args()
     return reported("race_test", lambda work: run_races(work, options))
 
 

@@ -11,7 +11,6 @@ allocator keeps some of what readers' threads freed, now more, now less). The la
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 from reader import MemmapDataset, MemmapLoader
 from reader.buffers import BufferPool
 from reader.loading import schedule
+from scripts.common.arguments import counts_parser
 from scripts.common.figures import machine
 from scripts.common.program import reported
 from scripts.common.timing import drain
@@ -36,9 +36,7 @@ RESIDENCIES = ("cache", "ram", "disk")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--epochs", type=int, default=1000)
-    parser.add_argument("--iterators", type=int, default=10_000)
+    parser = counts_parser(__doc__, epochs=1000, iterators=10_000)
     parser.add_argument("--residency", nargs="*", choices=RESIDENCIES, default=RESIDENCIES)
     options = parser.parse_args()
     schedule.GROUP_BYTES = 0

@@ -43,6 +43,7 @@ from packer import pack_dataset
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.manifest import PIXELS
 from reader.loading import schedule
+from scripts.common.arguments import counts_parser
 from scripts.common.program import reported
 from scripts.common.shaped_server import started
 from scripts.stress._runs import TrialError
@@ -60,11 +61,8 @@ _LONGEST_SECONDS = 120.0
 
 def main() -> int:
     """Read a store over a link, and kill."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rows", type=int, default=8000)
+    parser = counts_parser(__doc__, rows=8000, kills=100, seed=0)
     parser.add_argument("--ranks", type=int, default=4, help="of each of two nodes (default: 4)")
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--slots", action="store_true", help="no file system punches holes")
     options = parser.parse_args()
     os.environ["LOCAL_WORLD_SIZE"] = str(options.ranks)

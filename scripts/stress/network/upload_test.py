@@ -23,6 +23,7 @@ from typing import Any
 
 from packer import PackError, pull
 from reader.format.manifest import MANIFEST
+from scripts.common.arguments import counts_parser
 from scripts.common.program import reported
 from scripts.stress._runs import TrialError, difference, digests
 from scripts.stress.crash.crash_test import _kill_group, _make_images, _reference
@@ -34,12 +35,7 @@ _DEATHS = 2
 
 def main() -> int:
     """Kill packs to a URL."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = counts_parser(__doc__, images=1000, kills=100, workers=2, seed=0).parse_args()
     return reported("upload_test", lambda work: {"seed": options.seed} | kill_at_random(work, options))
 
 

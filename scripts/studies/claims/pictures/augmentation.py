@@ -57,7 +57,9 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     device = best_device()
     data = MemmapDataset(random_store(work, rows, side), as_tuple=False)
     found = ways(data, size, batch, device)
-    seconds = seconds_in_turns({name: Calls(lambda e=epoch: drain(e(), device)) for name, epoch in found.items()}, rounds)
+    seconds = seconds_in_turns(
+        {name: Calls(lambda e=epoch: drain(e(), device)) for name, epoch in found.items()}, rounds
+    )
     return {
         "rows": rows,
         "side": side,
