@@ -119,7 +119,7 @@ class RandomApply(TransformGroup):
         if is_served and _has_steps(self) and (made := _by_steps([self], batch)) is not None:
             return made
         is_chosen = self._chosen(batch)
-        if is_served and all(hasattr(transform, "where") for transform in self.transforms):
+        if is_served and all(_is_ours(each) and hasattr(each, "where") for each in self.transforms):
             for transform in self.transforms:
                 batch = transform.where(batch, is_chosen)  # type: ignore[attr-defined]
             return batch
@@ -200,9 +200,14 @@ def flat(transforms: Sequence[Any]) -> list[Transform]:
 
 def _has_steps(transform: Any) -> bool:
     """Say whether the compiled part makes of an image by itself what a transform does, and those that it calls."""
-    if isinstance(transform, Compose | RandomApply):
+    if type(transform) in (Compose, RandomApply):
         return all(map(_has_steps, transform.transforms))
-    return hasattr(transform, "steps")
+    return _is_ours(transform) and hasattr(transform, "steps")
+
+
+def _is_ours(transform: Any) -> bool:
+    """Say whether a transform is of this package; a program's own class of one may do something else when it is called."""
+    return type(transform).__module__.startswith("reader.transforms.")
 
 
 def _takes_steps(batch: Any) -> bool:
@@ -241,7 +246,7 @@ def distinct(transforms: Sequence[Transform]) -> list[Transform]:
 def _distinct(transforms: Sequence[Transform], seen: set[tuple[type, int]]) -> list[Transform]:
     made = []
     for transform in transforms:
-        if type(transform).__module__.startswith("reader.transforms."):
+        if _is_ours(transform):
             transform = copy.copy(transform)
             within: Any = transform
             if hasattr(within, "seed"):

@@ -13,6 +13,7 @@ from reader import ColorJitter, ImageBatch, RandomCrop, RandomHorizontalFlip
 from reader.transforms import (
     CenterCrop,
     Compose,
+    GaussianBlur,
     Grayscale,
     Pad,
     RandomApply,
@@ -52,6 +53,38 @@ def test_two_of_a_kind_draw_different_numbers(batch: ImageBatch) -> None:
     assert invert.seed == 0
     assert both.transforms[0].transforms[0].seed == 0
     assert both.transforms[1].transforms[0].transforms[0].seed != 0
+
+
+class Counted:
+    """A program's own transform; it has attributes of the names that ours have."""
+
+    steps, where = 3, 4
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        return batch.replace(targets=batch.targets + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (ColorJitter, (0.4,)),
+        (RandomInvert, (1.0,)),
+        (GaussianBlur, (3,)),
+        (Compose, ([RandomInvert(1)],)),
+        (RandomApply, ([RandomInvert(1)], 1)),
+        (object, ()),
+    ],
+)
+@pytest.mark.parametrize(
+    "within", [lambda own: Compose([RandomInvert(0), own, RandomSolarize(0, 0)]), lambda own: RandomApply([own], 1)]
+)
+def test_a_program_s_own_class_is_called_not_what_it_inherits_from(
+    batch: ImageBatch, kind: Any, arguments: Any, within: Any
+) -> None:
+    own = type("Own", (Counted, kind), {"__module__": __name__})(*arguments)
+    made = within(own)(batch)
+    assert torch.equal(made.pixels, batch.pixels)
+    assert torch.equal(made.targets, batch.targets + 1)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
