@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 _HOST = re.compile(r"""(?:https?://|to host )(?:[^/\s"'@]*@)?([\w.\[\]:-]*\w\]?)""")
+_ADDRESS = re.compile(r"""(?:https?://|to host )[^\s"']+""")
 _STATUS = re.compile(r"status code: (\d{3}[\w -]*(?:, \w+)?)")
 # The first that fits: a connection that is not made for want of an address is none of the third.
 _KINDS = (
@@ -36,7 +37,9 @@ def failure(error: BaseException, text: str) -> str:
     host = found[1] if found else "the server"
     if status := _STATUS.search(text):
         return f"{host} answers {status[1].strip()}"
-    return next((words.format(host) for pattern, words in _KINDS if re.search(pattern, said)), text)
+    # not by an address: a folder may be named certificates
+    bare = _ADDRESS.sub("", said)
+    return next((words.format(host) for pattern, words in _KINDS if re.search(pattern, bare)), text)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

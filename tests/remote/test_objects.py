@@ -144,6 +144,7 @@ def test_the_code_of_an_answer_is_reported_and_not_its_body(body: str) -> None:
         ('Read timeout on endpoint URL: "https://h/b"', "h gives no answer in time"),
         ("Error GET https://h/b: invalid peer certificate: UnknownIssuer", "the certificate of h is not valid"),
         ("GET https://[::1]:9/b - non-2xx status code: 503 Busy, SlowDown", "[::1]:9 answers 503 Busy, SlowDown"),
+        ("GET https://h/timeout/certificates/x: connection closed", "GET https://h/timeout/certificates/x: connection closed"),
         ("status code: 400 Bad Request", "the server answers 400 Bad Request"),
         ("The specified bucket does not exist", "The specified bucket does not exist"),
     ],
