@@ -1,4 +1,7 @@
-"""Errors that a caller of packer may catch, each also a builtin; the exit code of each is in `cli/app.py`."""
+"""Errors that a caller of packer may catch, each also a builtin, and those that one module of it raises for another.
+
+The exit code of each is in `cli/app.py`.
+"""
 
 from __future__ import annotations
 
@@ -69,3 +72,18 @@ class DiskFullError(PackError):
 
 class EngineError(RuntimeError):
     """The workers cannot do the work at all; says why."""
+
+
+class PictureError(RuntimeError):
+    """A picture cannot be drawn: matplotlib is missing."""
+
+
+# From here on for modules of ours alone: no caller sees these.
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived."""
+
+
+class RowsChanged(Exception):
+    """A piece decoded again has more bytes than it had room for: its source changed. What follows it is at the wrong offset."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import get_worker_info
 
+from reader.format.errors import PinnedMemoryError
 from reader.format.filesystem import size_text
 
 # A row is copied by one memcpy, which is a third faster into memory that begins at a cache line; numpy's begins 16 bytes off.
@@ -26,10 +27,6 @@ _ALIGNMENT_BYTES = 4096
 # A disk is handed the pages of memory that it reads to one by one: into pages of 4 KiB reads of 2 MiB had a third of the rate
 # that they have into these (2 cores, virtual disk, 2026-11-23).
 _HUGE_PAGE_BYTES = 2 << 20
-
-
-class PinnedMemoryError(RuntimeError):
-    """The system gives no pinned memory."""
 
 
 class _Loan(weakref.ref[npt.NDArray[np.uint8]]):

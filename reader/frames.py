@@ -19,17 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reader import jpeg_frames, predictor
-from reader.format.errors import StoreError
+from reader.format.errors import MissingLibraryError, StoreError
 from reader.format.tensors import JPEG, LEVEL, ZSTD, codec_of, jpeg_quality
 
 Pixels = npt.NDArray[np.uint8]
-
-
-RowSizeError = jpeg_frames.RowSizeError
-
-
-class MissingLibraryError(StoreError, ImportError):
-    """What reads a store's frames is not installed."""
 
 
 def library() -> ModuleType:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from reader.format.errors import RowSizeError
+
 Pixels = npt.NDArray[np.uint8]
 
 # libjpeg's JPEG_MAX_DIMENSION
@@ -33,10 +35,6 @@ _CHECKSUM_BYTES = 4
 _NOT_SUBSAMPLED = 0x11
 # Differences are squared so many at a time, while they are in the CPU's cache.
 _COMPARED = 1 << 15
-
-
-class RowSizeError(ValueError):
-    """No JPEG has as many pixels a side as a row."""
 
 
 def versions() -> dict[str, object]:

@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reader.format.errors import OrderError
 from reader.rows import Rows
 
 # Rounds of the bijection: with 4, neighbors, displacement and label mix of a class-sorted store are those of a uniform
 # permutation (tests/loading/test_order.py); one more costs 20 % and changes nothing measurable.
 _ROUNDS = 4
-
-
-class OrderError(ValueError):
-    """An order cannot be built from these numbers."""
 
 
 def permuted(count: int, start: int, stop: int, *, seed: int, epoch: int = 0, part: int = 0) -> Rows:

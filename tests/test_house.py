@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import subprocess
 import sys
 from collections import Counter
@@ -146,6 +147,28 @@ def test_one_class_name_has_one_meaning() -> None:
                 homes.setdefault(node.name.lstrip("_"), []).append(module)
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
     assert len(homes) > 300
+
+
+def test_exceptions_that_leave_their_module_are_in_one_module_a_package() -> None:
+    """A private one is a signal within its module, and stays there."""
+    classes = [
+        (module, node.name, {ast.unparse(base).split(".")[-1] for base in node.bases})
+        for module, path in FILES.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    exceptions = {
+        name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
+    }
+    exceptions |= {"ClickException"}
+    while more := {name for _, name, bases in classes if bases & exceptions} - exceptions:
+        exceptions |= more
+    found = {(module, name) for module, name, bases in classes if bases & exceptions}
+    assert {name for module, name in found if module not in ("packer.errors", "reader.format.errors")} == {
+        "_NothingPacked",
+        "_StoppedError",
+    }
+    assert len(found) > 30
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)

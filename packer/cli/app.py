@@ -29,8 +29,8 @@ from packer.cli.commands import (
 from packer.cli.group import cli
 from packer.cli.help import use_color
 from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, fail
-from packer.cli.signals import Terminated, continuing, ended, signals_raise
-from packer.errors import OptionsError
+from packer.cli.signals import continuing, ended, signals_raise
+from packer.errors import OptionsError, Terminated
 
 for _command in (
     build.build,

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from packer.cli.messages import size
+from packer.errors import PictureError
 from reader.format.row_kinds import row_kind
 
 if TYPE_CHECKING:
@@ -78,10 +79,6 @@ _LABEL_SHARE = 0.06
 WIDTH_INCHES, DPI = 9.6, 105
 # All digits that a tick has: 2.5 is not 2, a million is not 1e+06.
 _TICKS = "{x:,.10g}"
-
-
-class PictureError(RuntimeError):
-    """A picture cannot be drawn: matplotlib is missing."""
 
 
 def text(report: Report) -> str:

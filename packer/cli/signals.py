@@ -11,10 +11,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from packer.cli.output import EXIT_INTERRUPTED, EXIT_TERMINATED, fail
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived."""
+from packer.errors import Terminated
 
 
 class signals_raise:

@@ -11,6 +11,7 @@ from packer.errors import DecodeError
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row, RowDecoder
 from reader import frames
+from reader.format.errors import RowSizeError
 
 # What a line of samples.jsonl calls it.
 SQUARED_ERROR = "squared_error"
@@ -37,7 +38,7 @@ class JpegRowDecoder:
         height, width = self._sides or row.content[2:]
         try:
             made = self._lossy.pack(np.frombuffer(row.pixels, np.uint8), height, width)
-        except frames.RowSizeError as e:
+        except RowSizeError as e:
             raise DecodeError(str(e)) from e
         self._clock.enter("decode")
         done = row.done | {SQUARED_ERROR: made.squared_error}

@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from packer.errors import RemoteError
-from reader.format.errors import StoreError
+from reader.format.errors import LibraryError, StoreError
 from reader.format.shown import redacted
-from reader.remote.failures import LibraryError, failure
+from reader.remote.failures import failure
 
 if TYPE_CHECKING:
     from reader.remote.objects import Objects

@@ -17,10 +17,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from packer.clock import Profile, StageClock
-from packer.errors import EngineError, SourceError
+from packer.errors import EngineError, RowsChanged, SourceError
 from packer.store.blocks import Result, Task
 from packer.workers.contracts import Closable, Job, Launcher, Shared, WorkerProcess
-from packer.workers.offsets import Offsets, RowsChanged
+from packer.workers.offsets import Offsets
 from packer.workers.pieces import Piece, WorkerHandle, first_input
 from packer.workers.processes import exit_reason, process_state, start_context, start_worker
 

@@ -16,6 +16,7 @@ from packer.errors import PackError
 from packer.pixels.jpeg_rows import SQUARED_ERROR
 from packer.store.sealed.checked_rows import Ints
 from reader import frames
+from reader.format.errors import RowSizeError
 from reader.format.filesystem import error_path
 from reader.format.samples import Sample
 from reader.format.tensors import jpeg_quality
@@ -42,7 +43,7 @@ def packed_rows(
     try:
         lossy = frames.LossyPacker(form, channels)
         made = [lossy.pack(*row) for row in rows]
-    except frames.RowSizeError as e:
+    except RowSizeError as e:
         raise PackError(f"a row cannot be kept as {form}: {e}. Leave it out, or keep rows as they are.") from None
     kept = np.concatenate([row.pixels for row in made])
     return tuple(row.frame for row in made), kept, tuple(row.squared_error for row in made)

@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from packer.clock import StageClock
+from packer.errors import RowsChanged
 from packer.store.blocks import Result, Task
 from packer.workers.pieces import Piece
-
-
-class RowsChanged(Exception):
-    """A piece decoded again has more bytes than it had room for: its source changed. What follows it is at the wrong offset."""
 
 
 class Offsets:

@@ -16,6 +16,7 @@ from reader import system
 from reader.bench.row_bytes import RowBytes
 from reader.bench.ways import ORDERS, Turn
 from reader.dataset.dataset import MemmapDataset
+from reader.format.errors import NotMeasured
 from reader.format.filesystem import size_text
 from reader.format.manifest import PAGE_BYTES, PIXELS
 from reader.loading.loader import MemmapLoader
@@ -30,10 +31,6 @@ BY_THREADS = f"reading in order, {READERS} threads"
 _GONE = 0.05
 # The page cache drops its large folios as a whole or not at all.
 _LARGEST_FOLIO_BYTES = 2 << 20
-
-
-class NotMeasured(Exception):
-    """Why the disk cannot be measured."""
 
 
 def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> tuple[int, dict[str, Turn]]:

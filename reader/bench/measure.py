@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from reader import system
-from reader.bench.disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways, read_through
+from reader.bench.disk import BY_THREADS, IN_ORDER, disk_ways, read_through
 from reader.bench.row_bytes import RowBytes
 from reader.bench.ways import (
     DEVICE_TURN_BYTES,
@@ -33,6 +33,7 @@ from reader.bench.ways import (
     Turn,
 )
 from reader.dataset.dataset import MemmapDataset
+from reader.format.errors import BenchError, NotMeasured
 from reader.format.filesystem import size_text
 from reader.format.manifest import PAGE_BYTES, PIXELS
 from reader.format.tensors import NEEDS_RAW
@@ -66,10 +67,6 @@ _CLEARLY = 1.2
 
 # Takes the section that is measured and the share of its time that has passed, 0..1.
 Progress = Callable[[str, float], object]
-
-
-class BenchError(ValueError):
-    """What was asked for cannot be measured."""
 
 
 @dataclass(frozen=True)

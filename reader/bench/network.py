@@ -19,10 +19,11 @@ import numpy as np
 import torch
 
 from reader import system
-from reader.bench.measure import BenchError, BenchReport, Progress, checked, section_of, unlogged
+from reader.bench.measure import BenchReport, Progress, checked, section_of, unlogged
 from reader.bench.row_bytes import RowBytes
 from reader.bench.ways import ORDERS
 from reader.dataset.dataset import MemmapDataset
+from reader.format.errors import BenchError
 from reader.format.filesystem import size_text
 from reader.format.tensors import NEEDS_RAW
 from reader.loading.loader import MemmapLoader

@@ -18,9 +18,10 @@ from typing import TypedDict
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from reader.bench.measure import BenchError, checked
+from reader.bench.measure import checked
 from reader.bench.ways import ORDERS
 from reader.dataset.dataset import MemmapDataset
+from reader.format.errors import BenchError
 from reader.format.filesystem import error_path
 from reader.loading.loader import MemmapLoader
 from reader.store import Batch, RaggedBatch

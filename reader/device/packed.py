@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from reader import frames
-from reader.format.errors import StoreError
+from reader.format.errors import MissingLibraryError, StoreError
 from reader.store import ImageBatch, replaced
 
 # Of the first byte of each frame. nvCOMP asks for it: Python API, `as_arrays`.
@@ -124,7 +124,7 @@ def nvcomp() -> ModuleType:
     try:
         from nvidia import nvcomp as found
     except ImportError as e:
-        raise frames.MissingLibraryError(
+        raise MissingLibraryError(
             "unpack='device' with device='cuda' needs nvCOMP, which is not installed. Install it: pip install 'pixpack[nvcomp]',"
             " or give unpack='split'."
         ) from e

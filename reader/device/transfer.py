@@ -17,8 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import cuda
 
-from reader.buffers import PinnedMemoryError
 from reader.device.packed import PackedBatch
+from reader.format.errors import PinnedMemoryError, TransferError
 from reader.format.filesystem import size_text
 from reader.profiling import stage
 from reader.store import Batch, ImageBatch, RaggedBatch
@@ -34,10 +34,6 @@ _THREAD_LOCAL = 1
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
 # launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
 _LAUNCHED = 8
-
-
-class TransferError(RuntimeError):
-    """A batch did not get to the device."""
 
 
 class CudaCopier:

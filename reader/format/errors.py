@@ -1,4 +1,4 @@
-"""Errors of a store that is not a store, or not a complete one."""
+"""Errors that a caller of reader may catch, each also a builtin, and those that one module of it raises for another."""
 
 from __future__ import annotations
 
@@ -9,3 +9,62 @@ class StoreError(ValueError):
 
 class IncompleteStoreError(StoreError):
     """The folder holds a pack that has not finished."""
+
+
+class UnreachableError(StoreError):
+    """Requests failed for as long as they were retried."""
+
+
+class MissingObjectError(StoreError):
+    """There is no such object."""
+
+
+class MissingLibraryError(StoreError, ImportError):
+    """What reads a store's frames is not installed."""
+
+
+class RowSizeError(ValueError):
+    """No JPEG has as many pixels a side as a row."""
+
+
+class OrderError(ValueError):
+    """An order cannot be built from these numbers."""
+
+
+class PinnedMemoryError(RuntimeError):
+    """The system gives no pinned memory."""
+
+
+class TransferError(RuntimeError):
+    """A batch did not get to the device."""
+
+
+class BenchError(ValueError):
+    """What was asked for cannot be measured."""
+
+
+# From here on for modules of ours alone: no caller sees these, but as the cause of another.
+
+
+class NotMeasured(Exception):
+    """Why the disk cannot be measured."""
+
+
+class RequestError(Exception):
+    """What a server or the way there has answered; is_passing: another try may change that."""
+
+    def __init__(self, text: str, *, is_passing: bool = True) -> None:
+        super().__init__(text)
+        self.is_passing = is_passing
+
+
+class NotSupportedError(RequestError):
+    """The server gives no ranges of bytes; named as obstore's."""
+
+
+class LibraryError(Exception):
+    """What a library said of a request, without credentials and bodies of answers: the cause of an error of ours."""
+
+
+class WouldDraw(BaseException):
+    """A draw from torch's generator of the process was stopped; no error that a transform may handle."""

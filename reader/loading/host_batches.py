@@ -15,9 +15,10 @@ import numpy.typing as npt
 import torch
 
 from reader import compiled, system
-from reader.buffers import BufferPool, FittingPool, PinnedMemoryError
+from reader.buffers import BufferPool, FittingPool
 from reader.dataset.dataset import MemmapDataset
 from reader.device.transfer import Sendable
+from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PAGE_BYTES
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
 from reader.loading.residencies.packed_rows import begin_packed

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
 from reader.epoch import in_epoch, inside, loop_runs, on_threads_of, row_source, stamped
+from reader.format.errors import WouldDraw
 from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, without_thread
 from reader.loading.producer import Group, Unfinished
 from reader.loading.sample_transform import SampleTransform
 from reader.loading.schedule import Schedule
 from reader.loading.state import PassState
-from reader.loading.torch_modes import Draws, Modes, WouldDraw
+from reader.loading.torch_modes import Draws, Modes
 from reader.memory.parts import in_parts
 from reader.profiling import stage
 from reader.rows import rows_named

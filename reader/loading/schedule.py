@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.groups import Mixture
+from reader.format.errors import OrderError
 from reader.format.manifest import Manifest
 from reader.loading.validation import Item, Weights, check_epoch, checked_weights, sampled_rows, yields_batches
-from reader.order import BlockOrder, CanonicalNodes, Cut, OrderError, drawn, passes, permuted, wrap
+from reader.order import BlockOrder, CanonicalNodes, Cut, drawn, passes, permuted, wrap
 from reader.rows import Rows, Steps
 
 # Smaller batches are gathered and queued in groups of this size: what each costs besides its copy, Python and thread switching,

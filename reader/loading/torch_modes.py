@@ -17,6 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from reader.epoch import ThreadMode
+from reader.format.errors import WouldDraw
 
 _KINDS = ("cpu", "cuda")
 
@@ -53,10 +54,6 @@ class Modes:
             for kind, (is_on, dtype) in zip(_KINDS, self.autocast, strict=True):
                 stack.enter_context(torch.autocast(kind, dtype, enabled=is_on))
             yield
-
-
-class WouldDraw(BaseException):
-    """A draw from torch's generator of the process was stopped; no error that a transform may handle."""
 
 
 class Draws(ThreadMode):

@@ -16,13 +16,12 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
-from reader.format.errors import StoreError
+from reader.format.errors import MissingObjectError, StoreError
 from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.depth import FEWEST, Request, RequestDepth
 from reader.remote.eviction import Plan, chosen
 from reader.remote.folder import GUARDED_SHARE, LOCK, CacheFolder, Locks
-from reader.remote.objects import MissingObjectError
 from reader.remote.opening import Source, fetch_file, on_demand, write_beside
 
 # Requests in progress at most: all blocks of a window of shuffle="block", which its first batch waits for. At 80 MB/s each, as

@@ -11,22 +11,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from reader.format.errors import NotSupportedError, RequestError
+
 # As many as a fetcher has requests in progress, and some for what opening needs.
 _CONNECTIONS = 64
 # Of errors that no other try would change, where they have no status.
 _FINAL = ("ParamValidationError", "ProfileNotFound", "NoRegionError", "InvalidRegionError", "UnknownServiceError")
-
-
-class RequestError(Exception):
-    """What a server or the way there has answered; is_passing: another try may change that."""
-
-    def __init__(self, text: str, *, is_passing: bool = True) -> None:
-        super().__init__(text)
-        self.is_passing = is_passing
-
-
-class NotSupportedError(RequestError):
-    """The server gives no ranges of bytes; named as obstore's."""
 
 
 class WebFolder:

@@ -21,10 +21,6 @@ _KINDS = (
 )
 
 
-class LibraryError(Exception):
-    """What a library said of a request, without credentials and bodies of answers: the cause of an error of ours."""
-
-
 def failure(error: BaseException, text: str) -> str:
     """Say in a few words, without a full stop, why a request failed.
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from reader.format.errors import StoreError
+from reader.format.errors import LibraryError, MissingObjectError, StoreError, UnreachableError
 from reader.format.filesystem import open_regular
 from reader.format.head import MOST_FETCHED_MANIFEST_BYTES
 from reader.format.shown import redacted
-from reader.remote.failures import LibraryError, failure
+from reader.remote.failures import failure
 from reader.remote.urls import checked_url
 
 _T = TypeVar("_T")
@@ -42,14 +42,6 @@ _NO_HEAD = (405, 501)
 _BEHIND_END = 416
 _METADATA_SERVER = "169.254.169.254"
 _CREDENTIALS = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"
-
-
-class UnreachableError(StoreError):
-    """Requests failed for as long as they were retried."""
-
-
-class MissingObjectError(StoreError):
-    """There is no such object."""
 
 
 class Objects:

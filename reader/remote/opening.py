@@ -19,7 +19,7 @@ from typing import BinaryIO
 from reader.format.at_url import BlockObjects, read_pointer
 from reader.format.blocks import read_blocks
 from reader.format.check import metadata_files
-from reader.format.errors import StoreError
+from reader.format.errors import MissingObjectError, StoreError, UnreachableError
 from reader.format.filesystem import error_path, size_text
 from reader.format.head import read_head
 from reader.format.manifest import (
@@ -46,7 +46,7 @@ from reader.remote.folder import (
     known_digest,
 )
 from reader.remote.leftovers import hold, remove_abandoned
-from reader.remote.objects import MissingObjectError, Objects, UnreachableError
+from reader.remote.objects import Objects
 from reader.remote.table import BlockTable
 
 # Not needed to open: fetched when they are asked for.

@@ -19,12 +19,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from reader.format.errors import StoreError
+from reader.format.errors import MissingObjectError, StoreError
 from reader.format.fields import Json
 from reader.format.manifest import MANIFEST
 from reader.remote.block_files import BlockPart
 from reader.remote.folder import FEWEST_BLOCKS, GUARDED_SHARE, INSIDE, CacheFolder, folder_of
-from reader.remote.objects import MissingObjectError
 from reader.remote.urls import checked_url, size_of
 
 # Of a block, which has one row more than that at most; see `check_cache_size`.

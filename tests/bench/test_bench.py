@@ -30,7 +30,7 @@ from packer.cli.app import run
 from packer.cli.charts import _TICKS, DPI, WIDTH_INCHES, _bars, _finding, about, plot_timeline, text, timeline_finding
 from packer.errors import OptionsError
 from reader import MemmapDataset, MemmapLoader, system
-from reader.bench.disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways
+from reader.bench.disk import BY_THREADS, IN_ORDER, disk_ways
 from reader.bench.measure import (
     COPIES,
     INDEX,
@@ -46,6 +46,7 @@ from reader.bench.measure import (
 from reader.bench.row_bytes import RowBytes
 from reader.bench.timeline import Timeline, record, record_store, timeline_of
 from reader.bench.ways import FirstRows, Loader, SliceCopies, TorchLoader
+from reader.format.errors import NotMeasured
 from reader.loading.host_batches import Gathering
 from reader.memory import residency
 from reader.system import MEMORY_FILE_SYSTEMS

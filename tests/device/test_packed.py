@@ -13,9 +13,10 @@ import torch
 from conftest import devices, make_tree
 
 from packer import pack
-from reader import Compose, MemmapDataset, MemmapLoader, RandomHorizontalFlip, StoreError, frames, predictor
+from reader import Compose, MemmapDataset, MemmapLoader, RandomHorizontalFlip, StoreError, predictor
 from reader.device import packed
 from reader.device.packed import restored
+from reader.format.errors import MissingLibraryError
 
 zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
 
@@ -192,6 +193,6 @@ def test_nvcomp_that_is_missing_is_named(store: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "nvidia.nvcomp", None)
     monkeypatch.setitem(sys.modules, "nvidia", None)
     with pytest.raises(
-        frames.MissingLibraryError, match=r"needs nvCOMP, which is not installed\. Install it: pip install"
+        MissingLibraryError, match=r"needs nvCOMP, which is not installed\. Install it: pip install"
     ):
         packed.nvcomp()

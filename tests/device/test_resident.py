@@ -23,12 +23,11 @@ from PIL import Image
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
-from reader.buffers import PinnedMemoryError
 from reader.device import resident as residents
 from reader.device import windows
 from reader.device.transfer import pin
 from reader.device.windows import DeviceWindow
-from reader.format.errors import StoreError
+from reader.format.errors import PinnedMemoryError, StoreError
 from reader.loading import shared_residency
 from reader.loading.residencies import device_rows
 from reader.memory.residency import Room

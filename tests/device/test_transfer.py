@@ -19,9 +19,10 @@ from late_streams import CUDA, Event, Stream, World
 from tensordict import TensorDict
 
 from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch
-from reader.buffers import BufferPool, PinnedMemoryError
+from reader.buffers import BufferPool
 from reader.device import transfer
-from reader.device.transfer import CudaCopier, TransferError
+from reader.device.transfer import CudaCopier
+from reader.format.errors import PinnedMemoryError, TransferError
 
 # Each guard is needed under one of them at least.
 SCHEDULES: dict[str, dict[str, Any]] = {

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from range_server import RangeServer
 
 from reader import MemmapDataset, MemmapLoader
+from reader.format.errors import OrderError
 from reader.format.manifest import PIXELS
 from reader.loading import schedule
-from reader.order import CanonicalNodes, Cut, OrderError
+from reader.order import CanonicalNodes, Cut
 
 ROW = 16 * 16 * 3
 BLOCK = 8 * ROW

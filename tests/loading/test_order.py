@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader.order import BlockOrder, Cut, OrderError, drawn, permuted, wrap
+from reader.format.errors import OrderError
+from reader.order import BlockOrder, Cut, drawn, permuted, wrap
 
 COUNTS = st.integers(1, 3000)
 

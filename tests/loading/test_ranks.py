@@ -16,7 +16,7 @@ from launcher import launch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
 from reader import MemmapDataset, MemmapLoader
-from reader.order import OrderError
+from reader.format.errors import OrderError
 
 
 @pytest.fixture

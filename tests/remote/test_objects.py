@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from range_server import RangeServer, Trouble, serving
 
-from reader.format.errors import StoreError
+from reader.format.errors import LibraryError, MissingObjectError, StoreError, UnreachableError
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote import objects
-from reader.remote.failures import LibraryError, failure
-from reader.remote.objects import MissingObjectError, Objects, UnreachableError
+from reader.remote.failures import failure
+from reader.remote.objects import Objects
 from reader.remote.presence import RemoteStore
 
 pytestmark = pytest.mark.usefixtures("carrier")

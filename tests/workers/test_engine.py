@@ -22,7 +22,7 @@ import pytest
 from conftest import ffmpeg_or_skip, make_tree, memory_cgroup, photo, read_one_by_one, store_bytes
 
 from packer import PackError, pack
-from packer.errors import DecodeError
+from packer.errors import DecodeError, RowsChanged
 from packer.operations.verify import verify
 from packer.packing import build
 from packer.pixels.decode import Decoder
@@ -30,7 +30,6 @@ from packer.pixels.geometry import Geometry
 from packer.store import blocks
 from packer.workers import engine as engines
 from packer.workers.block_worker import BlockWorker
-from packer.workers.offsets import RowsChanged
 from reader.format.manifest import read_json_lines
 
 PIXELS = "_tensordict/pixels.memmap"
@@ -544,7 +543,7 @@ def test_a_worker_is_started_where_all_hold_rows_behind_a_piece_that_waits(
     # as many as there may be stand alone after images that ended workers; none of them is given the piece of the queue
     alone = types.SimpleNamespace(is_alone=True, is_owing=lambda: is_owing)
     engine = object.__new__(engines.LocalEngine)
-    vars(engine).update(_workers=[alone] * 4, _count=2, _most=4, _queue=[object()])
+    vars(engine).update(_workers=[alone] * 4, _count=2, _most=4, _queue=[object()], _ahead=0)
     starts: list[None] = []
     monkeypatch.setattr(engines.LocalEngine, "_start", lambda _: starts.append(None))
     monkeypatch.setattr(engines.LocalEngine, "_feed", lambda *_: None)

@@ -14,7 +14,7 @@ from packer.cli.help import command
 from packer.cli.options import Range, StorePath
 from packer.cli.output import EXIT_FAILED, fail, say, say_json
 from packer.cli.progress import ProgressBar
-from packer.errors import OptionsError
+from packer.errors import OptionsError, PictureError
 from reader.format.urls import is_url
 
 
@@ -90,9 +90,10 @@ def bench(out: str, as_json: bool, quiet: bool, cache: str | None, **options: An
         bar.share_done("loading torch", 0.0)
         from packer.cli import charts as view
         from packer.operations.pictures import marked, save, scratch_trace
-        from reader.bench.measure import BenchError, measure
+        from reader.bench.measure import measure
         from reader.bench.network import measure_remote
         from reader.bench.timeline import record_store
+        from reader.format.errors import BenchError
 
         recorded = None
         try:
@@ -122,7 +123,7 @@ def bench(out: str, as_json: bool, quiet: bool, cache: str | None, **options: An
             view.plot(report, pictures["plot"])
         if recorded and pictures["timeline"]:
             view.plot_timeline(recorded, view.about(report), pictures["timeline"])
-    except view.PictureError as e:
+    except PictureError as e:
         return fail(str(e), EXIT_FAILED)
     return 0
 

@@ -15,6 +15,7 @@ from packer.options import CHANNELS
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from reader import frames
+from reader.format.errors import MissingLibraryError, RowSizeError
 from reader.format.filesystem import size_text
 from reader.format.tensors import JPEG, ZSTD, Compression
 from reader.system import available_bytes, available_cpus
@@ -114,7 +115,7 @@ class RowForms:
         self._packer: frames.Packer | None
         try:
             self._packer = frames.Packer(self._channels)
-        except frames.MissingLibraryError:
+        except MissingLibraryError:
             self._packer = None
         self._packed_bytes = self._raw_bytes = self._count = 0
         # the first of them
@@ -175,7 +176,7 @@ class JpegForm:
 
     def add(self, pixels: npt.NDArray[np.uint8], height: int, width: int) -> None:
         """Encode a row; one that is too long for a JPEG is left out."""
-        with contextlib.suppress(frames.RowSizeError):
+        with contextlib.suppress(RowSizeError):
             made = self._lossy.pack(pixels, height, width)
             self._held.append((pixels, memoryview(made.frame), (height, width)))
             self._lost += made.squared_error

@@ -19,10 +19,9 @@ from packer.operations.transfer.push import announce, check_push, push_store
 from packer.store.out_folder import check_takes_splits
 from packer.store.remote.objects import open_objects
 from reader.format.check import check_store
-from reader.format.errors import StoreError
+from reader.format.errors import MissingObjectError, StoreError
 from reader.format.manifest import MANIFEST
 from reader.format.shown import redacted
-from reader.remote.objects import MissingObjectError
 
 
 def push(

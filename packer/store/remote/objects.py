@@ -19,11 +19,11 @@ from packer.sources.object_storage import open_url
 from packer.store.files import sync_folder, temporary_of, write_atomically, write_synced
 from packer.store.out_folder import sync_names
 from packer.system import BINARY
-from reader.format.errors import StoreError
+from reader.format.errors import MissingObjectError, StoreError
 from reader.format.filesystem import error_path, open_regular
 from reader.format.manifest import MANIFEST
 from reader.format.urls import is_url
-from reader.remote.objects import MissingObjectError, Objects
+from reader.remote.objects import Objects
 
 _COPY_BYTES = 4 << 20
 # What file systems that know no hard links say, FAT and some network ones.

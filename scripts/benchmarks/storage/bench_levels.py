@@ -32,7 +32,8 @@ from PIL import Image, ImageOps
 
 from packer import pack
 from reader import CenterCrop, MemmapDataset, MemmapLoader, RandomResizedCrop
-from reader.bench.disk import NotMeasured, drop
+from reader.bench.disk import drop
+from reader.format.errors import NotMeasured
 from reader.format.manifest import PIXELS
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import (
