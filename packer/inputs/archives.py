@@ -85,15 +85,16 @@ class _Samples:
             yield name, (Member(*self.numbers[index]), self.refused.get(index))
 
     def records(self) -> list[_SampleLabels]:
-        """Return what the labels of each say; those of a key without an image are not read."""
+        """Return what the labels of each say, and forget their bytes; those of a key without an image are not read."""
         if not self.labels:
             return [_SampleLabels()] * len(self.names)
         found: dict[str, _SampleLabels] = {}
         for key in map(_key, self.names):
             if key not in found:
                 found[key] = _SampleLabels()
-                for label in self.labels.get(key, ()):
+                for label in self.labels.pop(key, ()):
                     found[key].add(*label)
+        self.labels.clear()
         return [found[_key(name)] for name in self.names]
 
 

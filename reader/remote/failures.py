@@ -8,15 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_HOST = re.compile(r"""(?:https?://|to host )(?:[^/\s"'@]*@)?([\w.\[\]:-]*\w\]?)""")
-_ADDRESS = re.compile(r"""(?:https?://|to host )[^\s"']+""")
+_HOST = re.compile(r"""(?:https?://|to host )(?:[^/\s"']*@)?([\w.\[\]:-]*\w\]?)""")
+_ADDRESS = re.compile(r"""(?:\w+://|to host )[^\s"']+""")
 _STATUS = re.compile(r"status code: (\d{3}[\w -]*(?:, \w+)?)")
 # The first that fits: a connection that is not made for want of an address is none of the third.
 _KINDS = (
     (r"certificate|UnknownIssuer", "the certificate of {} is not valid"),
     (r"dns error|failed to lookup|getaddrinfo|name resolution|Name or service|nodename", "{} has no address in DNS"),
     (r"kind: Connect\b|refused|(?:Could not|Cannot) connect|Connect call failed", "no server answers at {}"),
-    (r"(?i)time(?:d )?out\b|kind: Timeout", "{} gives no answer in time"),
+    (r"(?i)(?<!_)time(?:d )?out\b|kind: Timeout", "{} gives no answer in time"),
     (r"body error|payload is not completed|IncompleteRead|reset by peer|disconnected", "{} ends the connection early"),
 )
 
@@ -28,6 +28,9 @@ def failure(error: BaseException, text: str) -> str:
         error: that of a library.
         text: its own words in one line, without credentials: what is returned where nothing plainer is known.
     """
+    if isinstance(error, FileNotFoundError) or getattr(error, "filename", None):
+        # of a file or an object, whose name may be any word; of a connection there is none
+        return text
     said = "\n".join(map(str, _chain(error)))
     found = _HOST.search(said)
     host = found[1] if found else "the server"

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import tarfile
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,18 @@ def test_members_of_a_key_are_one_sample_wherever_they_stand(tmp_path: Path) -> 
             (f"{n:05}.jpg", n % 3) for n in range(12)
         ]
         assert [f"{age:05}.jpg" for age in inputs.extras["age"].tolist()] == [p.partition("/")[2] for p in inputs.paths]
+
+
+def test_bytes_of_labels_are_forgotten_with_their_tar(tmp_path: Path) -> None:
+    count, size_bytes = 6, 2 << 20
+    tars = [
+        make_tar(tmp_path / f"{number}.tar", {"a.jpg": "", "b.txt": b"x" * size_bytes}) for number in range(count)
+    ]
+    tracemalloc.start()
+    assert len(listed(*tars)) == count
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < (count - 2) * size_bytes
 
 
 def test_keys_are_those_of_one_tar(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -145,12 +146,20 @@ def test_the_code_of_an_answer_is_reported_and_not_its_body(body: str) -> None:
         ("Error GET https://h/b: invalid peer certificate: UnknownIssuer", "the certificate of h is not valid"),
         ("GET https://[::1]:9/b - non-2xx status code: 503 Busy, SlowDown", "[::1]:9 answers 503 Busy, SlowDown"),
         ("GET https://h/timeout/certificates/x: connection closed", "GET https://h/timeout/certificates/x: connection closed"),
+        ("s3://bucket/timeout is damaged", "s3://bucket/timeout is damaged"),
+        ("request to http://u:p@w@h/x: connection refused", "no server answers at h"),
+        ("retry_timeout: 180s - HTTP error: request or response body error", "the server ends the connection early"),
         ("status code: 400 Bad Request", "the server answers 400 Bad Request"),
         ("The specified bucket does not exist", "The specified bucket does not exist"),
     ],
 )
 def test_the_words_of_a_library_are_made_plain(reported: str, plain: str) -> None:
     assert failure(OSError(reported), reported) == plain
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("certificates/a"), OSError(errno.ENOSPC, "full", "timeout/a")])
+def test_the_name_of_a_file_is_no_cause(error: OSError) -> None:
+    assert failure(error, str(error)) == str(error)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what a process has loaded is seen in /proc")
