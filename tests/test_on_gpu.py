@@ -78,7 +78,7 @@ def test_each_part_is_reported_and_the_others_run_all_the_same(
 
     def parts(work: Path, *, no_cuda: bool) -> list[Any]:
         return [
-            script.Part(name, [sys.executable, "-c", code], False, "found.json", "a.png")
+            script.GpuCommand(name, [sys.executable, "-c", code], False, "found.json", "a.png")
             for name, code in codes.items()
         ]
 
@@ -100,7 +100,7 @@ def test_each_part_is_reported_and_the_others_run_all_the_same(
 def test_a_result_that_was_cut_short_is_reported_as_it_is_and_nothing_begins_when_time_is_up(
     script: ModuleType, tmp_path: Path
 ) -> None:
-    part = script.Part("one", [sys.executable, "-c", "open('cut.json', 'w').write('[1, ')"], False, "cut.json")
+    part = script.GpuCommand("one", [sys.executable, "-c", "open('cut.json', 'w').write('[1, ')"], False, "cut.json")
     options = argparse.Namespace(no_cuda=True, out=tmp_path, within=5)
     assert script.outcome(part, dict(os.environ), options, tmp_path, 60)["result"] == "[1, "
     assert script.outcome(part, dict(os.environ), options, tmp_path, 0) == {"left_out": "5 s have passed"}

@@ -40,7 +40,7 @@ _FEWEST_ROUNDS = 2
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _ColdEpoch:
     """An epoch through an empty cache, in seconds, and its first batch."""
 
     seconds: float
@@ -152,7 +152,7 @@ def _fetch(data: MemmapDataset, url: str, end: int) -> float:
     return time.perf_counter() - started
 
 
-def _epoch(url: str, cache: Path, size: int, shuffle: bool | str, count: int) -> _Turn:
+def _epoch(url: str, cache: Path, size: int, shuffle: bool | str, count: int) -> _ColdEpoch:
     """Read the first rows by a new loader through an empty cache."""
     data = MemmapDataset(url, cache=cache)
     assert data.remote is not None
@@ -164,7 +164,7 @@ def _epoch(url: str, cache: Path, size: int, shuffle: bool | str, count: int) ->
             first = time.perf_counter() - started
             for _ in steps:
                 pass
-            return _Turn(time.perf_counter() - started, first)
+            return _ColdEpoch(time.perf_counter() - started, first)
     finally:
         data.remote.close()
         shutil.rmtree(cache, ignore_errors=True)

@@ -37,7 +37,7 @@ _PHOTOS = ROOT.parent / "shared" / "photos"
 _SAMPLE = 240
 
 
-class BenchError(RuntimeError):
+class BenchmarkError(RuntimeError):
     """The benchmark cannot run, or what it timed is not right and its time means nothing."""
 
 
@@ -57,7 +57,7 @@ def photographs(images: Path | None, work: Path, size: int, *, most: int | None 
     many are enough, no more are drawn, and of a large folder about so many looked at, evenly over it.
 
     Raises:
-        BenchError: there is none.
+        BenchmarkError: there is none.
         ScanError: the folder cannot be listed or holds no image.
     """
     root = images or (_PHOTOS if _PHOTOS.is_dir() else _sample(work, most))
@@ -70,7 +70,7 @@ def photographs(images: Path | None, work: Path, size: int, *, most: int | None 
         if scale is not None:
             found.append(Photograph(path, Path(name).parent.as_posix(), scale))
     if not found:
-        raise BenchError(f"{root} holds no JPEG that libjpeg-turbo decodes without a warning. Give --images DIR.")
+        raise BenchmarkError(f"{root} holds no JPEG that libjpeg-turbo decodes without a warning. Give --images DIR.")
     return found
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from packer.errors import OptionsError, PackError, ScanError
 from reader.format.errors import StoreError
-from scripts.common.figures import BenchError, publish
+from scripts.common.figures import BenchmarkError, publish
 
-_ANSWERS = (BenchError, OptionsError, PackError, ScanError, StoreError)
+_ANSWERS = (BenchmarkError, OptionsError, PackError, ScanError, StoreError)
 
 
 def reported(

@@ -51,7 +51,7 @@ SECONDS = 280
 
 
 @dataclass(frozen=True)
-class Part:
+class GpuCommand:
     """A command; needs_cuda: it is left out with --no-cuda. result: a JSON file that it writes, picture: a PNG.
 
     needs_store: it reads what the part "store" makes, which is run before it, also where nobody asked for that.
@@ -173,7 +173,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     return int(any(done.get("exit_code", 0) for done in report["parts"].values()))
 
 
-def asked_for(parts: list[Part], only: list[str] | None) -> list[Part]:
+def asked_for(parts: list[GpuCommand], only: list[str] | None) -> list[GpuCommand]:
     """Choose parts by name or first word, and the store with those that read it; all, where none is named."""
     names = {*(only or [part.name for part in parts])}
     chosen = {part.name for part in parts if {part.name, part.name.partition(" ")[0]} & names}
@@ -182,7 +182,7 @@ def asked_for(parts: list[Part], only: list[str] | None) -> list[Part]:
     return [part for part in parts if part.name in chosen]
 
 
-def parts(work: Path, *, no_cuda: bool) -> list[Part]:
+def parts(work: Path, *, no_cuda: bool) -> list[GpuCommand]:
     """List the parts."""
     device = "cpu" if no_cuda else "cuda"
     python, store = sys.executable, str(work / ("random-48x48" if no_cuda else "random-16384x256"))
@@ -196,11 +196,11 @@ def parts(work: Path, *, no_cuda: bool) -> list[Part]:
     pack = [python, "-m", "packer", "bench", store, "--device", device]
     timeline = [*pack, "--residency", "cache", "--timeline", str(work / "timeline.png")]
     return [
-        Part("logic", [*pytest, *logic, "-m", "not cuda"], needs_cuda=False),
-        Part("tests", [*pytest, str(ROOT / "tests"), "-m", "cuda"]),
-        Part("store", [*bench, "--only"], needs_cuda=False),
+        GpuCommand("logic", [*pytest, *logic, "-m", "not cuda"], needs_cuda=False),
+        GpuCommand("tests", [*pytest, str(ROOT / "tests"), "-m", "cuda"]),
+        GpuCommand("store", [*bench, "--only"], needs_cuda=False),
         *(
-            Part(
+            GpuCommand(
                 f"bench {name}",
                 [*bench, "--only", name, "-o", str(work / f"{name}.json")],
                 needs_cuda=False,
@@ -209,10 +209,10 @@ def parts(work: Path, *, no_cuda: bool) -> list[Part]:
             )
             for name in BENCHES
         ),
-        Part("pack", [*pack, "--json", "--seconds", "2" if no_cuda else "30"], needs_cuda=False, needs_store=True),
-        Part("timeline", timeline, needs_cuda=False, needs_store=True, picture="timeline.png"),
+        GpuCommand("pack", [*pack, "--json", "--seconds", "2" if no_cuda else "30"], needs_cuda=False, needs_store=True),
+        GpuCommand("timeline", timeline, needs_cuda=False, needs_store=True, picture="timeline.png"),
         *(
-            Part(
+            GpuCommand(
                 f"claims {name}",
                 [*claims, "--only", name],
                 result=f"claims-out/{name}.json",
@@ -224,7 +224,7 @@ def parts(work: Path, *, no_cuda: bool) -> list[Part]:
 
 
 def outcome(
-    part: Part, environment: dict[str, str], options: argparse.Namespace, work: Path, seconds: float
+    part: GpuCommand, environment: dict[str, str], options: argparse.Namespace, work: Path, seconds: float
 ) -> dict[str, Any]:
     """Run a part for so many seconds at most, and report how it went."""
     if part.needs_cuda and options.no_cuda:

@@ -22,7 +22,7 @@ from packer.store.journal import JOURNAL
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.manifest import MANIFEST
-from scripts.common.figures import BenchError, photographs, repeat_files
+from scripts.common.figures import BenchmarkError, photographs, repeat_files
 
 # fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
 # pack; overwrite: of a finished store, after one image was replaced; update: likewise, by pack update; splits: train and val;
@@ -57,7 +57,7 @@ _OPEN_SECONDS = 0.05
 ROW_BYTES, MASK_BYTES = _SIZE * _SIZE * 3, _SIZE * _SIZE
 
 
-class TrialError(BenchError):
+class TrialError(BenchmarkError):
     """Something was not survived, or did not end as it must; says which, and what was found."""
 
 

@@ -171,7 +171,7 @@ def test_bench_pack_stops_when_a_result_is_wrong(
         flip_a_bit(tutorial / "images")
     else:
         job.names.reverse()
-    with pytest.raises(bench.BenchError, match={"store": "verify", "tutorial": "Pillow", "order": "order"}[damaged]):
+    with pytest.raises(bench.BenchmarkError, match={"store": "verify", "tutorial": "Pillow", "order": "order"}[damaged]):
         bench.check_store(job, store, tutorial)
 
 
@@ -187,7 +187,7 @@ def test_bench_pack_stops_when_a_process_fails(
         assert bench.in_processes(job, way) > 0
     job.paths[3].unlink()
     for way in (bench.decode_alone, bench.make_rows):
-        with pytest.raises(bench.BenchError, match="a process failed"):
+        with pytest.raises(bench.BenchmarkError, match="a process failed"):
             bench.in_processes(job, way)
 
 
@@ -245,14 +245,14 @@ def test_bench_read_stops_when_a_batch_is_not_its_rows(wide_store: Path, monkeyp
     data = MemmapDataset(wide_store, as_tuple=False)
     raw, raw_rows = np.array(data.numpy()), bench.RawRows(wide_store, data.manifest)
     assert bench.check_batches(data, raw_rows, raw, 8) == 4
-    with pytest.raises(bench.BenchError, match=r"store\[idx\]: a batch is not the rows"):
+    with pytest.raises(bench.BenchmarkError, match=r"store\[idx\]: a batch is not the rows"):
         bench.check_batches(data, raw_rows, raw ^ 1, 8)
     raw_rows.pixels = raw_rows.pixels ^ 1
-    with pytest.raises(bench.BenchError, match="DataLoader: a batch is not the rows"):
+    with pytest.raises(bench.BenchmarkError, match="DataLoader: a batch is not the rows"):
         bench.check_batches(data, raw_rows, raw, 8)
     options = argparse.Namespace(batch_size=8, order="full")
     assert bench.check_epoch(data, raw, options) == 2
-    with pytest.raises(bench.BenchError, match="step 0 of the loader is not the rows"):
+    with pytest.raises(bench.BenchmarkError, match="step 0 of the loader is not the rows"):
         bench.check_epoch(data, raw ^ 1, options)
 
 
@@ -268,7 +268,7 @@ def test_bench_prefetch_stops_when_the_timed_loader_brings_a_row_twice() -> None
 
     bench = load("benchmarks.reading.bench_prefetch")
     bench.check([torch.arange(4), torch.arange(4, 8)])
-    with pytest.raises(bench.BenchError, match="4 rows came twice"):
+    with pytest.raises(bench.BenchmarkError, match="4 rows came twice"):
         bench.check([torch.arange(4), torch.arange(4)])
 
 
@@ -279,7 +279,7 @@ def test_a_turn_of_bench_prefetch_ends_with_as_full_a_queue_as_it_began(
 
     bench, gathered = load("benchmarks.reading.bench_prefetch"), list[int]()
     monkeypatch.setattr(bench, "same", lambda batch: gathered.append(len(batch)) or batch)
-    way = bench.Steps(MemmapDataset(wide_store, as_tuple=False), 8, "full")
+    way = bench.QueuedSteps(MemmapDataset(wide_store, as_tuple=False), 8, "full")
     for _ in range(5):
         step, consumed = way.turn(lambda: None)
         assert 0 <= consumed < step
@@ -461,7 +461,7 @@ def test_a_disk_is_limited_by_the_kernel_while_it_is_asked_to(tmp_path: Path) ->
         with bench.limited_disk(file, 20_000_000):
             assert "pixpack-bench" in Path("/proc/self/cgroup").read_text()
             taken = _read_cold(file)
-    except bench.BenchError as e:
+    except bench.BenchmarkError as e:
         pytest.skip(str(e))
     assert taken > 0.4
     assert Path("/proc/self/cgroup").read_text() == before
@@ -469,7 +469,7 @@ def test_a_disk_is_limited_by_the_kernel_while_it_is_asked_to(tmp_path: Path) ->
 
 def test_what_is_on_no_disk_cannot_be_limited() -> None:
     bench = load("benchmarks.storage._limited_disk")
-    with pytest.raises(bench.BenchError, match="the disk of /proc cannot be limited here"), bench.limited_disk(
+    with pytest.raises(bench.BenchmarkError, match="the disk of /proc cannot be limited here"), bench.limited_disk(
         Path("/proc"), 1
     ):
         pass
@@ -510,7 +510,7 @@ def test_bench_levels_stops_where_crops_are_not_those_of_the_level(
     bench = load("benchmarks.storage.bench_levels")
     bench.check_crops(tmp_path / "out", 32)
     monkeypatch.setattr(bench, "CenterCrop", lambda side: bench.RandomResizedCrop(side, scale=(0.2, 0.4)))
-    with pytest.raises(bench.BenchError, match="apart from antialiased resizing of it, expected 1 at most"):
+    with pytest.raises(bench.BenchmarkError, match="apart from antialiased resizing of it, expected 1 at most"):
         bench.check_crops(tmp_path / "out", 32)
 
 

@@ -93,8 +93,8 @@ def test_the_benchmark_times_both_sides_and_stops_where_they_differ(
     assert report["store_bytes"] > 0 < report["source_bytes"]
     assert shown.title(report) in shown.chart(report, "light")
     training, validation = bench.tasks_of(work / "images", work, options)
-    with pytest.raises(bench.BenchError, match="are not those of 1 epochs"):
+    with pytest.raises(bench.BenchmarkError, match="are not those of 1 epochs"):
         training.rate(list(training.folder(0))[1:])
-    shuffled = bench.Task("validation", training.folder, validation.store, validation.targets)
-    with pytest.raises(bench.BenchError, match="differ"):
+    shuffled = bench.Comparison("validation", training.folder, validation.store, validation.targets)
+    with pytest.raises(bench.BenchmarkError, match="differ"):
         bench.check_pixels(shuffled)

@@ -28,7 +28,7 @@ def trial(parity: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
     root = tmp_path_factory.mktemp("parity")
     make_tree(root / "images", size=(120, 90))
     options = argparse.Namespace(crop=32, batch_size=8, epochs=2)
-    return parity.Trial(root / "images", root, options)
+    return parity.ParityTrial(root / "images", root, options)
 
 
 def test_central_crops_give_the_same_tensors_and_the_same_losses(parity: ModuleType, trial: Any) -> None:

@@ -42,7 +42,7 @@ def test_a_call_that_fails_is_reported_and_costs_nothing() -> None:
 def test_a_sync_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of the order can fail: a made-up record, right, and then without each of its syncs."""
     from scripts.stress.crash._calls import Call
-    from scripts.stress.crash._order import OrderError, check_order
+    from scripts.stress.crash._order import SyncOrderError, check_order
 
     out = "/disk/out"
     calls = [
@@ -78,7 +78,7 @@ def test_a_sync_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     syncs = [n for n, call in enumerate(calls) if call.name in ("fsync", "fdatasync")]
     assert len(syncs) == 13
     for n in syncs:
-        with pytest.raises(OrderError):
+        with pytest.raises(SyncOrderError):
             check_order(calls[:n] + calls[n + 1 :], Path("/disk"))
 
 

@@ -130,7 +130,7 @@ def test_a_verdict_turns_when_the_figures_do(name: str, change: Any, claim: Any)
 def test_what_cannot_be_measured_is_reported_and_what_fails_is_an_error(
     runner: ModuleType, claim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    lacking = claim("_claim").NotMeasured("this torch sees no CUDA device")
+    lacking = claim("_claim").MissingRequirement("this torch sees no CUDA device")
     for error, code in ((lacking, 0), (RuntimeError("a batch is not its rows"), 1)):
         monkeypatch.setattr(claim("loops"), "measure", raises(error))
         out = tmp_path / str(code)
@@ -324,7 +324,7 @@ def test_a_folder_and_a_store_of_other_pixels_are_not_compared(
     assert module.photo_folder(tmp_path, 8, size[::-1]) == images
     assert set(module.ways(images, store, 2, torch.device("cpu"))) == {module.FOLDER, module.MAPPED}
     monkeypatch.setattr("packer.pixels.formats.turbojpeg.JpegDecoder.is_available", False)
-    assert torch.equal(module.Folder(images)[5], module.MemmapDataset(store).store.pixels[5])
+    assert torch.equal(module.DecodedFolder(images)[5], module.MemmapDataset(store).store.pixels[5])
     first, other = (next(iter(sorted(folder.iterdir()))) for folder in sorted(images.iterdir())[:2])
     first.write_bytes(other.read_bytes())
     with pytest.raises(RuntimeError, match="are not the same pixels"):

@@ -147,7 +147,7 @@ def job_of(peers: Any, store: Path, folder: Path, pixels: str, size: int = 16) -
         "shape": (40, size, size, 3),
         "libraries": ("numpy",),
     }
-    return peers("_reader").Job(str(module), str(store), **raw, packed=str(folder), batch_size=4, threads=1)
+    return peers("_reader").PeerJob(str(module), str(store), **raw, packed=str(folder), batch_size=4, threads=1)
 
 
 def test_photographs_become_links_in_order_without_those_that_exif_turns(peers: Any, tmp_path: Path) -> None:
@@ -309,4 +309,4 @@ def test_a_library_that_fails_over_the_link_is_one_line(
     ended = subprocess.CompletedProcess([], 1, "", "Traceback:\nIndexError: no such sample\nbye\n")
     monkeypatch.setattr(script.subprocess, "run", lambda *_, **__: ended)
     with pytest.raises(script.ReadFailed, match="^litdata: IndexError: no such sample$"):
-        script._turn(script.Library(job, Path(sys.executable), tmp_path), "litdata", "http://127.0.0.1:9", tmp_path)
+        script._turn(script.RemoteReader(job, Path(sys.executable), tmp_path), "litdata", "http://127.0.0.1:9", tmp_path)

@@ -66,7 +66,7 @@ def main() -> int:
     work = Path(tempfile.mkdtemp(prefix="pixpack-parity-", dir=options.work))
     try:
         images = options.images or drawn(work / "images", options.count)
-        trial = Trial(images, work, options)
+        trial = ParityTrial(images, work, options)
         central, random = trial.central(), trial.random()
     except (packer.PackError, packer.ScanError) as e:
         print(f"parity: {e}", file=sys.stderr)
@@ -114,7 +114,7 @@ def drawn(folder: Path, count: int) -> Path:
     return folder
 
 
-class Trial:
+class ParityTrial:
     """The images and the two stores of them, and the four ways to train."""
 
     def __init__(self, images: Path, work: Path, options: argparse.Namespace) -> None:
@@ -196,7 +196,7 @@ def network(data: MemmapDataset) -> nn.Module:
 # -- what it comes to
 
 
-def judged(central: dict[str, Curve], random: dict[str, list[Curve]], trial: Trial) -> dict[str, object]:
+def judged(central: dict[str, Curve], random: dict[str, list[Curve]], trial: ParityTrial) -> dict[str, object]:
     apart = max(abs(a - b) for a, b in zip(central["folder"].losses, central["store"].losses, strict=True))
     accuracy = {name: [round(curve.accuracy, 4) for curve in curves] for name, curves in random.items()}
     difference = float(np.mean(accuracy["store"]) - np.mean(accuracy["folder"]))

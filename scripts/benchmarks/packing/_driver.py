@@ -32,7 +32,7 @@ def driver_seconds(connections: int, blocks: int) -> float:
             target=_answer, args=(listener.address, connections), daemon=True
         )
         hollow.start()
-        engine = LocalEngine(_Rows(), workers=connections, timeout=60, launcher=_Accepting(listener))
+        engine = LocalEngine(_EqualRowsJob(), workers=connections, timeout=60, launcher=_Accepting(listener))
         try:
             started = time.thread_time()
             count = sum(1 for _ in engine.run(tasks, 0, ready=lambda: None))
@@ -45,7 +45,7 @@ def driver_seconds(connections: int, blocks: int) -> float:
     return spent / (blocks * BLOCK_IMAGES)
 
 
-class _Rows:
+class _EqualRowsJob:
     """A job whose rows all have one size; no worker of it is made here."""
 
     def worker(self, in_flight: Any, clock: Any) -> Any:

@@ -30,7 +30,7 @@ from packer.pixels.formats.jpeg import read_header
 from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.geometry import Geometry
 from scripts import environment
-from scripts.common.figures import BenchError
+from scripts.common.figures import BenchmarkError
 from scripts.common.pictures import picture
 from scripts.common.timing import seconds, timed
 
@@ -43,7 +43,7 @@ Task = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class ListedFolder:
     """One folder to be packed, listed once: file i has target i and is decoded by scale i."""
 
     images: Path
@@ -59,11 +59,11 @@ class Job:
 # -- the limits: processes that draw files from one counter
 
 
-def in_processes(job: Job, start: Callable[[Job], Task]) -> float:
+def in_processes(job: ListedFolder, start: Callable[[ListedFolder], Task]) -> float:
     """Run start(job)(i) for every file i on forked processes; returns seconds, the processes' start included.
 
     Raises:
-        BenchError: a process failed.
+        BenchmarkError: a process failed.
     """
     context = multiprocessing.get_context("fork")
     drawn = context.Value("q", 0)
@@ -77,11 +77,11 @@ def in_processes(job: Job, start: Callable[[Job], Task]) -> float:
 
     taken = seconds(run)
     if any(process.exitcode for process in processes) or drawn.value < len(job.paths):
-        raise BenchError(f"{start.__name__}: a process failed before all files were done.")
+        raise BenchmarkError(f"{start.__name__}: a process failed before all files were done.")
     return taken
 
 
-def _serve(job: Job, start: Callable[[Job], Task], drawn: Any) -> None:
+def _serve(job: ListedFolder, start: Callable[[ListedFolder], Task], drawn: Any) -> None:
     task = start(job)
     while True:
         with drawn:
@@ -93,7 +93,7 @@ def _serve(job: Job, start: Callable[[Job], Task], drawn: Any) -> None:
             task(i)
 
 
-def decode_alone(job: Job) -> Task:
+def decode_alone(job: ListedFolder) -> Task:
     """Return what reads and decodes file i, and no more."""
     decoder = JpegDecoder()
 
@@ -111,7 +111,7 @@ def decode_alone(job: Job) -> Task:
     return decode if decoder.is_available else decode_by_pillow
 
 
-def make_rows(job: Job) -> Task:
+def make_rows(job: ListedFolder) -> Task:
     """Return what makes file i into a row, which is dropped."""
     decoder = Decoder(Geometry(job.size, job.size))
     return lambda i: decoder.row(job.paths[i].read_bytes()) and None
@@ -129,7 +129,7 @@ class Pictures:
 class PictureFolder(Dataset):
     """The pictures of a folder and their targets."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ListedFolder) -> None:
         self._paths, self._targets, self._size = job.paths, job.targets, job.size
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class PictureFolder(Dataset):
         return torch.from_numpy(picture(self._paths[index], self._size)), self._targets[index]
 
 
-def time_tutorial(job: Job) -> float:
+def time_tutorial(job: ListedFolder) -> float:
     """Fill a memory-mapped tensorclass from a DataLoader; returns seconds."""
     folder = job.work / "tutorial"
     folder.mkdir()
@@ -162,17 +162,17 @@ def time_tutorial(job: Job) -> float:
 # -- ours
 
 
-def time_call(job: Job) -> float:
+def time_call(job: ListedFolder) -> float:
     """Pack from this process; returns seconds."""
     out = job.work / "store"
     return seconds(lambda: packer.pack(job.images, out, size=job.size, workers=job.workers, max_rejects=0))
 
 
-def time_vanilla(job: Job, way: str, pillow: Path) -> float:
+def time_vanilla(job: ListedFolder, way: str, pillow: Path) -> float:
     """Time a way of _vanilla_ways.py with the Pillow in a folder; returns seconds.
 
     Raises:
-        BenchError: it failed, or took another Pillow.
+        BenchmarkError: it failed, or took another Pillow.
     """
     known = {"images": str(job.images), "work": str(job.work), "paths": [str(path) for path in job.paths]}
     known |= {"targets": job.targets, "size": job.size, "workers": job.workers}
@@ -184,27 +184,27 @@ def time_vanilla(job: Job, way: str, pillow: Path) -> float:
         env=environment(pillow),
     )
     if done.returncode:
-        raise BenchError(f"the {way} with the Pillow in {pillow} failed: {done.stderr.strip().splitlines()[-1]}")
+        raise BenchmarkError(f"the {way} with the Pillow in {pillow} failed: {done.stderr.strip().splitlines()[-1]}")
     report = json.loads(done.stdout)
     if not Path(report["from"]).is_relative_to(pillow.resolve()):
-        raise BenchError(f"the {way} took {report['from']}, not the Pillow in {pillow}.")
+        raise BenchmarkError(f"the {way} took {report['from']}, not the Pillow in {pillow}.")
     return float(report["seconds"])
 
 
-def time_command(job: Job) -> float:
+def time_command(job: ListedFolder) -> float:
     """Pack by the command; returns seconds from before its start to after its end.
 
     Raises:
-        BenchError: the command failed.
+        BenchmarkError: the command failed.
     """
     return _time_words(command(job, job.work / "store"))
 
 
-def time_update(job: Job, packed: Path) -> float:
+def time_update(job: ListedFolder, packed: Path) -> float:
     """Bring a copy of a store up to date by the command, where nothing has changed; the copy is not timed.
 
     Raises:
-        BenchError: the command failed.
+        BenchmarkError: the command failed.
     """
     shutil.copytree(packed, job.work / "store")
     os.sync()
@@ -216,7 +216,7 @@ def _time_words(words: list[str]) -> float:
     environment = command_environment()
     done, taken = timed(lambda: subprocess.run(words, capture_output=True, text=True, env=environment))
     if done.returncode:
-        raise BenchError(f"pack ended with exit code {done.returncode}: {done.stderr.strip()}")
+        raise BenchmarkError(f"pack ended with exit code {done.returncode}: {done.stderr.strip()}")
     return taken
 
 
@@ -225,6 +225,6 @@ def command_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def command(job: Job, out: Path) -> list[str]:
+def command(job: ListedFolder, out: Path) -> list[str]:
     options = ["--size", str(job.size), "--workers", str(job.workers)]
     return [sys.executable, "-m", "packer", str(job.images), str(out), *options]

@@ -20,12 +20,12 @@ import numpy as np
 import PIL
 import torch
 
-from scripts.benchmarks.packing._pack_ways import Job, PictureFolder, time_tutorial
+from scripts.benchmarks.packing._pack_ways import ListedFolder, PictureFolder, time_tutorial
 
 _CHUNK = 8
 
 
-def time_pool(job: Job) -> float:
+def time_pool(job: ListedFolder) -> float:
     """Fill a memmap from a pool; returns seconds."""
     started = time.perf_counter()
     shape = (len(job.paths), job.size, job.size, 3)
@@ -36,7 +36,7 @@ def time_pool(job: Job) -> float:
     return time.perf_counter() - started
 
 
-def _begin(job: Job, rows: Any) -> None:
+def _begin(job: ListedFolder, rows: Any) -> None:
     global _folder, _rows
     _folder, _rows = PictureFolder(job), rows
 
@@ -49,7 +49,7 @@ def main() -> None:
     known = json.load(sys.stdin)
     paths = [Path(path) for path in known.pop("paths")]
     images, work = Path(known.pop("images")), Path(known.pop("work"))
-    job = Job(images=images, work=work, paths=paths, names=[], scales=[], **known)
+    job = ListedFolder(images=images, work=work, paths=paths, names=[], scales=[], **known)
     torch.set_num_threads(job.workers)
     seconds = {"pool": time_pool, "tutorial": time_tutorial}[sys.argv[1]](job)
     print(json.dumps({"seconds": seconds, "pillow": PIL.__version__, "from": PIL.__file__}))

@@ -35,9 +35,9 @@ from packer.pixels.geometry import Geometry
 from reader import MemmapDataset, MemmapLoader, frames
 from reader.format.manifest import PIXELS
 from reader.format.tensors import ZSTD, codec_of
-from scripts.benchmarks.packing._pack_ways import Job, Task, in_processes
+from scripts.benchmarks.packing._pack_ways import ListedFolder, Task, in_processes
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import BenchError, machine, photographs, ratios, repeat_files, spread
+from scripts.common.figures import BenchmarkError, machine, photographs, ratios, repeat_files, spread
 from scripts.common.program import reported
 from scripts.common.timing import collection_paused, drain, in_turns, seconds
 
@@ -80,16 +80,16 @@ def _measured(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     }
 
 
-def _prepared(options: argparse.Namespace, work: Path) -> Job:
+def _prepared(options: argparse.Namespace, work: Path) -> ListedFolder:
     found = photographs(options.images, work, options.size)
     made, images = repeat_files(found, work / "images", options.count, link=False), work / "images"
     inputs = scan(images)[""]
     paths, targets = [images / name for name in inputs.paths], inputs.targets.tolist()
     scales = [made[name].dct_scale for name in inputs.paths]
-    return Job(images, work, paths, inputs.paths, targets, scales, options.size, options.workers)
+    return ListedFolder(images, work, paths, inputs.paths, targets, scales, options.size, options.workers)
 
 
-def _make_frames(job: Job, *, form: str) -> Task:
+def _make_frames(job: ListedFolder, *, form: str) -> Task:
     """Return what makes file i into a frame, which is dropped."""
     decoder, rows = Decoder(Geometry(job.size, job.size)), frames.packer(form, _CHANNELS)
 
@@ -100,7 +100,7 @@ def _make_frames(job: Job, *, form: str) -> Task:
     return make
 
 
-def _pack_seconds(job: Job, out: Path, form: str | bool) -> float:
+def _pack_seconds(job: ListedFolder, out: Path, form: str | bool) -> float:
     options: dict[str, Any] = {"size": job.size, "workers": job.workers, "max_rejects": 0}
     shutil.rmtree(out, ignore_errors=True)
     return seconds(lambda: packer.pack(job.images, out, compress=form, **options))
@@ -129,7 +129,7 @@ def _reading(raw: Path, packed: Path, batch_size: int, rounds: int) -> dict[str,
     for (one, _), (other, _) in zip(MemmapLoader(data, batch_size), MemmapLoader(plain, batch_size), strict=True):
         lost += int(((one.int() - other.int()) ** 2).sum())
     if lost != compression.squared_error:
-        raise BenchError(f"the squared error is {lost}, the manifest says {compression.squared_error}.")
+        raise BenchmarkError(f"the squared error is {lost}, the manifest says {compression.squared_error}.")
     limit = _Unpacking(packed, data)
     with MemmapLoader(data, batch_size, shuffle="full") as loader, MemmapLoader(plain, batch_size) as copies:
         ways = {"compressed": partial(drain, loader), "raw": partial(drain, copies), "only_unpacking": limit}

@@ -25,7 +25,7 @@ from reader.format.check import check_store
 from reader.format.manifest import PIXELS
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import (
-    BenchError,
+    BenchmarkError,
     machine,
     photographs,
     rate_cells,
@@ -71,7 +71,7 @@ def measure(work: Path, rows: int, packed: int, runs: int) -> tuple[float, dict[
     for name, span in (("a", slice(0, rows // 2)), ("b", slice(rows // 2, rows))):
         subset(full, work / name, rows=span)
     if merge([work / "a", work / "b"], out).rows != rows or not filecmp.cmp(full / PIXELS, out / PIXELS, shallow=False):
-        raise BenchError("two halves of a store, merged, are not the store.")
+        raise BenchmarkError("two halves of a store, merged, are not the store.")
     shutil.rmtree(out)
     ways: dict[str, Callable[[], object]] = {
         CP: lambda: copied(full, out),
@@ -84,7 +84,7 @@ def measure(work: Path, rows: int, packed: int, runs: int) -> tuple[float, dict[
         took = seconds(ways[name])
         made = check_store(out).rows
         if name == "subset of all rows" and not filecmp.cmp(full / "manifest.json", out / "manifest.json", False):
-            raise BenchError("a subset of all rows is not the store again.")
+            raise BenchmarkError("a subset of all rows is not the store again.")
         shutil.rmtree(out)
         os.sync()
         return made / took

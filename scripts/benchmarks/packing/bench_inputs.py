@@ -38,10 +38,10 @@ from packer.inputs.scan import scan
 from packer.pixels.formats.jpeg import profile_segments
 from packer.sources.local import LocalSource
 from reader.format.manifest import PIXELS, read_manifest
-from scripts.benchmarks.packing._pack_ways import Job, Task, command_environment, in_processes, make_rows
+from scripts.benchmarks.packing._pack_ways import ListedFolder, Task, command_environment, in_processes, make_rows
 from scripts.benchmarks.packing.bench_pack import SCALED_LEVELS, seen, watched_pack
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import BenchError, machine, ratios, spread, table
+from scripts.common.figures import BenchmarkError, machine, ratios, spread, table
 from scripts.common.program import reported
 from scripts.common.s3_server import KEYS, SERVERS, Server, serving
 from scripts.common.timing import in_turns, seconds, timed
@@ -98,7 +98,7 @@ def large(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     found, profiles = rates_in_turns({"pack": packed("pack", False), "exact": packed("exact", True)}, count, runs)
     levels = float(np.abs(rows["pack"].astype(np.int16) - rows["exact"]).mean())
     if levels > SCALED_LEVELS:
-        raise BenchError(f"DCT-scaled rows are {levels:.1f} levels off on average, expected {SCALED_LEVELS} at most.")
+        raise BenchmarkError(f"DCT-scaled rows are {levels:.1f} levels off on average, expected {SCALED_LEVELS} at most.")
     report = rates(found, profiles, ours="pack")
     print(f"DCT-scaled rows are {levels:.2f} levels off on average")
     size_bytes = sum(path.stat().st_size for path in images.rglob("*.jpg"))
@@ -113,7 +113,7 @@ def small(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     archive = work / "images.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(images, arcname=".", filter=None)
-    job = Job(images, work, paths, inputs.paths, [], [], SMALL[0], workers)
+    job = ListedFolder(images, work, paths, inputs.paths, [], [], SMALL[0], workers)
     ways = {
         "read": lambda: in_processes(job, read_alone) and {},
         "row": lambda: in_processes(job, make_rows) and {},
@@ -123,7 +123,7 @@ def small(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     }
     found = rates(*rates_in_turns(ways, count, runs), ours="pack")
     if not np.array_equal(*(np.fromfile(work / name / PIXELS, np.uint8) for name in ("tar", "pack"))):
-        raise BenchError("the rows of the tar are not those of the folder.")
+        raise BenchmarkError("the rows of the tar are not those of the folder.")
     return found
 
 
@@ -141,7 +141,7 @@ def icc(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     found, given = rates_in_turns(ways, count, runs)
     counted = {name: sum(read_manifest(work / f"out-{name}").icc.values()) for name in ways}
     if counted != {"plain": 0, "srgb": 0, "p3": count, "converted": count}:
-        raise BenchError(f"images with another profile were counted as {counted}.")
+        raise BenchmarkError(f"images with another profile were counted as {counted}.")
     return rates(found, given, ours="plain")
 
 
@@ -156,7 +156,7 @@ def objects(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
         }
         found = in_turns(ways, runs, untimed=1)
     if len({read_manifest(work / f"out-{name}").files[PIXELS].digest for name in ways}) > 1:
-        raise BenchError("the rows of objects are not those of the folder.")
+        raise BenchmarkError("the rows of objects are not those of the folder.")
     lines = [["", "seconds", "CPU s of pack", "CPU s of server", "seconds: folder/it", "CPU s: folder/it"]]
     report: dict[str, Any] = {}
     folder = [*zip(*found["folder"], strict=True)]
@@ -185,7 +185,7 @@ def many(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     del inputs
     lines = [["", "images", "seconds", "images/s", "worker", "parent"]]
     for name, images, number in (("few", few, min(1000, count)), ("all", all_of_them, count)):
-        job = Job(images, work, [], [], [], [], TINY[0], workers)
+        job = ListedFolder(images, work, [], [], [], [], TINY[0], workers)
         peaks, taken = timed(partial(watched_pack, job, work / f"store-{name}"))
         report[name] = {"images": number, "seconds": round(taken, 2), "own_mib": peaks}
         rate = f"{number / taken:,.0f}"
@@ -204,12 +204,12 @@ KINDS = {"large": large, "small": small, "icc": icc, "objects": objects, "many":
 # -- running
 
 
-def read_alone(job: Job) -> Task:
+def read_alone(job: ListedFolder) -> Task:
     """Return what reads file i as pack does."""
     return lambda i: LocalSource(str(job.paths[i])).read() and None
 
 
-def decode_by_pillow(job: Job) -> Task:
+def decode_by_pillow(job: ListedFolder) -> Task:
     """Return what decodes file i as any program would: Pillow's open and load."""
 
     def decode(i: int) -> None:
@@ -223,7 +223,7 @@ def pack(images: Path, out: Path, size: int, workers: int, **options: Any) -> di
     """Pack from this process; returns the profile."""
     report = packer.pack(images, out, size=size, workers=workers, max_rejects=0, overwrite=out.exists(), **options)
     if report.rejected:
-        raise BenchError(f"{report.rejected} inputs were rejected: {report.reasons}")
+        raise BenchmarkError(f"{report.rejected} inputs were rejected: {report.reasons}")
     return report.profile
 
 
@@ -247,7 +247,7 @@ def pack_by_command(images: str, out: Path, workers: int, server: Server | None)
     served, used = server.cpu_seconds() if server else 0.0, children_seconds()
     done, taken = timed(lambda: subprocess.run(words, capture_output=True, text=True, env=environment))
     if done.returncode:
-        raise BenchError(f"pack ended with exit code {done.returncode}: {done.stderr.strip()}")
+        raise BenchmarkError(f"pack ended with exit code {done.returncode}: {done.stderr.strip()}")
     return taken, children_seconds() - used, (server.cpu_seconds() if server else 0.0) - served
 
 

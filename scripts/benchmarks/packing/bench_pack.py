@@ -46,7 +46,7 @@ from packer.inputs.scan import scan
 from packer.operations.verify import verify
 from reader.format.manifest import PIXELS, SAMPLES, read_json_lines, read_manifest
 from scripts.benchmarks.packing._pack_ways import (
-    Job,
+    ListedFolder,
     command,
     command_environment,
     decode_alone,
@@ -60,7 +60,7 @@ from scripts.benchmarks.packing._pack_ways import (
 )
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import (
-    BenchError,
+    BenchmarkError,
     machine,
     photographs,
     process_bytes,
@@ -109,13 +109,13 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def prepare(options: argparse.Namespace, work: Path) -> Job:
+def prepare(options: argparse.Namespace, work: Path) -> ListedFolder:
     """Copy the photographs and list them as pack does; what was written is on disk before anything is timed."""
     found = photographs(options.images, work, options.size)
     made = repeat_files(found, work / "images", options.count, link=False)
     os.sync()
     inputs = scan(work / "images")[""]
-    return Job(
+    return ListedFolder(
         images=work / "images",
         work=work,
         paths=[work / "images" / name for name in inputs.paths],
@@ -127,7 +127,7 @@ def prepare(options: argparse.Namespace, work: Path) -> Job:
     )
 
 
-def measure(job: Job, runs: int, vanilla: Path | None) -> dict[str, Any]:
+def measure(job: ListedFolder, runs: int, vanilla: Path | None) -> dict[str, Any]:
     """Warm up and check, then time all ways in turns."""
     torch.set_num_threads(job.workers)
     described = machine(job.work)
@@ -194,13 +194,13 @@ def text(report: dict[str, Any]) -> str:
 # -- memory
 
 
-def watched_pack(job: Job, out: Path) -> dict[str, float | None]:
+def watched_pack(job: ListedFolder, out: Path) -> dict[str, float | None]:
     """Pack by the command, looking at memory meanwhile; returns the peaks in MiB: the largest worker's, the parent's.
 
     A pack of a few tiny images may end between two looks: what was not seen is None.
 
     Raises:
-        BenchError: the command failed.
+        BenchmarkError: the command failed.
     """
     peaks = {"worker": 0, "parent": 0}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
@@ -211,7 +211,7 @@ def watched_pack(job: Job, out: Path) -> dict[str, float | None]:
             peaks["worker"] = max([peaks["worker"], *(process_bytes(pid, *SHARES) for pid in children(process.pid))])
             time.sleep(SAMPLE_SECONDS)
         if process.returncode:
-            raise BenchError(f"pack ended with exit code {process.returncode}: {process.stderr.read().strip()}")
+            raise BenchmarkError(f"pack ended with exit code {process.returncode}: {process.stderr.read().strip()}")
     return {name: round(value / 2**20, 1) if value else None for name, value in peaks.items()}
 
 
@@ -234,28 +234,28 @@ def children(pid: int) -> list[int]:
 # -- checks
 
 
-def check_store(job: Job, store: Path, tutorial: Path, *, same_pillow: bool = True) -> dict[str, Any]:
+def check_store(job: ListedFolder, store: Path, tutorial: Path, *, same_pillow: bool = True) -> dict[str, Any]:
     """Compare a store with the listing, with its own checksums, and with the tutorial's files.
 
     Raises:
-        BenchError: saying what differs.
+        BenchmarkError: saying what differs.
     """
     problems = verify(store).problems
     if problems:
-        raise BenchError(f"the store does not pass verify: {problems[0]}")
+        raise BenchmarkError(f"the store does not pass verify: {problems[0]}")
     samples = list(read_json_lines(store / SAMPLES))
     if [(sample["path"], sample["target"]) for sample in samples] != list(zip(job.names, job.targets, strict=True)):
-        raise BenchError(f"the store has {len(samples)} rows that are not the {len(job.paths)} files in their order.")
+        raise BenchmarkError(f"the store has {len(samples)} rows that are not the {len(job.paths)} files in their order.")
     if np.fromfile(tutorial / "targets", np.int64).tolist() != job.targets:
-        raise BenchError("the tutorial's targets are not those of the folder.")
+        raise BenchmarkError("the tutorial's targets are not those of the folder.")
     return check_rows(job, store, tutorial / "images", same_pillow=same_pillow) | {"verified": True}
 
 
-def check_rows(job: Job, store: Path, rows: Path, *, same_pillow: bool) -> dict[str, Any]:
+def check_rows(job: ListedFolder, store: Path, rows: Path, *, same_pillow: bool) -> dict[str, Any]:
     """Compare the rows of a store with a raw file of the same rows, made by Pillow; another Pillow resizes a little differently.
 
     Raises:
-        BenchError: saying what differs.
+        BenchmarkError: saying what differs.
     """
     samples = list(read_json_lines(store / SAMPLES))
     turned = np.array(["exif_orientation" in sample for sample in samples])
@@ -264,12 +264,12 @@ def check_rows(job: Job, store: Path, rows: Path, *, same_pillow: bool) -> dict[
     most = 0.0 if same_pillow else SCALED_LEVELS
     wrong = np.flatnonzero((differences > most) & ~(turned | scaled))
     if len(wrong):
-        raise BenchError(f"row {wrong[0]} ({job.names[wrong[0]]}) is not what Pillow makes of it.")
+        raise BenchmarkError(f"row {wrong[0]} ({job.names[wrong[0]]}) is not what Pillow makes of it.")
     levels = float(differences[scaled].mean()) if scaled.any() else 0.0
     if levels > SCALED_LEVELS:
-        raise BenchError(f"DCT-scaled rows are {levels:.1f} levels off on average, expected {SCALED_LEVELS} at most.")
+        raise BenchmarkError(f"DCT-scaled rows are {levels:.1f} levels off on average, expected {SCALED_LEVELS} at most.")
     if (turned | scaled).all():
-        raise BenchError("no row could be compared to the byte: all are DCT-scaled or turned. Use a larger --size.")
+        raise BenchmarkError("no row could be compared to the byte: all are DCT-scaled or turned. Use a larger --size.")
     return {
         "rows": len(samples),
         "equal_rows": int((~(turned | scaled)).sum()),
@@ -279,7 +279,7 @@ def check_rows(job: Job, store: Path, rows: Path, *, same_pillow: bool) -> dict[
     }
 
 
-def row_differences(job: Job, first: Path, second: Path) -> np.ndarray:
+def row_differences(job: ListedFolder, first: Path, second: Path) -> np.ndarray:
     """Return float[N], the mean absolute difference of each row in levels of 0..255."""
     shape = (len(job.paths), job.size * job.size * 3)
     left, right = (np.memmap(path, np.uint8, "r", shape=shape) for path in (first, second))
@@ -290,17 +290,17 @@ def row_differences(job: Job, first: Path, second: Path) -> np.ndarray:
     return found
 
 
-def check_turn(job: Job, reference: Path, *, same_pillow: bool) -> None:
+def check_turn(job: ListedFolder, reference: Path, *, same_pillow: bool) -> None:
     """Check what the turn just timed has left, then remove it.
 
     Raises:
-        BenchError: it differs from the reference, which was checked in full.
+        BenchmarkError: it differs from the reference, which was checked in full.
     """
     store, tutorial = job.work / "store", job.work / "tutorial"
     if store.exists():
         problems = verify(store).problems
         if problems or read_manifest(store).digest != read_manifest(reference).digest:
-            raise BenchError(f"this pack differs from the first: {problems or 'another manifest'}.")
+            raise BenchmarkError(f"this pack differs from the first: {problems or 'another manifest'}.")
         shutil.rmtree(store)
     if tutorial.exists():
         check_store(job, reference, tutorial, same_pillow=same_pillow)

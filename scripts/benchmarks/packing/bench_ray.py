@@ -28,7 +28,7 @@ from packer.report import Progress
 from reader.format.check import check_store
 from scripts.benchmarks.packing import _driver
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import BenchError, machine, photographs, ratios, repeat_files, spread
+from scripts.common.figures import BenchmarkError, machine, photographs, ratios, repeat_files, spread
 from scripts.common.program import reported
 from scripts.common.timing import in_turns, timed
 
@@ -60,7 +60,7 @@ def measure(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     try:
         from ray.cluster_utils import Cluster
     except ImportError:
-        raise BenchError("ray is not installed: pip install 'pixpack[ray]'.") from None
+        raise BenchmarkError("ray is not installed: pip install 'pixpack[ray]'.") from None
     repeat_files(photographs(None, work, options.size), work / "images", options.images, link=False)
     node = {"num_cpus": -(-options.workers // 2), "object_store_memory": 80 << 20}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
@@ -108,7 +108,7 @@ def pack_seconds(work: Path, options: argparse.Namespace, chosen: dict[str, Any]
     report, total = timed(lambda: pack(work / "images", work / "out", progress=mark, **shape, **chosen))
     digest = check_store(work / "out").digest
     if (work / "digest").exists() and (work / "digest").read_text() != digest:
-        raise BenchError("the two stores are not the same bytes.")
+        raise BenchmarkError("the two stores are not the same bytes.")
     (work / "digest").write_text(digest)
     shutil.rmtree(work / "out")
     return marks[-1] - marks[0], total, report.profile

@@ -21,7 +21,7 @@ from scripts import ROOT
 from scripts.benchmarks.packing._pack_ways import command_environment
 from scripts.benchmarks.packing.bench_inputs import DRAWN, children_seconds, drawn
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import BenchError, machine, ratios, spread, table
+from scripts.common.figures import BenchmarkError, machine, ratios, spread, table
 from scripts.common.program import reported
 from scripts.common.timing import in_turns, timed
 
@@ -67,7 +67,7 @@ def run(words: list[str], root: Path, work: Path) -> tuple[float, float]:
     command = partial(subprocess.run, [sys.executable, *words], cwd=root, env=command_environment())
     done, taken = timed(partial(command, capture_output=True, text=True))
     if done.returncode:
-        raise BenchError(f"python {' '.join(words)} ended with exit code {done.returncode}: {done.stderr.strip()}")
+        raise BenchmarkError(f"python {' '.join(words)} ended with exit code {done.returncode}: {done.stderr.strip()}")
     return taken, children_seconds() - used
 
 

@@ -12,7 +12,7 @@ from reader import ImageBatch, Manifest, Normalize, RandomCrop, RandomHorizontal
 from scripts.common.timing import seconds_over
 
 
-class _Block(nn.Module):
+class _ResidualBlock(nn.Module):
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
@@ -36,7 +36,7 @@ def network(manifest: Manifest) -> nn.Module:
     layers += [nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     before = 64
     for after, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        layers += [_Block(before, after, stride), _Block(after, after, 1)]
+        layers += [_ResidualBlock(before, after, stride), _ResidualBlock(after, after, 1)]
         before = after
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, len(manifest.classes))]
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)
@@ -56,7 +56,7 @@ def spin(milliseconds: float, device: torch.device) -> Callable[[], None]:
     return lambda: torch.cuda._sleep(needed)
 
 
-class Step:
+class TrainingStep:
     """A step on a device, and the augmentation that goes before it."""
 
     def __init__(self, manifest: Manifest, crop: int, device: torch.device) -> None:

@@ -27,7 +27,7 @@ class EmptyBatches(Dataset):
         return [torch.zeros(1)] * len(indices)
 
 
-class Listed(Dataset):
+class ListedSamples(Dataset):
     """(path, target) of each sample in a list, as ImageFolder has them."""
 
     def __init__(self, count: int) -> None:

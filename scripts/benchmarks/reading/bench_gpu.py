@@ -40,9 +40,9 @@ from reader.bench.ways import DEVICE_TURN_BYTES, FirstRows, Loader, PinnedCopies
 from reader.device.gather import gathered
 from reader.device.transfer import pin
 from scripts import environment
-from scripts.benchmarks.reading._gpu_step import Step, spin
+from scripts.benchmarks.reading._gpu_step import TrainingStep, spin
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import BenchError, machine, publish, ratios, spread, table
+from scripts.common.figures import BenchmarkError, machine, publish, ratios, spread, table
 from scripts.common.timing import collection_paused, in_turns, seconds_over
 from scripts.samples.stores import random_store
 
@@ -130,7 +130,7 @@ def loading(data: MemmapDataset, device: torch.device, options: argparse.Namespa
 
 
 def training(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    step = Step(data.manifest, options.crop, device)
+    step = TrainingStep(data.manifest, options.crop, device)
     with MemmapLoader(
         data,
         options.batch_size,
@@ -300,16 +300,16 @@ def again_on_two_cores(options: argparse.Namespace) -> Any:
 
 
 def check(loader: MemmapLoader, data: MemmapDataset) -> None:
-    """Raise BenchError if an epoch's batches are not the rows of the store."""
+    """Raise BenchmarkError if an epoch's batches are not the rows of the store."""
     seen = []
     for batch in loader:
         rows = batch.rows.cpu()
         if not same(batch, data, rows):
-            raise BenchError(f"a batch of {loader!r} is not the rows that it names.")
+            raise BenchmarkError(f"a batch of {loader!r} is not the rows that it names.")
         seen += rows.tolist()
     loader.close()
     if sorted(seen) != list(range(len(data))):
-        raise BenchError(f"an epoch of {loader!r} does not hold each row once.")
+        raise BenchmarkError(f"an epoch of {loader!r} does not hold each row once.")
 
 
 def same(batch: ImageBatch, data: MemmapDataset, rows: torch.Tensor) -> bool:

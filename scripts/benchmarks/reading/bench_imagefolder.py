@@ -33,7 +33,7 @@ from reader.system import available_cpus
 from scripts.benchmarks.reading._imagefolder_page import markdown, write
 from scripts.benchmarks.transforms.bench_transforms import torchvision_v2
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import BenchError, machine, photographs, ratios, repeat_files, spread
+from scripts.common.figures import BenchmarkError, machine, photographs, ratios, repeat_files, spread
 from scripts.common.program import reported
 from scripts.common.timing import in_turns
 
@@ -44,7 +44,7 @@ _LEVELS = 1.0
 
 
 @dataclass(frozen=True)
-class Task:
+class Comparison:
     """Batches of one kind from both sides, and what must be in an epoch of them."""
 
     name: str
@@ -53,7 +53,7 @@ class Task:
     targets: list[int]
 
     def rate(self, batches: Iterable[Any], epochs: int = 1) -> float:
-        """Return the images/s of some epochs; raises BenchError where one of them lacks an image or has one twice."""
+        """Return the images/s of some epochs; raises BenchmarkError where one of them lacks an image or has one twice."""
         targets: list[int] = []
         started = time.perf_counter()
         for _ in range(epochs):
@@ -61,7 +61,7 @@ class Task:
             targets += torch.cat(found).tolist()
         seconds = time.perf_counter() - started
         if sorted(targets) != sorted(self.targets * epochs):
-            raise BenchError(f"{self.name}: {len(targets)} targets are not those of {epochs} epochs.")
+            raise BenchmarkError(f"{self.name}: {len(targets)} targets are not those of {epochs} epochs.")
         return len(targets) / seconds
 
 
@@ -115,7 +115,7 @@ def measure(work: Path, options: Any) -> dict[str, Any]:
     }
 
 
-def tasks_of(images: Path, work: Path, options: Any) -> tuple[Task, Task]:
+def tasks_of(images: Path, work: Path, options: Any) -> tuple[Comparison, Comparison]:
     """Return training and validation batches, of both sides."""
     v2 = torchvision_v2()
     from torchvision.datasets import ImageFolder
@@ -134,23 +134,23 @@ def tasks_of(images: Path, work: Path, options: Any) -> tuple[Task, Task]:
     shuffled = MemmapLoader(train, batch, shuffle="full", transform=crops)
     targets = train.targets if isinstance(train.targets, list) else torch.as_tensor(train.targets).tolist()
     return (
-        Task("training", of_folder(random, True), shuffled, targets),
-        Task("validation", of_folder(central, False), MemmapLoader(val, batch), targets),
+        Comparison("training", of_folder(random, True), shuffled, targets),
+        Comparison("validation", of_folder(central, False), MemmapLoader(val, batch), targets),
     )
 
 
-def check_pixels(task: Task) -> None:
-    """Compare the first batch of both sides; raises BenchError where it is not the same pictures."""
+def check_pixels(task: Comparison) -> None:
+    """Compare the first batch of both sides; raises BenchmarkError where it is not the same pictures."""
     ours, targets = next(iter(task.store))
     theirs, expected = next(iter(task.folder(0)))
     if not torch.equal(torch.as_tensor(targets), expected):
-        raise BenchError(f"{task.name}: the targets of the first batch differ.")
+        raise BenchmarkError(f"{task.name}: the targets of the first batch differ.")
     levels = (ours.int() - theirs.int()).abs().float().mean().item()
     if levels > _LEVELS:
-        raise BenchError(f"{task.name}: pixels of the first batch differ by {levels:.2f} levels, expected {_LEVELS}.")
+        raise BenchmarkError(f"{task.name}: pixels of the first batch differ by {levels:.2f} levels, expected {_LEVELS}.")
 
 
-def fastest(task: Task) -> tuple[int, dict[str, float]]:
+def fastest(task: Comparison) -> tuple[int, dict[str, float]]:
     """Return the number of workers with which the DataLoader is fastest, and the images/s of each that was tried."""
     cpus = available_cpus()
     rates = {}
@@ -162,7 +162,7 @@ def fastest(task: Task) -> tuple[int, dict[str, float]]:
     return max(rates, key=lambda workers: rates[workers]), {str(workers): rate for workers, rate in rates.items()}
 
 
-def timed(task: Task, workers: int, rounds: int) -> dict[str, Any]:
+def timed(task: Comparison, workers: int, rounds: int) -> dict[str, Any]:
     """Time both sides in turns; returns images/s, and ours over theirs."""
     loader = task.folder(workers)
     turns = {"folder": lambda: task.rate(loader), "store": lambda: task.rate(task.store, _EPOCHS_OF_STORE)}

@@ -36,7 +36,7 @@ from reader.system import available_cpus
 from scripts.benchmarks.reading._read_ways import touch
 from scripts.benchmarks.reading.bench_read import cached_store, verified_store
 from scripts.common.arguments import READ_WORK, bench_parser
-from scripts.common.figures import BenchError, machine, spread, table
+from scripts.common.figures import BenchmarkError, machine, spread, table
 from scripts.common.program import reported
 from scripts.common.timing import collection_paused, in_turns, seconds
 
@@ -96,7 +96,7 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Time every consumer at every T, in turns."""
     data = MemmapDataset(store, as_tuple=False)
     touch(data.numpy())
-    way = Steps(data, options.batch_size, options.order)
+    way = QueuedSteps(data, options.batch_size, options.order)
     read = float(np.median([way.turn(None)[0] for _ in range(10)][3:]))
     rates = {kind: calls_per_second(work) for kind, work in BUSY.items()}
 
@@ -138,7 +138,7 @@ def summary(kind: str, asked: float, turns: list[tuple[float, float, float]]) ->
     }
 
 
-class Steps:
+class QueuedSteps:
     """A loader whose turns of a few steps begin and end with a full queue."""
 
     def __init__(self, data: MemmapDataset, batch_size: int, order: str) -> None:
@@ -147,7 +147,7 @@ class Steps:
         self.loader = MemmapLoader(data, batch_size, **options)
         self._steps = min(STEPS, len(self.loader) - self.loader.prefetch - 1)
         if self._steps < 1:
-            raise BenchError(f"{len(data)} rows are {len(self.loader)} batches, too few. Use a smaller --batch-size.")
+            raise BenchmarkError(f"{len(data)} rows are {len(self.loader)} batches, too few. Use a smaller --batch-size.")
         self._left, self._rows = 0, list[torch.Tensor]()
 
     def turn(self, work: Callable[[], None] | None) -> tuple[float, float]:
@@ -182,10 +182,10 @@ def same(batch: ImageBatch) -> ImageBatch:
 
 
 def check(batches: list[torch.Tensor]) -> None:
-    """Raise BenchError if a row came twice."""
+    """Raise BenchmarkError if a row came twice."""
     rows = torch.cat(batches) if batches else torch.empty(0)
     if len(rows.unique()) < len(rows):
-        raise BenchError(f"{len(rows) - len(rows.unique())} rows came twice in one epoch of the timed loader.")
+        raise BenchmarkError(f"{len(rows) - len(rows.unique())} rows came twice in one epoch of the timed loader.")
 
 
 def consumer(kind: str, seconds: float, rates: dict[str, float]) -> Callable[[], None]:

@@ -47,7 +47,7 @@ from reader.system import available_cpus
 from scripts.benchmarks.reading._read_ways import RawRows, RowsInMemory, joined_halves, touch
 from scripts.common.arguments import READ_WORK, bench_parser
 from scripts.common.figures import (
-    BenchError,
+    BenchmarkError,
     machine,
     photographs,
     rate_cells,
@@ -117,12 +117,12 @@ def verified_store(out: Path) -> Path:
     """Read every byte of a store, which also brings it into the page cache.
 
     Raises:
-        BenchError: it is damaged.
+        BenchmarkError: it is damaged.
         StoreError: it is no store.
     """
     problems = verify(out).problems
     if problems:
-        raise BenchError(f"{out} does not pass `pack verify`: {problems[0]}.")
+        raise BenchmarkError(f"{out} does not pass `pack verify`: {problems[0]}.")
     return out
 
 
@@ -140,7 +140,7 @@ def timed_ways(store: Path, options: argparse.Namespace, work: Path) -> dict[str
     """Do as `measure`, with a folder for files."""
     data, size = MemmapDataset(store, as_tuple=False), options.batch_size
     if size * (LEAST_BATCHES + 1) > len(data):
-        raise BenchError(f"{len(data)} rows are {len(data) // size} batches, too few. Use a smaller --batch-size.")
+        raise BenchmarkError(f"{len(data)} rows are {len(data) // size} batches, too few. Use a smaller --batch-size.")
     # before anything else: workers are forked while this process has no other thread at work
     raw_rows = RawRows(store, data.manifest)
     torch_loaders = {f"DataLoader {workers}": TorchLoader(raw_rows, workers) for workers in (0, WORKERS)}
@@ -248,7 +248,7 @@ def check_batches(data: MemmapDataset, raw_rows: RawRows, raw: np.ndarray, size:
     """Compare a random batch of each way but MemmapLoader with those rows of the raw file; returns how many.
 
     Raises:
-        BenchError: they differ.
+        BenchmarkError: they differ.
     """
     rows, copies = np.random.default_rng(0).permutation(len(data))[:size], SliceCopies(FirstRows(data, size, len(data)))
     copies._copy()
@@ -260,7 +260,7 @@ def check_batches(data: MemmapDataset, raw_rows: RawRows, raw: np.ndarray, size:
     }
     for name, (pixels, expected) in found.items():
         if not np.array_equal(pixels, raw[expected]):
-            raise BenchError(f"{name}: a batch is not the rows of the raw file that it says it is.")
+            raise BenchmarkError(f"{name}: a batch is not the rows of the raw file that it says it is.")
     return len(found)
 
 
@@ -268,7 +268,7 @@ def check_epoch(data: MemmapDataset, raw: np.ndarray, options: argparse.Namespac
     """Read one epoch, also its short last batch; returns how many batches were compared with the raw file.
 
     Raises:
-        BenchError: a row is missing or came twice, or a batch has wrong pixels or targets.
+        BenchmarkError: a row is missing or came twice, or a batch has wrong pixels or targets.
     """
     seen, compared = np.zeros(len(raw), np.int64), 0
     first, _ = data.opened_store.parts[0]
@@ -282,9 +282,9 @@ def check_epoch(data: MemmapDataset, raw: np.ndarray, options: argparse.Namespac
                 compared += 1
                 same = np.array_equal(batch.pixels, raw[rows]) and np.array_equal(batch.targets, targets[rows])
                 if not same:
-                    raise BenchError(f"step {step} of the loader is not the rows of the raw file that it says it is.")
+                    raise BenchmarkError(f"step {step} of the loader is not the rows of the raw file that it says it is.")
     if not (seen == 1).all():
-        raise BenchError(f"{(seen != 1).sum()} of {len(seen)} rows did not come exactly once.")
+        raise BenchmarkError(f"{(seen != 1).sum()} of {len(seen)} rows did not come exactly once.")
     return compared
 
 

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from reader import MemmapDataset
 from reader.format.manifest import PIXELS
-from scripts.benchmarks.reading._worker_data import EmptyBatches, Listed, Mapped
+from scripts.benchmarks.reading._worker_data import EmptyBatches, ListedSamples, Mapped
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import machine, process_bytes, table
 from scripts.common.program import reported
@@ -78,7 +78,7 @@ def measured(stores: dict[int, Path], start: str, options: argparse.Namespace) -
     # the empty one first: the first worker of all touches what later ones are forked with
     datasets: dict[str, Dataset] = {"empty": EmptyBatches(10**6)}
     datasets |= {name: MemmapDataset(stores[rows]) for name, rows in ours.items()}
-    datasets[f"a list of {PATHS:,} paths"] = Listed(PATHS)
+    datasets[f"a list of {PATHS:,} paths"] = ListedSamples(PATHS)
     mapped = stores[MAPPED_ROWS]
     datasets[f"a numpy memmap of {MAPPED_ROWS:,} rows"] = Mapped(mapped / PIXELS, (MAPPED_ROWS, SIDE, SIDE, 3))
     turns = {name: partial(run, data, start, options.workers) for name, data in datasets.items()}
@@ -100,7 +100,7 @@ def run(dataset: Dataset, start: str, workers: int) -> dict[str, float]:
     """Return the seconds to the first batch, and a worker's memory in MB, the mean of all."""
     kept: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": start, "persistent_workers": True}
     # what a worker copies of these is known once it has touched all of them
-    is_copied = isinstance(dataset, Listed | Mapped)
+    is_copied = isinstance(dataset, ListedSamples | Mapped)
     loader = DataLoader(dataset, BATCH, shuffle=is_copied, **kept)
     (iterator, first), seconds = timed(lambda: with_first_batch(loader))
     if isinstance(dataset, MemmapDataset) and not torch.equal(first[0], dataset[:BATCH][0]):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from scripts.common.figures import BenchError
+from scripts.common.figures import BenchmarkError
 
 _GROUPS = Path("/sys/fs/cgroup")
 # Of version 1 and of version 2: the group's parent, the file with the limit, and what is written for a device.
@@ -25,7 +25,7 @@ def limited_disk(path: Path, bytes_per_second: int) -> Iterator[None]:
     """Let this process read the disk that holds a path at this rate at most, all of its threads together.
 
     Raises:
-        BenchError: this user, or this kernel, cannot limit it.
+        BenchmarkError: this user, or this kernel, cannot limit it.
     """
     group: Path | None = None
     try:
@@ -38,7 +38,7 @@ def limited_disk(path: Path, bytes_per_second: int) -> Iterator[None]:
     except (OSError, StopIteration) as e:
         if group is not None and group.is_dir():
             group.rmdir()
-        raise BenchError(
+        raise BenchmarkError(
             f"the disk of {path} cannot be limited here ({str(e) or 'no control groups of disks'}). Run as root on Linux with"
             " blkio or io control groups, or leave --megabytes-per-second out."
         ) from None

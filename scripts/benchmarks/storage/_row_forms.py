@@ -13,7 +13,7 @@ from packer.operations.verify import verify
 from reader import MemmapDataset, StoreError
 from reader.format.manifest import PIXELS
 from reader.format.tensors import ZSTD
-from scripts.common.figures import BenchError
+from scripts.common.figures import BenchmarkError
 
 RAW = "raw"
 
@@ -28,13 +28,13 @@ def in_forms(raw: Path, forms: list[str], work: Path) -> dict[str, MemmapDataset
     """Open a raw store, and copies of it with its rows in other forms, by form; copies are made in work, or are there.
 
     Raises:
-        BenchError: the store is not raw, or a copy is damaged.
+        BenchmarkError: the store is not raw, or a copy is damaged.
         PackError: a copy cannot be made.
         StoreError: it is no store.
     """
     found = {RAW: MemmapDataset(raw)}
     if found[RAW].manifest.compression is not None:
-        raise BenchError(f"{raw} is compressed, expected the raw store; --compress makes the others of it.")
+        raise BenchmarkError(f"{raw} is compressed, expected the raw store; --compress makes the others of it.")
     for form in forms:
         # of the store's own bytes: another one of this name is another folder
         out = work / f"{found[RAW].manifest.digest.removeprefix('sha256:')[:16]}-{form.replace(':', '')}"
@@ -50,17 +50,17 @@ def file_bytes(data: MemmapDataset) -> int:
 
 
 def check_batch(forms: dict[str, MemmapDataset], form: str, rows: torch.Tensor, pixels: torch.Tensor) -> None:
-    """Raise BenchError where rows of a batch are not those of the raw store's file, or of JPEGs not each frame unpacked alone."""
+    """Raise BenchmarkError where rows of a batch are not those of the raw file, or of JPEGs not each frame unpacked alone."""
     exact = forms[RAW if form == ZSTD else form]
     for row, found in zip(rows.tolist(), pixels, strict=True):
         if found.numpy().tobytes() != (_in_file(exact, row) if form in (RAW, ZSTD) else _alone(exact, row)):
-            raise BenchError(f"row {row} of {exact.path} is not what the file holds.")
+            raise BenchmarkError(f"row {row} of {exact.path} is not what the file holds.")
 
 
 def check_once(seen: np.ndarray, way: str) -> None:
-    """Raise BenchError where an epoch has not brought each row once; seen: how often each came."""
+    """Raise BenchmarkError where an epoch has not brought each row once; seen: how often each came."""
     if not (seen == 1).all():
-        raise BenchError(f"an epoch of {way} does not bring each row once.")
+        raise BenchmarkError(f"an epoch of {way} does not bring each row once.")
 
 
 def _in_file(data: MemmapDataset, row: int) -> bytes:

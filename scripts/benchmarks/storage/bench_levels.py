@@ -37,7 +37,7 @@ from reader.format.errors import NotMeasured
 from reader.format.manifest import PIXELS
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import (
-    BenchError,
+    BenchmarkError,
     machine,
     photographs,
     rate_cells,
@@ -79,10 +79,10 @@ def measure(work: Path, options: Namespace) -> dict[str, Any]:
     turns: dict[tuple[str, str, str], Callable[[], float]] = {}
     for where in ("cache", "disk") if options.disk == "yes" else ("cache",):
         for kind, crop in crops(half).items():
-            turns[where, kind, "level"] = Turn(out, where, crop, {"size": crop.height}, options.seconds)
-            turns[where, kind, "store"] = Turn(out, where, crop, {}, options.seconds)
-        turns[where, "rows alone", "level"] = Turn(out / "levels" / "2", where, None, {}, options.seconds)
-        turns[where, "rows alone", "store"] = Turn(out, where, None, {}, options.seconds)
+            turns[where, kind, "level"] = LevelEpochs(out, where, crop, {"size": crop.height}, options.seconds)
+            turns[where, kind, "store"] = LevelEpochs(out, where, crop, {}, options.seconds)
+        turns[where, "rows alone", "level"] = LevelEpochs(out / "levels" / "2", where, None, {}, options.seconds)
+        turns[where, "rows alone", "store"] = LevelEpochs(out, where, None, {}, options.seconds)
     # in the first one each learns how many passes it takes
     rates = in_turns(turns, options.rounds, untimed=2)
     described: dict[str, dict[str, Any]] = {}
@@ -111,7 +111,7 @@ def crops(side: int) -> dict[str, Any]:
     return {"central": CenterCrop(side), "random": RandomResizedCrop(side // 2, scale=SCALE)}
 
 
-class Turn:
+class LevelEpochs:
     """Epochs of a store that is opened again each time; a call returns rows/s, the start of its thread included.
 
     size: of the loader.
@@ -144,7 +144,7 @@ class Turn:
 
         took = seconds(epoch)
         if not (seen == self._passes).all():
-            raise BenchError(
+            raise BenchmarkError(
                 f"an epoch of {self._out} from {self._where} does not bring each row {self._passes} times."
             )
         # some more, for an epoch that nothing disturbs is shorter
@@ -156,7 +156,7 @@ def check_crops(out: Path, side: int) -> None:
     """Compare a batch of crops of the level with antialiased resizing of the level in float32.
 
     Raises:
-        BenchError: they are more than 1 apart.
+        BenchmarkError: they are more than 1 apart.
     """
     data, level = MemmapDataset(out), MemmapDataset(out / "levels" / "2", as_tuple=False)
     with MemmapLoader(data, 32, transform=CenterCrop(side // 2), size=side // 2, as_tuple=False) as loader:
@@ -165,7 +165,7 @@ def check_crops(out: Path, side: int) -> None:
     expected = torch.nn.functional.interpolate(images, (side // 2, side // 2), mode="bilinear", antialias=True)
     apart = float((batch.images.float() - expected.round()).abs().max())
     if apart > 1:
-        raise BenchError(f"crops of the level are {apart:g} apart from antialiased resizing of it, expected 1 at most.")
+        raise BenchmarkError(f"crops of the level are {apart:g} apart from antialiased resizing of it, expected 1 at most.")
 
 
 def compared(out: Path, images: Path, originals: dict[str, Path], side: int) -> dict[str, float | None]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.common.figures import BenchError
+from scripts.common.figures import BenchmarkError
 
 _SOURCE = Path(__file__).parent / "shims" / "calls.c"
 _STATE_BYTES = 4096
@@ -50,7 +50,7 @@ class Shim:
     """The compiled shim; runs commands under it.
 
     Raises:
-        BenchError: there is no C compiler.
+        BenchmarkError: there is no C compiler.
     """
 
     def __init__(self, work: Path, root: Path) -> None:
@@ -60,7 +60,7 @@ class Shim:
         try:
             subprocess.run(command, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as e:
-            raise BenchError(f"the shim cannot be compiled ({e}). Install a C compiler.") from e
+            raise BenchmarkError(f"the shim cannot be compiled ({e}). Install a C compiler.") from e
 
     def run(
         self, command: Sequence[str], *, at: int = 0, do: str = "", names: str = "", under: Sequence[str] = ()

@@ -18,7 +18,7 @@ _NAME_CALLS = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange")
 _WRITING = ("write", "pwrite", "ftruncate", "truncate", "fallocate")
 
 
-class OrderError(TrialError):
+class SyncOrderError(TrialError):
     """Something was done before what it rests on was synced; names the call."""
 
 
@@ -57,7 +57,7 @@ def check_order(calls: Sequence[Call], disk: Path) -> int:
     """Check a run from its first call to its last; returns how many journal lines with rows were seen.
 
     Raises:
-        OrderError: a rule is broken, or the run wrote no manifest.
+        SyncOrderError: a rule is broken, or the run wrote no manifest.
     """
     unsynced, lines, stores, renamed = _Unsynced(), 0, 0, ""
     marks: set[str] = set()
@@ -68,35 +68,35 @@ def check_order(calls: Sequence[Call], disk: Path) -> int:
         # splits may be exchanged one after the other: whatever part of that a disk keeps, the marks say so
         is_marked = call.name == "exchange" and mark in marks and mark not in unsynced.files | unsynced.names
         if renamed and renamed in unsynced.folders and call.name in _NAME_CALLS and not is_marked:
-            raise OrderError(
+            raise SyncOrderError(
                 f"{call.name} {call.path} comes before the folder of a store that was renamed, or of its manifest, is synced"
             )
         if call.name == "mkdir" and f"{os.path.dirname(call.path)}/.packing" in unsynced.names - {call.path}:
-            raise OrderError(f"{call.path} is made before .packing, which says whose it is, is synced")
+            raise SyncOrderError(f"{call.path} is made before .packing, which says whose it is, is synced")
         if call.name == "pwrite" and call.path.replace(PIXELS, JOURNAL) in unsynced.cut:
-            raise OrderError(f"{call.path} is written before the cut of its journal is synced")
+            raise SyncOrderError(f"{call.path} is written before the cut of its journal is synced")
         if call.name == "write" and call.path.endswith(f"/{JOURNAL}"):
             lines += _check_journal(call, unsynced, disk)
         if call.name in ("create", "truncate") and os.path.basename(call.path) == f".{MANIFEST}.tmp":
             _check_store(os.path.dirname(call.path), unsynced, disk)
         if call.name == "rename" and os.path.basename(call.to) == MANIFEST:
             if call.path in unsynced.files:
-                raise OrderError(f"{call.path} is renamed before it is synced")
+                raise SyncOrderError(f"{call.path} is renamed before it is synced")
             stores, renamed = stores + 1, os.path.dirname(call.to)
         if call.name == "exchange":
             renamed = os.path.dirname(call.to)
         unsynced.follow(call)
     if not stores:
-        raise OrderError("no manifest was written")
+        raise SyncOrderError("no manifest was written")
     if left := sorted(folder for folder in unsynced.folders if os.path.exists(folder)):
-        raise OrderError(f"names in these folders are never synced: {left}")
+        raise SyncOrderError(f"names in these folders are never synced: {left}")
     return lines
 
 
 def _check_journal(call: Call, unsynced: _Unsynced, disk: Path) -> int:
     """See that the rows which lines of the journal name are on disk, and so is their file's name; returns how many lines."""
     if call.path in unsynced.files:
-        raise OrderError(f"{call.path} continues before its former lines are synced")
+        raise SyncOrderError(f"{call.path} continues before its former lines are synced")
     store = call.path.removesuffix(f"/{JOURNAL}")
     blocks = [line for line in (json.loads(line[9:]) for line in call.data.splitlines()) if line.get("rows")]
     for block in blocks:
@@ -109,7 +109,7 @@ def _check_journal(call: Call, unsynced: _Unsynced, disk: Path) -> int:
         ]
         names = (_folders(store, disk) | {f"{store}/.packing", f"{store}/{EXTRAS}"}) & unsynced.folders
         if late or names:
-            raise OrderError(
+            raise SyncOrderError(
                 f"the journal names rows up to {block['rows_stop']} before this is synced: {late or names}"
             )
     return len(blocks)
@@ -120,7 +120,7 @@ def _check_store(store: str, unsynced: _Unsynced, disk: Path) -> None:
     changed = unsynced.files | unsynced.names
     inside = {path for path in changed if path.startswith(f"{store}/") and "/.packing/" not in path}
     if late := inside | (_folders(store, disk) & unsynced.folders):
-        raise OrderError(f"the manifest is written before this is synced: {sorted(late)}")
+        raise SyncOrderError(f"the manifest is written before this is synced: {sorted(late)}")
 
 
 def _folders(store: str, disk: Path) -> set[str]:

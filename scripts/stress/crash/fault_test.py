@@ -51,7 +51,7 @@ _ALL = f"{_ROOM},close,truncate,ftruncate,rename,exchange,unlink,rmdir"
 
 
 @dataclass(frozen=True)
-class Fault:
+class CallFault:
     """What a call comes back with ("die": never; "short", or an errno's name), which calls, and where the spoiled files are."""
 
     what: str
@@ -60,13 +60,13 @@ class Fault:
 
 
 FAULTS = {
-    "kill": Fault("die", ""),
-    "EIO": Fault("EIO", _ALL),
-    "ENOSPC": Fault("ENOSPC", _ROOM),
-    "EDQUOT": Fault("EDQUOT", "write,pwrite,fallocate"),
-    "short": Fault("short", "write,pwrite"),
-    "lost": Fault("EIO", "read"),
-    "unread": Fault("EIO", "read", hits_images=True),
+    "kill": CallFault("die", ""),
+    "EIO": CallFault("EIO", _ALL),
+    "ENOSPC": CallFault("ENOSPC", _ROOM),
+    "EDQUOT": CallFault("EDQUOT", "write,pwrite,fallocate"),
+    "short": CallFault("short", "write,pwrite"),
+    "lost": CallFault("EIO", "read"),
+    "unread": CallFault("EIO", "read", hits_images=True),
 }
 
 
@@ -133,7 +133,7 @@ def _check_death(run: Run, where: str) -> None:
     _check_bytes(run, f"{where}: after resuming")
 
 
-def _check_outcome(run: Run, done: subprocess.CompletedProcess[str], call: Call, fault: Fault, where: str) -> None:
+def _check_outcome(run: Run, done: subprocess.CompletedProcess[str], call: Call, fault: CallFault, where: str) -> None:
     if done.returncode:
         expected = 28 if fault.what in ("ENOSPC", "EDQUOT") else 1
         names_it = fault.what in done.stderr and (call.path in done.stderr or bool(call.to and call.to in done.stderr))

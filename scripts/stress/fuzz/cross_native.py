@@ -126,7 +126,7 @@ def build(folder: Path, root: Path, is_plain: bool) -> Path:
     return library
 
 
-class _Recorder:
+class _CallRecorder:
     """The compiled part, which notes each call and a digest of what it made."""
 
     def __init__(self, native: Any) -> None:
@@ -152,7 +152,7 @@ def _as_bytes(argument: Any) -> Any:
 
 def record(folder: Path, count: int, seed: int) -> tuple[list[tuple[str, list[Any]]], list[str]]:
     """Make random calls by the compiled part here; returns them, and what each made."""
-    recorder = _Recorder(pixpack_native.functions())
+    recorder = _CallRecorder(pixpack_native.functions())
     trials = NativeCalls(recorder, folder, seed)
     for _ in range(count):
         trials.make()

@@ -119,7 +119,7 @@ def main() -> int:
         (work / "watch/sitecustomize.py").write_text(WATCH)
         number = options.only or 0
         while number < options.most and time.monotonic() - started < options.seconds:
-            trial = Trial(work, inputs, options.seed, number)
+            trial = CommandTrial(work, inputs, options.seed, number)
             problems = trial.run(codes)
             now = digests(work / "inputs")
             problems += ["its inputs have changed"] if now != before else []
@@ -150,7 +150,7 @@ def documented_codes() -> set[int]:
     return {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)} - _INTERRUPTED
 
 
-class Trial:
+class CommandTrial:
     """One command in a folder of its own, `own`; words are what follows `pack`."""
 
     def __init__(self, work: Path, inputs: Path, seed: int, number: int) -> None:

@@ -27,7 +27,7 @@ _WINDOW, _ONE_SEGMENT = 0x84, 0xE4
 _RAW, _REPEATED = 0, 1
 
 
-class _Draft(Protocol):
+class _StoreDraft(Protocol):
     """What is used of a `Draft`."""
 
     head: dict[str, Any]
@@ -65,13 +65,13 @@ def compress(
     return files_of(made)
 
 
-def frames_of(draft: _Draft) -> list[bytes]:
+def frames_of(draft: _StoreDraft) -> list[bytes]:
     """Return the frames of a store."""
     pixels, table = draft.read(PIXELS), draft.read(FRAMES)
     return [pixels[begin:end] for begin, end in struct.iter_unpack("<2q", table)]
 
 
-def put_frames(draft: _Draft, made: Sequence[bytes]) -> None:
+def put_frames(draft: _StoreDraft, made: Sequence[bytes]) -> None:
     """Put frames in place of a store's, with the table and the blocks that they have."""
     for name, content in files_of(made).items():
         draft.write(name, content)
@@ -82,10 +82,10 @@ def put_frames(draft: _Draft, made: Sequence[bytes]) -> None:
     draft.seal_blocks()
 
 
-def reframe(row: int, change: Callable[[bytes], bytes]) -> Callable[[_Draft], None]:
+def reframe(row: int, change: Callable[[bytes], bytes]) -> Callable[[_StoreDraft], None]:
     """Return what puts another frame in place of a row's."""
 
-    def put(draft: _Draft) -> None:
+    def put(draft: _StoreDraft) -> None:
         made = frames_of(draft)
         made[row] = change(made[row])
         put_frames(draft, made)

@@ -140,7 +140,7 @@ def _used_seconds(process: int) -> float:
 # -- in the child
 
 
-class Trial:
+class StoreTrial:
     """One store being tried; failures are sentences."""
 
     def __init__(self, store: Path, work: Path, scope: str) -> None:
@@ -347,7 +347,7 @@ def _main(work: Path, scope: str) -> None:
 
     # what is imported and made once is no trial's
     shutil.rmtree(work / "warm", ignore_errors=True)
-    Trial(valid_store(work / "warm", "boxes"), work, scope).run()
+    StoreTrial(valid_store(work / "warm", "boxes"), work, scope).run()
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 30, 8 << 30))
     # whether what is made here is on a disk is no question
     os.fsync = os.fdatasync = lambda descriptor: None  # type: ignore[assignment]
@@ -356,7 +356,7 @@ def _main(work: Path, scope: str) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (asked, asked))
     for store in stores:
         CAUGHT.clear()
-        found = Trial(store, work, scope).run()
+        found = StoreTrial(store, work, scope).run()
         found["failures"] += sorted(set(CAUGHT))
         sys.__stdout__.write(json.dumps(found) + "\n")
         sys.__stdout__.flush()

@@ -40,7 +40,7 @@ from packer.pixels.geometry import Geometry
 from packer.store.blocks import Task
 from packer.workers.block_worker import BlockWorker, PackJob
 from reader.format.manifest import SAMPLES, read_json_lines
-from scripts.common.figures import BenchError
+from scripts.common.figures import BenchmarkError
 from scripts.common.program import reported
 
 _SIZE = 32
@@ -48,7 +48,7 @@ _MOST_SECONDS = 0.5
 _MOST_BYTES = 300_000_000
 
 
-class CorpusError(BenchError):
+class CorpusError(BenchmarkError):
     """A bad image cost more than itself; says which, and what."""
 
 

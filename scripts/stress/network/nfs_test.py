@@ -39,7 +39,7 @@ from packer.store.files import write_at
 from packer.workers.ray_node import open_shared
 from reader import system
 from reader.format.manifest import PIXELS
-from scripts.common.figures import BenchError, photographs, repeat_files
+from scripts.common.figures import BenchmarkError, photographs, repeat_files
 from scripts.common.timing import timed
 from scripts.stress._runs import TrialError, difference, digests
 from scripts.stress.network._loopback import NoNfsError, two_mounts
@@ -131,7 +131,7 @@ def main() -> int:
     except NoNfsError as e:
         print(f"nfs_test: nothing was tried: {e}", file=sys.stderr)
         return 1
-    except (TrialError, BenchError) as e:
+    except (TrialError, BenchmarkError) as e:
         print(f"nfs_test: {e}", file=sys.stderr)
         return 1
     print(json.dumps({"benchmark": "nfs_test", "images": options.count, **done}))

@@ -88,7 +88,7 @@ def _made(work: Path, options: argparse.Namespace) -> Path:
 
 
 @dataclass
-class _Trial:
+class _NodesTrial:
     """Two nodes of ranks that read a store at a URL; each rank in a process of its own, forked."""
 
     store: Path
@@ -134,8 +134,8 @@ class _Trial:
 
 
 @contextlib.contextmanager
-def _trial(*given: Any) -> Iterator[_Trial]:
-    trial = _Trial(*given)
+def _trial(*given: Any) -> Iterator[_NodesTrial]:
+    trial = _NodesTrial(*given)
     trial.work.mkdir()
     trial.serve()
     try:
@@ -146,7 +146,7 @@ def _trial(*given: Any) -> Iterator[_Trial]:
         trial.end()
 
 
-def _rank(trial: _Trial, rank: int) -> None:
+def _rank(trial: _NodesTrial, rank: int) -> None:
     """Read epochs in a process of its own, compare each batch with the local store, and keep the state behind it."""
     local = np.memmap(trial.store / PIXELS, np.uint8, "r").reshape(-1, _SIDE, _SIDE, 3)
     size = None if trial.share is None else int(trial.share * local.nbytes / _NODES)
@@ -260,12 +260,12 @@ def _killed(store: Path, work: Path, options: argparse.Namespace) -> dict[str, A
     return {"ranks": trial.world_size, "kills": dict(sorted(done.items()))} | read
 
 
-def _logged(trial: _Trial) -> int:
+def _logged(trial: _NodesTrial) -> int:
     """Return how much the ranks have read, in bytes of their logs."""
     return sum(log.stat().st_size for log in trial.work.glob("log*"))
 
 
-def _wait_for_batches(trial: _Trial, more_than: int) -> None:
+def _wait_for_batches(trial: _NodesTrial, more_than: int) -> None:
     """Wait until something was read: a kill while all ranks start shows little."""
     end = time.monotonic() + _LONGEST_SECONDS
     while _logged(trial) <= more_than:
@@ -274,7 +274,7 @@ def _wait_for_batches(trial: _Trial, more_than: int) -> None:
         time.sleep(0.01)
 
 
-def _kill(trial: _Trial, draw: random.Random) -> str:
+def _kill(trial: _NodesTrial, draw: random.Random) -> str:
     """Kill something, and start it again."""
     target, rank = draw.choice(_TARGETS), draw.randrange(trial.world_size)
     if target == "server":
@@ -303,7 +303,7 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _check_batches(trial: _Trial) -> tuple[int, int]:
+def _check_batches(trial: _NodesTrial) -> tuple[int, int]:
     """Compare the rows of every batch with an uninterrupted run's; returns how many there are, and the epochs."""
     local, steps, epochs = MemmapDataset(trial.store), 0, 0
     for rank in range(trial.world_size):

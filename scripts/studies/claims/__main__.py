@@ -35,7 +35,7 @@ try:
 except ModuleNotFoundError as e:
     sys.exit(f"scripts.studies.claims needs {e.name}: pip install 'pixpack[bench]'")
 from scripts.common.figures import machine  # noqa: E402
-from scripts.studies.claims._claim import NotMeasured  # noqa: E402
+from scripts.studies.claims._claim import MissingRequirement  # noqa: E402
 
 # name -> module
 CLAIMS = {path.stem: f"{__package__}.{path.parent.name}.{path.stem}" for path in sorted(_HERE.glob("*/[a-z]*.py"))}
@@ -95,7 +95,7 @@ def measure(module: ModuleType, options: argparse.Namespace, path: Path) -> None
     report["machine"] = machine(options.work)
     try:
         report["figures"] = module.measure(options.quick, options.work)
-    except NotMeasured as e:
+    except MissingRequirement as e:
         report["reason"] = str(e)
     except Exception:
         traceback.print_exc()

@@ -33,12 +33,12 @@ NOTES = "PyTorch (notes)"
 PHOTO_SIZE = (500, 375)
 
 
-class NotMeasured(Exception):
+class MissingRequirement(Exception):
     """This machine lacks what the measurement needs; the text says what."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class ClaimResult:
     """What the figures say: `title` over the picture, `measured` in the table, and whether the claim holds here.
 
     holds is None where what decides needs something that this machine lacks, while the rest was measured.
@@ -91,10 +91,10 @@ def compiling_device() -> torch.device:
     """Return the best device, for which torch.compile works here.
 
     Raises:
-        NotMeasured: there is no compiler.
+        MissingRequirement: there is no compiler.
     """
     if not torch.cuda.is_available() and not (shutil.which("g++") or shutil.which("clang++")):
-        raise NotMeasured("no C++ compiler for torch.compile")
+        raise MissingRequirement("no C++ compiler for torch.compile")
     # this process alone compiles: a pool of compilers would outlive what is measured
     torch._inductor.config.compile_threads = 1
     return best_device()
@@ -137,16 +137,16 @@ def installed(packages: tuple[str, ...], folder: Path, *, may_install: bool) -> 
     """Install packages in a folder of their own, or find them there.
 
     Raises:
-        NotMeasured: they do not install; the text is pip's.
+        MissingRequirement: they do not install; the text is pip's.
     """
 
     def make(target: Path) -> None:
         if not may_install:
-            raise NotMeasured("not installed with --quick")
+            raise MissingRequirement("not installed with --quick")
         words = ["install", "-q", "--no-deps", "--prefer-binary", "--target", str(target), *packages]
         done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True)
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["ERROR: no word"]
-            raise NotMeasured(f"pip: {errors[-1].removeprefix('ERROR: ')[:200]}")
+            raise MissingRequirement(f"pip: {errors[-1].removeprefix('ERROR: ')[:200]}")
 
     return made_once(folder, make)

@@ -12,7 +12,7 @@ import torch
 from scripts.common import plot
 from scripts.common.figures import spread
 from scripts.common.timing import collection_paused, in_turns, seconds
-from scripts.studies.claims._claim import NotMeasured
+from scripts.studies.claims._claim import MissingRequirement
 
 # height x width, and batches: the slides'
 SIZES = ((384, 384), (640, 480), (1280, 960))
@@ -29,10 +29,10 @@ def device_or_not_measured() -> torch.device:
     """Return the device to measure on.
 
     Raises:
-        NotMeasured: there is none.
+        MissingRequirement: there is none.
     """
     if not torch.cuda.is_available():
-        raise NotMeasured("no GPU: torch sees no CUDA device.")
+        raise MissingRequirement("no GPU: torch sees no CUDA device.")
     return torch.device("cuda")
 
 
@@ -40,7 +40,7 @@ def measured(ways_of: WaysOf, quick: bool) -> dict[str, Any]:
     """Return milliseconds a batch of the ways to send it.
 
     Raises:
-        NotMeasured: there is no device.
+        MissingRequirement: there is no device.
     """
     options = (SIZES[:1], BATCHES[:1], 2) if quick else (SIZES, BATCHES, ROUNDS)
     return {"milliseconds": swept(ways_of, device_or_not_measured(), *options)}

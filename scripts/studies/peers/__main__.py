@@ -48,10 +48,10 @@ from reader import StoreError  # noqa: E402
 from reader.format.manifest import PIXELS, read_manifest  # noqa: E402
 from scripts.benchmarks.reading.bench_read import cached_store, verified_store  # noqa: E402
 from scripts.common.arguments import Count, bench_parser  # noqa: E402
-from scripts.common.figures import BenchError, machine, publish  # noqa: E402
+from scripts.common.figures import BenchmarkError, machine, publish  # noqa: E402
 from scripts.studies.peers._environment import NotInstalled, python_with  # noqa: E402
 from scripts.studies.peers._photographs import lent_pillow, photograph_store  # noqa: E402
-from scripts.studies.peers._reader import Job, load  # noqa: E402
+from scripts.studies.peers._reader import PeerJob, load  # noqa: E402
 from scripts.studies.peers._turns import OURS, ReadFailed, compare, compare_packing, packed  # noqa: E402
 
 NAMES = sorted(path.stem.removeprefix("with_") for path in _LIBRARIES.glob("with_*.py") if path.stem != f"with_{OURS}")
@@ -65,7 +65,7 @@ def main() -> int:
     failed = []
     try:
         stores = None if options.redraw else (given_store(options), given_photographs(options))
-    except (BenchError, LockedError, ScanError, StoreError, packer.PackError) as e:
+    except (BenchmarkError, LockedError, ScanError, StoreError, packer.PackError) as e:
         print(f"peers: {e}", file=sys.stderr)
         return 1
     for name in options.only or NAMES if stores else []:
@@ -112,7 +112,7 @@ def given_photographs(options: argparse.Namespace) -> Path:
 def with_enough_batches(out: Path, options: argparse.Namespace) -> Path:
     batches = read_manifest(out).rows // options.batch_size
     if batches < _show.LEAST_BATCHES:
-        raise BenchError(
+        raise BenchmarkError(
             f"{out} has {batches} batches of {options.batch_size}, expected {_show.LEAST_BATCHES} or more, of which 6 begin"
             " an epoch. Use a smaller --batch-size."
         )
@@ -149,10 +149,10 @@ def measure(name: str, store: Path, photographs: Path, options: argparse.Namespa
     return report | shape | found | {"load_average_after": [round(value, 2) for value in os.getloadavg()]}
 
 
-def job_of(peer: ModuleType, store: Path, folder: Path, options: argparse.Namespace) -> Job:
+def job_of(peer: ModuleType, store: Path, folder: Path, options: argparse.Namespace) -> PeerJob:
     """Return what to do with a store's rows; their packed form is named after the store's content."""
     manifest = read_manifest(store)
-    return Job(
+    return PeerJob(
         module=str(peer.__file__),
         store=str(store),
         pixels=str(store / PIXELS),

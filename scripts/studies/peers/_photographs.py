@@ -12,7 +12,7 @@ import PIL
 from PIL import Image
 
 import packer
-from scripts.common.figures import BenchError, photographs
+from scripts.common.figures import BenchmarkError, photographs
 
 _ORIENTATION = 0x112
 
@@ -24,11 +24,11 @@ def photograph_store(images: Path | None, work: Path, count: int, size: int) -> 
     EXIF turns, nor any that is large enough to be decoded DCT-scaled.
 
     Raises:
-        BenchError, ScanError: there is none.
+        BenchmarkError, ScanError: there is none.
     """
     found = [photo.path for photo in photographs(images, work, size) if photo.dct_scale == 1 and is_upright(photo.path)]
     if not found:
-        raise BenchError(
+        raise BenchmarkError(
             f"no photograph can be compared to the byte at --size {size}: all are turned or decoded smaller."
         )
     folder, out = work / "photographs", work / "photographs-store"

@@ -44,7 +44,7 @@ Epochs = Callable[[], Iterable[tuple[torch.Tensor, torch.Tensor]]]
 
 
 @dataclass(frozen=True)
-class Job:
+class PeerJob:
     """What to pack and to read: `pixels` is the raw file of `shape` (N, H, W, C) in `store`; `packed` is the peer's folder.
 
     `module` is a file that has pack(job), which writes row(i) for each i, and epochs(job, way) -> a function that begins an
@@ -95,7 +95,7 @@ class Job:
 class Reader:
     """Does what the lines say."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: PeerJob) -> None:
         self.job, self._module, self._raw = job, load(job.module), job.rows()
         self._epochs: dict[str, Epochs] = {}
         shape = (job.batch_size, *self._raw.shape[1:])
@@ -151,7 +151,7 @@ class Reader:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    job = Job(**given)
+    job = PeerJob(**given)
     torch.set_num_threads(job.threads)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from scripts.studies.peers._reader import Job, load
+from scripts.studies.peers._reader import PeerJob, load
 
 _EPOCHS = 2
 
 
 def main() -> None:
     """Read, and print."""
-    job, (url, cache) = Job(**json.loads(sys.argv[1])), sys.argv[2:4]
+    job, (url, cache) = PeerJob(**json.loads(sys.argv[1])), sys.argv[2:4]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     begin = load(job.module).remote_epochs(job, url, cache)
@@ -31,7 +31,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _epoch(job: Job, begin: Any) -> dict[str, float]:
+def _epoch(job: PeerJob, begin: Any) -> dict[str, float]:
     raw, images, first, checking = job.rows(), 0, 0.0, 0.0
     started = time.perf_counter()
     for step, (pixels, rows) in enumerate(begin()):

@@ -20,7 +20,7 @@ from scripts import ROOT
 from scripts.common.figures import ratios, spread
 from scripts.common.timing import in_turns
 from scripts.studies.peers._environment import clean, last_error
-from scripts.studies.peers._reader import LEAD, Job
+from scripts.studies.peers._reader import LEAD, PeerJob
 
 _LIBRARIES = Path(__file__).resolve().parent / "libraries"
 OURS, PEER = "pixpack", "the peer"
@@ -36,7 +36,7 @@ class ReadFailed(Exception):
     """A process could not pack or read, or read what is not in the store; the text says which, and how it ended."""
 
 
-def compare(job: Job, ways: list[str], python: Path, log: Path, rounds: int) -> dict[str, Any]:
+def compare(job: PeerJob, ways: list[str], python: Path, log: Path, rounds: int) -> dict[str, Any]:
     """Check an epoch of each way and time them beside ours; python is of the environment where the peer is installed.
 
     Raises:
@@ -56,7 +56,7 @@ def compare(job: Job, ways: list[str], python: Path, log: Path, rounds: int) -> 
         return result | {"checks": checks, "versions": ask("versions")}
 
 
-def compare_packing(job: Job, ways: list[str], python: Path, folder: Path, rounds: int) -> dict[str, Any]:
+def compare_packing(job: PeerJob, ways: list[str], python: Path, folder: Path, rounds: int) -> dict[str, Any]:
     """Pack the job's photographs by the peer and by ours in turns, below folder, and check what the peer has written last.
 
     Raises:
@@ -101,7 +101,7 @@ def figures(found: dict[str, list[dict[str, float]]], pairs: list[tuple[str, str
     }
 
 
-def packed(job: Job, python: Path, dest: Path, log: Path) -> Path:
+def packed(job: PeerJob, python: Path, dest: Path, log: Path) -> Path:
     """Return a folder with the job's rows in the peer's format; written to dest unless an earlier run has done so.
 
     Raises:
@@ -119,7 +119,7 @@ def packed(job: Job, python: Path, dest: Path, log: Path) -> Path:
 
 
 @contextmanager
-def process(python: Path, job: Job, log: Path) -> Iterator[Ask]:
+def process(python: Path, job: PeerJob, log: Path) -> Iterator[Ask]:
     """Start a reading process; gives a function that sends it something and returns its answer."""
     command = [python, "-m", "scripts.studies.peers._reader", json.dumps(dataclasses.asdict(job))]
     environment = clean() | {"PYTHONPATH": os.pathsep.join([*([job.pillow] if job.pillow else []), str(ROOT)])}

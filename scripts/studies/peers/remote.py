@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 from scripts.benchmarks.reading.bench_read import cached_store
 from scripts.common.arguments import bench_parser
-from scripts.common.figures import BenchError, machine, publish, table
+from scripts.common.figures import BenchmarkError, machine, publish, table
 from scripts.common.shaped_server import serving
 from scripts.studies.peers.__main__ import job_of
 from scripts.studies.peers._environment import NotInstalled, clean, python_with
-from scripts.studies.peers._reader import Job, load
+from scripts.studies.peers._reader import PeerJob, load
 from scripts.studies.peers._turns import ReadFailed, packed
 
 _LIBRARIES = Path(__file__).resolve().parent / "libraries"
@@ -47,7 +47,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         report = measure(options)
-    except (BenchError, NotInstalled, ReadFailed, ValueError) as e:
+    except (BenchmarkError, NotInstalled, ReadFailed, ValueError) as e:
         print(f"peers.remote: {e}", file=sys.stderr)
         return 1
     print(text(report))
@@ -55,10 +55,10 @@ def main() -> int:
     return 0
 
 
-class Library(NamedTuple):
+class RemoteReader(NamedTuple):
     """What reads, with which Python, and the folder that is served to it."""
 
-    job: Job
+    job: PeerJob
     python: Path
     served: Path
 
@@ -94,18 +94,18 @@ def measure(options: Any) -> dict[str, Any]:
     }
 
 
-def _prepared(name: str, store: Path, options: Any) -> Library:
+def _prepared(name: str, store: Path, options: Any) -> RemoteReader:
     """Install a library and write the rows in its format, unless an earlier run has; ours reads the store."""
     peer, folder = load(str(_LIBRARIES / f"with_{name}.py")), options.work / f"{name}-remote"
     job = job_of(peer, store, folder, options)
     if name == _OURS:
-        return Library(job, Path(sys.executable), store)
+        return RemoteReader(job, Path(sys.executable), store)
     requirements = [f"torch=={version('torch').partition('+')[0]}", *peer.REQUIREMENTS, *peer.REMOTE]
     python = python_with(requirements, peer.SYSTEM, folder)
-    return Library(job, python, packed(job, python, Path(job.packed), folder / "pack.log"))
+    return RemoteReader(job, python, packed(job, python, Path(job.packed), folder / "pack.log"))
 
 
-def _turn(library: Library, name: str, endpoint: str, cache: Path) -> list[dict[str, float]]:
+def _turn(library: RemoteReader, name: str, endpoint: str, cache: Path) -> list[dict[str, float]]:
     """Read two epochs in a new process, with an empty cache."""
     environment = (dict(os.environ) if name == _OURS else clean()) | {
         "AWS_ACCESS_KEY_ID": "any",

@@ -41,7 +41,7 @@ except ModuleNotFoundError as e:
     sys.exit(f"scripts.studies.programs needs {e.name}: pip install 'pixpack[bench]'")
 from packer import pack
 from scripts.common.arguments import Count, bench_parser
-from scripts.common.figures import BenchError, machine, photographs, publish
+from scripts.common.figures import BenchmarkError, machine, photographs, publish
 from scripts.studies.peers._environment import NotInstalled
 from scripts.studies.programs._boxes import make_boxes
 from scripts.studies.programs._edits import EditError, Edits
@@ -62,7 +62,7 @@ def main() -> int:
     try:
         edits = [edited(edit, options) for edit in Edits.all().values()]
         images = None if options.redraw else given_images(options)
-    except (BenchError, EditError) as e:
+    except (BenchmarkError, EditError) as e:
         print(f"programs: {e}", file=sys.stderr)
         return 1
     for name in options.only or PROGRAMS if images else []:
@@ -109,7 +109,7 @@ def given_images(options: argparse.Namespace) -> Path:
         for n, path in enumerate(paths[:each])
     ]
     if not chosen:
-        raise BenchError(f"no class has {2 * _HELD_OUT} photographs, of which some are held out. Give --images DIR.")
+        raise BenchmarkError(f"no class has {2 * _HELD_OUT} photographs, of which some are held out. Give --images DIR.")
     images = options.work / "images"
     shutil.rmtree(images, ignore_errors=True)
     for n in range(options.count):

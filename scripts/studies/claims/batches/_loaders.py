@@ -69,7 +69,7 @@ class Recorder:
         return event
 
 
-class Reads(Dataset):
+class TimedReads(Dataset):
     """A batch of rows at once, with who read it when."""
 
     def __init__(self, pixels: np.ndarray) -> None:
@@ -152,7 +152,7 @@ class Loaders:
 
     def _read_by_workers(self, recorder: Recorder, ahead: int) -> Iterator[torch.Tensor]:
         options = {"num_workers": WORKERS, "prefetch_factor": ahead, "pin_memory": self._cuda}
-        loader = iter(DataLoader(Reads(self._pixels), batch_size=None, sampler=self._order, **options))
+        loader = iter(DataLoader(TimedReads(self._pixels), batch_size=None, sampler=self._order, **options))
         try:
             for images, span in loader:
                 recorder.spans.append(tuple(span))

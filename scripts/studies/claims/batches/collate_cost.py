@@ -18,7 +18,7 @@ from scripts.benchmarks.reading._read_ways import touch
 from scripts.common import plot
 from scripts.common.figures import spread
 from scripts.samples.stores import random_store
-from scripts.studies.claims._claim import LOADER_NOTES, Calls, Finding, medians, seconds_in_turns
+from scripts.studies.claims._claim import LOADER_NOTES, Calls, ClaimResult, medians, seconds_in_turns
 
 CLAIM = "Collating images into a batch is a slow step of its own that can be made fast."
 SOURCE = LOADER_NOTES
@@ -63,11 +63,11 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     return {"batch_size": size, "side": side, "milliseconds": milliseconds}
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     found = medians(figures["milliseconds"])
     slow, ours = found[f"{EACH}: collate"], found[f"{OURS}: collate"]
     both = {way: found[f"{way}: items"] + found[f"{way}: collate"] for way in (EACH, OURS)}
-    return Finding(
+    return ClaimResult(
         f"default_collate takes {slow:.1f} ms a batch, {slow / both[EACH]:.0%} of the work; ours {ours * 1e3:.1f} µs,"
         f" since rows were copied into the batch already",
         f"Batch of {figures['batch_size']}, {figures['side']} x {figures['side']}: items {found[f'{EACH}: items']:.1f} ms and"

@@ -23,7 +23,7 @@ from scripts.benchmarks.reading._read_ways import touch
 from scripts.common import plot
 from scripts.common.timing import drain
 from scripts.samples.stores import random_store
-from scripts.studies.claims._claim import SENDING, Finding, photo_folder
+from scripts.studies.claims._claim import SENDING, ClaimResult, photo_folder
 
 CLAIM = "A folder opens too many files and faults in memory all the time; one mapped, contiguous file does neither."
 SOURCE = SENDING
@@ -33,7 +33,7 @@ STORE, STORE_WORKERS, LOADER = "MemmapDataset, DataLoader", "MemmapDataset, 2 wo
 WORKERS = 2
 
 
-class Folder(Dataset):
+class ResizedFolder(Dataset):
     def __init__(self, root: Path, side: int) -> None:
         self.files, self.side = sorted(root.rglob("*.jpg")), side
 
@@ -49,7 +49,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return page faults and opened files a batch."""
     photos, rows, side, size = (32, 256, 128, 16) if quick else (2_560, 20_000, 224, 256)
     opened = count_opens()
-    folder = Folder(photo_folder(work, photos), side)
+    folder = ResizedFolder(photo_folder(work, photos), side)
     data = MemmapDataset(random_store(work, rows, side)).subset(slice(len(folder) * 4))
     touch(data.store.pixels[: len(data)].numpy())
     ways: dict[str, Callable[[], Iterable[Any]]] = {
@@ -95,10 +95,10 @@ def page_faults() -> int:
     return sum(usage.ru_minflt + usage.ru_majflt for usage in found)
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     found, size = figures["a_batch"], figures["batch_size"]
     folder, ours, copied = found[FOLDER], found[LOADER], found[FOLDER_WORKERS]["page_faults"]
-    return Finding(
+    return ClaimResult(
         f"A batch of {size} images of a folder opens {folder['opened_files']:.0f} files and faults in {copied:,.0f} pages;"
         f" one of MemmapLoader {ours['opened_files']:.0f} and {ours['page_faults']:,.0f}",
         f"Page faults a batch of {size}: folder {folder['page_faults']:,.0f} (2 workers"

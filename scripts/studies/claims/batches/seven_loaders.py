@@ -23,7 +23,7 @@ from reader.bench.timeline import record
 from scripts.benchmarks.reading._gpu_step import spin
 from scripts.common import plot
 from scripts.common.timing import in_turns
-from scripts.studies.claims._claim import LOADER_NOTES, Finding, best_device, lacking, photo_folder
+from scripts.studies.claims._claim import LOADER_NOTES, ClaimResult, best_device, lacking, photo_folder
 from scripts.studies.claims.batches._loaders import (
     AHEAD,
     COLLATE,
@@ -136,13 +136,13 @@ def fastest_round(rounds: list[list[Span]]) -> dict[str, Any]:
     }
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     found = {name: of["fastest"] for name, of in figures["loaders"].items()}
     seven = [found[name] for name in NAMES if name in found and name != OURS]
     reported = ", ".join(f"{name} {found[name]:.0f}" for name in NAMES if name in found)
     is_falling = all(a > b for a, b in itertools.pairwise(seven))
     first, best, rounds = seven[0], min(seven), len(figures["loaders"][OURS]["milliseconds_a_batch"])
-    return Finding(
+    return ClaimResult(
         f"A batch and its step of {figures['step_ms']:.0f} ms take {first:.0f} ms by the naive loader, {best:.0f} by the best"
         f" of the others here, {found[OURS]:.0f} by MemmapLoader",
         f"Fastest of {rounds} rounds, milliseconds a batch of {figures['batch_size']}, a step of {figures['step_ms']:.0f} ms"

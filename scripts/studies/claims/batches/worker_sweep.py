@@ -17,7 +17,7 @@ from scripts.common import plot
 from scripts.common.figures import ratios, spread
 from scripts.common.timing import drain
 from scripts.samples.stores import random_store
-from scripts.studies.claims._claim import LOADER_NOTES, Calls, Finding, medians, seconds_in_turns
+from scripts.studies.claims._claim import LOADER_NOTES, Calls, ClaimResult, medians, seconds_in_turns
 
 CLAIM = "num_workers reads in parallel and prefetch_factor queues ahead: both make loading faster."
 SOURCE = LOADER_NOTES
@@ -61,12 +61,12 @@ def shares(figures: dict[str, Any]) -> dict[str, float]:
     return {name: 1 / found["ratio"]["median"] for name, found in figures["images_per_second"].items()}
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     share, rates = shares(figures), medians(figures["images_per_second"])
     best = max((name for name in share if name != ALONE), key=lambda name: share[name])
     worst = min(share, key=lambda name: share[name])
     workers, factor = best.split()
-    return Finding(
+    return ClaimResult(
         f"Workers make a mapped store {'slower' if share[best] < share[ALONE] else 'faster'}: a DataLoader reaches"
         f" {share[ALONE]:.2f} of MemmapLoader without, at best {share[best]:.2f} with them",
         f"DataLoader(MemmapDataset), as a share of MemmapLoader in the same round: {share[ALONE]:.2f} with 0 workers"

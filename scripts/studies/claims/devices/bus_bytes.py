@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scripts.studies.claims._claim import SENDING, Finding
+from scripts.studies.claims._claim import SENDING, ClaimResult
 from scripts.studies.claims._sending import Figures, Ways, draw_speedups, measured, pinned_if_cuda, speedups
 
 CLAIM = "Images sent as uint8 and converted on the device arrive sooner than floats, the more so the larger they are."
@@ -73,14 +73,14 @@ def training_step(device: torch.device) -> Callable[[torch.Tensor], None]:
     return step
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     found: Figures = figures["milliseconds"]
     alone = speedups(found, FLOATS, BYTES)
     training = speedups(found, FLOATS + TRAINING, BYTES + TRAINING)
     reported = ", ".join(f"{size} {times:.1f}" for size, times in alone.items())
     reported_training = ", ".join(f"{size} {times:.1f}" for size, times in training.items())
     first, *_, last = alone.values() if len(alone) > 1 else [*alone.values()] * 2
-    return Finding(
+    return ClaimResult(
         f"As uint8 a batch arrives {min(alone.values()):.1f} to {max(alone.values()):.1f} times as fast",
         f"Times as fast as floats: {reported}; inside a training step: {reported_training}.",
         min(alone.values()) > 1 and last >= first,

@@ -18,7 +18,15 @@ from reader import Normalize
 from scripts.common import plot
 from scripts.common.figures import ratios, spread
 from scripts.common.timing import synchronize
-from scripts.studies.claims._claim import NOTES, Calls, Finding, compiling_device, lacking, medians, seconds_in_turns
+from scripts.studies.claims._claim import (
+    NOTES,
+    Calls,
+    ClaimResult,
+    compiling_device,
+    lacking,
+    medians,
+    seconds_in_turns,
+)
 
 CLAIM = "torch.compile makes a model at least 30 % faster."
 SOURCE = NOTES
@@ -80,10 +88,10 @@ def step_of(model: Callable[..., Any], images: torch.Tensor) -> Callable[[], tor
     return step
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     found = medians(figures["milliseconds"])
     ratio, size = figures["ratio"], f"{figures['batch_size']} images of {figures['side']} x {figures['side']}"
-    return Finding(
+    return ClaimResult(
         f"A training step on {figures['device']} is {ratio['median']:.2f} times as fast under torch.compile",
         f"A step of {size} on {figures['device']}: {found[EAGER]:.1f} ms, compiled {found[COMPILED]:.1f}, {ratio['median']:.2f}"
         f" times as fast (p10 {ratio['p10']:.2f}, p90 {ratio['p90']:.2f}){lacking(figures)}.",

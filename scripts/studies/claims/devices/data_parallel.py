@@ -17,7 +17,7 @@ from torch import nn
 from reader import MemmapDataset, MemmapLoader, to_device
 from scripts.common import plot
 from scripts.samples.stores import random_store
-from scripts.studies.claims._claim import LOOPS, Finding, best_device, lacking, medians
+from scripts.studies.claims._claim import LOOPS, ClaimResult, best_device, lacking, medians
 from scripts.studies.claims._sending import milliseconds
 
 CLAIM = "torch.load(map_location) brings saved data straight to a device; DataParallel moves nested batches by itself."
@@ -84,11 +84,11 @@ def moves(device: torch.device) -> dict[str, Callable[[], Any]]:
     return {PARALLEL: lambda: parallel(nest), MOVED: lambda: to_device(nest, device)}
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     first = medians(figures["first_batch_ms"])
     reported = ", ".join(f"{name} {value:,.0f}" for name, value in first.items())
     nest = "".join(f"; a nest moved by {name} {of['median']:.2f}" for name, of in figures.get("nest_ms", {}).items())
-    return Finding(
+    return ClaimResult(
         f"The first batch comes after {first[LOAD]:.0f} ms by torch.load, {first[MAPPED]:.0f} with mmap=True,"
         f" {first[OURS]:.0f} from a store",
         f"Milliseconds to the first batch on {figures['device']}, of {figures['mib']:,.0f} MiB:"

@@ -19,7 +19,7 @@ from reader import Normalize
 from scripts.common import plot
 from scripts.common.figures import ratios, spread
 from scripts.common.timing import synchronize
-from scripts.studies.claims._claim import LOOPS, Calls, Finding, compiling_device, lacking, seconds_in_turns
+from scripts.studies.claims._claim import LOOPS, Calls, ClaimResult, compiling_device, lacking, seconds_in_turns
 
 CLAIM = "Pointwise operations are fused into one kernel, which saves passes over memory and launches."
 SOURCE = LOOPS
@@ -80,13 +80,13 @@ def operators(call: Call) -> int:
     """Count the operators that run, views left out: each is a pass over memory of its own."""
     seen = []
 
-    class Count(TorchDispatchMode):
+    class OperatorCount(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if not func.is_view:
                 seen.append(func)
             return func(*args, **(kwargs or {}))
 
-    with Count():
+    with OperatorCount():
         call()
     return len(seen)
 
@@ -103,7 +103,7 @@ def launches(call: Call) -> int:
     return sum(event.count for event in on_device if not event.is_user_annotation)
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     found = figures["chains"]
     reported = "; ".join(
         f"{name}: {rate_of(of, EAGER)}, compiled {rate_of(of, COMPILED)}, {of['ratio']['median']:.1f} times as fast"
@@ -111,7 +111,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
     )
     faster = [of["ratio"]["median"] for of in found.values()]
     most = max(of["kernels"][COMPILED] for of in found.values())
-    return Finding(
+    return ClaimResult(
         f"torch.compile makes {'one kernel' if most == 1 else f'up to {most} kernels'} of a chain, {min(faster):.1f} to"
         f" {max(faster):.1f} times as fast on {figures['device']}",
         f"{reported}{lacking(figures)}.",

@@ -23,8 +23,8 @@ from scripts.common.figures import spread
 from scripts.studies.claims._claim import (
     LOOPS,
     Calls,
-    Finding,
-    NotMeasured,
+    ClaimResult,
+    MissingRequirement,
     installed,
     lacking,
     medians,
@@ -61,7 +61,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
         try:
             sys.path.insert(0, str(installed(packages, work / f"with-{name}", may_install=not quick)))
             trees[name] = importlib.import_module(module)
-        except (NotMeasured, ImportError) as e:
+        except (MissingRequirement, ImportError) as e:
             found["not_measured"][name] = str(e)
     devices = ["cpu"]
     if torch.cuda.is_available():
@@ -106,12 +106,12 @@ def recursively(nest: Any, move: Callable[[Any], Any]) -> Any:
     return move(nest) if isinstance(nest, torch.Tensor) else nest
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     found = medians(figures["microseconds"]["cpu"])
     in_c = {name: found[name] for name in TREES if name in found}
     reported = ", ".join(f"{name} {value:.0f}" for name, value in sorted(found.items(), key=lambda item: item[1]))
     in_python = min(found[RECURSIVE], found[PYTREE])
-    return Finding(
+    return ClaimResult(
         f"{figures['tensors']} tensors are walked in {min(found.values()):.0f} to {max(found.values()):.0f} µs,"
         f" by to_device in {found[OURS]:.0f}",
         f"µs for a nest of {figures['tensors']} tensors that are there already: {reported}{lacking(figures)}.",

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from scripts.studies.claims._claim import SENDING, Finding
+from scripts.studies.claims._claim import SENDING, ClaimResult
 from scripts.studies.claims._sending import Ways, draw_speedups, measured, pinned_if_cuda, speedups
 
 CLAIM = "Copies from pinned memory that do not wait are faster than plain ones."
@@ -38,11 +38,11 @@ def ways(images: torch.Tensor, device: torch.device) -> Ways:
     return found
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     once = speedups(figures["milliseconds"], PLAIN, ONCE)
     each = speedups(figures["milliseconds"], PLAIN, EACH)
     reported, reported_each = (", ".join(f"{size} {times:.1f}" for size, times in of.items()) for of in (once, each))
-    return Finding(
+    return ClaimResult(
         f"From memory pinned once a batch arrives {min(once.values()):.1f} to {max(once.values()):.1f} times as fast",
         f"Times as fast as a plain copy: {reported}; pinned each time: {reported_each}.",
         min(once.values()) > 1.1,

@@ -20,7 +20,7 @@ import torch
 from reader.order import BlockOrder, permuted
 from scripts.common import plot
 from scripts.common.timing import in_turns
-from scripts.studies.claims._claim import LOOPS, Finding, in_child
+from scripts.studies.claims._claim import LOOPS, ClaimResult, in_child
 
 CLAIM = "Random numbers for an epoch of a big array are slow; groups in random order, shuffled inside, are fast."
 SOURCE = LOOPS
@@ -111,13 +111,13 @@ def status(key: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(key))
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     orders, count = figures["orders"], figures["counts"][-1]
     first = {name: found["first"][-1] for name, found in orders.items()}
     total = {name: found["whole"][-1] for name, found in orders.items()}
     mib = {name: found["mib"][-1] for name, found in orders.items()}
     slow = min(first[RANDPERM], first[NUMPY])
-    return Finding(
+    return ClaimResult(
         f"An epoch of {count:,} rows: the first batch waits {slow:.1f} s for a permutation,"
         f" {first[GROUPS]:.1f} s for groups, {max(first[FULL], first[BLOCK]) * 1e3:.0f} ms at most for ours",
         f"At {count:,} rows: torch.randperm {total[RANDPERM]:.1f} s and {mib[RANDPERM]:,.0f} MiB, numpy {total[NUMPY]:.1f} s,"

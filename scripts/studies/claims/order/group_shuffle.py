@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from scripts.common import plot
-from scripts.studies.claims._claim import LOOPS, Finding
+from scripts.studies.claims._claim import LOOPS, ClaimResult
 from scripts.studies.claims._sending import device_or_not_measured, milliseconds
 
 CLAIM = "On the device, too, groups in random order, shuffled inside, come faster than a permutation of all rows."
@@ -56,14 +56,14 @@ def in_groups(count: int, device: torch.device) -> torch.Tensor:
     return (starts + torch.rand(count // GROUP, GROUP, device=device).argsort(1)).view(-1)
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     found = figures["milliseconds"]
     faster = {count: of[PERMUTATION]["median"] / of[GROUPS]["median"] for count, of in found.items()}
     reported = "; ".join(
         f"{int(count):,} rows: {of[PERMUTATION]['median']:.2f} and {of[GROUPS]['median']:.2f}"
         for count, of in found.items()
     )
-    return Finding(
+    return ClaimResult(
         f"On the device groups come {min(faster.values()):.1f} to {max(faster.values()):.1f} times as fast as torch.randperm",
         f"Milliseconds of torch.randperm and of groups: {reported}.",
         min(faster.values()) > 1,

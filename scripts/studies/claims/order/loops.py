@@ -24,7 +24,7 @@ from reader import MemmapDataset, MemmapLoader
 from scripts.common import plot
 from scripts.common.figures import spread
 from scripts.samples.stores import random_store
-from scripts.studies.claims._claim import LOOPS, Calls, Finding, medians, seconds_in_turns
+from scripts.studies.claims._claim import LOOPS, Calls, ClaimResult, medians, seconds_in_turns
 
 CLAIM = "Of a loop in pure Python, a DataLoader with workers, tf.data and numpy, numpy's is the fastest."
 SOURCE = LOOPS
@@ -133,14 +133,14 @@ def check(name: str, epoch: Epoch, count: int) -> None:
         raise RuntimeError(f"{name}: an epoch is not the {count} numbers, each once.")
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     found = medians(figures["seconds_per_epoch"])
     theirs = {name: s for name, s in found.items() if name in (PYTHON, NUMPY, TENSORFLOW) or name.startswith(PLAIN)}
     best = min(s for name, s in theirs.items() if name.startswith(PLAIN) and name != GETITEMS)
     slowest = max(found, key=lambda name: found[name])
     missing = "".join(f"; not measured: {text}" for text in figures["missing"])
     tensorflow = f", tf.data {found[TENSORFLOW] * 1e3:.0f}" if TENSORFLOW in found else ""
-    return Finding(
+    return ClaimResult(
         f"numpy's loop is {best / found[NUMPY]:,.0f} times as fast as the best DataLoader;"
         f" MemmapLoader, which gathers images too, {best / found[LOADER]:,.0f} times",
         f"An epoch takes numpy {found[NUMPY] * 1e3:.1f} ms, Python {found[PYTHON] * 1e3:.0f}, DataLoader"

@@ -16,7 +16,7 @@ from reader import MemmapDataset
 from scripts.common import plot
 from scripts.common.figures import spread
 from scripts.samples.stores import random_store
-from scripts.studies.claims._claim import LOOPS, Calls, Finding, seconds_in_turns
+from scripts.studies.claims._claim import LOOPS, Calls, ClaimResult, seconds_in_turns
 
 CLAIM = "100 __getitem__ calls cost 122 µs, one batched index 3.42 µs: 36 times less."
 SOURCE = LOOPS
@@ -57,13 +57,13 @@ def singly(data: MemmapDataset, index: list[int]) -> torch.Tensor:
     return torch.stack([data[i].pixels for i in index])
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     parts = [
         f"{kind}: {found['singly']['median']:,.0f} and {found['at once']['median']:,.1f} µs ({found['ratio']:.0f} times)"
         for kind, found in figures.items()
     ]
     stores = " and ".join(f"{found['ratio']:.0f}" for kind, found in figures.items() if kind != NUMBERS)
-    return Finding(
+    return ClaimResult(
         f"One index of 100 items is {figures[NUMBERS]['ratio']:.0f} times as fast as 100 items;"
         f" of 100 rows of a store {stores} times",
         "; ".join(parts) + ".",

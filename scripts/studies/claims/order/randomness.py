@@ -21,7 +21,7 @@ import numpy as np
 
 from reader.order import BlockOrder, CanonicalNodes, Cut, permuted
 from scripts.common import plot
-from scripts.studies.claims._claim import LOOPS, Finding
+from scripts.studies.claims._claim import LOOPS, ClaimResult
 
 CLAIM = "Groups in random order, shuffled inside, can stand for a permutation of all rows."
 SOURCE = LOOPS
@@ -132,11 +132,11 @@ def mixing(labels: np.ndarray, classes: int) -> dict[str, float]:
     }
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     found, default = figures["orders"], block_name(DEFAULT_WINDOW)
     classes = {name: one[SORTED]["classes_a_batch"] for name, one in found.items()}
     mixed = found[default][MIXED]["classes_a_batch"]
-    return Finding(
+    return ClaimResult(
         f'On a store sorted by class, a "full" batch has {classes[FULL]:.0f} classes, as a permutation; "block" has'
         f" {classes[default]:.0f}, and {mixed:.0f} once the store is packed with --shuffle",
         f"Classes in a batch of {figures['batch_size']}, {figures['classes']:,} classes sorted: permutation {classes[NUMPY]:.0f},"

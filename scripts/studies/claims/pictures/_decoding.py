@@ -26,9 +26,9 @@ SIDE = 224
 DECODE, ROW, SQUARE = "decode", "row", "square"
 
 Pixels = Any
-Turn = Callable[[], Pixels]
+DecodeCall = Callable[[], Pixels]
 # versions, and the turns by kind
-Way = tuple[dict[str, Any], dict[str, Turn]]
+Way = tuple[dict[str, Any], dict[str, DecodeCall]]
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
         print(seconds, flush=True)
 
 
-def over(files: Sequence[bytes], call: Callable[[bytes], Pixels]) -> Turn:
+def over(files: Sequence[bytes], call: Callable[[bytes], Pixels]) -> DecodeCall:
     """Return a turn: the call for each photograph, whose pixels are dropped but for the last."""
 
     def turn() -> Pixels:
@@ -86,7 +86,7 @@ def pillow(files: Sequence[bytes]) -> Way:
     return about, turns | {ROW: over(files, lambda data: to_row(opened(data)))}
 
 
-def with_rows(files: Sequence[bytes], decode: Callable[[bytes], np.ndarray]) -> dict[str, Turn]:
+def with_rows(files: Sequence[bytes], decode: Callable[[bytes], np.ndarray]) -> dict[str, DecodeCall]:
     """Return the turns of a library that decodes to an array, which Pillow makes a row of."""
     from PIL import Image
 
@@ -166,7 +166,7 @@ def dali(files: Sequence[bytes]) -> Way:
         start, shape = given(starts), given(shapes)
         return fn.decoders.image_slice(source, start=start, shape=shape, axis_names="HW", jpeg_fancy_upsampling=True)
 
-    def turn(is_square: bool) -> Turn:
+    def turn(is_square: bool) -> DecodeCall:
         built = pipeline(is_square)
         built.build()
         return lambda: built.run()[0].at(len(files) - 1)

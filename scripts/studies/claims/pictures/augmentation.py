@@ -27,7 +27,7 @@ from scripts.common import plot
 from scripts.common.figures import spread
 from scripts.common.timing import drain
 from scripts.samples.stores import random_store
-from scripts.studies.claims._claim import SENDING, Calls, Finding, best_device, lacking, medians, seconds_in_turns
+from scripts.studies.claims._claim import SENDING, Calls, ClaimResult, best_device, lacking, medians, seconds_in_turns
 
 CLAIM = "Augmentations keep uint8, and are done faster on the GPU than on the CPU or on both."
 SOURCE = SENDING
@@ -101,14 +101,14 @@ def ways(data: MemmapDataset, size: int, batch: int, device: torch.device) -> di
     return found
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     rates = medians(figures["images_per_second"])
     reported = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
     title = f"Augmentation on the CPU leaves {rates[ON_CPU]:,.0f} of {rates[BARE]:,.0f} images/s"
     if ON_GPU not in rates:
-        return Finding(f"{title}; no GPU to take it over", f"Images/s: {reported}{lacking(figures)}.", None)
+        return ClaimResult(f"{title}; no GPU to take it over", f"Images/s: {reported}{lacking(figures)}.", None)
     best = max((ON_CPU, ON_GPU, ON_BOTH), key=lambda name: rates[name])
-    return Finding(f"{title}; fastest: {best}, {rates[best]:,.0f}", f"Images/s: {reported}.", best == ON_GPU)
+    return ClaimResult(f"{title}; fastest: {best}, {rates[best]:,.0f}", f"Images/s: {reported}.", best == ON_GPU)
 
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:

@@ -28,7 +28,15 @@ from scripts import environment
 from scripts.common import plot
 from scripts.common.figures import photographs, ratios, spread
 from scripts.common.timing import in_turns
-from scripts.studies.claims._claim import LOADER_NOTES, Finding, NotMeasured, installed, lacking, medians, photo_folder
+from scripts.studies.claims._claim import (
+    LOADER_NOTES,
+    ClaimResult,
+    MissingRequirement,
+    installed,
+    lacking,
+    medians,
+    photo_folder,
+)
 from scripts.studies.claims.pictures._decoding import DECODE, ROW, SIDE, SQUARE
 
 CLAIM = "jpeg4py decodes JPEGs faster than Pillow, which has libjpeg-turbo too since 9.0 (its flag says so)."
@@ -71,11 +79,11 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     (work / "photographs.txt").write_text("\n".join(map(str, paths)), encoding="utf-8")
     missing: dict[str, str] = {}
     with contextlib.ExitStack() as ended:
-        asked: dict[str, Library] = {}
+        asked: dict[str, DecodingProcess] = {}
         for name in LIBRARIES:
             try:
                 asked[name] = ended.enter_context(started(name, work, may_install=not quick))
-            except NotMeasured as e:
+            except MissingRequirement as e:
                 missing[name] = str(e)
         turns = {
             (kind, name): partial(library.seconds, kind)
@@ -102,7 +110,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     }
 
 
-class Library:
+class DecodingProcess:
     """A process of _decoding.py."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
@@ -110,7 +118,7 @@ class Library:
         try:
             reported = json.loads(self._answer())
         except RuntimeError as e:
-            raise NotMeasured(str(e)) from None
+            raise MissingRequirement(str(e)) from None
         self.kinds, self.about = reported["kinds"], reported["about"]
 
     def seconds(self, kind: str, save: Path | str = "") -> float:
@@ -127,15 +135,15 @@ class Library:
 
 
 @contextlib.contextmanager
-def started(name: str, work: Path, *, may_install: bool) -> Iterator[Library]:
+def started(name: str, work: Path, *, may_install: bool) -> Iterator[DecodingProcess]:
     """Start the process of a library, and end it.
 
     Raises:
-        NotMeasured: it is not installed, or does not run; the text says why.
+        MissingRequirement: it is not installed, or does not run; the text says why.
     """
     way, packages = LIBRARIES[name]
     if name == SIMD and decoder_versions()["pillow"]["simd"] is None:
-        raise NotMeasured("the Pillow of this environment is the plain one")
+        raise MissingRequirement("the Pillow of this environment is the plain one")
     folder = installed(packages, work / f"with-{name}", may_install=may_install) if packages else None
     variables = environment(*([folder] if folder else []))
     words = [sys.executable, "-m", "scripts.studies.claims.pictures._decoding", way, str(work / "photographs.txt")]
@@ -145,12 +153,12 @@ def started(name: str, work: Path, *, may_install: bool) -> Iterator[Library]:
         process = subprocess.Popen(words, env=variables, **pipes)
     with process:
         try:
-            yield Library(process, log)
+            yield DecodingProcess(process, log)
         finally:
             process.stdin.close()
 
 
-def differences(asked: dict[str, Library], work: Path) -> dict[str, float]:
+def differences(asked: dict[str, DecodingProcess], work: Path) -> dict[str, float]:
     """Return by how many levels each library's pixels differ from Pillow's on average; raises if by many."""
     pixels = {}
     for name, library in asked.items():
@@ -165,7 +173,7 @@ def differences(asked: dict[str, Library], work: Path) -> dict[str, float]:
     return found
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     times = {kind: medians(by) for kind, by in figures["to_pillow"].items()}
     rates = {kind: medians(by) for kind, by in figures["images_per_second"].items()}
     flags = {n: about["libjpeg_turbo flag"] for n, about in figures["about"].items() if "libjpeg_turbo flag" in about}
@@ -175,7 +183,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
         kind: ", ".join(f"{n} {value:.2f}" for n, value in in_order(by) if n != base) for kind, by in times.items()
     }
     decode, row = times[DECODE], times[ROW]
-    return Finding(
+    return ClaimResult(
         f"jpeg4py decodes {decode[JPEG4PY]:.2f} times as fast as {base}; Pillow-SIMD makes a row {row.get(SIMD, 1):.2f} times"
         f" as fast, pixpack {row[OURS]:.2f} times",
         f"One thread, times as fast as {base} ({rates[DECODE][base]:,.0f} photographs/s decoded, {rates[ROW][base]:,.0f} rows/s):"

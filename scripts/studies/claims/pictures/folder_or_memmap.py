@@ -23,7 +23,7 @@ from reader import ImageBatch, MemmapDataset, MemmapLoader
 from scripts.common import plot
 from scripts.common.figures import ratios, spread
 from scripts.common.timing import drain
-from scripts.studies.claims._claim import SENDING, Calls, Finding, lacking, photo_folder, seconds_in_turns
+from scripts.studies.claims._claim import SENDING, Calls, ClaimResult, lacking, photo_folder, seconds_in_turns
 from scripts.studies.claims._sending import BATCHES, SIZES
 
 CLAIM = "A memory-mapped tensorclass is read faster than a folder of images, to the CPU and to the GPU, at every size."
@@ -36,7 +36,7 @@ COLORS = {FOLDER: plot.GRAY, MAPPED: plot.LINES[0], OURS: plot.OURS}
 Epoch = Callable[[], Iterable[Any]]
 
 
-class Folder(Dataset):
+class DecodedFolder(Dataset):
     """uint8[H, W, 3] of each file: by jpeg4py, or by Pillow, which brings the same library, where the system has none."""
 
     def __init__(self, root: Path) -> None:
@@ -81,13 +81,13 @@ def measured(images: Path, store: Path, batch: int, device: torch.device, rounds
         epochs = ways(images, store, batch, device) | {OURS: lambda: (images for images, _ in ours)}
         calls = {name: Calls(lambda epoch=epoch: drain(epoch(), device)) for name, epoch in epochs.items()}
         seconds = seconds_in_turns(calls, rounds)
-    rates = {name: [len(Folder(images)) / s for s in of] for name, of in seconds.items()}
+    rates = {name: [len(DecodedFolder(images)) / s for s in of] for name, of in seconds.items()}
     return {name: spread(of, 1) | {"to_folder": ratios(of, rates[FOLDER])} for name, of in rates.items()}
 
 
 def ways(images: Path, store: Path, batch: int, device: torch.device) -> dict[str, Epoch]:
     """Return the ways that are not ours, each an epoch of uint8[B, H, W, 3] on the device; raises if the pixels differ."""
-    folder, mapped = Folder(images), ImageBatch.load_memmap(store)
+    folder, mapped = DecodedFolder(images), ImageBatch.load_memmap(store)
     if not torch.equal(folder[0], mapped.pixels[0]):
         raise RuntimeError("a file of the folder and its row in the store are not the same pixels.")
     kept: dict[str, Any] = {"num_workers": WORKERS, "persistent_workers": True, "pin_memory": device.type == "cuda"}
@@ -114,7 +114,7 @@ def times(figures: dict[str, Any], device: str, way: str) -> dict[str, float]:
     }
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     devices = list(figures["images_per_second"])
     found = {device: {way: times(figures, device, way) for way in (MAPPED, OURS)} for device in devices}
     reported = "; ".join(
@@ -123,7 +123,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
         for device, by in found.items()
     )
     mapped, ours = found[devices[-1]][MAPPED].values(), found[devices[-1]][OURS].values()
-    return Finding(
+    return ClaimResult(
         f"A mapped tensorclass is read {min(mapped):.1f} to {max(mapped):.1f} times as fast as a folder of JPEGs,"
         f" by MemmapLoader {min(ours):.0f} to {max(ours):.0f} times",
         f"Times as fast as a folder, {figures['workers']} workers, median over the batches; {reported}{lacking(figures)}.",

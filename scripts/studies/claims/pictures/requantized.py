@@ -24,7 +24,7 @@ from scripts.common import plot
 from scripts.common.figures import spread
 from scripts.common.timing import in_turns, seconds_over
 from scripts.samples import scenes
-from scripts.studies.claims._claim import SENDING, Finding, NotMeasured, medians
+from scripts.studies.claims._claim import SENDING, ClaimResult, MissingRequirement, medians
 
 CLAIM = "ffmpeg -q:v 3 makes JPEGs many times smaller (3.5 MB to 207 kB), and a folder of them is read faster."
 SOURCE = SENDING
@@ -40,7 +40,7 @@ LARGE, DRAWN = (4000, 3000), (375, 500)
 def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return bytes, fidelity and images/s of the original folder and of what requantizing makes of it."""
     if not JpegDecoder().is_available:
-        raise NotMeasured("jpeg4py or libturbojpeg is missing")
+        raise MissingRequirement("jpeg4py or libturbojpeg is missing")
     count, rounds, qualities = (2, 1, (3,)) if quick else (COUNT, ROUNDS, QUALITIES)
     source = drawn(work / f"large-{count}", count, (800, 600) if quick else LARGE)
     folders, fidelity = {ORIGINAL: source}, {}
@@ -52,7 +52,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
                 source, folders[name], quality=quality, size=size, resume=folders[name].exists(), fidelity=count
             )
         except FfmpegError as e:
-            raise NotMeasured(str(e)) from None
+            raise MissingRequirement(str(e)) from None
         fidelity[name] = {"psnr": report.psnr, "ssim": report.ssim}
     loaded = {name: [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))] for name, folder in folders.items()}
     ways = {"decode": decode_full(), "row": Decoder(Geometry(SIDE, SIDE)).row}
@@ -92,7 +92,7 @@ def rate(way: Callable[[bytes], Any], files: list[bytes]) -> float:
     return len(files) / seconds_over(way, files)
 
 
-def conclude(figures: dict[str, Any]) -> Finding:
+def conclude(figures: dict[str, Any]) -> ClaimResult:
     size, fidelity = figures["mean_bytes"], figures["fidelity"]
     decode, row = (medians(figures["images_per_second"][kind]) for kind in ("decode", "row"))
     reported = "; ".join(
@@ -101,7 +101,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
         for name in size
     )
     smaller, faster = size[ORIGINAL] / size["-q 3"], decode["-q 3"] / decode[ORIGINAL]
-    return Finding(
+    return ClaimResult(
         f"-q 3 makes a photograph of 12 megapixels {smaller:.1f} times smaller, and decoded {faster:.1f} times as fast",
         f"A photograph of 12 megapixels, decoding it and making it a row, one process: {reported}.",
         smaller >= LEAST and faster > 1,

@@ -16,7 +16,7 @@ SYSTEM = ("g++", "pkg-config", "libopencv-dev", "libturbojpeg0-dev")
 WAYS = {"RANDOM": "full", "QUASI_RANDOM": "quasi-random"}
 
 
-class Rows:
+class FfcvRows:
     """What the writer's processes take samples from."""
 
     def __init__(self, job: Any) -> None:
@@ -34,7 +34,7 @@ def pack(job: Any) -> None:
     from ffcv.writer import DatasetWriter
 
     fields = {"pixels": RGBImageField(write_mode="raw"), "row": IntField()}
-    DatasetWriter(path(job), fields, num_workers=job.threads).from_indexed_dataset(Rows(job))
+    DatasetWriter(path(job), fields, num_workers=job.threads).from_indexed_dataset(FfcvRows(job))
 
 
 def epochs(job: Any, way: str) -> Any:

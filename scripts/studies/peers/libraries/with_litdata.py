@@ -12,7 +12,7 @@ SYSTEM = ()
 WAYS = {"StreamingDataset": "within chunks"}
 
 
-class Sample:
+class LitdataSample:
     """What makes a sample of a row, in the processes that optimize() starts."""
 
     def __init__(self, job: Any) -> None:
@@ -29,7 +29,7 @@ def pack(job: Any) -> None:
 
     rows = list(range(job.shape[0]))
     litdata.optimize(
-        Sample(job), rows, output_dir=job.packed, num_workers=job.threads, chunk_bytes="64MB", start_method="fork"
+        LitdataSample(job), rows, output_dir=job.packed, num_workers=job.threads, chunk_bytes="64MB", start_method="fork"
     )
 
 

@@ -13,7 +13,7 @@ WAYS = {"DataLoader": "full"}
 PACKED_AT_ONCE = 64
 
 
-class Rows:
+class TensordictRows:
     """What the DataLoader's workers take samples from."""
 
     def __init__(self, job: Any) -> None:
@@ -32,7 +32,7 @@ def pack(job: Any) -> None:
     from torch.utils.data import DataLoader
 
     data, start = pictures(job, "empty"), 0
-    for pixels, rows in DataLoader(Rows(job), batch_size=PACKED_AT_ONCE, num_workers=job.threads):
+    for pixels, rows in DataLoader(TensordictRows(job), batch_size=PACKED_AT_ONCE, num_workers=job.threads):
         data[start : start + len(rows)] = type(data)(pixels=pixels, rows=rows, batch_size=[len(rows)])
         start += len(rows)
 
@@ -53,14 +53,14 @@ def pictures(job: Any, how: str) -> Any:
     from tensordict import MemoryMappedTensor, tensorclass
 
     @tensorclass
-    class Pictures:
+    class PackedRows:
         pixels: torch.Tensor
         rows: torch.Tensor
 
     folder, mapped = Path(job.packed), getattr(MemoryMappedTensor, how)
     pixels = mapped(shape=tuple(job.shape), dtype=torch.uint8, filename=folder / "pixels")
     rows = mapped(shape=(job.shape[0],), dtype=torch.int64, filename=folder / "rows")
-    return Pictures(pixels=pixels, rows=rows, batch_size=[job.shape[0]])
+    return PackedRows(pixels=pixels, rows=rows, batch_size=[job.shape[0]])
 
 
 def as_it_is(batch: Any) -> Any:

@@ -21,7 +21,7 @@ class Classifier(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-class Lines(TrainerCallback):
+class LogCallback(TrainerCallback):
     def __init__(self):
         self.lines, self.trainer = Log(), None
 
@@ -62,7 +62,7 @@ def main():
     classes = dataset["train"].features["label"].names
     dataset["train"].set_transform(train_transforms)
     dataset["val"].set_transform(val_transforms)
-    lines = Lines()
+    lines = LogCallback()
     lines.trainer = trainer = Trainer(
         model=Classifier(len(classes)),
         args=TrainingArguments(

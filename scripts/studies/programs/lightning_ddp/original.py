@@ -30,7 +30,7 @@ class Images(lightning.LightningDataModule):
         return torch.utils.data.DataLoader(self.val, self.batch_size, num_workers=self.options.workers)
 
 
-class Classifier(lightning.LightningModule):
+class LightningClassifier(lightning.LightningModule):
     def __init__(self, classes):
         super().__init__()
         self.model, self.lines = network(classes), Log()
@@ -71,7 +71,7 @@ def main():
     trainer = lightning.Trainer(
         accelerator="cpu", devices=1, strategy="ddp", max_epochs=options.epochs, num_sanity_val_steps=0, **quiet
     )
-    trainer.fit(Classifier(len(data.train.classes)), data)
+    trainer.fit(LightningClassifier(len(data.train.classes)), data)
 
 
 if __name__ == "__main__":
