@@ -108,6 +108,8 @@ def torch_thread_limit() -> Callable[[int], None] | None:
 
 def wrapped(value: int) -> int:
     """Return the signed 64-bit integer with the low 64 bits of value."""
+    if -(1 << 63) <= value < 1 << 63:
+        return value
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
 

@@ -155,7 +155,8 @@ def _drawn(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, streams: 
     """Draw float64[len(streams), B] by `_uniform`; on the CPU by numpy, in a tenth of the time of so small operators of torch."""
     is_plain = type(rows) is torch.Tensor and rows.device.type == "cpu" and rows.dtype == torch.int64
     if not is_plain or torch.compiler.is_compiling():
-        return _uniform(rows, origin, wrapped(seed), streams.start, len(streams))
+        # of a range that is not a constant of the graph torch.compile takes no len
+        return _uniform(rows, origin, wrapped(seed), streams.start, streams.stop - streams.start)
     value, epoch = rows.numpy().view(np.uint64), current_epoch.get()
     if origin is not None:
         epoch, (of_epoch, position, of_loader) = 0, origin.numpy().view(np.uint64).T

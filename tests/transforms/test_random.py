@@ -9,15 +9,20 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, WeightedRandomSampler
 
 from reader import (
+    AlternatingFlip,
     CenterCrop,
     ColorJitter,
+    Compose,
     ImageBatch,
     MemmapDataset,
     MemmapLoader,
     Normalize,
+    RandomApply,
     RandomCrop,
     RandomHorizontalFlip,
+    RandomInvert,
     RandomResizedCrop,
+    RandomSolarize,
 )
 from reader.epoch import stamped
 from reader.transforms import random as randoms
@@ -144,6 +149,22 @@ def test_a_compiled_transform_follows_epoch_and_position_without_being_compiled_
                 assert torch.equal(compiled(batch).images, RandomHorizontalFlip()(CROP(batch)).images)
         inside = MemmapLoader(train, 30, shuffle="full", as_tuple=False, transform=compiled, prefetch=0)
         assert [(batch.epoch, batch.position, batch.seed) for batch in inside] == [(0, n, 0) for n in (0, 30, 60)]
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [RandomInvert(), RandomSolarize(100), RandomApply([RandomInvert()])],
+        [RandomApply([RandomInvert()]), RandomApply([RandomSolarize(100)])],
+        [RandomHorizontalFlip(), AlternatingFlip()],
+    ],
+)
+def test_what_torch_compile_leaves_to_python_draws_the_same(train: MemmapDataset, chain: Any) -> None:
+    torch._dynamo.reset()
+    transform, rows = Compose(chain), MemmapDataset(train.path, as_tuple=False)
+    compiled = torch.compile(lambda batch: transform(batch).pixels, backend="eager")
+    for batch in (rows[:9], rows[9:18]):
+        assert torch.equal(compiled(batch), transform(batch).pixels)
 
 
 @pytest.mark.parametrize("transform", OURS, ids=lambda transform: type(transform).__name__)
