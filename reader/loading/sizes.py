@@ -49,7 +49,7 @@ class SizeRamp:
         if not 0 <= self.begin < self.end or min(self.first, self.last, self.multiple) < 1:
             raise ValueError(f"{self} is not a ramp: expected sizes of 1 or more, and 0 <= begin < end.")
         if self.first % self.multiple or self.last % self.multiple:
-            raise ValueError(f"{self.first} and {self.last} are no multiples of {self.multiple}: give multiple=.")
+            raise ValueError(f"{self.first} and {self.last} are not multiples of {self.multiple}: give multiple=.")
 
     def __call__(self, epoch: int) -> int:
         """Return the size of an epoch."""

@@ -114,8 +114,8 @@ def test_a_size_cannot_be_set_of_a_loader_without_one(train: MemmapDataset) -> N
 
 
 @pytest.mark.parametrize("arguments", [(8, 8, 2, 2), (8, 16, 0, 2, 32), (8, 8, -1, 2, 8)])
-def test_a_ramp_that_is_none_is_refused(arguments: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="no ramp|no multiples"):
+def test_what_is_not_a_ramp_is_refused(arguments: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="is not a ramp|not multiples"):
         SizeRamp(*arguments)
 
 

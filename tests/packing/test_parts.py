@@ -451,7 +451,7 @@ def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path, monkeypatch: pyte
         for _ in range(2):
             process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(draw.uniform(0.3, 0.9) * seconds)
+                process.wait(draw.uniform(0.2, 0.6) * seconds)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             unfinished += process.wait() != 0
