@@ -232,10 +232,11 @@ class Normalized(CompiledTransform):
         """Return a batch whose pixels are normalized floats[B, H, W, C]; a tensor is normalized as `Normalize` does.
 
         Raises:
-            ValueError: pixels are floats from 0 to 1 already.
+            ValueError: it is one row, or pixels are floats from 0 to 1 already.
         """
         if not isinstance(batch, ImageBatch):
             return self.normalize(batch)
+        check_batch(self.normalize, batch)
         if batch.pixels.dtype != torch.uint8:
             raise ValueError(
                 "Normalize takes uint8 pixels, and what comes before it made them floats. Let it come right behind ToDtype."

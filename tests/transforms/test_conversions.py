@@ -75,6 +75,12 @@ def test_gray_pixels_get_a_channel_for_each_mean(train: MemmapDataset) -> None:
     assert torch.equal(images, Normalize(MEAN, STD)(gray))
 
 
+def test_normalize_in_a_compose_refuses_a_row(train: MemmapDataset) -> None:
+    row = MemmapDataset(train.path, as_tuple=False)[3]
+    with pytest.raises(ValueError, match=r"give a batch, not a row, such as dataset\[3:4\]."):
+        transforms.Compose([Normalize([0.5], [0.5])])(row)
+
+
 def test_a_class_made_of_normalize_sees_the_images(train: MemmapDataset) -> None:
     class OfEachImage(Normalize):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
