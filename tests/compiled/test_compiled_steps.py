@@ -105,6 +105,9 @@ def test_floats_are_in_planes_as_those_of_a_dataloader(transform: Any) -> None:
         assert made.images.is_contiguous()
     with without_compiled_part():
         assert transform(batch).images.is_contiguous()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda given: transform(given).images, backend="eager", fullgraph=True)
+    assert compiled(batch).is_contiguous()
     # levels stay as they are on disk
     assert batch.images.is_contiguous(memory_format=torch.channels_last)
 
