@@ -24,6 +24,7 @@ from packer.sources.local import LocalSource
 from packer.sources.members import Member
 from packer.sources.remote import RemoteSource
 from packer.sources.roots import NOWHERE, Roots
+from packer.sources.tar_headers import SENSELESS
 from packer.store.sealed.ragged_rows import stored_rows
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, Manifest
@@ -114,7 +115,7 @@ class Finder:
         if archive not in self._members:
             try:
                 self._members[archive] = list_members(archive)
-            except (ValueError, OSError, tarfile.TarError, zipfile.BadZipFile) as e:
+            except (OSError, tarfile.TarError, zipfile.BadZipFile, *SENSELESS) as e:
                 if isinstance(e, OSError):
                     self._roots.check(str(archive), e)
                 raise DecodeError(f"{archive.name} cannot be read: {e}") from e

@@ -19,6 +19,8 @@ PlainMembers = Callable[[bytes, int], tuple[list[Plain], int]]
 # What is read at once: a header and its records; where members are small, the headers of many.
 _FEW_BYTES, _MANY_BYTES = 16 << 10, 256 << 10
 _MOST_LABEL_BYTES = 16 << 20
+# What tarfile lets through of records, sizes and rows of headers that no program writes.
+SENSELESS = (ValueError, OverflowError, MemoryError, RecursionError)
 
 
 def read_members(
@@ -51,6 +53,8 @@ def read_members(
         if isinstance(e, OSError):
             NOWHERE.check(str(path), e)
         raise ScanError(f"{path} is cut short or damaged at {last}: {e}. Copy it again.") from None
+    except SENSELESS:
+        raise ScanError(f"{path} is damaged after {last}: a header makes no sense. Copy it again.") from None
 
 
 def listed(

@@ -173,6 +173,35 @@ def test_a_member_of_an_impossible_size_ends_the_list(number: int, size: int, sa
         listed(path)
 
 
+def record_header(size: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """Make the header in front of records of pax, or of a long name, that says so many bytes."""
+    info = tarfile.TarInfo("odd")
+    info.type = kind
+    header = info.tobuf(tarfile.USTAR_FORMAT)
+    header = header[:124] + size + header[136:148] + b" " * 8 + header[156:]
+    return header[:148] + b"%06o\0 " % sum(header) + header[156:]
+
+
+ODD_RECORDS = {
+    "a number that is none": record_header(b"00000000025\0") + b"21 GNU.sparse.size=x".ljust(512, b"\n"),
+    "more bytes than an int has": record_header(b"\x80" + b"\x7f" * 11),
+    "more bytes than memory has": record_header(b"\x80\0\0\0\0\x3f" + b"\xff" * 6),
+    "thousands of names": 3000 * (record_header(b"00000000002\0", tarfile.GNUTYPE_LONGNAME) + b"a".ljust(512, b"\0")),
+}
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("odd", ODD_RECORDS.values(), ids=ODD_RECORDS)
+def test_a_header_that_makes_no_sense_is_one_sentence(odd: bytes, is_first: bool, tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "t.tar", {"a.jpg": "", "b.jpg": ""})
+    intact = path.read_bytes()
+    begin = 0 if is_first else tarfile.BLOCKSIZE
+    path.write_bytes(intact[:begin] + odd + intact[begin:])
+    last = "its beginning" if is_first else "a.jpg"
+    with pytest.raises(ScanError, match=f"t.tar is damaged after {last}: a header makes no sense. Copy it again."):
+        listed(path)
+
+
 @pytest.mark.parametrize(
     ("members", "text"),
     [
