@@ -273,7 +273,7 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
             transform = transform.in_place()
         if isinstance(transform, Normalize):
             kept.append(Normalized(transform if dtype is None else _with_dtype(transform, dtype)))
-        elif not (isinstance(transform, ToDtype) and isinstance(after, Normalize)):
+        elif not (isinstance(transform, ToDtype) and (transform.dtype == torch.uint8 or isinstance(after, Normalize))):
             kept.append(transform)
         dtype = transform.dtype if isinstance(transform, ToDtype) and transform.dtype != torch.uint8 else None
     return kept or [ToImage()]

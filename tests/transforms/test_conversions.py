@@ -48,6 +48,13 @@ def test_what_changes_nothing_is_left_out(train: MemmapDataset) -> None:
     recipe = transforms.Compose([transforms.ToImage(), transforms.ToDtype(torch.uint8), transforms.ToPureTensor()])
     images, _ = next(iter(MemmapLoader(train, 8, transform=recipe)))
     assert torch.equal(images, train[:8][0])
+    # as the documentation of torchvision has it
+    augmented = [transforms.RandomInvert(1.0), transforms.ToDtype(torch.float32, scale=True)]
+    recipe = transforms.Compose([transforms.ToImage(), transforms.ToDtype(torch.uint8, scale=True), *augmented])
+    images, _ = next(iter(MemmapLoader(train, 8, transform=recipe)))
+    assert torch.equal(images, (255 - train[:8][0]).float() / 255)
+    with pytest.raises(ValueError, match="ToDtype takes uint8 pixels, and what comes before it makes them floats"):
+        transforms.Compose([transforms.ToDtype(torch.float32, scale=True), transforms.ToDtype(torch.uint8)])
 
 
 def test_erasing_behind_normalize_leaves_zeros(train: MemmapDataset) -> None:
