@@ -187,7 +187,8 @@ class Tree:
     def left_out_in_words(self) -> str:
         """Say what was left out: "the folder .git, 3 files named ._*"; "" where nothing was."""
         texts = [
-            f"{count:,} folders {name}" if count > 1 else f"the folder {name}" for name, count in self.left_out.items()
+            f"{count:,} folders {name}" if count > 1 else f"the folder {name}"
+            for name, count in sorted(self.left_out.items())
         ]
         if self.images_beside:
             texts.append(counted(self.images_beside, "image", "images") + " beside the splits")

@@ -53,13 +53,13 @@ JUNK = ("a/.ipynb_checkpoints/x.jpg", "a/@eaDir/1.jpg/SYNO.jpg", "@eaDir/y.jpg",
 def test_hidden_folders_and_those_of_systems_are_no_classes_and_are_counted(tmp_path: Path) -> None:
     inputs = scan(touch(tmp_path, "a/1.jpg", "b/1.jpg", ".cache/z.jpg", "b/.ipynb_checkpoints/x.jpg", *JUNK))[""]
     assert (inputs.classes, inputs.paths) == (("a", "b"), ["a/1.jpg", "b/1.jpg"])
-    assert set(inputs.notes[0].removeprefix("left out: ").rstrip(".").split(", ")) == {
+    assert inputs.notes[0].removeprefix("left out: ").rstrip(".").split(", ") == [
         "the folder .cache",
         "2 folders .ipynb_checkpoints",
         "2 folders @eaDir",
         "the folder __MACOSX",
         "1 file named ._*",
-    }
+    ]
     assert inputs.layout == "2 classes"
 
 
