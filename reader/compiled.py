@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -229,10 +230,10 @@ def _function() -> Callable[..., bool] | None:
 
 
 @functools.cache
-def _functions() -> Any:
+def _functions() -> ModuleType:
     try:
         from pixpack_native import functions
 
         return functions()
     except ImportError:
-        return None
+        return ModuleType("missing")  # without functions

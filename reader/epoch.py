@@ -7,7 +7,7 @@ import contextvars
 import ctypes
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch._C import _pop_torch_dispatch_stack, _push_on_torch_dispatch_stack
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _Mode = TypeVar("_Mode", bound="ThreadMode")
 _Value = TypeVar("_Value")
+_Batch = TypeVar("_Batch", bound="_Originated")
 
 # Of a batch that no MemmapLoader made: its epoch, and the position of its first row; those of the others are below it.
 UNKNOWN = -1
@@ -32,7 +33,17 @@ transform_threads: contextvars.ContextVar[int | None] = contextvars.ContextVar("
 current_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)
 
 
-def stamped(batch: Any, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: int) -> Any:
+class _Originated(Protocol):
+    """A batch that has `origin`."""
+
+    pixels: torch.Tensor
+
+    def __len__(self) -> int: ...
+
+    def set(self, name: str, tensor: torch.Tensor, /) -> object: ...
+
+
+def stamped(batch: _Batch, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: int) -> _Batch:
     """Write on a batch what the random numbers of its rows depend on; returns it.
 
     position: where in the epoch's order its first row stands; the others follow.

@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Rows = npt.NDArray[np.int64]
+_Reader = TypeVar("_Reader")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def rows_named(store: Path, rows: int | _Listed | None) -> Iterator[None]:
         raise
 
 
-def same_of_all(held: object) -> Any:
+def same_of_all(held: _Reader | list[_Reader]) -> _Reader:
     """Return what reads the texts of a batch; torch.stack makes a list of it, one for each row.
 
     Raises:

@@ -45,7 +45,7 @@ _COLORS = {
     "wait": "#dfe4e8",
 }
 _NAMES = {"step": "step of the loop", "wait": "waiting"}
-_STYLE: Any = {
+_STYLE: dict[Any, object] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "text.color": DARK,

@@ -19,7 +19,7 @@ from packer.errors import OptionsError
 from packer.operations.overlay import Overlay
 from packer.operations.pictures import SOFTWARE
 from packer.options import TILES, TILES_A_LINE
-from packer.store.sealed.ragged_rows import EqualRows, mapped_tensor, stored_rows
+from packer.store.sealed.ragged_rows import EqualRows, FrameRows, RaggedRows, mapped_tensor, stored_rows
 from reader.format.check import check_store
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.row_values import RowValues
@@ -37,6 +37,7 @@ _CLASSES = 100
 _PAPER, _INK = (250, 250, 248), (60, 60, 60)
 
 Fetch = Callable[[Iterable[int]], None]
+_Pixels = npt.NDArray[np.uint8] | RaggedRows | FrameRows
 
 
 def _no_fetch(rows: Iterable[int]) -> None:
@@ -87,7 +88,7 @@ def class_sheet(out: str | os.PathLike[str], count: int, *, fetch: Fetch = _no_f
 def _sheet(
     overlay: Overlay,
     manifest: Manifest,
-    pixels: object,
+    pixels: _Pixels,
     targets: npt.NDArray[Any],
     chosen: Sequence[int | None],
     columns: int,
@@ -156,17 +157,16 @@ def _scaled(width: int, height: int, side: int) -> tuple[int, int]:
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
-def _open(out: str | os.PathLike[str]) -> tuple[Manifest, object, npt.NDArray[Any]]:
+def _open(out: str | os.PathLike[str]) -> tuple[Manifest, _Pixels, npt.NDArray[Any]]:
     """Return a store's manifest, what gives uint8[H, W, C] of a row by its number, and the targets."""
     manifest = check_store(out)
     shape = (manifest.rows, manifest.height, manifest.width, manifest.channels)
-    pixels: object = stored_rows(Path(out), manifest)
-    if isinstance(pixels, EqualRows):
-        pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape)
+    rows = stored_rows(Path(out), manifest)
+    pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape) if isinstance(rows, EqualRows) else rows
     return manifest, pixels, mapped_tensor(Path(out), manifest, "targets")
 
 
-def _row_image(manifest: Manifest, pixels: Any, row: int) -> Image.Image:
+def _row_image(manifest: Manifest, pixels: _Pixels, row: int) -> Image.Image:
     if not 0 <= row < manifest.rows:
         raise IndexError(f"row {row} is out of range: the store has rows 0 to {manifest.rows - 1}.")
     values = np.asarray(pixels[row])

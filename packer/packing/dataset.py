@@ -49,7 +49,7 @@ class MapDataset(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int, /) -> Any: ...
+    def __getitem__(self, index: int, /) -> object: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class _Kind:
 class DatasetJob(PackJob):
     """A job whose samples are items of a dataset; `only` is the (width, height) that all must have, None: any."""
 
-    dataset: Any = None
+    dataset: MapDataset = ()
     kind: _Kind = _Kind("class")
     only: tuple[int, int] | None = None
     class_count: int = 0

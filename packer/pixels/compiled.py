@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
 from packer.pixels.formats import jpeg
 
@@ -136,10 +136,10 @@ def native() -> Native:
     return replace(known, row=built.row, photographs=getattr(built, "photographs", None), huffman=_huffman(built, own))
 
 
-def _library_version(built: Any) -> str | None:
+def _library_version(built: ModuleType) -> str | None:
     """Return the version of the libjpeg-turbo that the compiled part decodes with: where it is linked in, its headers'."""
     path = built.library()
-    is_linked_in = path is not None and os.path.realpath(path) == os.path.realpath(built.__file__)
+    is_linked_in = path is not None and os.path.realpath(path) == os.path.realpath(str(built.__file__))
     return str(built.HEADERS) if is_linked_in else jpeg.version_in(path)
 
 

@@ -98,7 +98,7 @@ def ragged_rows(batch: RaggedBatch) -> Rows[ImageBatch]:
     return Rows(batch, len(batch), functools.partial(row_of, batch))
 
 
-def collate_batch(rows: Any) -> Any:
+def collate_batch(rows: Rows[Any] | list[Any]) -> Any:
     """Collate rows as torch does by default; a gathered batch is returned unchanged."""
     return rows.batch if isinstance(rows, Rows) else default_collate(rows)
 
@@ -125,7 +125,9 @@ def _refuse_process() -> NoReturn:
     )
 
 
-def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> object:
+def _collate(
+    batch: Rows[Any] | ImageBatch | Sequence[Any], *, collate_fn_map: Mapping[Any, Any] | None = None
+) -> object:
     """Return a gathered batch; rows that were read one by one, as ConcatDataset does, are joined."""
     if isinstance(batch, Rows):
         return batch.batch

@@ -72,7 +72,7 @@ class ColumnDataset(Dataset[Any]):
         """Return a row of the store, an ImageBatch without a batch dimension, as indexing gives it."""
         return _row(self._columns([self.dataset.as_sample(row)]), 0)
 
-    def joined(self, samples: list[dict[str, object]]) -> Any:
+    def joined(self, samples: list[dict[str, object]]) -> object:
         """Join rows as torch's DataLoader does."""
         return default_collate(samples)
 

@@ -9,7 +9,7 @@ import multiprocessing
 import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +139,7 @@ class MemmapDataset(Dataset[Any]):
                 self.__dict__.pop(name, None)
             self._refusal = e
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         """Raise the error that a worker could not raise while it started; called only for missing attributes."""
         if "_refusal" in self.__dict__:
             raise self._refusal
@@ -379,7 +379,7 @@ class MemmapDataset(Dataset[Any]):
         given, both = pil_image(image) if self.as_pil else image, self.transforms
         return (given, target) if both is None else both(given, target)
 
-    def joined(self, samples: list[Any]) -> Any:
+    def joined(self, samples: list[Any]) -> object:
         """Join transformed samples where they can be: PIL images are a list."""
         if not self.as_pil or self._joint is not None or self.transform is not None:
             return default_collate(samples)

@@ -9,7 +9,7 @@ import base64
 import html
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,8 @@ from reader.format.fields import Json
 
 if TYPE_CHECKING:
     from reader.format.manifest import Manifest
-    from reader.store import ImageBatch
+    from reader.rows import Rows
+    from reader.store import Batch
 
 TILES = 24
 # longest side of a tile in pixels; whole pixels are left out to get there, which is fast and good enough to look at
@@ -29,13 +30,31 @@ _FIGURE = f'<figure style="{_STYLE}">{{}}<figcaption>{{}}</figcaption></figure>'
 _IMAGE = '<img src="data:image/png;base64,{}" width="{}" height="{}" alt="row {}">'
 
 
+class _Store(Protocol):
+    def row(self, row: int) -> Batch: ...
+
+
+class _Dataset(Protocol):
+    """What is used of a MemmapDataset."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def opened_store(self) -> _Store: ...
+
+    def store_rows(self, positions: Rows) -> Rows: ...
+
+    def __len__(self) -> int: ...
+
+
 def shown_positions(count: int) -> list[int]:
     """Return which of count rows are shown: up to 24, evenly spread, each once."""
     positions = [(2 * i + 1) * count // (2 * TILES) for i in range(TILES)]
     return [position for position in dict.fromkeys(positions) if position < count]
 
 
-def html_of(dataset: Any) -> str:
+def html_of(dataset: _Dataset) -> str:
     """Return HTML of some rows of a MemmapDataset, as they are stored, with their targets.
 
     Example:
@@ -61,7 +80,7 @@ def png(pixels: npt.NDArray[np.uint8]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
 
 
-def _tile(manifest: Manifest, row: ImageBatch) -> str:
+def _tile(manifest: Manifest, row: Batch) -> str:
     pixels = row.pixels.numpy()
     step = -(-max(pixels.shape[:2]) // TILE_PIXELS)
     small = pixels[::step, ::step]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 
@@ -105,10 +105,8 @@ def held(store: _B) -> _B:
 
 def joined(batches: Sequence[_B]) -> _B:
     """Return batches on a device as one, side by side."""
-    made: Any
     if not isinstance(batches[0], RaggedBatch):
-        made = torch.cat(list(batches))  # type: ignore[arg-type]
-        return made
+        return cast(_B, torch.cat(list(batches)))  # type: ignore[arg-type]
     starts = list(itertools.accumulate((len(batch.pixels) for batch in batches), initial=0))[:-1]
 
     def column(name: str) -> Any:
@@ -121,4 +119,4 @@ def joined(batches: Sequence[_B]) -> _B:
         return torch.cat(found)
 
     made = RaggedBatch(**{name: column(name) for name in ("pixels", "rows", *BESIDE_PIXELS)}, batch_size=[])
-    return made
+    return cast(_B, made)

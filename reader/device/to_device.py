@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tensordict import TensorDictParams, is_tensor_collection
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
+Nested = TypeVar("Nested")
 
-def to_device(nested: object, device: str | torch.device) -> Any:
+
+def to_device(nested: Nested, device: str | torch.device) -> Nested:
     """Move every tensor in a nest to a device; to CUDA pinned and non-blocking. Anything else passes through.
 
     Walks dicts, lists, tuples, namedtuples and whatever else torch's pytree knows, such as a dataclass given to

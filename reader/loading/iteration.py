@@ -280,7 +280,7 @@ def begins_with_crop(transform: object) -> bool:
     return _is_of_reader(first) and getattr(first, "reads_levels", False)
 
 
-def first_step(transform: object) -> Any:
+def first_step(transform: object) -> Transform:
     """Return the transform that is called first."""
     return flat([transform])[0]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sized
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
@@ -98,7 +98,7 @@ class StepSampler(Sampler[list[int]]):
     sampler: what the loader has as its sampler.
     """
 
-    def __init__(self, loop: Loop, sampler: Any) -> None:
+    def __init__(self, loop: Loop, sampler: object) -> None:
         self._loop, self.sampler = loop, sampler
         self.drop_last = loop.schedule.drop_last
 
@@ -190,7 +190,7 @@ class _DeferredPass:
         self._iteration: Iteration | None = None
         self._position = 0
 
-    def batch(self, position: int, after: int) -> Any:
+    def batch(self, position: int, after: int) -> object:
         """Return the batch between two positions of the epoch."""
         if self._iteration is None or position != self._position:
             self._iteration = self._loop.begin(self._epoch, position, iter(self._items))
@@ -204,7 +204,7 @@ class _DeferredPass:
             next(self._iteration, None)
 
 
-def sampler_of(loop: Loop) -> Any:
+def sampler_of(loop: Loop) -> object:
     """Return the sampler that represents a loader's order: the caller's own, else one of ours."""
     given = loop.schedule.sampler
     if isinstance(given, BatchSampler):

@@ -10,7 +10,7 @@ import functools
 import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,14 @@ _ORDER_CHUNK = 1 << 16
 
 # (global position of a step, start and stop of this rank's part) -> rows
 _RowsOf = Callable[[int, int, int], Rows]
+
+
+class _EpochSampler(Protocol):
+    """A sampler that takes epochs, as torch's DistributedSampler."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch whose order comes next."""
+        ...
 
 
 class PlannedBatch(NamedTuple):
@@ -194,9 +202,10 @@ class Schedule:
         epoch = getattr(self._asks_epoch(), "epoch", None)
         return epoch if isinstance(epoch, int) and epoch != self._epoch_set else None
 
-    def _asks_epoch(self) -> Any:
+    def _asks_epoch(self) -> _EpochSampler | None:
         found = (self.sampler, getattr(self.sampler, "sampler", None))
-        return next((sampler for sampler in found if callable(getattr(sampler, "set_epoch", None))), None)
+        asks = next((sampler for sampler in found if callable(getattr(sampler, "set_epoch", None))), None)
+        return cast("_EpochSampler | None", asks)
 
     def sampled(self) -> Iterator[Item]:
         """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reader.dataset.dataset import MemmapDataset
+from reader.dataset.samples import Transform
 from reader.loading.iteration import begins_with_crop
 from reader.loading.validation import integer
 
@@ -97,7 +98,9 @@ class Sizes:
         ValueError: it is none of these, or the transform has no crop.
     """
 
-    def __init__(self, size: Size | None, transform: object, batch_size: BatchSize, dataset: MemmapDataset) -> None:
+    def __init__(
+        self, size: Size | None, transform: Transform | None, batch_size: BatchSize, dataset: MemmapDataset
+    ) -> None:
         self._size, self._batch_size, self._dataset = size, batch_size, dataset
         self._has_warned = False
         # of the current epoch: a size that is set during it applies to the next one
@@ -112,11 +115,11 @@ class Sizes:
         """Whether there is a size at all."""
         return self._size is not None
 
-    def of(self, transform: Any, epoch: int, position: int = 0) -> Any:
+    def of(self, transform: Transform | None, epoch: int, position: int = 0) -> Transform | None:
         """Return the transform with the size of an epoch, which begins, or is resumed at a position."""
         if self._size is None:
             return transform
-        if not hasattr(transform, "with_size"):
+        if transform is None or not hasattr(transform, "with_size"):
             raise ValueError(
                 f"size= is that of RandomResizedCrop and CenterCrop, and the transform is {transform!r}. Give one of them, or a"
                 " Compose with one."

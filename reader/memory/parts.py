@@ -23,7 +23,7 @@ from reader.store import Batch, ImageBatch, RaggedBatch
 _MOST_BYTES, _LEAST_BYTES = 2 << 20, 1 << 20
 
 
-def in_parts(call: Callable[[object], object], batch: Batch, threads: int) -> Any:
+def in_parts(call: Callable[[object], object], batch: Batch, threads: int) -> object:
     """Return call(batch), called with some rows at a time on so many threads.
 
     call makes of each row what it would make of it in the batch: an ImageBatch, a tensor with a row for each, or a list or tuple
@@ -76,7 +76,7 @@ class _Joined:
         # one for each tensor of the result, as long as the batch, made by the first part that is done
         self._tensors: dict[tuple[int, ...], torch.Tensor] = {}
 
-    def write_part(self, made: Any, start: int, key: tuple[int, ...] = ()) -> Any:
+    def write_part(self, made: object, start: int, key: tuple[int, ...] = ()) -> object:
         """Write a part's tensors, and return what is left to join."""
         if isinstance(made, torch.Tensor):
             self._room(made, key)[start : start + len(made)] = made
@@ -90,7 +90,7 @@ class _Joined:
         self.write_part(made.pixels, start, key)
         return made
 
-    def result(self, made: Sequence[Any], key: tuple[int, ...] = ()) -> Any:
+    def result(self, made: Sequence[Any], key: tuple[int, ...] = ()) -> object:
         """Return the result of all parts, given what `write_part` returned for each."""
         first = made[0]
         if first is None:

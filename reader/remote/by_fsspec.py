@@ -51,7 +51,7 @@ class WebFolder:
         """Return the bytes of an object, as the server says it to HEAD, or to GET where it knows no HEAD."""
         return int(self._call(self._size, name))
 
-    def _call(self, *request: Any) -> Any:
+    def _call(self, *request: object) -> Any:
         try:
             return self._sync(self._files.loop, *request)
         except (FileNotFoundError, RequestError):

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from typing import Any
+from typing import TextIO
 
 from reader.format.filesystem import size_text
 from reader.remote.presence import RemoteStore
@@ -81,7 +81,7 @@ class CacheLine:
         return _COLUMNS
 
 
-def _is_terminal(stream: Any) -> bool:
+def _is_terminal(stream: TextIO) -> bool:
     # a program may have closed it, or have put in its place what can only be written to
     with contextlib.suppress(AttributeError, ValueError):
         return bool(stream.isatty())

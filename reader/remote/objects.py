@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from reader.format.errors import LibraryError, MissingObjectError, StoreError, UnreachableError
@@ -22,6 +22,9 @@ from reader.format.head import MOST_FETCHED_MANIFEST_BYTES
 from reader.format.shown import redacted
 from reader.remote.failures import failure
 from reader.remote.urls import checked_url
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
 
 _T = TypeVar("_T")
 
@@ -197,7 +200,7 @@ class _ByObstore:
 
     def get(self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]) -> memoryview:
         """Return bytes of an object, as _Carrier says."""
-        options: Any = {} if stop is None else {"range": (start, stop)}
+        options: GetOptions = {} if stop is None else {"range": (start, stop)}
         # one chunk, as more than that is too much: a stranger's server sends what it likes, and without an end
         found = self._obstore.get(self._store, name, options=options)
         answered()

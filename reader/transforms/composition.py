@@ -205,12 +205,12 @@ def _has_steps(transform: Any) -> bool:
     return _is_ours(transform) and hasattr(transform, "steps")
 
 
-def _is_ours(transform: Any) -> bool:
+def _is_ours(transform: object) -> bool:
     """Say whether a transform is of this package; a program's own class of one may do something else when it is called."""
     return type(transform).__module__.startswith("reader.transforms.")
 
 
-def _takes_steps(batch: Any) -> bool:
+def _takes_steps(batch: object) -> bool:
     return isinstance(batch, ImageBatch) and compiled.take_steps(batch.pixels)
 
 

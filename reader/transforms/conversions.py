@@ -10,7 +10,7 @@ import copy
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ from reader.transforms.random_crops import RandomCrop
 from reader.transforms.resize import CenterCrop, Resize
 
 Transform = Callable[[Any], Any]
+_Batch = TypeVar("_Batch")
 
 # Arguments of torchvision's that ours do not have, and what they may be: pixels are always antialiased, and nothing is in place.
 _OTHERS = {"inplace": (True, False), "antialias": (True, None), "max_size": (None,)}
@@ -30,7 +31,7 @@ _OTHERS = {"inplace": (True, False), "antialias": (True, None), "max_size": (Non
 _OF_BATCHES = ("CutMix", "MixUp")
 
 
-def from_torchvision(transform: object) -> Any:
+def from_torchvision(transform: object) -> Transform:
     """Make a transform of batches of one of torchvision's, v1 or v2: the same names, arguments and distributions.
 
     Each image still draws for itself, but other numbers than torchvision would. Pixels are those of torchvision for uint8
@@ -48,14 +49,14 @@ def from_torchvision(transform: object) -> Any:
     return made if hasattr(made, "transforms") else importlib.import_module("reader.transforms").Compose([made])
 
 
-def _converted(transform: object) -> Any:
+def _converted(transform: object) -> Transform:
     kind = type(transform)
     if not kind.__module__.startswith("torchvision.transforms."):
         raise TypeError(
             f"{kind.__module__}.{kind.__qualname__} is not a transform of torchvision. Leave the recipe to the dataset,"
             " MemmapDataset(..., transform=...), which calls it for each image."
         )
-    ours: Any = getattr(importlib.import_module("reader.transforms"), kind.__name__, None)
+    ours: Callable[..., Transform] | None = getattr(importlib.import_module("reader.transforms"), kind.__name__, None)
     if ours is CenterCrop:
         ours = UnscaledCenterCrop
     if kind.__name__ in _OF_BATCHES:
@@ -145,7 +146,7 @@ class UnscaledCenterCrop(RandomCrop):
 class ToImage:
     """Return the batch as it is: a row is an image already. Also PILToTensor and ToPureTensor."""
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: _Batch) -> _Batch:
         """Return the batch unchanged."""
         return batch
 

@@ -307,7 +307,7 @@ def _samples(batch: ImageBatch | RaggedBatch) -> list[Sample]:
     """Return the rows of a batch, as views."""
     images = batch.images if isinstance(batch, RaggedBatch) else batch.images.unbind(0)
     samples = [{"image": image} for image in images]
-    extras: Any = {} if batch.extras is None else dict(batch.extras.items())
+    extras: dict[str, Any] = {} if batch.extras is None else dict(batch.extras.items())
     if "boxes" in extras:
         counts = extras["box_count"].tolist() if "box_count" in extras else [extras["boxes"].shape[1]] * len(samples)
         labels = extras.get("box_targets", torch.zeros(extras["boxes"].shape[:2], dtype=torch.int64))

@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from PIL import Image, ImageCms
 
 # What a profile is called that cannot be read.
 DAMAGED = "damaged"
@@ -66,7 +66,7 @@ def as_profiled(image: Image.Image, profile: bytes) -> Image.Image | None:
 
 
 @functools.lru_cache(maxsize=32)
-def transform(profile: bytes) -> Any:
+def transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
     """Return what converts to sRGB: relative colorimetric, with black point compensation; None where the profile is damaged."""
     import io
 
@@ -91,7 +91,7 @@ def to_srgb(image: Image.Image, profile: bytes, content: tuple[int, int, int, in
     is_padded = (x0, y0, x1, y1) != (0, 0, *image.size)
     part = image.crop((x0, y0, x1, y1)) if is_padded else image
     alpha = part.getchannel("A") if part.mode == "RGBA" else None
-    converted: Image.Image = transform(profile).apply(part.convert("RGB") if alpha else part)
+    converted = cast("ImageCms.ImageCmsTransform", transform(profile)).apply(part.convert("RGB") if alpha else part)
     if alpha is not None:
         converted.putalpha(alpha)
     if not is_padded:

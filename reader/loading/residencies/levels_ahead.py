@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -46,8 +46,16 @@ def levels_in_pass(
         return None, steps
     ends = schedule.window_end(epoch) if schedule.order == "block" and schedule.nodes is None else None
     draw = functools.partial(stamped, epoch=epoch, seed=schedule.seed)
-    ahead = LevelsAhead(levels, first_step(transform), draw, ends)
+    ahead = LevelsAhead(levels, cast(_LevelCrop, first_step(transform)), draw, ends)
     return ahead, ahead.ahead(steps)
+
+
+class _LevelCrop(Protocol):
+    """A crop that reads levels."""
+
+    def levels(self, rows: LevelRows, batch: Batch) -> torch.Tensor:
+        """Return the level of each row of a batch."""
+        ...
 
 
 class LevelsAhead:
@@ -60,7 +68,7 @@ class LevelsAhead:
     """
 
     def __init__(
-        self, levels: LevelRows, crop: Any, draw: Callable[..., object], window_end: Callable[[int], int] | None
+        self, levels: LevelRows, crop: _LevelCrop, draw: Callable[..., Batch], window_end: Callable[[int], int] | None
     ) -> None:
         self._levels, self._crop, self._draw, self._window_end = levels, crop, draw, window_end
         self.factors, self.content = levels.factors, levels.content
