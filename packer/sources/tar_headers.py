@@ -5,7 +5,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Protocol, cast
 
 from packer.errors import ScanError
 from packer.sources.roots import NOWHERE
@@ -117,8 +117,15 @@ def _check_end(path: Path, offset: int) -> None:
         raise tarfile.ReadError("a header after it is damaged")
 
 
+class _TarPosition(Protocol):
+    """What tarfile knows of where it is, and no stub names: the member that it was opened at, where the next one is."""
+
+    firstmember: tarfile.TarInfo | None
+    offset: int
+
+
 def _next(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
-    first: Any = tar
+    first = cast(_TarPosition, tar)
     offset = tar.offset
     if tar.fileobj is not None and offset and first.firstmember is None:
         # from anywhere else tarfile looks whether the member before is all there
@@ -128,7 +135,7 @@ def _next(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
 
 def _plain(tar: tarfile.TarFile, plain_members: PlainMembers) -> Iterator[list[Plain]]:
     """Yield the next members up to the first that is not plain."""
-    first: Any = tar
+    first = cast(_TarPosition, tar)
     if first.firstmember is not None or tar.pax_headers or tar.fileobj is None:
         return
     room = _FEW_BYTES

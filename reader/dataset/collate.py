@@ -98,7 +98,7 @@ def ragged_rows(batch: RaggedBatch) -> Rows[ImageBatch]:
     return Rows(batch, len(batch), functools.partial(row_of, batch))
 
 
-def collate_batch(rows: Rows[Any] | list[Any]) -> Any:
+def collate_batch(rows: Rows[object] | list[Any]) -> Any:
     """Collate rows as torch does by default; a gathered batch is returned unchanged."""
     return rows.batch if isinstance(rows, Rows) else default_collate(rows)
 
@@ -126,7 +126,7 @@ def _refuse_process() -> NoReturn:
 
 
 def _collate(
-    batch: Rows[Any] | ImageBatch | Sequence[Any], *, collate_fn_map: Mapping[Any, Any] | None = None
+    batch: Rows[Any] | ImageBatch | Sequence[Any], *, collate_fn_map: Mapping[Any, object] | None = None
 ) -> object:
     """Return a gathered batch; rows that were read one by one, as ConcatDataset does, are joined."""
     if isinstance(batch, Rows):

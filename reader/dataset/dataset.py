@@ -101,7 +101,7 @@ class MemmapDataset(Dataset[Any]):
         self.manifest, self.mapped = opened.manifest, opened.mapped
         self._pool = FittingPool(keep=_LOOP_BUFFERS, has_room=self.manifest.has_own_sizes)
         self._targets: list[object] | None = None
-        self._samples: list[tuple[str, Any]] | None = None
+        self._samples: list[tuple[str, object]] | None = None
 
     def __len__(self) -> int:
         return self.manifest.rows if self._rows is None else len(self._rows)

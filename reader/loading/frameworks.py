@@ -6,7 +6,7 @@ Imports none of them: one that the program has not imported is not asked.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Protocol
 
 
 def check_asker() -> None:
@@ -26,6 +26,14 @@ def check_asker() -> None:
         )
 
 
+class _GradientState(Protocol):
+    """That of accelerate, which knows the loaders whose passes run."""
+
+    def _add_dataloader(self, loader: AccelerateState) -> None: ...
+
+    def _remove_dataloader(self, loader: AccelerateState) -> None: ...
+
+
 class AccelerateState:
     """Reports one pass of a loader to accelerate, as its own DataLoaders do.
 
@@ -40,7 +48,9 @@ class AccelerateState:
         self._has_started = False
         state = sys.modules.get("accelerate.state")
         # a program without an Accelerator does not ask
-        self._known: Any = state.GradientState() if state is not None and state.GradientState().initialized else None
+        self._known: _GradientState | None = (
+            state.GradientState() if state is not None and state.GradientState().initialized else None
+        )
 
     def begin(self) -> None:
         """Report, once, that this pass is the one that batches come from now."""

@@ -12,9 +12,10 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 from torch._ops import OpOverload
@@ -379,7 +380,7 @@ def _label_fields(transform: object) -> list[str]:
 
 
 def _states() -> tuple[object, ...]:
-    of_numpy: Any = np.random.get_state(legacy=True)
+    of_numpy = cast("tuple[str, npt.NDArray[np.uint32], int, int, float]", np.random.get_state(legacy=True))
     return of_numpy[0], of_numpy[1].tobytes(), of_numpy[2:], random.getstate()
 
 
