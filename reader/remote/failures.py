@@ -11,13 +11,17 @@ from collections.abc import Iterator
 _HOST = re.compile(r"""(?:https?://|to host )(?:[^/\s"']*@)?([\w.\[\]:-]*\w\]?)""")
 _ADDRESS = re.compile(r"""(?:\w+://|to host )[^\s"']+""")
 _STATUS = re.compile(r"status code: (\d{3}[\w -]*(?:, \w+)?)")
-# The first that fits: a connection that is not made for want of an address is none of the third.
+# The first that fits: a connection that is not made for want of an address is none of those behind.
 _KINDS = (
     (r"certificate|UnknownIssuer", "the certificate of {} is not valid"),
     (r"dns error|failed to lookup|getaddrinfo|name resolution|Name or service|nodename", "{} has no address in DNS"),
+    (r"InvalidContentType|WRONG_VERSION_NUMBER", "{} does not speak TLS"),
     (r"kind: Connect\b|refused|(?:Could not|Cannot) connect|Connect call failed", "no server answers at {}"),
     (r"(?i)(?<!_)time(?:d )?out\b|kind: Timeout", "{} gives no answer in time"),
-    (r"body error|payload is not completed|IncompleteRead|reset by peer|disconnected", "{} ends the connection early"),
+    (
+        r"body error|payload is not|Incomplete(?:Read|Message)|reset by peer|disconnected",
+        "{} ends the connection early",
+    ),
 )
 
 
