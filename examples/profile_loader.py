@@ -23,8 +23,7 @@ import torch
 from network import datasets, network, views
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from packer.cli.charts import plot_timeline
-from packer.errors import PictureError
+from packer.cli.charts import PictureError, plot_timeline
 from reader import MemmapLoader, StoreError
 from reader.bench.timeline import timeline_of
 

@@ -40,7 +40,8 @@ class _Originated(Protocol):
 
     def __len__(self) -> int: ...
 
-    def set(self, name: str, tensor: torch.Tensor, /) -> object: ...
+    def set(self, name: str, tensor: torch.Tensor, /) -> object:
+        """Set a field."""
 
 
 def stamped(batch: _Batch, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: int) -> _Batch:

@@ -31,19 +31,29 @@ _IMAGE = '<img src="data:image/png;base64,{}" width="{}" height="{}" alt="row {}
 
 
 class _Store(Protocol):
-    def row(self, row: int) -> Batch: ...
+    """What is used of an OpenedStore."""
+
+    def row(self, row: int) -> Batch:
+        """Return one row, without a batch dimension."""
+        ...
 
 
 class _Dataset(Protocol):
     """What is used of a MemmapDataset."""
 
     @property
-    def manifest(self) -> Manifest: ...
+    def manifest(self) -> Manifest:
+        """The store's."""
+        ...
 
     @property
-    def opened_store(self) -> _Store: ...
+    def opened_store(self) -> _Store:
+        """What its rows are read from."""
+        ...
 
-    def store_rows(self, positions: Rows) -> Rows: ...
+    def store_rows(self, positions: Rows) -> Rows:
+        """Return the rows of the store that stand at positions."""
+        ...
 
     def __len__(self) -> int: ...
 
