@@ -449,7 +449,7 @@ def test_progressive_trains_both_ways_for_each_seed(
     # the larger boxes of rows of 64 have 24 pixels on the half
     assert {1, 2} == {*read}
     assert example("progressive", tmp_path / "out", "--size", 48, "--first", 15, "--device", "cpu") == 1
-    assert "progressive.py: 15 and 48 are no multiples of 32" in capsys.readouterr().err
+    assert "progressive.py: 15 and 48 are not multiples of 32" in capsys.readouterr().err
 
 
 def test_simclr_trains_a_backbone(
