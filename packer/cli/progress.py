@@ -17,7 +17,9 @@ _LEAST_SECONDS, _MOST_SECONDS = 5.0, 30.0
 _SHARE = 0.1
 _WAITING = "waiting for the source: "
 # In so few columns tqdm's figures leave no room for the bar: only the time left and a short postfix are shown.
-_NARROW_COLUMNS = 100
+_NARROW_COLUMNS = 98
+# Left free at the end of a line, for the ^C that a terminal shows: on the next line it would keep the bar from being cleared.
+_FREE_COLUMNS = 2
 _NARROW_BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining}{postfix}"
 # of what cannot be read; a narrower terminal cuts it
 _LEAST_COLUMNS = 20
@@ -133,7 +135,7 @@ class ProgressBar:
             self._is_waiting = False
             # a terminal that does not know its size says 0 x 0, and tqdm would draw nothing
             columns, lines = os.get_terminal_size(sys.stderr.fileno())
-            size = {"ncols": columns or 80, "nrows": lines or 24}
+            size = {"ncols": max(1, (columns or 80) - _FREE_COLUMNS), "nrows": lines or 24}
             look = {
                 "initial": done,
                 "unit": unit,
@@ -143,6 +145,13 @@ class ProgressBar:
             self._bar = tqdm(total=total or None, desc=stage, file=sys.stderr, leave=False, **look, **size)
             self._stage = stage
         return self._bar
+
+
+def clear_bars() -> None:
+    """Clear what bars there are from the terminal, for an end of the process that leaves no block of `with`."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # None: not imported, or not yet all of it
+    for bar in list(getattr(tqdm, "_instances", ())):
+        bar.close()
 
 
 class _Lines:

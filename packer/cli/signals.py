@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from packer.cli.output import EXIT_INTERRUPTED, EXIT_TERMINATED, fail
+from packer.cli.progress import clear_bars
 from packer.errors import Terminated
 
 
@@ -45,6 +46,7 @@ def _raise_signal(to_continue: str, number: int, frame: FrameType | None) -> NoR
     while frame is not None:
         # importlib's callbacks lose what is raised in them. Nothing has to be closed: a killed pack can be resumed too
         if frame.f_code.co_filename.startswith("<frozen importlib"):
+            clear_bars()
             os._exit(ended(error, to_continue))
         frame = frame.f_back
     raise error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -214,7 +216,34 @@ def test_the_bar_keeps_room_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch
         bar.update(Progress("pack", 680_000, 1_281_167, 12, 8_800_000_000, split="train"))
         bar._bar.refresh()
         line = terminal.line
-    assert len(line) <= columns
+    # the ^C that a terminal shows fits behind it
+    assert len(line) <= columns - 2
     assert len(line.split("|")[1]) >= 6
     # of this run alone: 600,000 images were there when it began
     assert ("800 images/s, 12 rejected" if columns < 100 else ".00 images/s, 88 MB/s, 12 rejected") in line
+
+
+_INTERRUPTED_IMPORT = """
+import os, signal
+from packer.cli.progress import ProgressBar
+from packer.cli.signals import signals_raise
+from packer.report import Progress
+
+imported = compile("os.kill(os.getpid(), signal.SIGINT)\\nwhile True: pass", "<frozen importlib._bootstrap>", "exec")
+with ProgressBar(hidden=False) as bar, signals_raise("pack images out --resume"):
+    bar.update(Progress("allocate", 1, 2))
+    exec(imported)
+"""
+
+
+def test_an_interrupt_that_comes_while_a_module_is_imported_clears_the_bar() -> None:
+    terminal, line = os.openpty()
+    child = subprocess.run([sys.executable, "-c", _INTERRUPTED_IMPORT], stderr=line, timeout=60)
+    os.close(line)
+    with os.fdopen(terminal, "rb", buffering=0) as file:
+        shown = file.read(1 << 16).decode()
+    assert child.returncode == 130
+    bar, message = shown.rstrip().rsplit("\r", 2)[-2:]
+    assert "allocate:  50%" in shown
+    assert bar.strip() == ""
+    assert message == "pack: interrupted. To continue: pack images out --resume"
