@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from packer.errors import DiskFullError, JournalError, LockedError, OptionsError, PackError, ScanError, SourceError
     from packer.operations.copying.merge import merge
     from packer.operations.copying.subset import subset
-    from packer.operations.planning.plan import plan
-    from packer.operations.requantize import requantize
+    from packer.operations.planning.plan import SizePlan, plan
+    from packer.operations.requantize import RequantizeReport, requantize
+    from packer.operations.transfer.copy import CopyReport
     from packer.operations.transfer.splits import pull, push
-    from packer.operations.verify import verify
+    from packer.operations.verify import VerifyReport, verify
     from packer.options import PackOptions
     from packer.packing.dataset import pack_dataset
     from packer.packing.pack import pack
@@ -30,11 +31,12 @@ _HOMES = {
     for home, names in {
         "errors": "DiskFullError JournalError LockedError OptionsError PackError ScanError SourceError",
         "operations.copying.merge": "merge",
-        "operations.planning.plan": "plan",
-        "operations.requantize": "requantize",
+        "operations.planning.plan": "SizePlan plan",
+        "operations.requantize": "RequantizeReport requantize",
         "operations.copying.subset": "subset",
+        "operations.transfer.copy": "CopyReport",
         "operations.transfer.splits": "pull push",
-        "operations.verify": "verify",
+        "operations.verify": "VerifyReport verify",
         "options": "PackOptions",
         "packing.dataset": "pack_dataset",
         "packing.pack": "pack",
@@ -46,6 +48,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "CopyReport",
     "DiskFullError",
     "JournalError",
     "LockedError",
@@ -54,8 +57,11 @@ __all__ = [
     "PackOptions",
     "PackReport",
     "Progress",
+    "RequantizeReport",
     "ScanError",
+    "SizePlan",
     "SourceError",
+    "VerifyReport",
     "__version__",
     "merge",
     "pack",

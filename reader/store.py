@@ -397,4 +397,4 @@ def map_file(path: Path, size_bytes: int) -> mmap.mmap | None:
             flags = mmap.MAP_PRIVATE | MAP_NORESERVE
             return mmap.mmap(file.fileno(), size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         except (OSError, OverflowError, ValueError) as e:
-            raise StoreError(f"{path} has {size_bytes} bytes, which cannot be mapped here: {e}.") from None
+            raise StoreError(f"{path} has {size_bytes} bytes, which cannot be mapped: {e}. Raise ulimit -v.") from None

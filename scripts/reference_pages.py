@@ -45,8 +45,8 @@ INTERNAL |= {"names_targets", "of_store", "positions", "store_rows", "upcoming"}
 PYTHON = {
     "packer": "pack pack_dataset",
     "operations": "update subset merge seal_parts verify plan requantize push pull",
-    "reports": "PackReport Progress PackOptions OptionsError ScanError PackError DiskFullError LockedError JournalError"
-    " SourceError",
+    "reports": "PackReport VerifyReport SizePlan RequantizeReport CopyReport Progress PackOptions OptionsError ScanError"
+    " PackError DiskFullError LockedError JournalError SourceError",
     "dataset": "MemmapDataset ColumnDataset concat",
     "stores": "open_store ImageBatch RaggedBatch Manifest StoreError IncompleteStoreError",
     "loader": "MemmapLoader",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,12 @@ def test_pixpack_has_the_public_names_of_both_packages() -> None:
     assert dir(pixpack) == pixpack.__all__
     with pytest.raises(AttributeError, match="module 'pixpack' has no attribute 'nothing'"):
         pixpack.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", [name for name in packer.__all__ if inspect.isfunction(getattr(packer, name))])
+def test_what_a_public_function_returns_is_public(name: str) -> None:
+    returned = inspect.signature(getattr(packer, name)).return_annotation
+    assert returned in packer.__all__
 
 
 def test_importing_pixpack_imports_neither_torch_nor_numpy() -> None:

@@ -50,6 +50,9 @@ for _command in (
 ):
     cli.add_command(_command)
 
+# How glibc's loader says that a shared library could not be mapped (elf/dl-load.c); an ImportError has no errno.
+_NO_ROOM_FOR_LIBRARY = "failed to map segment from shared object"
+
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code; every expected error is one line on stderr."""
@@ -136,11 +139,24 @@ def _exit_code(error: Exception) -> int:
         return fail(str(error), EXIT_DISK_FULL)
     if isinstance(error, PackError | StoreError | EngineError):
         return fail(str(error), EXIT_FAILED)
+    if _is_out_of_memory(error):
+        # numpy says much of what else might be wrong, and the reason last
+        reason = "".join(f": {line}" for line in str(error).strip().rstrip(".").splitlines()[-1:])
+        return fail(
+            f"this process gets no more memory{reason}. Free some, or raise its limit (ulimit -v, cgroup).", EXIT_FAILED
+        )
     if isinstance(error, OSError):
         where = error.filename or "standard output or the current folder"
         name = errno.errorcode.get(error.errno or 0, "?")
         return fail(f"{where}: {error.strerror} ({name}).", EXIT_DISK_FULL if error.errno in FULL else EXIT_FAILED)
     raise error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Say whether memory is what was missing, for data, or for a library to be loaded."""
+    if isinstance(error, ImportError):
+        return _NO_ROOM_FOR_LIBRARY in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 if __name__ == "__main__":

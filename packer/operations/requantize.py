@@ -50,11 +50,28 @@ _ENOUGH_RESULTS = 10
 
 @dataclass(frozen=True)
 class RequantizeReport:
-    """What became of a folder of images. Bytes are those of all images in DEST, and of their sources.
+    """What became of a folder of images.
 
-    kept counts inputs that are in DEST unchanged, kept_reasons why, reasons why others were rejected. psnr (dB, of all errors
-    together) and ssim (mean) are of `compared` requantized images, spread evenly; None where none was compared, or psnr where
-    nothing changed. lowest_ssim names the image that suffered most.
+    Attributes:
+        out: DEST.
+        quality: the -q:v of ffmpeg.
+        size: to which images were scaled, as the option gives it; None: not at all.
+        inputs: how many there are.
+        requantized: inputs that are smaller JPEGs in DEST.
+        kept: inputs that are in DEST unchanged.
+        rejected: inputs that are not in DEST.
+        ignored: files that are no inputs.
+        bytes_before: of the sources of all images in DEST.
+        bytes_after: of all images in DEST.
+        compared: requantized images that psnr and ssim are of, spread evenly.
+        psnr: dB, of all their errors together; None where none was compared, or nothing changed.
+        ssim: their mean; None where none was compared.
+        lowest_ssim: (SSIM, path) of the image that suffered most; None where none was compared.
+        seconds: from the call to its return.
+        resumed_from: inputs that were done before this run.
+        too_many_rejects: more than `max_rejects` were rejected.
+        reasons: reason of a reject -> how many.
+        kept_reasons: why an input is unchanged -> how many.
     """
 
     out: str

@@ -65,7 +65,14 @@ class Problem:
 class VerifyReport:
     """What verify found; the store is intact where problems is empty.
 
-    splits is filled where OUT is the folder of the stores of splits; the other fields then add up over them.
+    Attributes:
+        out: the store, or the folder of the stores of splits.
+        rows: of the store; of splits, together, as is all that follows.
+        checked_bytes: that were read and compared.
+        redecoded: rows that were derived from their sources again.
+        problems: what is wrong: each has a file, rows as [start, stop) or None, and what; its str is a sentence.
+        sources: of `images`: how many sources were compared, and the paths of those that differ, are gone or are new; else None.
+        splits: name of a split -> its report; empty where there are none.
     """
 
     out: str
@@ -73,7 +80,6 @@ class VerifyReport:
     checked_bytes: int
     redecoded: int
     problems: list[Problem] = field(default_factory=list)
-    # of images without redecode
     sources: SourcesReport | None = None
     splits: dict[str, VerifyReport] = field(default_factory=dict)
 

@@ -57,7 +57,8 @@ def refresh_names(path: Path) -> None:
     """
     for folder in reversed(path.absolute().parents):
         with contextlib.suppress(OSError):  # closed to us, or not there: the next use fails
-            os.close(os.open(folder, os.O_RDONLY))
+            # a pipe of that name would be waited for
+            os.close(os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)))
 
 
 def retry_missing(path: Path, use: Callable[[], _T]) -> _T:

@@ -95,7 +95,9 @@ def map_pieces(pieces: Sequence[FileSpan], unit_bytes: int) -> torch.Tensor:
     try:
         memory = mmap.mmap(-1, total_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     except (OSError, OverflowError) as e:
-        raise StoreError(f"{len(pieces)} files need {total_bytes} bytes of addresses side by side: {e}.") from None
+        raise StoreError(
+            f"{len(pieces)} files need {total_bytes} bytes of addresses side by side: {e}. Raise ulimit -v."
+        ) from None
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for piece in pieces:
         _map_over(start + piece.first * unit_bytes, piece.path, piece.count * unit_bytes)
@@ -119,4 +121,4 @@ def _map_over(address: int, path: Path, size_bytes: int) -> None:
         found = libc.mmap(address, size_bytes, protection, flags, file.fileno(), 0)
     if found == _FAILED:
         reason = os.strerror(ctypes.get_errno())
-        raise StoreError(f"{path} has {size_bytes} bytes, which cannot be mapped here: {reason}.")
+        raise StoreError(f"{path} has {size_bytes} bytes, which cannot be mapped here: {reason}. Raise ulimit -v.")

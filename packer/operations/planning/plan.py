@@ -59,13 +59,22 @@ class Choice:
 
 @dataclass(frozen=True)
 class SizePlan:
-    """What headers say of a folder. sizes counts upright (width, height, images), most frequent first.
+    """What headers say of a folder.
 
-    source_upsampled: the fraction of crops that the images themselves have too few pixels for.
-    recommended: the options of the smallest choice that holds 99 % of the boxes, and upsamples at most 5 % more crops than that.
-    is_grouped_by_class: whether the images of a split are listed class by class, as those of class folders are.
-    time: of packing as chosen; None where no image of those that were tried can be decoded.
-    asked: the options of the choice that was asked for, one of `choices`; None where none was.
+    Attributes:
+        images: whose header was read.
+        unreadable: inputs without a readable header.
+        sizes: upright (width, height, images), most frequent first.
+        crop: side of the crop that the model sees, pixels.
+        scale: lowest and highest area of a box, as a share of the image's.
+        ratio: lowest and highest width / height of a box.
+        source_upsampled: the fraction of crops that the images themselves have too few pixels for, 0..1.
+        choices: ways to pack: each has its options, pixel_bytes, and of the crops the fractions reachable and upsampled, 0..1.
+        recommended: the options of the smallest choice that holds 99 % of the boxes, and upsamples at most 5 % more crops than
+            source_upsampled.
+        is_grouped_by_class: the images of a split are listed class by class, as those of class folders are.
+        time: of packing as chosen; None where no image of those that were tried can be decoded.
+        asked: the options of the choice that was asked for, one of `choices`; None where none was.
     """
 
     images: int

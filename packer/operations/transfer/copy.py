@@ -27,7 +27,17 @@ OnBytes = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class CopyReport:
-    """What a push or pull did; kept_bytes were there already."""
+    """What a push or pull did.
+
+    Attributes:
+        url: of the store, or of the folder of the stores of splits.
+        out: the same on this machine.
+        files: how many there are.
+        store_bytes: of all of them.
+        copied_bytes: that this run copied.
+        kept_bytes: that were there already.
+        seconds: from the call to its return.
+    """
 
     url: str
     out: str

@@ -93,7 +93,7 @@ def _lock(out: Path) -> Lock:
     check_no_links(*own_paths(out))
     try:
         return Lock(out)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise PackError(f"{out} holds no part of a pack. Parts are made by: pack IMAGES {out} --part i/n") from None
     except LockedError:
         for part in started_parts(out):

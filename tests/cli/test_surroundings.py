@@ -1,0 +1,75 @@
+"""What the command says where memory is short, and where a path is a pipe; each time in a process of its own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from packer.cli.app import run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and files of Linux")
+PACK = [sys.executable, "-m", "packer"]
+
+
+def answered(words: list[str | Path], *, before: str = "", timeout: float = 60) -> tuple[int, str]:
+    """Run `pack` after a line of shell; returns its exit code and what it says on stderr, one line."""
+    line = f"{before} exec {shlex.join([*PACK, *map(str, words)])}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=timeout)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("limit_kb", [20_000, 30_000])
+@pytest.mark.parametrize("command", ["info", "show"])
+def test_memory_that_is_used_up_is_one_sentence(
+    shared_store: Path, tmp_path: Path, command: str, limit_kb: int
+) -> None:
+    """By the limit it is data, a library or a thread that gets no room."""
+    drawn = ["-o", tmp_path / "sheet.png"] if command == "show" else []
+    code, err = answered([command, shared_store, *drawn], before=f"ulimit -v {limit_kb};")
+    assert code == 1
+    assert err.startswith("pack: this process gets no more memory")
+    assert err.endswith("Free some, or raise its limit (ulimit -v, cgroup).\n")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError(), ""),
+        (MemoryError("Unable to allocate 3.5 GiB for an array"), ": Unable to allocate 3.5 GiB for an array"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory", "out/a"), ": [Errno 12] Cannot allocate memory: 'out/a'"),
+        (
+            ImportError("liba.so: failed to map segment from shared object"),
+            ": liba.so: failed to map segment from shared object",
+        ),
+    ],
+    ids=["nothing said", "numpy", "system", "library"],
+)
+def test_every_error_of_memory_is_that_sentence(
+    shared_store: Path,
+    error: Exception,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("packer.operations.verify.verify", fail)
+    assert run(["verify", str(shared_store)]) == 1
+    assert capsys.readouterr().err == (
+        f"pack: this process gets no more memory{reason}. Free some, or raise its limit (ulimit -v, cgroup).\n"
+    )
+
+
+def test_a_pipe_is_not_waited_for_where_a_folder_is_expected(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    code, err = answered(["seal", tmp_path / "pipe"])
+    assert code == 1
+    assert "holds no part of a pack" in err
