@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Run a model over a whole store, on the CPU or a CUDA device: row i of a .npy file is the embedding of row i.
+"""Run a trained network over all rows of a store, on the CPU or a CUDA device: row i of a .npy file is of row i of the store.
 
-    python examples/infer.py out/ embeddings.npy
-    numpy.load("embeddings.npy", mmap_mode="r")[7]    # belongs to MemmapDataset("out/")[7]
+    python examples/train.py out/ --checkpoint run.pt && python examples/infer.py out/ scores.npy --checkpoint run.pt
+    python examples/infer.py new/ embeddings.npy --checkpoint run.pt --trained-on out/ --embeddings
 
-`network` stands for your model. On CUDA the results come back through a ring of pinned slots on a stream of their own, while the
-device works on: the way that batches take, the other way round. No GPU has run this yet, a simulated one has.
+Scores of each class, or what the last layer gets; the images may have no labels. On CUDA results come back through a ring of
+pinned slots on a stream of their own. No GPU has run this yet, a simulated one has.
 """
 
 from __future__ import annotations
@@ -18,49 +18,50 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from checkpoints import restore
+from network import network, side_of
 from torch import cuda, nn
 
-from reader import CenterCrop, Manifest, MemmapDataset, MemmapLoader, Normalize, StoreError
+from reader import CenterCrop, MemmapDataset, MemmapLoader, StoreError
 
-# One on its way, one that is written to the file, one to begin with.
-SLOTS = 3
+SLOTS = 3  # one on its way, one that is written to the file, one to begin with
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store, as `pack` wrote it")
     parser.add_argument("out", type=Path, help="a .npy file, float32[N, K]")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="as train.py left it")
+    parser.add_argument("--trained-on", metavar="STORE", help="the store that train.py had; default: this one")
+    parser.add_argument("--model", default="small", help="the --model that train.py had")
+    parser.add_argument("--embeddings", action="store_true", help="what the last layer gets, not its scores")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--device", default="cuda" if cuda.is_available() else "cpu", help="cpu or cuda")
     options = parser.parse_args()
-    torch.manual_seed(0)
     try:
-        data = MemmapDataset(options.store)
-        crop = CenterCrop(224) if data.manifest.has_own_sizes else None
+        data, trained = MemmapDataset(options.store), MemmapDataset(options.trained_on or options.store)
+        crop = CenterCrop(side_of(trained.manifest))  # as train.py measures accuracy
         loader = MemmapLoader(data, options.batch_size, device=options.device, transform=crop, rank=0, world_size=1)
+        model = network(trained.manifest, options.model).to(loader.device).eval()
+        restore(options.checkpoint, {"model": model}, loader.device)
+        if options.embeddings:
+            *_, last = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
+            last.register_forward_hook(lambda layer, got, scores: got[0])
         if loader.device.type == "cuda":
             cuda.set_device(loader.device)  # to wait for it from another one would make a context there
-        embed(network(data.manifest).to(loader.device), loader, options.out)
-    except (StoreError, ValueError, OSError) as e:
+        write(model, loader, options.out)
+    except (StoreError, ValueError, OSError, ImportError) as e:
         sys.exit(f"infer.py: {e}")
-    print(f"{options.out}: {len(data)} embeddings, of the rows of {options.store} in their order")
-
-
-def network(manifest: Manifest) -> nn.Module:
-    """uint8[B, C, H, W] -> float32[B, 64]; the first layer normalizes by the store's own mean and std."""
-    body = [nn.Conv2d(manifest.channels, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU()]
-    return nn.Sequential(Normalize.of(manifest), *body, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    print(f"{options.out}: {'embeddings' if options.embeddings else 'scores'} of {len(data)} rows, in their order")
 
 
 @torch.inference_mode()
-def embed(model: nn.Module, loader: MemmapLoader, out: Path) -> None:
+def write(model: nn.Module, loader: MemmapLoader, out: Path) -> None:
     """Write float32[N, K], row i what the model makes of row i; the file has its name only when it is whole."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f"{out.name}.part")
     of_one = model(next(iter(MemmapLoader(loader.dataset, 1, device=loader.device, transform=loader.transform)))[0])
     into = np.lib.format.open_memmap(part, "w+", np.float32, (len(loader.dataset), *of_one.shape[1:]))
-    results = (model(images).float() for images, _ in loader)
-    start = 0
+    start, results = 0, (model(images).float() for images, _ in loader)
     for values in on_host(results, loader.device) if loader.device.type == "cuda" else results:
         into[start : start + len(values)] = values.numpy()
         start += len(values)

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
 """Train the network of network.py under a Lightning Trainer, on one process or several, and resume after an interruption.
 
-    pip install lightning
     python examples/lightning_datamodule.py out/ --steps 5 --save-every 5
     torchrun --standalone --nproc-per-node 2 examples/lightning_datamodule.py out/
 
-A MemmapLoader is made after Lightning has started its processes: it asks torch.distributed for its rank and reads that part
-of each step. No sampler is wrapped. Lightning saves and restores the loader's state with its own checkpoint, in the middle
-of an epoch too, and on more or fewer processes: the batch size is that of all processes together.
+AdamW with warmup and a cosine. A MemmapLoader asks torch.distributed for its rank and reads that part of each step; no sampler
+is wrapped. Lightning saves and restores its state with its own checkpoint, also in mid epoch, and on more or fewer processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
-from network import datasets, network, one_size
+from network import datasets, decayed, network, one_size, warmup_and_cosine
 from torch import nn
 
 from reader import Manifest, MemmapLoader, StoreError
@@ -41,17 +40,16 @@ class StoreModule(LightningDataModule):
         return self.loader(self.held_out)
 
     def loader(self, data: Any, **options: Any) -> MemmapLoader:
-        # of this process's share, on its device; rank and world size are torch.distributed's
         share, device = self.batch_size // self.trainer.world_size, self.trainer.strategy.root_device
         return MemmapLoader(data, share, device=device, transform=one_size(data.manifest), **options)
 
 
 class Classifier(LightningModule):
-    """The network and its loss."""
+    """The network, its loss, and a schedule of so many steps."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, steps: int) -> None:
         super().__init__()
-        self.network = network(manifest)
+        self.network, self.steps = network(manifest), steps
 
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
         images, targets = batch
@@ -62,8 +60,9 @@ class Classifier(LightningModule):
         right = (self.network(images).argmax(1) == targets).float().mean()
         self.log("held out", right, batch_size=len(targets), sync_dist=True)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), lr=1e-3, weight_decay=0.05)
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(decayed(self.network, 0.05), lr=1e-3)
+        return [optimizer], [{"scheduler": warmup_and_cosine(optimizer, self.steps), "interval": "step"}]
 
 
 def main() -> int:
@@ -82,6 +81,7 @@ def main() -> int:
         print(f"lightning_datamodule.py: {e}", file=sys.stderr)
         return 1
     last = os.path.join(options.checkpoints, "last.ckpt")
+    steps = options.epochs * math.ceil(len(data.train) / options.batch_size)
     trainer = Trainer(
         max_epochs=options.epochs,
         max_steps=options.steps,
@@ -90,7 +90,7 @@ def main() -> int:
         logger=False,
         enable_progress_bar=False,
     )
-    trainer.fit(Classifier(data.train.manifest), data, ckpt_path=last if os.path.exists(last) else None)
+    trainer.fit(Classifier(data.train.manifest, steps), data, ckpt_path=last if os.path.exists(last) else None)
     if trainer.is_global_zero:
         print(f"{trainer.global_step} steps done, held out {trainer.callback_metrics.get('held out', torch.nan):.3f}")
     return 0

@@ -50,10 +50,12 @@ def network(manifest: Manifest, name: str = "small") -> nn.Module:
 
     name: of a classification model of torchvision; "small" needs no torchvision.
     """
+    if not manifest.classes:
+        raise ValueError("the store has no classes: name the one that the network learned from, --trained-on STORE")
     if name != "small":
         try:
             from torchvision.models import get_model
-        except ImportError as e:
+        except (ImportError, RuntimeError) as e:  # RuntimeError: it was built for another torch
             raise ImportError(f"{name} is a model of torchvision: pip install --no-deps torchvision ({e})") from e
         body = get_model(name, weights=None, num_classes=len(manifest.classes))
         return nn.Sequential(Normalize.of(manifest), body).to(memory_format=torch.channels_last)

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """Train the network of network.py by Ray Train: a TorchTrainer with several workers, each with its part of a store.
 
-    pip install 'ray[train]'
     python examples/ray_train.py out/ --workers 2 --results results/
     python examples/ray_train.py out/ --workers 4 --results results/ --epochs 4      resumes, with more workers
 
 Every worker opens the store by its path, which all nodes must see, and makes the same MemmapLoader: Ray Train has set up
-torch.distributed, which the loader asks for its rank. Nothing goes through ray.data. The loader's state is in the checkpoint.
+torch.distributed, which the loader asks for its rank. The loader's state is in the checkpoint. AdamW with warmup and a cosine.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from network import datasets, network, one_size
+from network import datasets, decayed, network, one_size, warmup_and_cosine
 from ray import train
 from ray.train.torch import TorchConfig, TorchTrainer, get_device, prepare_model
 from torch import distributed, nn
@@ -38,8 +37,7 @@ def main() -> int:
     try:
         datasets(options.store, None)
     except (StoreError, ValueError) as e:
-        print(f"ray_train.py: {e}", file=sys.stderr)
-        return 1
+        sys.exit(f"ray_train.py: {e}")
     trainer = TorchTrainer(
         work,
         train_loop_config=vars(options) | {"store": os.path.abspath(options.store)},
@@ -57,20 +55,21 @@ def work(options: dict[str, Any]) -> None:
     data, _ = datasets(options["store"], None)
     share, crop, device = options["batch_size"] // options["workers"], one_size(data.manifest), get_device()
     loader = MemmapLoader(data, share, shuffle="full", device=device, transform=crop, as_tuple=False)
-    model = prepare_model(network(data.manifest))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
-    # DistributedDataParallel holds the network in `module`; a single worker has none around it
-    parts: dict[str, Any] = {"model": getattr(model, "module", model), "optimizer": optimizer, "loader": loader}
+    model = network(data.manifest)
+    parallel = prepare_model(model)  # the model on its device; with several workers in a DistributedDataParallel
+    optimizer = torch.optim.AdamW(decayed(model, 0.05), lr=1e-3)
+    schedule = warmup_and_cosine(optimizer, options["epochs"] * len(loader))
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "schedule": schedule, "loader": loader}
     if (saved := train.get_checkpoint()) is not None:
         with saved.as_directory() as folder:
             states = torch.load(Path(folder, "run.pt"), map_location=loader.device)
         for name, part in parts.items():
             part.load_state_dict(states[name])
     while (epoch := loader.state_dict()["epoch"]) < options["epochs"]:
-        report(parts, {"epoch": epoch + 1, **through_epoch(model, optimizer, loader)})
+        report(parts, {"epoch": epoch + 1, **through_epoch(parallel, optimizer, schedule, loader)})
 
 
-def through_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: MemmapLoader) -> dict[str, Any]:
+def through_epoch(model: nn.Module, optimizer: Any, schedule: Any, loader: MemmapLoader) -> dict[str, Any]:
     """Train an epoch; returns its steps, the mean loss of all workers, and how many rows they read in all."""
     loss, seen = torch.zeros((), device=loader.device), torch.zeros(loader.dataset.manifest.rows, device=loader.device)
     for batch in loader:
@@ -78,6 +77,7 @@ def through_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: Me
         optimizer.zero_grad(set_to_none=True)
         batch_loss.backward()
         optimizer.step()
+        schedule.step()
         loss += batch_loss.detach()
         seen[batch.rows] += 1
     distributed.all_reduce(loss)

@@ -1,4 +1,4 @@
-"""examples/infer.py: embeddings stand in their rows; the ring from the device is right however late its stream is."""
+"""examples/infer.py: scores and embeddings stand in their rows; the ring from the device is right however late its stream is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conftest import devices, make_tree
 from late_streams import CUDA, Event, OnDevice, SimulatedCuda, Stream, World
 
 from packer import pack
-from reader import MemmapDataset
+from reader import CenterCrop, MemmapDataset
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -27,36 +27,62 @@ def infer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("infer")
 
 
-@pytest.mark.parametrize("device", devices())
-def test_each_row_has_its_embedding(store: Path, tmp_path: Path, device: str, infer: ModuleType) -> None:
-    out = tmp_path / "embeddings.npy"
-    done = program(EXAMPLES / "infer.py", store, out, "--batch-size", "8", "--device", device)
+@pytest.fixture(scope="module")
+def checkpoint(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network of train.py, which learned for one epoch."""
+    file = tmp_path_factory.mktemp("trained") / "run.pt"
+    done = program(EXAMPLES / "train.py", shared_store, "--epochs", "1", "--checkpoint", file, "--device", "cpu")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{out}: 90 embeddings")
-    data = MemmapDataset(store, as_tuple=False)
-    torch.manual_seed(0)
+    return file
+
+
+def trained(infer: ModuleType, store: Path, checkpoint: Path) -> torch.nn.Sequential:
+    model = infer.network(MemmapDataset(store).manifest).eval()
+    infer.restore(checkpoint, {"model": model}, "cpu")
+    return model
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("what", ["scores", "embeddings"])
+def test_each_row_has_what_the_trained_network_makes_of_it(
+    shared_store: Path, checkpoint: Path, tmp_path: Path, device: str, what: str, infer: ModuleType
+) -> None:
+    out = tmp_path / "out.npy"
+    words = ["--checkpoint", checkpoint, "--batch-size", "8", "--device", device]
+    done = program(
+        EXAMPLES / "infer.py", shared_store, out, *words, *(["--embeddings"] if what == "embeddings" else [])
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{out}: {what} of 90 rows, in their order\n"
+    data, model = MemmapDataset(shared_store, as_tuple=False), trained(infer, shared_store, checkpoint)
     with torch.inference_mode():
-        expected = infer.network(data.manifest)(data.store.images)
+        rows = CenterCrop(infer.side_of(data.manifest))(data.store).images
+        expected = (model[:-1] if what == "embeddings" else model)(rows)
     found = np.load(out)
     assert found.dtype == np.float32
-    tolerance = 1e-5 if device == "cpu" else 1e-2
-    np.testing.assert_allclose(found, expected.numpy(), atol=tolerance)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["embeddings.npy"]
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5 if device == "cpu" else 1e-2)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.npy"]
+
+
+def test_images_without_labels_are_scored_by_a_network_of_another_store(
+    shared_store: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    pack(make_tree(tmp_path / "images", classes=1, each=2) / "class0", tmp_path / "new", fit="none", workers=1)
+    words = [tmp_path / "new", tmp_path / "out.npy", "--checkpoint", checkpoint]
+    done = program(EXAMPLES / "infer.py", *words)
+    assert done.returncode == 1
+    assert "the store has no classes: name the one that the network learned from, --trained-on STORE" in done.stderr
+    done = program(EXAMPLES / "infer.py", *words, "--trained-on", shared_store)
+    assert done.returncode == 0, done.stderr
+    assert np.load(tmp_path / "out.npy").shape == (2, len(MemmapDataset(shared_store).classes))
 
 
 def test_a_wrong_store_is_one_sentence(tmp_path: Path) -> None:
-    done = program(EXAMPLES / "infer.py", tmp_path, tmp_path / "out.npy")
+    done = program(EXAMPLES / "infer.py", tmp_path, tmp_path / "out.npy", "--checkpoint", tmp_path / "run.pt")
     assert done.returncode == 1
     assert done.stderr.startswith("infer.py: ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out.npy").exists()
-
-
-def test_rows_of_their_own_sizes_are_cropped(tmp_path: Path) -> None:
-    pack(make_tree(tmp_path / "images", classes=1, each=2), tmp_path / "own", fit="none", workers=1)
-    done = program(EXAMPLES / "infer.py", tmp_path / "own", tmp_path / "out.npy")
-    assert done.returncode == 0, done.stderr
-    assert np.isfinite(np.load(tmp_path / "out.npy")).all()
 
 
 def brought(infer: ModuleType, world: World, patch: pytest.MonkeyPatch, count: int = 20) -> bool:

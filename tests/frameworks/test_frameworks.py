@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import os
 import runpy
 import subprocess
@@ -89,11 +90,17 @@ def test_lightning_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
     def train(folder: str, *words: object) -> dict[str, torch.Tensor]:
         words = (shared_store, "--batch-size", 16, "--save-every", 4, "--checkpoints", tmp_path / folder, *words)
         assert example("lightning_datamodule", *words) == 0
-        return torch.load(tmp_path / folder / "last.ckpt", weights_only=True)["state_dict"]
+        saved = torch.load(tmp_path / folder / "last.ckpt", weights_only=True)
+        (schedule,) = saved["lr_schedulers"]
+        rates[folder] = schedule["last_epoch"], schedule["_last_lr"][0]
+        return saved["state_dict"]
 
+    rates: dict[str, tuple[int, float]] = {}
     # 6 steps an epoch: stopped in the middle of the second one
     train("parts", "--steps", 8)
+    assert rates["parts"] == (8, pytest.approx(1e-3 * (0.5 + 0.5 * math.cos(math.pi * 8 / 12))))
     parts, full = train("parts"), train("full")
+    assert rates["parts"] == rates["full"] == (12, pytest.approx(0, abs=1e-9))
     assert [name for name in full if not torch.equal(full[name], parts[name])] == []
 
 
@@ -127,4 +134,5 @@ def test_two_workers_of_ray_train_read_every_row_between_them(shared_store: Path
         "rows": 81,
         "read": 82,
     }
-    assert list(tmp_path.rglob("run.pt"))
+    (checkpoint,) = tmp_path.rglob("run.pt")
+    assert torch.load(checkpoint, weights_only=True)["schedule"]["last_epoch"] == 6
