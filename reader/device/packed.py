@@ -20,6 +20,8 @@ from reader.store import ImageBatch, replaced
 
 # Of the first byte of each frame. nvCOMP asks for it: Python API, `as_arrays`.
 FRAME_ALIGN = 16
+# cudaStreamLegacy.
+_DEFAULT_STREAM = 1
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,13 @@ class PackedBatch:
 
     def _by_nvcomp(self, packed: torch.Tensor) -> torch.Tensor:
         """Unpack on a CUDA device, on the current stream: uint8[B, n]. By their headers frames are of the row's size."""
-        stream = torch.cuda.current_stream(packed.device).cuda_stream
+        # the default stream has two numbers; 0 may be read as none, and torch's `__dlpack__` refuses it
+        stream = torch.cuda.current_stream(packed.device).cuda_stream or _DEFAULT_STREAM
         try:
             arrays = nvcomp().as_arrays([packed[at : at + size] for at, size in self.spans], cuda_stream=stream)
-            made = [torch.from_dlpack(row) for row in _codec(packed.device.index or 0, stream).decode(arrays)]
+            decoded = _codec(packed.device.index or 0, stream).decode(arrays)
+            # from 6.0 on these are views, which must not outlive what was decoded: it is held until they are copied
+            made = [torch.from_dlpack(decoded[number]) for number in range(len(decoded))]
         except Exception as e:  # it has no errors of its own
             raise self.error(0, f"nvCOMP cannot unpack its batch ({str(e).partition(chr(10))[0]})") from e
         for number, row in enumerate(made):

@@ -31,6 +31,8 @@ _B = TypeVar("_B", bound=Sendable)
 
 # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 _THREAD_LOCAL = 1
+# cudaHostRegisterPortable, as torch registers memory: pinned for every device, since loaders for several may share one copy.
+_PORTABLE = 1
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
 # launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
 _LAUNCHED = 8
@@ -189,7 +191,7 @@ def pin(tensor: torch.Tensor, device: torch.device) -> Callable[[], None]:
     """
     # cudaHostRegister, since pinned memory that torch allocates is rounded up to a power of two
     with cuda.device(device):
-        status = int(cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+        status = int(cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, _PORTABLE))
     if status:
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=device)  # takes the error along: CUDA keeps it for the next kernel that asks

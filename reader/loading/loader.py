@@ -312,7 +312,8 @@ class MemmapLoader:
         levels, steps = levels_in_pass(self._levels, schedule, transform, epoch, steps)
         finish = Finish(self.dataset, transform, epoch=epoch, seed=self.seed, source=levels, **form)
         source = functools.partial(self.producer.groups, epoch, position, steps, finish.ahead)
-        return Pass(progress, entered(self.device, source), finish, schedule)
+        # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
+        return Pass(progress, entered(self.device, source) if self.prefetch else source, finish, schedule)
 
     def _fit_batches(self, epoch: int, position: int) -> None:
         """Set the rows per batch of an epoch; raises OrderError if there are none, or they do not fit the ranks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,43 @@ def test_pixels_are_those_of_the_host(
     assert_equal(read(store, unpack=unpack, device=device, **options), read(store, **options))
     if device == "cuda" and unpack == "device":
         assert {(how["algorithm"], how["bitstream_kind"]) for how in nvcomp} == {("Zstd", "raw")}
+
+
+class Decoded:
+    """What nvCOMP 6.0 decodes to: arrays by index that point into its memory, which is used again once it is collected."""
+
+    def __init__(self, rows: list[torch.Tensor]) -> None:
+        self._rows = torch.stack(rows)
+        weakref.finalize(self, self._rows.fill_, 255)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return self._rows[number]
+
+
+@pytest.mark.parametrize("stream", [0, 93_824])
+@pytest.mark.parametrize("version", [5, 6])
+def test_arrays_of_nvcomp_are_copied_before_their_memory_goes(
+    store: Path, version: int, stream: int, nvcomp: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, streams = packed.nvcomp(), []
+    if version == 6:
+        decode = library.Codec.decode
+        monkeypatch.setattr(library.Codec, "decode", lambda self, arrays: Decoded(decode(self, arrays)))
+
+    def as_arrays(tensors: list[torch.Tensor], cuda_stream: int) -> list[torch.Tensor]:
+        streams.append(cuda_stream)
+        return list(tensors)
+
+    monkeypatch.setattr(library, "as_arrays", as_arrays)
+    on_stream = types.SimpleNamespace(cuda_stream=stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: on_stream)
+    monkeypatch.setattr(packed.PackedBatch, "_by_zstandard", packed.PackedBatch._by_nvcomp)
+    assert_equal(read(store, unpack="device"), read(store))
+    # 0, the default stream's other number, says to nvCOMP and to torch's DLPack that none is given
+    assert {*streams, *(how["cuda_stream"] for how in nvcomp)} == {stream or 1}
 
 
 @pytest.mark.cuda

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -385,11 +386,37 @@ def test_a_loader_for_the_second_device_leaves_no_context_on_the_first(
     assert done.stdout.split() == ["False", "True"]
 
 
+@pytest.mark.cuda
+def test_without_a_thread_the_device_of_the_caller_stays_the_current_one(shared_store: Path) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device")
+    for batch in MemmapLoader(MemmapDataset(shared_store), 10, device="cuda:1", prefetch=0, as_tuple=False):
+        assert batch.pixels.device == torch.device("cuda", 1)
+        assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_only_a_thread_of_its_own_is_given_the_device(
+    train: MemmapDataset, prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    world = World(eager=("copies", "kernels"))
+    world.install(monkeypatch)
+    monkeypatch.setattr(transfer.cuda, "set_device", lambda device: threads.append(threading.current_thread().name))
+    loader = MemmapLoader(train, 10, device="cuda", prefetch=prefetch, residency="cache", as_tuple=False)
+    assert len(list(loader)) == 9
+    assert threads == ["pixpack-feeder"] * (prefetch > 0)
+
+
 _CAPTURE = """
-import os, sys, torch
+import os, sys, threading, torch
 from reader import MemmapDataset, MemmapLoader; from reader.device import transfer
-if sys.argv[2] == "without the guard":
-    transfer._ignore_captures = lambda: None
+guard = transfer._ignore_captures if sys.argv[2] == "guarded" else lambda: None
+captures = threading.Event()
+def once_it_captures():
+    captures.wait()
+    guard()
+transfer._ignore_captures = once_it_captures
 data = MemmapDataset(sys.argv[1])
 loader = MemmapLoader(data, 2, shuffle="full", device="cuda", residency=sys.argv[3], as_tuple=False)
 held = torch.zeros(2, 32, 32, 3, dtype=torch.uint8, device="cuda")
@@ -404,7 +431,8 @@ torch.cuda.current_stream().wait_stream(side)
 try:
     with torch.cuda.graph(graph):
         made = (held.float() @ weight).sum(dim=(1, 2, 3))
-        # the thread is at work all the while
+        # all that the thread does, it does now: its first allocations too, which are what breaks a capture
+        captures.set()
         while not batches.is_filled:
             pass
 except RuntimeError:
