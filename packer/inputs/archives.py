@@ -6,96 +6,28 @@ Nothing is unpacked: members are read where they are when their turn comes.
 
 from __future__ import annotations
 
-import functools
-import json
 import os
-import posixpath
-import sys
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 
 from packer.errors import ScanError
 from packer.inputs.lists import folder_labels, with_labels
-from packer.inputs.samples import Column, Inputs
-from packer.inputs.splits import is_junk, is_junk_file, is_split, junk_above, split_folders
+from packer.inputs.samples import Inputs
+from packer.inputs.splits import is_junk, is_split, split_folders
 from packer.inputs.tables.columns import Table
 from packer.inputs.tables.labels import TARGET_COLUMNS, Labels, add_extras, target_names
 from packer.inputs.tables.target_columns import label_columns
 from packer.inputs.tables.text_columns import take_texts
+from packer.inputs.tar_samples import Listed, SampleLabels, Samples, check_kinds, inside, is_left_out, read_samples
 from packer.inputs.tree import FileCounter, Tree, inputs_of, named_trees
 from packer.options import InputOptions
 from packer.pixels.compiled import native
 from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE
-from packer.sources.tar_headers import is_header, listed, read_members
+from packer.sources.tar_headers import is_header, listed_all
 from packer.text import counted
-
-# members of these suffixes say something about the image of their key, and are no inputs
-_LABEL_SUFFIXES = ("cls", "json", "txt")
-
-# A member, and why it cannot be read if it cannot.
-_Listed = tuple[Member, str | None]
-
-
-@dataclass(slots=True)
-class _SampleLabels:
-    """What the label members of one key say, by column, and the suffixes of these members."""
-
-    cells: dict[str, object] = field(default_factory=dict)
-    suffixes: list[str] = field(default_factory=list)
-
-    def add(self, suffix: str, data: bytes, where: str) -> None:
-        """Add what a label member says; where names it in an error."""
-        self.cells |= _tar_labels(suffix, data, where)
-        self.suffixes.append(sys.intern(suffix))
-
-
-@dataclass
-class _Samples:
-    """The members of a tar that hold no label, and no folder, in their order; the labels of each key: suffix, bytes, name."""
-
-    names: list[str] = field(default_factory=list)
-    numbers: Column = field(default_factory=lambda: Column("int64", len(Member._fields)))
-    refused: dict[int, str] = field(default_factory=dict)
-    labels: dict[str, list[tuple[str, bytes, str]]] = field(default_factory=dict)
-
-    def add(self, name: str, numbers: tuple[int, ...], refusal: str | None) -> None:
-        """Append one; numbers are those of a Member."""
-        if refusal is not None:
-            self.refused[len(self.names)] = refusal
-        self.names.append(name)
-        self.numbers.values.extend(numbers)
-
-    def add_label(self, name: str, data: bytes, path: Path) -> None:
-        """Add what a label member says of its key; raises ScanError where one of its name says something else."""
-        if _is_left_out(name):
-            return
-        label = name.rpartition("/")[2].partition(".")[2].lower(), data, f"{path}/{name}"
-        same = self.labels.setdefault(_key(name), [])
-        if any(other[2] == label[2] and other[1] != data for other in same):
-            raise ScanError(f"{label[2]} is there twice, with different labels. Give each sample a name of its own.")
-        same.append(label)
-
-    def listed(self) -> Iterator[tuple[str, _Listed]]:
-        """Yield the name of each and what is known of it."""
-        for index, name in enumerate(self.names):
-            yield name, (Member(*self.numbers[index]), self.refused.get(index))
-
-    def records(self) -> list[_SampleLabels]:
-        """Return what the labels of each say, and forget their bytes; those of a key without an image are not read."""
-        if not self.labels:
-            return [_SampleLabels()] * len(self.names)
-        found: dict[str, _SampleLabels] = {}
-        for key in map(_key, self.names):
-            if key not in found:
-                found[key] = _SampleLabels()
-                for label in self.labels.pop(key, ()):
-                    found[key].add(*label)
-        self.labels.clear()
-        return [found[_key(name)] for name in self.names]
 
 
 def archive_kind(path: Path) -> str | None:
@@ -125,12 +57,14 @@ def read_tars(
     Raises:
         ScanError: a tar cannot be read, is cut short, a label makes no sense, or some samples have one and others none.
     """
-    inputs, records, tars = _empty(paths), list[_SampleLabels](), list[_Samples]()
+    inputs, records = _empty(paths), list[SampleLabels]()
+    tars = list[Samples]()
     for number, path in enumerate(paths):
-        tars.append(_read_tar(path, number, count))
+        tars.append(read_samples(path, number, count))
         records += _add_samples(inputs, tars[-1], number)
+        inputs.notes += tars[-1].notes
     members = [name for tar in tars for name in tar.names]
-    left_out = Tree.of_names(filter(_is_left_out, members)).left_out_in_words()
+    left_out = Tree.of_names(filter(is_left_out, members)).left_out_in_words()
     if not inputs.paths:
         besides = f" but what is left out: {left_out}" if left_out else ""
         raise ScanError(
@@ -141,10 +75,13 @@ def read_tars(
         """Name a sample as an error does: archives have no lines."""
         return f"the sample {inputs.paths[index]}"
 
-    names = sorted({name for record in records for name in record.cells})
+    # those of one key are one
+    distinct = {id(record): record for record in records}.values()
+    check_kinds(str(paths[0]), distinct)
+    names = sorted({name for record in distinct for name in record.cells})
     columns = {name: [record.cells.get(name) for record in records] for name in names}
     inputs.texts = take_texts(str(paths[0]), columns, where, options.text_column, inputs.notes)
-    for name in columns.keys() & {suffix for record in records for suffix in record.suffixes}:
+    for name in columns.keys() & {suffix for record in distinct for suffix in record.suffixes}:
         # of a label the line's end is no part; a text that is kept has it
         columns[name] = [cell.strip() if isinstance(cell, str) else cell for cell in columns[name]]
     names = sorted(columns)
@@ -156,7 +93,7 @@ def read_tars(
     if not targets and splits != [""] and not inputs.texts:
         every = {name: one for tar in tars for name, one in tar.listed()}
         found = _as_folder(_empty(paths), paths[0], every, classes, count, are_classes=options.boxes is None)
-        next(iter(found.values())).notes += [_no_labels_note(table, "left out")] if names else []
+        next(iter(found.values())).notes += inputs.notes + ([_no_labels_note(table, "left out")] if names else [])
         return found
     inputs.notes += [f"left out: {left_out}."] if left_out else []
     if not targets:
@@ -169,10 +106,10 @@ def read_tars(
     return {"": with_labels(inputs, label_columns(table, len(inputs), target, classes, options.classes))}
 
 
-def _add_samples(inputs: Inputs, tar: _Samples, number: int) -> list[_SampleLabels]:
+def _add_samples(inputs: Inputs, tar: Samples, number: int) -> list[SampleLabels]:
     """Append the members of a tar but those that are left out; returns the labels of each."""
     every, above, start = range(len(tar.names)), inputs.archives[number].path, len(inputs)
-    chosen = [index for index in every if not _is_left_out(tar.names[index])]
+    chosen = [index for index in every if not is_left_out(tar.names[index])]
     are_all, records = len(chosen) == len(every), tar.records()
     inputs.paths += [f"{above}/{tar.names[index]}" for index in chosen]
     inputs.targets.values.extend([-1] * len(chosen))
@@ -201,7 +138,7 @@ def _no_labels_note(table: Table, what: str) -> str:
     )
 
 
-def _check_labels(inputs: Inputs, records: list[_SampleLabels], targets: list[str]) -> None:
+def _check_labels(inputs: Inputs, records: list[SampleLabels], targets: list[str]) -> None:
     """Raise ScanError where some samples have a label and others none: a file was lost, or what others have is no label.
 
     A .json without the field beside others with it is no lost file, and its label is missing, as on a line of a .jsonl.
@@ -221,7 +158,7 @@ def _check_labels(inputs: Inputs, records: list[_SampleLabels], targets: list[st
         )
 
 
-def _says(record: _SampleLabels, name: str, *, is_field: bool) -> bool:
+def _says(record: SampleLabels, name: str, *, is_field: bool) -> bool:
     """Whether a sample has a column, or a .json in which it is missing."""
     return name in record.cells or (is_field and any(suffix.endswith("json") for suffix in record.suffixes))
 
@@ -252,7 +189,7 @@ def read_zip(
 def _as_folder(
     blank: Inputs,
     images: Path,
-    members: dict[str, _Listed],
+    members: dict[str, Listed],
     classes: tuple[str, ...] | None,
     count: FileCounter,
     *,
@@ -281,24 +218,14 @@ def _splits(names: Iterable[str]) -> list[str]:
     return split_folders({name.partition("/")[0] for name in below if "/" in name})
 
 
-def _is_left_out(name: str) -> bool:
-    folder, slash, base = name.rpartition("/")
-    return _is_junk_folder(folder + slash) or is_junk_file(base)
-
-
-@functools.lru_cache(1024)
-def _is_junk_folder(folder: str) -> bool:
-    return bool(junk_above(folder))
-
-
 def list_members(path: Path) -> dict[str, Member]:
     """Return where the members of a tar or zip are, by the names that a store gives them."""
     if archive_kind(path) == "zip":
         with zipfile.ZipFile(path) as file:
             return {name: _zip_member(info)[0] for name, info in _zip_members(file)[0].items()}
     with tarfile.open(path, "r:") as tar:
-        every = [member for members, _ in listed(tar, native().tar_members) for member in members]
-    return {_inside(name): Member(0, offset, size, size, RAW, 0) for name, offset, size, _ in every}
+        every = [member for members, _ in listed_all(tar, path, native().tar_members, []) for member in members]
+    return {inside(name): Member(0, offset, size, size, RAW, 0) for name, offset, size, _ in every}
 
 
 def _empty(paths: list[Path]) -> Inputs:
@@ -310,52 +237,6 @@ def _empty(paths: list[Path]) -> Inputs:
         status = path.stat()
         archives.append(Archive(path.relative_to(root).as_posix(), status.st_size, status.st_mtime_ns))
     return Inputs(root, archives=tuple(archives))
-
-
-def _inside(name: str) -> str:
-    """Return a member's name without anything that would lead out of a folder: "/a/../b.jpg" -> "b.jpg"."""
-    folder, _, base = name.rpartition("/")
-    return _above(folder) + base if base.strip(".") else posixpath.normpath(f"/{name}").lstrip("/")
-
-
-@functools.lru_cache(1024)
-def _above(folder: str) -> str:
-    """Return what stands before the name of a file in a folder: "./a" -> "a/"."""
-    return f"{posixpath.normpath(f'/{folder}')}/".lstrip("/")
-
-
-# -- tars
-
-
-def _read_tar(path: Path, number: int, count: FileCounter) -> _Samples:
-    """List what is in a tar but folders. Labels are complete at its end: the members of a key may stand anywhere."""
-    found = _Samples()
-    for files, labels, refusal in read_members(path, native().tar_members, _LABEL_SUFFIXES):
-        count.add(len(files))
-        for name, offset, size, _ in files:
-            if offset in labels:
-                found.add_label(_inside(name), labels[offset], path)
-            else:
-                found.add(_inside(name), (number, offset, size, size, RAW, 0), refusal)
-    return found
-
-
-def _key(name: str) -> str:
-    """Return what the members of one sample have in common: "a/b.seg.png" -> "a/b"."""
-    folder, _, base = name.rpartition("/")
-    return f"{folder}/{base.partition('.')[0]}"
-
-
-def _tar_labels(suffix: str, data: bytes, where: str) -> dict[str, object]:
-    """Return what a label member says, as columns: a JSON object's fields, else one under the member's suffix."""
-    text = data.decode("utf-8-sig", "surrogateescape")
-    if suffix.rpartition(".")[2] != "json":
-        return {suffix: text}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as e:
-        raise ScanError(f"{where} is not JSON: {e}.") from None
-    return value if isinstance(value, dict) else {"label": value}
 
 
 # -- zips
@@ -372,7 +253,7 @@ def _zip_members(file: zipfile.ZipFile) -> tuple[dict[str, zipfile.ZipInfo], lis
         if "\\" in name and "/" not in name and (info.create_system == 0 or not has_slash):
             name = name.replace("\\", "/")
         if not name.endswith("/"):
-            found[_inside(name)] = info
+            found[inside(name)] = info
             odd += name != info.filename
     what = f"{odd} members of {file.filename} have backslashes in their names, which are taken as slashes."
     return found, [what] if odd else []

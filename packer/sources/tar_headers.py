@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Protocol, cast
+from typing import IO, Protocol, cast
 
 from packer.errors import ScanError
 from packer.sources.roots import NOWHERE
@@ -19,16 +20,18 @@ PlainMembers = Callable[[bytes, int], tuple[list[Plain], int]]
 # What is read at once: a header and its records; where members are small, the headers of many.
 _FEW_BYTES, _MANY_BYTES = 16 << 10, 256 << 10
 _MOST_LABEL_BYTES = 16 << 20
+# Of a header, where POSIX ustar and GNU write "ustar".
+_MAGIC_AT = 257
 # What tarfile lets through of records, sizes and rows of headers that no program writes.
 SENSELESS = (ValueError, OverflowError, MemoryError, RecursionError)
 
 
 def read_members(
-    path: Path, plain_members: PlainMembers | None, label_suffixes: Collection[str]
+    path: Path, plain_members: PlainMembers | None, label_suffixes: Collection[str], notes: list[str]
 ) -> Iterator[tuple[list[Plain], dict[int, bytes], str | None]]:
     """Yield what is in a tar but folders, some members at a time, in their order; the bytes of labels, by where they are in it.
 
-    With a member that comes alone and cannot be an input, the reason.
+    With a member that comes alone and cannot be an input, the reason. notes: what `listed_all` says is added here.
 
     Raises:
         ScanError: it is cut short or damaged.
@@ -37,7 +40,7 @@ def read_members(
     size_bytes, last = path.stat().st_size, "its beginning"
     try:
         with tarfile.open(path, "r:") as tar:
-            for members, odd in listed(tar, plain_members):
+            for members, odd in listed_all(tar, path, plain_members, notes):
                 last, offset, size, is_file = members[-1]
                 if is_file and offset + size > size_bytes:
                     raise tarfile.ReadError("the member's data are not all there")
@@ -48,13 +51,38 @@ def read_members(
                     if name.lower().rpartition(".")[2] in label_suffixes and is_file and size <= _MOST_LABEL_BYTES
                 }
                 yield files, labels, "it is no plain file in its tar" if odd else None
-            _check_end(path, tar.offset)
     except (OSError, tarfile.TarError, EOFError) as e:
         if isinstance(e, OSError):
             NOWHERE.check(str(path), e)
         raise ScanError(f"{path} is cut short or damaged at {last}: {e}. Copy it again.") from None
     except SENSELESS:
         raise ScanError(f"{path} is damaged after {last}: a header makes no sense. Copy it again.") from None
+
+
+def listed_all(
+    tar: tarfile.TarFile, path: Path, plain_members: PlainMembers | None, notes: list[str]
+) -> Iterator[tuple[list[Plain], tarfile.TarInfo | None]]:
+    """Yield as `listed` what is in a tar, and in those behind its end, as `cat` joins them; notes: that there are some.
+
+    What else is behind the end is left out, with a note.
+
+    Raises:
+        ReadError: as `listed`, or a header is damaged.
+    """
+    yield from listed(tar, plain_members)
+    file, count = cast(IO[bytes], tar.fileobj), 1
+    while (offset := _behind_end(file, tar.offset)) is not None:
+        if not _begins_tar(file, offset):
+            notes.append(
+                f"{path} has bytes behind its end that are not a tar, from byte {offset:,} on: they are left out."
+            )
+            break
+        # records for all members are for those of one tar
+        cast(_TarPosition, tar).offset, tar.pax_headers = offset, {}
+        yield from listed(tar, plain_members)
+        count += 1
+    if count > 1:
+        notes.append(f"{path} is {count} tars, one after the other: the members of all of them are read.")
 
 
 def listed(
@@ -87,8 +115,8 @@ def listed(
 def is_header(head: bytes) -> bool:
     """Whether these 512 bytes are a member's header."""
     # POSIX ustar and GNU write it; older tars do not, but there a checksum is right
-    if head[257:262] == b"ustar" or len(head) < tarfile.BLOCKSIZE:
-        return head[257:262] == b"ustar"
+    if head[_MAGIC_AT : _MAGIC_AT + 5] == b"ustar" or len(head) < tarfile.BLOCKSIZE:
+        return head[_MAGIC_AT : _MAGIC_AT + 5] == b"ustar"
     try:
         expected = int(head[148:156].strip(b" \0"), 8)
     except ValueError:
@@ -108,13 +136,34 @@ def _bytes_of(tar: tarfile.TarFile, odd: tarfile.TarInfo | None, offset: int, si
     return data
 
 
-def _check_end(path: Path, offset: int) -> None:
-    """Raise ReadError unless a tar ends at offset: tarfile takes a damaged header in the middle for the end."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        block = file.read(tarfile.BLOCKSIZE)
+def _behind_end(file: IO[bytes], offset: int) -> int | None:
+    """Return the byte of the first block behind a tar's end, which is at offset, that is not empty; None: all are.
+
+    Raises:
+        ReadError: this is not the end: tarfile takes a damaged header in the middle for it.
+    """
+    file.seek(offset)
+    block = file.read(tarfile.BLOCKSIZE)
     if any(block) or 0 < len(block) < tarfile.BLOCKSIZE:
         raise tarfile.ReadError("a header after it is damaged")
+    offset += len(block)
+    while data := file.read(_MANY_BYTES):
+        empty = len(data) - len(data.lstrip(b"\0"))
+        if empty < len(data):
+            return offset + empty // tarfile.BLOCKSIZE * tarfile.BLOCKSIZE
+        offset += len(data)
+    return None
+
+
+def _begins_tar(file: IO[bytes], offset: int) -> bool:
+    """Whether a header is at offset; raises ReadError where one is behind it alone, as behind one that was overwritten."""
+    file.seek(offset)
+    if is_header(file.read(tarfile.BLOCKSIZE)):
+        return True
+    while data := file.read(_MANY_BYTES):
+        if any(found.start() % tarfile.BLOCKSIZE == _MAGIC_AT for found in re.finditer(b"ustar", data)):
+            raise tarfile.ReadError("a header after it is damaged")
+    return False
 
 
 class _TarPosition(Protocol):

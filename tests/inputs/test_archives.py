@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import random
+import sys
 import tarfile
 import tracemalloc
+import types
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from conftest import interrupted, photo, store_bytes
 
 from packer import OptionsError, PackError, ScanError, pack
 from packer.cli.app import run
+from packer.inputs import tar_samples
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.operations.verify import verify
@@ -232,9 +236,7 @@ def test_members_of_a_key_are_one_sample_wherever_they_stand(tmp_path: Path) -> 
 
 def test_bytes_of_labels_are_forgotten_with_their_tar(tmp_path: Path) -> None:
     count, size_bytes = 6, 2 << 20
-    tars = [
-        make_tar(tmp_path / f"{number}.tar", {"a.jpg": "", "b.txt": b"x" * size_bytes}) for number in range(count)
-    ]
+    tars = [make_tar(tmp_path / f"{number}.tar", {"a.jpg": "", "b.txt": b"x" * size_bytes}) for number in range(count)]
     tracemalloc.start()
     assert len(listed(*tars)) == count
     peak = tracemalloc.get_traced_memory()[1]
@@ -274,6 +276,102 @@ def test_one_label_member_twice_with_two_labels_is_refused(tmp_path: Path) -> No
         if text == "1":
             assert listed(path).targets.tolist() == [1]
     with pytest.raises(ScanError, match=r"t.tar/0.cls is there twice, with different labels"):
+        listed(path)
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        (
+            {"a.1.json": '{"label": 1}', "a.2.json": '{"label": 2}'},
+            "t.tar/a.2.json says '2' as label, another label of its sample '1': the name of a sample ends at its first dot",
+        ),
+        ({"a.cls": "3", "a.json": '{"cls": 4}'}, "t.tar/a.json says '4' as cls, another label of its sample '3'"),
+        (
+            {f"a.{n}.txt": "" for n in range(257)},
+            r"t.tar has labels of 257 kinds, such as \.0.txt and \.99.txt, expected 256 at most",
+        ),
+    ],
+)
+def test_labels_of_one_sample_that_differ_are_refused(members: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match=text):
+        listed(make_tar(tmp_path / "t.tar", {"a.1.jpg": "", "a.2.jpg": "", **members}))
+
+
+def test_labels_of_one_sample_that_agree_are_one(tmp_path: Path) -> None:
+    members = {
+        "a.1.jpg": "",
+        "a.2.jpg": "",
+        "a.cls": "3\n",
+        "a.1.json": '{"cls": 3, "age": 5}',
+        "a.2.json": '{"age": 5}',
+    }
+    inputs = listed(make_tar(tmp_path / "t.tar", members))
+    assert (inputs.targets.tolist(), inputs.extras["age"].tolist()) == ([3, 3], [5, 5])
+
+
+@pytest.mark.parametrize("suffixes", [("jpg",), ("jpg", "json"), ("jpg", "txt")])
+def test_many_members_of_one_key_are_listed_in_linear_time(suffixes: tuple[str, ...], tmp_path: Path) -> None:
+    calls = list[int]()
+
+    def profiled(*_: object) -> None:
+        calls[-1] += 1
+
+    for count in (2000, 8000):
+        path = make_tar(
+            tmp_path / "t.tar", {f"a.{n}.{suffix}": '{"age": 5}' for n in range(count) for suffix in suffixes}
+        )
+        calls.append(0)
+        sys.setprofile(profiled)
+        try:
+            with contextlib.suppress(ScanError):
+                listed(path)
+        finally:
+            sys.setprofile(None)
+    assert calls[1] < 5 * calls[0]
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_tars_that_cat_joined_are_read_to_the_end(
+    is_compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(tar_samples, "native", lambda: types.SimpleNamespace(tar_members=None))
+    kinds = tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT
+    parts = [make_tar(tmp_path / f"{n}.tar", samples(4 * n, 4 * n + 4), kind) for n, kind in enumerate(kinds)]
+    path = tmp_path / "t.tar"
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    inputs = listed(path)
+    assert [name.partition("/")[2] for name in inputs.paths] == [f"{n:05}.jpg" for n in range(12)]
+    assert inputs.targets.tolist() == [n % 3 for n in range(12)]
+    assert inputs.notes[0] == f"{path} is 3 tars, one after the other: the members of all of them are read."
+    assert pack(path, tmp_path / "out", size=32).rows == 12
+    assert not verify(tmp_path / "out", redecode=12, images=tmp_path).problems
+
+    path.write_bytes(path.read_bytes()[:-9000])
+    with pytest.raises(ScanError, match=r"t.tar is cut short or damaged at 0001\d.* Copy it again"):
+        listed(path)
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_other_bytes_behind_a_tar_are_noted(splits: bool, tmp_path: Path) -> None:
+    names = ["train/x/a.jpg", "val/x/b.jpg"] if splits else ["a.jpg", "b.jpg"]
+    path = make_tar(tmp_path / "t.tar", dict.fromkeys(names, jpeg(0)))
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + bytes(700) + b"junk" * 200)
+    found = next(iter(scan(path).values()))
+    # the block in which they begin
+    note = f"{path} has bytes behind its end that are not a tar, from byte {size + 512:,} on: they are left out."
+    assert note in found.notes
+
+
+def test_a_header_of_zeros_is_not_the_end(tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "t.tar", samples(0, 4))
+    data = path.read_bytes()
+    with tarfile.open(path) as tar:
+        member = tar.getmembers()[4]
+    path.write_bytes(data[: member.offset] + bytes(512) + data[member.offset + 512 :])
+    with pytest.raises(ScanError, match="is cut short or damaged at 00001.cls: a header after it is damaged"):
         listed(path)
 
 

@@ -398,7 +398,9 @@ def check_same_bytes(images: Path, folder: Path, labels_of: Callable[[Path], Any
     assert (report.rows, report.resumed_from > 0, report.changed) == (23, True, "")
     assert store_bytes(folder / "reference") == store_bytes(folder / "two") == store_bytes(folder / "resumed")
     pack(images, folder / "shuffled", shuffle=3, **options)
-    ordered, shuffled = ([path for path, _ in MemmapDataset(folder / name).samples] for name in ("reference", "shuffled"))
+    ordered, shuffled = (
+        [path for path, _ in MemmapDataset(folder / name).samples] for name in ("reference", "shuffled")
+    )
     expected, found = labels_of(folder / "reference"), labels_of(folder / "shuffled")
     for path, labels in zip(shuffled, found, strict=True):
         assert np.array_equal(labels, expected[ordered.index(path)])

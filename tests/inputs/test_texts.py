@@ -215,7 +215,11 @@ def test_a_tar_has_texts_beside_its_images(table: Path, tmp_path: Path) -> None:
     [
         ("path,caption\na.jpg,x\n", "title", "has no column 'title', which --text-column names. It has: caption."),
         ("path,a b\na.jpg,x\n", "a b", "the column 'a b' of .* can be no text: its name cannot be that of a tensor"),
-        ("path,Alt,alt\na.jpg,x,3\n", "Alt", "can be no text: its name differs from another's in case alone. Rename it."),
+        (
+            "path,Alt,alt\na.jpg,x,3\n",
+            "Alt",
+            "can be no text: its name differs from another's in case alone. Rename it.",
+        ),
         ("path,targets\na.jpg,x\n", "targets", "can be no text: a batch has that name already. Rename it."),
         ("path,c\na.jpg," + "é" * (MOST_TEXT_BYTES // 2 + 1), "c", "line 2 of .* has 1,048,578 bytes as c"),
     ],
