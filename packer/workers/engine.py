@@ -89,6 +89,8 @@ class LocalEngine:
         self._queue: list[Piece] = []
         self._is_exhausted = self._is_shared = False
         self._idle_deaths = self._started = self._block_inputs = 0
+        # blocks that a worker may have not decoded: a block may have one input until one is seen
+        self._most_undecoded = max(_UNDECODED, inputs_ahead)
         # seconds that an image took lately; 0.0: none is known
         self._pace, self._looked = 0.0, time.monotonic()
 
@@ -296,14 +298,13 @@ class LocalEngine:
         for _ in range(min(self._count - together, room)):
             self._start()
         # one each, then the next: few blocks must not all go to one. The freshest first: it has room for what another left
-        for undecoded in range(1, max(_UNDECODED, self._ahead) + 1):
+        for undecoded in range(1, self._most_undecoded + 1):
             for worker in reversed(self._workers):
                 self._feed(worker, undecoded)
 
     def _feed(self, worker: WorkerHandle, undecoded: int = sys.maxsize) -> None:
         """Hand the worker pieces until it holds its share, or so many that are not decoded."""
-        if self._is_shared:
-            undecoded = 1
+        undecoded = 1 if self._is_shared else undecoded
         while self._has_room(worker, undecoded):
             piece = worker.later.pop(0) if worker.later else self._next_piece()
             if piece is None:
@@ -319,9 +320,8 @@ class LocalEngine:
                 return
 
     def _has_room(self, worker: WorkerHandle, undecoded: int) -> bool:
-        most = max(_UNDECODED, -(-self._ahead // max(1, self._block_inputs)))
-        most_inputs = (most + _DEPTH - _UNDECODED - 1) * self._block_inputs
-        return worker.has_room(min(undecoded, most), most_inputs, _HELD_BYTES)
+        most_inputs = (self._most_undecoded + _DEPTH - _UNDECODED - 1) * self._block_inputs
+        return worker.has_room(min(undecoded, self._most_undecoded), most_inputs, _HELD_BYTES)
 
     def _next_piece(self) -> Piece | None:
         """Return a piece that waits for a worker, else the next of the source; None where there is neither."""
@@ -338,6 +338,7 @@ class LocalEngine:
             self._is_exhausted = True
             return None
         self._block_inputs = max(self._block_inputs, len(task.paths))
+        self._most_undecoded = max(_UNDECODED, -(-self._ahead // max(1, self._block_inputs)))
         return self._offsets.add(task)
 
     def _write(self, piece: Piece) -> None:
@@ -360,9 +361,8 @@ class LocalEngine:
             started, in_flight = time.perf_counter(), [-1, 0, 0, 0]
         self._started += 1
         name, now = f"worker {self._started}", time.monotonic()
-        worker = WorkerHandle(process, pipe, in_flight, name, started, now, is_alone=is_alone)
-        self._workers.append(worker)
-        return worker
+        self._workers.append(WorkerHandle(process, pipe, in_flight, name, started, now, is_alone=is_alone))
+        return self._workers[-1]
 
     def _end_if_done(self, worker: WorkerHandle) -> bool:
         """End a worker that stands alone and has nothing left; returns whether it did."""

@@ -282,6 +282,8 @@ class GaussianBlur(compiled.CompiledTransform):
         check_batch(self, batch)
         height, width = batch.pixels.shape[1:3]
         if self.kernel_size[0] // 2 >= width or self.kernel_size[1] // 2 >= height:
+            if is_chosen is not None and not is_chosen.any():
+                return batch
             raise ValueError(
                 f"GaussianBlur's kernel has {self.kernel_size[0]} x {self.kernel_size[1]} pixels, too many to reflect images"
                 f" of {width} x {height}. Take a smaller one."

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -291,10 +292,14 @@ def test_a_turn_of_bench_prefetch_ends_with_as_full_a_queue_as_it_began(
 def test_bench_prefetch_times_every_consumer(wide_store: Path) -> None:
     report = last_line(run("benchmarks.reading.bench_prefetch", "--store", wide_store, "--batch-size", 8, "--rounds", 1))
     cases = [(one["consumer"], one["asked_ms"]) for one in report["consumers"]]
-    assert len(set(cases)) == 28
+    assert Counter(kind for kind, _ in cases) == dict.fromkeys(("sleep", "torch", "python", "sort"), 7)
+    assert sorted(cases) == sorted(cases, key=lambda case: case[0])
     for one in report["consumers"]:
-        assert one["step_ms"]["median"] > 0
-        assert one["step/limit"]["median"] > 0.1
+        step, consumer, read = (one[name]["median"] for name in ("step_ms", "consumer_ms", "read_ms"))
+        # whatever else the machine does: a consumer's time is part of its step
+        assert 0 < consumer <= step
+        assert read > 0
+        assert one["step/limit"]["median"] == pytest.approx(step / max(consumer, read), rel=0.1)
     assert report["worst_sleeping"] == max(
         one["step/limit"]["median"] for one in report["consumers"] if one["consumer"] == "sleep"
     )

@@ -10,7 +10,7 @@ import torch
 from augmenting import assert_same_distribution, difference, many, pictures, v2
 from conftest import devices
 
-from reader import ColorJitter, ImageBatch
+from reader import ColorJitter, ImageBatch, RandomApply, RandomChoice
 from reader.transforms import (
     GaussianBlur,
     Grayscale,
@@ -176,6 +176,15 @@ def test_blurring_keeps_the_sum_of_a_spot_and_spreads_it_evenly() -> None:
     made = GaussianBlur(3, 1000.0)(batch).pixels[0, ..., 0]
     assert made[3:6, 3:6].unique().tolist() == [27]
     assert made.sum() == 9 * 27
+
+
+def test_a_kernel_that_is_too_large_is_an_error_where_an_image_is_blurred_alone() -> None:
+    batch = pictures(40, size=(20, 18))
+    for never in (RandomApply([GaussianBlur(99)], p=0), RandomChoice([GaussianBlur(99), RandomInvert(0)], p=[0, 1])):
+        assert torch.equal(never(batch).pixels, batch.pixels)
+    for sometimes in (GaussianBlur(99), RandomApply([GaussianBlur(99)], p=0.5)):
+        with pytest.raises(ValueError, match="too many to reflect images of 18 x 20"):
+            sometimes(batch)
 
 
 @pytest.mark.parametrize("transform", RANDOM, ids=name_of)

@@ -543,7 +543,7 @@ def test_a_worker_is_started_where_all_hold_rows_behind_a_piece_that_waits(
     # as many as there may be stand alone after images that ended workers; none of them is given the piece of the queue
     alone = types.SimpleNamespace(is_alone=True, is_owing=lambda: is_owing)
     engine = object.__new__(engines.LocalEngine)
-    vars(engine).update(_workers=[alone] * 4, _count=2, _most=4, _queue=[object()], _ahead=0)
+    vars(engine).update(_workers=[alone] * 4, _count=2, _most=4, _queue=[object()], _most_undecoded=2)
     starts: list[None] = []
     monkeypatch.setattr(engines.LocalEngine, "_start", lambda _: starts.append(None))
     monkeypatch.setattr(engines.LocalEngine, "_feed", lambda *_: None)
