@@ -36,7 +36,7 @@ _FLOAT_BYTES = 4
 _LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
 
 # Kinds and numbers of steps, int[B, S] and float32[B, S, 1], as `augmented` takes them.
-Steps = tuple[torch.Tensor, torch.Tensor]
+StepArrays = tuple[torch.Tensor, torch.Tensor]
 # uint8[N, height, width, channels] for the crops of several calls, contiguous, and int64[B], which of them a call makes.
 Places = tuple[torch.Tensor, torch.Tensor]
 

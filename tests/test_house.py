@@ -7,6 +7,7 @@ import builtins
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,31 @@ def test_one_class_name_has_one_meaning() -> None:
                 homes.setdefault(node.name.lstrip("_"), []).append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
     assert len(homes) > 400
+
+
+def test_an_alias_of_a_type_has_one_meaning_and_is_the_name_of_no_class() -> None:
+    """Type variables are no names of types: they may be called like what they stand for."""
+    classes, aliases = set(), dict[str, set[str]]()
+    for path in FILES.values():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes |= {node.name.lstrip("_") for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        for name, meaning in _aliases(tree):
+            aliases.setdefault(name, set()).add(meaning)
+    assert {name: meanings for name, meanings in aliases.items() if len(meanings) > 1} == {}
+    assert aliases.keys() & classes == set()
+    assert len(aliases) > 40
+
+
+def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the names that a module gives to types, and each type."""
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if value is None or not isinstance(target, ast.Name):
+            continue
+        name, meaning = target.id.lstrip("_"), ast.unparse(value)
+        if name[:1].isupper() and not name.isupper() and not meaning.startswith(("TypeVar(", "ParamSpec(")):
+            yield name, meaning
 
 
 def test_exceptions_that_leave_their_module_are_in_one_module_a_package() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # reader.bench.measure.BenchReport and reader.bench.timeline.Timeline as dicts.
 Report = Mapping[str, Any]
-Timeline = Mapping[str, Any]
+TimelineRecord = Mapping[str, Any]
 
 _TITLES = {
     "memory": "from memory",
@@ -120,7 +120,7 @@ def plot(report: Report, path: str | os.PathLike[str]) -> None:
         panels[-1].set_xlabel("images/s, and the share of the limit (median of rounds)")
 
 
-def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) -> None:
+def plot_timeline(timeline: TimelineRecord, about: str, path: str | os.PathLike[str]) -> None:
     """Draw who did what when, a lane for each thread and stream, into a PNG, or an SVG by the suffix .svg.
 
     Raises:
@@ -158,7 +158,7 @@ def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) 
             figure.legend(handles=unnamed, loc="outside lower center", ncols=len(unnamed), frameon=False)
 
 
-def timeline_finding(timeline: Timeline) -> str:
+def timeline_finding(timeline: TimelineRecord) -> str:
     """Say how long a run took and how much of it the loop waited."""
     spans = timeline["spans"]
     steps = sum(span["stage"] == "step" for span in spans)
@@ -170,7 +170,7 @@ def timeline_finding(timeline: Timeline) -> str:
     return f"{steps} {batches} in {total:,.0f} ms; the loop waited {waited / total:.0%} of that for a batch"
 
 
-def _end(timeline: Timeline) -> float:
+def _end(timeline: TimelineRecord) -> float:
     """Return when the loop ended; its feeder had begun batches that nobody took."""
     return max(span["stop_ms"] for span in timeline["spans"] if span["stage"] == "step")
 

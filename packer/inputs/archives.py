@@ -20,7 +20,15 @@ from packer.inputs.tables.columns import Table
 from packer.inputs.tables.labels import TARGET_COLUMNS, Labels, add_extras, target_names
 from packer.inputs.tables.target_columns import label_columns
 from packer.inputs.tables.text_columns import take_texts
-from packer.inputs.tar_samples import Listed, SampleLabels, Samples, check_kinds, inside, is_left_out, read_samples
+from packer.inputs.tar_samples import (
+    ListedMember,
+    SampleLabels,
+    Samples,
+    check_kinds,
+    inside,
+    is_left_out,
+    read_samples,
+)
 from packer.inputs.tree import FileCounter, Tree, inputs_of, named_trees
 from packer.options import InputOptions
 from packer.pixels.compiled import native
@@ -189,7 +197,7 @@ def read_zip(
 def _as_folder(
     blank: Inputs,
     images: Path,
-    members: dict[str, Listed],
+    members: dict[str, ListedMember],
     classes: tuple[str, ...] | None,
     count: FileCounter,
     *,

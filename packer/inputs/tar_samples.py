@@ -28,7 +28,7 @@ _LABEL_SUFFIXES = ("cls", "json", "txt")
 _MOST_KINDS = 256
 
 # A member, and why it cannot be read if it cannot.
-Listed = tuple[Member, str | None]
+ListedMember = tuple[Member, str | None]
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Samples:
                 f"{self.path}/{name} is there twice, with different labels. Give each sample a name of its own."
             )
 
-    def listed(self) -> Iterator[tuple[str, Listed]]:
+    def listed(self) -> Iterator[tuple[str, ListedMember]]:
         """Yield the name of each and what is known of it."""
         for index, name in enumerate(self.names):
             yield name, (Member(*self.numbers[index]), self.refused.get(index))

@@ -14,10 +14,10 @@ from reader.format.manifest import PIXELS, Manifest, read_manifest
 from reader.format.urls import is_url
 
 
-class Pixels(Protocol):
+class FetchedPixels(Protocol):
     """All pixels of a store, read from the first byte to the last: a file, or what comes from a URL."""
 
-    def __enter__(self) -> Pixels: ...
+    def __enter__(self) -> FetchedPixels: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -36,7 +36,7 @@ class LocalStore:
 
     path: str
     fetch: Callable[[Iterable[int]], None]
-    open_pixels: Callable[[Path], Pixels]
+    open_pixels: Callable[[Path], FetchedPixels]
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def local_store(store: str, cache: str | None, *, all_pixels: bool = False) -> I
         )
 
 
-def open_pixels(store: Path) -> Pixels:
+def open_pixels(store: Path) -> FetchedPixels:
     """Open the pixels of a store on a disk."""
     return open(store / PIXELS, "rb")
 

@@ -37,7 +37,7 @@ _CLASSES = 100
 _PAPER, _INK = (250, 250, 248), (60, 60, 60)
 
 Fetch = Callable[[Iterable[int]], None]
-_Pixels = npt.NDArray[np.uint8] | RaggedRows | FrameRows
+_RowPixels = npt.NDArray[np.uint8] | RaggedRows | FrameRows
 
 
 def _no_fetch(rows: Iterable[int]) -> None:
@@ -88,7 +88,7 @@ def class_sheet(out: str | os.PathLike[str], count: int, *, fetch: Fetch = _no_f
 def _sheet(
     overlay: Overlay,
     manifest: Manifest,
-    pixels: _Pixels,
+    pixels: _RowPixels,
     targets: npt.NDArray[Any],
     chosen: Sequence[int | None],
     columns: int,
@@ -157,7 +157,7 @@ def _scaled(width: int, height: int, side: int) -> tuple[int, int]:
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
-def _open(out: str | os.PathLike[str]) -> tuple[Manifest, _Pixels, npt.NDArray[Any]]:
+def _open(out: str | os.PathLike[str]) -> tuple[Manifest, _RowPixels, npt.NDArray[Any]]:
     """Return a store's manifest, what gives uint8[H, W, C] of a row by its number, and the targets."""
     manifest = check_store(out)
     shape = (manifest.rows, manifest.height, manifest.width, manifest.channels)
@@ -166,7 +166,7 @@ def _open(out: str | os.PathLike[str]) -> tuple[Manifest, _Pixels, npt.NDArray[A
     return manifest, pixels, mapped_tensor(Path(out), manifest, "targets")
 
 
-def _row_image(manifest: Manifest, pixels: _Pixels, row: int) -> Image.Image:
+def _row_image(manifest: Manifest, pixels: _RowPixels, row: int) -> Image.Image:
     if not 0 <= row < manifest.rows:
         raise IndexError(f"row {row} is out of range: the store has rows 0 to {manifest.rows - 1}.")
     values = np.asarray(pixels[row])

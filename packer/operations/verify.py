@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from packer.checksums import crc32_combine, sha256_file
 from packer.errors import OptionsError
 from packer.inputs.splits import stores_of
-from packer.operations.remote_stores import Pixels, open_pixels
+from packer.operations.remote_stores import FetchedPixels, open_pixels
 from packer.operations.row_checks import wrong_rows
 from packer.pixels.geometry import Geometry
 from packer.store.sealed.ragged_rows import FrameRows, stored_rows
@@ -90,7 +90,7 @@ def verify(
     redecode: int = 0,
     images: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    open_pixels: Callable[[Path], Pixels] = open_pixels,
+    open_pixels: Callable[[Path], FetchedPixels] = open_pixels,
 ) -> VerifyReport:
     """Check a store to the last bit.
 
@@ -168,7 +168,7 @@ def _verified(
     progress: Callable[[int], None],
     split: str,
     *,
-    open_pixels: Callable[[Path], Pixels],
+    open_pixels: Callable[[Path], FetchedPixels],
 ) -> VerifyReport:
     """Check one store, made of that split of images; progress is called with the bytes done."""
     manifest = check_store(root)
@@ -210,7 +210,7 @@ def _verified(
 
 
 def _wrong_levels(
-    root: Path, manifest: Manifest, open_pixels: Callable[[Path], Pixels], *, is_intact: bool
+    root: Path, manifest: Manifest, open_pixels: Callable[[Path], FetchedPixels], *, is_intact: bool
 ) -> Iterator[Problem]:
     """Check the levels of a store, each as a store, and that their files, and of an intact store rows, are those of the store."""
     for factor in manifest.levels:
@@ -300,7 +300,7 @@ def _ranges(rows: Iterator[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _blocks(pixels: Pixels, blocks: list[Block]) -> Iterator[tuple[Problem | None, int]]:
+def _blocks(pixels: FetchedPixels, blocks: list[Block]) -> Iterator[tuple[Problem | None, int]]:
     """Yield for each block a problem or None, and its bytes."""
     with pixels as file:
         for block in blocks:
@@ -316,7 +316,7 @@ def _blocks(pixels: Pixels, blocks: list[Block]) -> Iterator[tuple[Problem | Non
         yield from _filling(file)
 
 
-def _frames(pixels: Pixels, blocks: list[Block], rows: FrameRows) -> Iterator[tuple[Problem | None, int]]:
+def _frames(pixels: FetchedPixels, blocks: list[Block], rows: FrameRows) -> Iterator[tuple[Problem | None, int]]:
     """Yield each problem of compressed rows, and for each block its bytes: what is stored is compared, and what it unpacks to."""
     with pixels as file:
         for block in blocks:
@@ -339,7 +339,7 @@ def _frames(pixels: Pixels, blocks: list[Block], rows: FrameRows) -> Iterator[tu
         yield from _filling(file)
 
 
-def _filling(file: Pixels) -> Iterator[tuple[Problem | None, int]]:
+def _filling(file: FetchedPixels) -> Iterator[tuple[Problem | None, int]]:
     """Yield what is wrong with what stands behind the rows: less than a page, as the blocks were checked."""
     if filling := file.read(PAGE_BYTES):
         yield (Problem(PIXELS, None, "there is something behind its rows") if any(filling) else None), len(filling)

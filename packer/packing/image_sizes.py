@@ -31,10 +31,10 @@ _SIZES_CHUNK = 256
 _HEADER_BYTES = 64 << 10
 
 # upright (height, width) -> images
-Sizes = collections.Counter[tuple[int, int]]
+SizeCounts = collections.Counter[tuple[int, int]]
 
 
-def count_sizes(parts: dict[str, Inputs], options: PackOptions, span: range | None = None) -> dict[str, Sizes]:
+def count_sizes(parts: dict[str, Inputs], options: PackOptions, span: range | None = None) -> dict[str, SizeCounts]:
     """Count the sizes of the images of each split, or of a span of its inputs, on worker processes.
 
     Raises:
@@ -42,7 +42,7 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, span: range | No
     """
     import concurrent.futures
 
-    counts: dict[str, Sizes] = {split: collections.Counter() for split in parts}
+    counts: dict[str, SizeCounts] = {split: collections.Counter() for split in parts}
     spans = {split: range(len(inputs)) if span is None else span for split, inputs in parts.items()}
     total, done = sum(map(len, spans.values())), 0
     workers = max(1, min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK)))
@@ -102,12 +102,12 @@ def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tu
     return PackOptions(size=(height, width)).sides or (height, width)
 
 
-def _megabytes(sizes: Sizes, options: PackOptions, geometry: Geometry) -> str:
+def _megabytes(sizes: SizeCounts, options: PackOptions, geometry: Geometry) -> str:
     """Say how much disk the rows take."""
     return f"{pixel_bytes(sizes, RowLayout.of(geometry, options.channels)) / 1e6:,.1f} MB"
 
 
-def pixel_bytes(sizes: Sizes, layout: RowLayout) -> int:
+def pixel_bytes(sizes: SizeCounts, layout: RowLayout) -> int:
     """Return how many bytes the rows of images of these sizes take, with the masks behind them, if any."""
     geometry, area = layout.geometry, 0
     for (height, width), count in sizes.items():

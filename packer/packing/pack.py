@@ -52,11 +52,11 @@ from reader.format.urls import is_url
 if TYPE_CHECKING:
     from packer.store.remote.uploads import Uploads
 
-Images = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+ImagesArgument = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @takes(PackOptions)
-def pack(images: Images, out: str | os.PathLike[str], options: PackOptions) -> PackReport:
+def pack(images: ImagesArgument, out: str | os.PathLike[str], options: PackOptions) -> PackReport:
     """Decode a folder of images once, into the store OUT. The same as the command `pack IMAGES OUT`.
 
     Args:
@@ -241,7 +241,7 @@ def _pack_one_part(
 
 
 def pack_sources(
-    images: Images,
+    images: ImagesArgument,
     target: Path,
     options: PackOptions,
     check: Callable[[dict[str, Inputs]], None] | None = None,
@@ -285,7 +285,7 @@ def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> E
     return error
 
 
-def named_sources(images: Images) -> list[str]:
+def named_sources(images: ImagesArgument) -> list[str]:
     """Return IMAGES, one or several, as text."""
     return [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
 

@@ -15,7 +15,7 @@ from packer.errors import PackError, ScanError
 from packer.inputs.splits import stores_of
 from packer.options import LabelOptions, PackOptions, RunOptions
 from packer.packing.keywords import takes
-from packer.packing.pack import Images, named_sources, pack_sources
+from packer.packing.pack import ImagesArgument, named_sources, pack_sources
 from packer.packing.recorded_labels import LABEL_OPTIONS, LabelCheck, label_files, resolved_labels
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport
@@ -49,7 +49,7 @@ class _ReusingOptions(PackOptions):
 
 
 @takes(UpdateOptions)
-def update(images: Images, out: str | os.PathLike[str], options: UpdateOptions) -> PackReport:
+def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateOptions) -> PackReport:
     """Bring the store OUT up to date with its images: the bytes that packing them again gives. As the command `pack update`.
 
     Every input is read, and decoded only where its bytes are not those that were packed. Size and all else that shapes rows is

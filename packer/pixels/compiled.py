@@ -18,7 +18,7 @@ from packer.pixels.formats import jpeg
 
 Pair = tuple[int, int]
 # uint8 without gaps, arrays of numpy included
-Pixels = bytes | bytearray | memoryview
+PixelBytes = bytes | bytearray | memoryview
 
 
 class RowOf(Protocol):
@@ -33,7 +33,7 @@ class RowOf(Protocol):
 
 
 # (width, height) of the picture that is decoded, of that resized, x, y of the row in it, (width, height) of the row; the filter
-Plan = tuple[Pair, Pair, Pair, Pair, int]
+RowPlan = tuple[Pair, Pair, Pair, Pair, int]
 # of a file: bytes, mtime_ns, sha256, width, height, what stands before the first scan where a profile does, whether it is a PNG
 Made = tuple[int, int, str, int, int, bytes, bool]
 
@@ -57,7 +57,7 @@ class PhotographsOf(Protocol):
         self,
         paths: list[Input],
         first: int,
-        plan: Callable[[int, int], Plan | None],
+        plan: Callable[[int, int], RowPlan | None],
         sha256: Callable[[memoryview], object],
         inflate: Callable[[bytes, int], bytes | None] | None,
         rows: memoryview,
@@ -78,13 +78,13 @@ class ResizeOf(Protocol):
 class SumsOf(Protocol):
     """Returns the sum of each of 1, 2, 3, 4 or 6 channels of interleaved bytes, and behind these the sum of squares of each."""
 
-    def __call__(self, pixels: Pixels, channels: int) -> tuple[int, ...]: ...
+    def __call__(self, pixels: PixelBytes, channels: int) -> tuple[int, ...]: ...
 
 
 class Crc32Of(Protocol):
     """Returns the crc32 of data behind that of which value is the crc32, as zlib.crc32."""
 
-    def __call__(self, data: Pixels, value: int = 0, /) -> int: ...
+    def __call__(self, data: PixelBytes, value: int = 0, /) -> int: ...
 
 
 class UnfilterOf(Protocol):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from packer.clock import StageClock
 from packer.options import MAX_PIXELS
-from packer.pixels.compiled import Plan, native
+from packer.pixels.compiled import RowPlan, native
 from packer.pixels.formats import jpeg, png
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
@@ -81,7 +81,7 @@ class Decoder:
             return header.height, header.width
         return self._pictures.upright_size(data)
 
-    def plan(self, width: int, height: int) -> Plan | None:
+    def plan(self, width: int, height: int) -> RowPlan | None:
         """Return how the compiled part makes a row of an upright JPEG of this size; None: that is not its to make."""
         geometry = self._rules.geometry
         if geometry is None or self._rules.mode != "RGB" or width * height > self._rules.max_pixels:

@@ -19,7 +19,7 @@ from reader.format.fields import Json
 # Polygons, each x0, y0, x1, y1, ..., or RLE: {"size": [height, width], "counts": text or numbers}
 Outline = list[list[float]] | dict[str, Any]
 Corners = tuple[float, float, float, float]
-Size = tuple[int, int]
+Sides = tuple[int, int]
 
 # No side is longer; what is has more digits than a float holds.
 _MOST = 2.0**53
@@ -88,7 +88,7 @@ def frame_of(text: str) -> tuple[float, float]:
     return width, height
 
 
-def draw(text: str, size: Size) -> npt.NDArray[np.uint8]:
+def draw(text: str, size: Sides) -> npt.NDArray[np.uint8]:
     """Draw the mask of an image of this width and height, uint8[height, width], 0 where no outline is.
 
     Raises:
@@ -109,7 +109,7 @@ def draw(text: str, size: Size) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(canvas.T)
 
 
-def _filled(points: npt.NDArray[np.float64], size: Size) -> tuple[int, npt.NDArray[np.bool_]]:
+def _filled(points: npt.NDArray[np.float64], size: Sides) -> tuple[int, npt.NDArray[np.bool_]]:
     """Fill a polygon as rleFrPoly does; returns the first column with a pixel, and bool[columns, height] from there on."""
     width, height = size
     u, v = _boundary(points)
@@ -184,7 +184,7 @@ def _decoded(text: str) -> list[int]:
     return runs
 
 
-def _resized(mask: npt.NDArray[np.bool_], size: Size) -> npt.NDArray[np.bool_]:
+def _resized(mask: npt.NDArray[np.bool_], size: Sides) -> npt.NDArray[np.bool_]:
     """Bring a mask to another width and height, each pixel from the nearest one."""
     width, height = size
     if mask.shape == (height, width):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packer.pixels.compiled import Pixels, native
+from packer.pixels.compiled import PixelBytes, native
 
 # Lines that channels are summed over at once: so few that 255 times as many fit in uint16, so small that they stay in the
 # CPU's cache: 0.08 ms a row of 224 x 224 x 3 right after it was decoded, 0.13 all lines at once (2026-11-21).
@@ -20,7 +20,7 @@ class ChannelSums:
         self._channels, self._compiled = channels, native().sums
         self._totals = [0] * (2 * channels)
 
-    def add(self, pixels: Pixels, line_bytes: int) -> None:
+    def add(self, pixels: PixelBytes, line_bytes: int) -> None:
         """Count complete lines of pixels."""
         if self._compiled is not None:
             found = self._compiled(pixels, self._channels)
@@ -47,7 +47,7 @@ class RaggedBlock:
         self._sums = ChannelSums(channels)
         self.size_bytes = 0
 
-    def add(self, pixels: Pixels, height: int, mask: bytes = b"") -> None:
+    def add(self, pixels: PixelBytes, height: int, mask: bytes = b"") -> None:
         """Append uint8[height * width * channels], and behind it the row's mask, which is in no sum."""
         self._append(memoryview(pixels))
         self._append(memoryview(mask))
@@ -73,7 +73,7 @@ class RaggedBlock:
         return self._sums.take()
 
 
-def _numpy_sums(pixels: Pixels, channels: int, line_bytes: int) -> tuple[int, ...]:
+def _numpy_sums(pixels: PixelBytes, channels: int, line_bytes: int) -> tuple[int, ...]:
     """Return what the compiled part's sums() does."""
     import numpy as np
 

@@ -66,7 +66,7 @@ _FIRST_BATCHES = 5
 _CLEARLY = 1.2
 
 # Takes the section that is measured and the share of its time that has passed, 0..1.
-Progress = Callable[[str, float], object]
+OnShare = Callable[[str, float], object]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def measure(
     device: str = "cpu",
     order: str | None = None,
     seconds: float = 5.0,
-    progress: Progress = lambda section, share: None,
+    progress: OnShare = lambda section, share: None,
 ) -> BenchReport:
     """Measure reading a store beside the limits of this machine, for about so many seconds.
 
@@ -248,7 +248,7 @@ def _warm_rows(data: MemmapDataset, least: int, cached: float, seconds: float) -
 
 
 def _memory(
-    part: FirstRows, orders: Sequence[str], torch_loaders: Mapping[str, TorchLoader], seconds: float, progress: Progress
+    part: FirstRows, orders: Sequence[str], torch_loaders: Mapping[str, TorchLoader], seconds: float, progress: OnShare
 ) -> Section:
     loaders = {f"MemmapLoader, {order}": Loader(part, order, torch.device("cpu")) for order in orders}
     ways: dict[str, Turn] = {COPIES: SliceCopies(part).turn}
@@ -264,9 +264,7 @@ def _memory(
     return section_of("memory", part.data, part.count, (COPIES,), rates)
 
 
-def _device(
-    part: FirstRows, orders: Sequence[str], device: torch.device, seconds: float, progress: Progress
-) -> Section:
+def _device(part: FirstRows, orders: Sequence[str], device: torch.device, seconds: float, progress: OnShare) -> Section:
     """Measure copies to a CUDA device. No GPU has run this yet."""
     part = replace(part, turn_bytes=DEVICE_TURN_BYTES)
     loaders = {f"MemmapLoader to {device}, {order}": Loader(part, order, device) for order in orders}
@@ -279,7 +277,7 @@ def _device(
 
 
 def _disk(
-    data: MemmapDataset, size: int, order: str, seconds: float, not_measured: dict[str, str], progress: Progress
+    data: MemmapDataset, size: int, order: str, seconds: float, not_measured: dict[str, str], progress: OnShare
 ) -> list[Section]:
     """Return the disk's section, or none and say why; seconds are those of the whole measurement."""
     progress("disk", 0.0)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from reader import system
-from reader.bench.measure import BenchReport, Progress, checked, section_of, unlogged
+from reader.bench.measure import BenchReport, OnShare, checked, section_of, unlogged
 from reader.bench.row_bytes import RowBytes
 from reader.bench.ways import ORDERS
 from reader.dataset.dataset import MemmapDataset
@@ -60,7 +60,7 @@ def measure_remote(
     batch_size: int | None = None,
     order: str | None = None,
     seconds: float = 5.0,
-    progress: Progress = lambda section, share: None,
+    progress: OnShare = lambda section, share: None,
 ) -> BenchReport:
     """Measure the first epoch of a store at a URL beside its network, for about so many seconds.
 

@@ -28,7 +28,7 @@ class CollatedRow(tuple[Any, ...]):
         )
 
 
-class Rows(Sequence[_Row], Generic[_Row]):
+class CollatedRows(Sequence[_Row], Generic[_Row]):
     """The rows of a gathered batch, for torch's collate functions: default_collate takes the batch as it is.
 
     Any other one finds a sequence of rows, each made when it is asked for. It pickles.
@@ -70,9 +70,9 @@ class Step(list[int]):
         """Say whether a dataset is the loader's; in another process no dataset is known to be another."""
         return self._dataset is dataset or self._dataset is None
 
-    def made(self) -> Rows[NoReturn]:
+    def made(self) -> CollatedRows[NoReturn]:
         """Make the batch, for `collate_batch` alone."""
-        return Rows(self._make(), len(self), _refuse_row)
+        return CollatedRows(self._make(), len(self), _refuse_row)
 
     def __reduce__(self) -> tuple[object, ...]:
         # an error here would be one of the thread that feeds a DataLoader's workers, which then wait forever
@@ -88,19 +88,19 @@ def seeded(batch: Batch) -> Batch:
     return batch
 
 
-def tuple_rows(images: Images, targets: Targets) -> Rows[CollatedRow]:
+def tuple_rows(images: Images, targets: Targets) -> CollatedRows[CollatedRow]:
     """Return (images, targets) of a batch as rows, each as the dataset gives it alone: (image, target)."""
-    return Rows((images, targets), len(images), functools.partial(_tuple_row, images, targets))
+    return CollatedRows((images, targets), len(images), functools.partial(_tuple_row, images, targets))
 
 
-def ragged_rows(batch: RaggedBatch) -> Rows[ImageBatch]:
+def ragged_rows(batch: RaggedBatch) -> CollatedRows[ImageBatch]:
     """Return a batch as rows, each an ImageBatch without a batch dimension."""
-    return Rows(batch, len(batch), functools.partial(row_of, batch))
+    return CollatedRows(batch, len(batch), functools.partial(row_of, batch))
 
 
-def collate_batch(rows: Rows[object] | list[Any]) -> Any:
+def collate_batch(rows: CollatedRows[object] | list[Any]) -> Any:
     """Collate rows as torch does by default; a gathered batch is returned unchanged."""
-    return rows.batch if isinstance(rows, Rows) else default_collate(rows)
+    return rows.batch if isinstance(rows, CollatedRows) else default_collate(rows)
 
 
 def _tuple_row(images: Images, targets: Targets, n: int) -> CollatedRow:
@@ -126,10 +126,10 @@ def _refuse_process() -> NoReturn:
 
 
 def _collate(
-    batch: Rows[Any] | ImageBatch | Sequence[Any], *, collate_fn_map: Mapping[Any, object] | None = None
+    batch: CollatedRows[Any] | ImageBatch | Sequence[Any], *, collate_fn_map: Mapping[Any, object] | None = None
 ) -> object:
     """Return a gathered batch; rows that were read one by one, as ConcatDataset does, are joined."""
-    if isinstance(batch, Rows):
+    if isinstance(batch, CollatedRows):
         return batch.batch
     if isinstance(batch, ImageBatch):
         return batch

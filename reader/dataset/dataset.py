@@ -20,7 +20,7 @@ from reader.buffers import FittingPool, fresh
 from reader.dataset import collate
 from reader.dataset.groups import Groups
 from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
-from reader.dataset.made import Column, with_extras, with_targets
+from reader.dataset.made import ColumnData, with_extras, with_targets
 from reader.dataset.opened_store import OpenedStore
 from reader.dataset.pil import check_pillow, pil_image
 from reader.dataset.samples import JointTransform, PairTransform, Transform, check_forms, sample_of
@@ -322,7 +322,7 @@ class MemmapDataset(Dataset[Any]):
         """Return a dataset of these rows of the store, whatever part of them this is; None: all."""
         return self.of_store(self.opened_store, rows)
 
-    def with_targets(self, targets: Column, *, classes: Sequence[str] | None = None) -> MemmapDataset:
+    def with_targets(self, targets: ColumnData, *, classes: Sequence[str] | None = None) -> MemmapDataset:
         """Return this dataset with other targets: int64[N] (-1: no label), uint8[N, K] of 0 and 1, or float32[N, K].
 
         classes: their names; None: those of the store, which stays as it is. Raises ValueError where they do not fit the rows.
@@ -330,7 +330,7 @@ class MemmapDataset(Dataset[Any]):
         made = with_targets(self.opened_store, self.store_rows(np.arange(len(self))), targets, classes)
         return self.of_store(made, self._rows, self.groups)
 
-    def with_extras(self, **extras: Column) -> MemmapDataset:
+    def with_extras(self, **extras: ColumnData) -> MemmapDataset:
         """Return this dataset with further tensors [N, ...], in `extras` of batches; raises ValueError where one does not fit."""
         made = with_extras(self.opened_store, self.store_rows(np.arange(len(self))), extras)
         return self.of_store(made, self._rows, self.groups)

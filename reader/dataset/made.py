@@ -23,10 +23,10 @@ from reader.rows import Rows
 from reader.store import store_of, tensor_of
 
 # One value, or one row of values, for each row of a dataset.
-Column = Sequence[Any] | torch.Tensor | npt.NDArray[Any]
+ColumnData = Sequence[Any] | torch.Tensor | npt.NDArray[Any]
 
 
-def with_targets(opened: OpenedStore, rows: Rows, targets: Column, classes: Sequence[str] | None) -> OpenedStore:
+def with_targets(opened: OpenedStore, rows: Rows, targets: ColumnData, classes: Sequence[str] | None) -> OpenedStore:
     """Return the store with other targets for these rows; the others have none (-1, or zeros).
 
     targets: int64[B] (-1: no label), bool or uint8[B, K] of 0 and 1, or float[B, K].
@@ -61,7 +61,7 @@ def with_targets(opened: OpenedStore, rows: Rows, targets: Column, classes: Sequ
     return _changed(opened, manifest, {"targets": _column(opened, rows, values, fill=-1 if kind == "class" else 0)})
 
 
-def with_extras(opened: OpenedStore, rows: Rows, extras: Mapping[str, Column]) -> OpenedStore:
+def with_extras(opened: OpenedStore, rows: Rows, extras: Mapping[str, ColumnData]) -> OpenedStore:
     """Return the store with further tensors for these rows; of the others they are zeros.
 
     extras: [B, ...] each, of bool, uint8, int32, int64, float32 or float64.
@@ -113,7 +113,7 @@ def _opened_again(base: Callable[[], OpenedStore], manifest: Manifest, columns: 
     return _changed(opened, manifest, columns)
 
 
-def _tensor(name: str, values: Column, count: int) -> torch.Tensor:
+def _tensor(name: str, values: ColumnData, count: int) -> torch.Tensor:
     try:
         found = values.detach().cpu() if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError, RuntimeError):

@@ -26,7 +26,7 @@ from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, Manifest
 from reader.format.row_values import RowValues
 from reader.format.tensors import NEEDS_RAW
-from reader.memory.frame_file import FrameFile, Source, mapped_bytes
+from reader.memory.frame_file import FrameFile, FrameSource, mapped_bytes
 from reader.memory.gather import Copies, gather, is_run
 from reader.memory.joined_file import RowSource
 from reader.memory.pages import extents, gathered, row_of
@@ -286,7 +286,7 @@ class OpenedStore:
         """
         self._read_pixels(into.view(-1).numpy().data, reads_in_order(units))
 
-    def begin_unpacking(self, rows: Rows, memory: Memory, source: Source | None = None) -> tuple[Batch, Copies]:
+    def begin_unpacking(self, rows: Rows, memory: Memory, source: FrameSource | None = None) -> tuple[Batch, Copies]:
         """Begin to unpack compressed rows into memory, complete when the copies were waited for; source: see `FrameFile`.
 
         Raises:

@@ -25,7 +25,7 @@ from reader.loading.residencies.packed_rows import begin_packed
 from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
 from reader.loading.shared_residency import host_copy, host_units, reads_of
 from reader.memory import residency as residencies
-from reader.memory.frame_file import HeldFrames, ReadBytes, Source
+from reader.memory.frame_file import FrameSource, HeldFrames, ReadBytes
 from reader.memory.gather import Copies, Gatherer, is_run
 from reader.memory.pages import extents, gathered, pages_of, parted
 from reader.memory.read_ahead import ReadAhead
@@ -237,7 +237,7 @@ class Gathering:
             with stage("gather"):
                 packed, copies = begin_packed(self._dataset, self._unpack, rows, memory, self._read_copy)
             return HostBatches(packed.parts(counts), copies)
-        source: Source | None = self._read_copy if self._frame_bytes is None else self._frame_bytes
+        source: FrameSource | None = self._read_copy if self._frame_bytes is None else self._frame_bytes
         with stage("gather"):
             if isinstance(ahead, ReadAhead):
                 source = self._taken_frames(rows, ahead)

@@ -27,7 +27,7 @@ from reader.store import Batch, RaggedBatch
 Group = list[tuple[object, int]]
 # Runs the transform on a batch, given the position of its first row in the epoch, and returns the form that the caller wants.
 # Of a batch for a device it returns the batch to send.
-Finish = Callable[[Batch, int], Any]
+FinishBatch = Callable[[Batch, int], Any]
 
 _NO_WINDOW = 1 << 62
 
@@ -64,7 +64,7 @@ class Producer:
         self._prefetch, self._resident, self._in_windows = prefetch, resident, in_windows
 
     def groups(
-        self, epoch: int, position: int, steps: Iterator[Steps], finish: Finish, claim: Claim
+        self, epoch: int, position: int, steps: Iterator[Steps], finish: FinishBatch, claim: Claim
     ) -> Iterator[Group]:
         """Yield groups of (what the loop gets, global position after it).
 
@@ -94,7 +94,7 @@ class Producer:
                 copier.drain()
 
     def _begun(
-        self, epoch: int, steps: Iterator[Steps], finish: Finish, copier: CudaCopier | None
+        self, epoch: int, steps: Iterator[Steps], finish: FinishBatch, copier: CudaCopier | None
     ) -> Iterator[Begun[Group]]:
         # several canonical nodes are in a window each
         has_windows = self._schedule.order == "block" and self._schedule.nodes is None
@@ -141,7 +141,7 @@ def _later(resident: Resident | ResidentImages, steps: Iterator[Steps]) -> Itera
         yield [(Unfinished(resident.later(r), start), after) for r, start, after in rows]
 
 
-def _finished(begun: HostBatches, steps: Steps, finish: Finish, copier: CudaCopier | None) -> Iterator[Group]:
+def _finished(begun: HostBatches, steps: Steps, finish: FinishBatch, copier: CudaCopier | None) -> Iterator[Group]:
     """Wait for a group's pixels and give it, ready for the caller or on its way to the device."""
     made: list[object] = []
     try:

@@ -18,7 +18,7 @@ from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch
 from reader.transforms.per_sample import Seeded, SeededRows, row_seeds
 
-Samples = MemmapDataset | ColumnDataset
+AnyDataset = MemmapDataset | ColumnDataset
 # Makes a batch of a list of samples.
 Collate = Callable[[list[Any]], Any]
 
@@ -38,7 +38,7 @@ class SampleTransform:
     # a loader's own threads give it whole batches
     has_own_threads = True
 
-    def __init__(self, dataset: Samples, threads: int, collate: Collate | None = None) -> None:
+    def __init__(self, dataset: AnyDataset, threads: int, collate: Collate | None = None) -> None:
         self.dataset, self._collate, self._rows = dataset, collate, SeededRows(threads)
         self._path = (dataset.dataset if isinstance(dataset, ColumnDataset) else dataset).path
 

@@ -17,7 +17,7 @@ from reader.dataset.concat import concat
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.indexing import own_method
 from reader.dataset.samples import Transform
-from reader.loading.sample_transform import Collate, Samples, SampleTransform
+from reader.loading.sample_transform import AnyDataset, Collate, SampleTransform
 from reader.system import available_cpus
 
 # What a sampler gives at a time: a row, or rows of a batch.
@@ -69,7 +69,7 @@ def checked_collate(collate_fn: object) -> Collate | None:
     return collate_fn
 
 
-def packed_rows(dataset: object) -> tuple[MemmapDataset, Samples]:
+def packed_rows(dataset: object) -> tuple[MemmapDataset, AnyDataset]:
     """Return the dataset that a loader reads, and the one that makes samples of its rows; they differ for a ColumnDataset.
 
     Raises:
@@ -112,7 +112,7 @@ def _check_indexing(dataset: object) -> None:
 
 
 def transform_of_batches(
-    dataset: Samples, collate: Collate | None, threads: int, device: torch.device, transform: Transform | None
+    dataset: AnyDataset, collate: Collate | None, threads: int, device: torch.device, transform: Transform | None
 ) -> Transform | None:
     """Return what a loader calls with batches: its own transform, or what the dataset does.
 
@@ -146,7 +146,7 @@ def transform_of_batches(
     return transform if is_same else SampleTransform(dataset, threads, collate)
 
 
-def _change_of(dataset: Samples) -> str:
+def _change_of(dataset: AnyDataset) -> str:
     """Name what a dataset does to single samples, "" where it does nothing."""
     if isinstance(dataset, ColumnDataset):
         return "columns"
@@ -156,7 +156,7 @@ def _change_of(dataset: Samples) -> str:
     return f"a {names[0]}" if names else "as_pil=True"
 
 
-def _takes_batches(dataset: Samples) -> bool:
+def _takes_batches(dataset: AnyDataset) -> bool:
     """Say whether all that a dataset does to its samples is one of our own transforms."""
     if isinstance(dataset, ColumnDataset) or dataset.as_pil or dataset.target_transform is not None:
         return False

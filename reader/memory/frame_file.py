@@ -42,7 +42,7 @@ class HeldFrames(NamedTuple):
 
 
 # What frames are taken from: what reads the file, all of its bytes, uint8[n], in memory, or those of the rows that are asked for.
-Source = ReadBytes | npt.NDArray[np.uint8] | HeldFrames
+FrameSource = ReadBytes | npt.NDArray[np.uint8] | HeldFrames
 # Names a row: the path of its store, and its number there.
 Locate = Callable[[int], tuple[str, int]]
 
@@ -86,7 +86,7 @@ class FrameFile:
         self,
         rows: Rows,
         memory: Callable[[int], torch.Tensor],
-        source: Source | None = None,
+        source: FrameSource | None = None,
         *,
         restores: bool = True,
     ) -> tuple[torch.Tensor, Copies]:
@@ -118,7 +118,7 @@ class FrameFile:
         positions: Rows,
         rows: Rows,
         memory: Callable[[int], torch.Tensor],
-        source: Source | None = None,
+        source: FrameSource | None = None,
     ) -> tuple[RaggedBatch, Copies]:
         """Begin to unpack rows of the store, which stand at these positions of what is known of them; as `begin`."""
         _, sizes = extents(some, positions)
@@ -131,7 +131,7 @@ class FrameFile:
         rows: Rows,
         shapes: npt.NDArray[np.int64],
         memory: Callable[[int], torch.Tensor],
-        source: Source | None = None,
+        source: FrameSource | None = None,
         *,
         restores: bool = True,
     ) -> tuple[torch.Tensor, Copies]:

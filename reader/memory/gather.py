@@ -74,7 +74,7 @@ class Copies:
 
 
 # For one thread to do: a call, its arguments, and what it is a part of.
-_Piece = tuple[Callable[..., object], tuple[object, ...], Copies]
+_PieceCall = tuple[Callable[..., object], tuple[object, ...], Copies]
 
 
 class Gatherer:
@@ -175,16 +175,16 @@ def _copy(source: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], out: npt.N
 # -- the threads
 
 # (kind, number of threads) -> what they wait for; those that were asked for once stay
-_queues: dict[tuple[str, int], SimpleQueue[_Piece | None]] = {}
+_queues: dict[tuple[str, int], SimpleQueue[_PieceCall | None]] = {}
 _ended: SimpleQueue[None] = SimpleQueue()
 _at_exit = False
 
 
-def _queue(kind: str, threads: int) -> SimpleQueue[_Piece | None] | None:
+def _queue(kind: str, threads: int) -> SimpleQueue[_PieceCall | None] | None:
     """Return what so many threads take pieces from; None where no thread may be started."""
     if _at_exit or (kind, threads) in _queues:
         return None if _at_exit else _queues[kind, threads]
-    made: SimpleQueue[_Piece | None] = SimpleQueue()
+    made: SimpleQueue[_PieceCall | None] = SimpleQueue()
     started = 0
     with contextlib.suppress(RuntimeError):  # a limit of this user's, or of the container
         while started < threads:
@@ -197,7 +197,7 @@ def _queue(kind: str, threads: int) -> SimpleQueue[_Piece | None] | None:
     return known
 
 
-def _serve(queue: SimpleQueue[_Piece | None]) -> None:
+def _serve(queue: SimpleQueue[_PieceCall | None]) -> None:
     while (piece := queue.get()) is not None:
         copies, error = piece[2], _outcome(*piece)
         del piece  # before the caller continues: then nothing here holds its batch
@@ -216,7 +216,7 @@ def _outcome(call: Callable[..., object], arguments: tuple[object, ...], copies:
     return None
 
 
-def _end(queue: SimpleQueue[_Piece | None], threads: int) -> None:
+def _end(queue: SimpleQueue[_PieceCall | None], threads: int) -> None:
     for _ in range(threads):
         queue.put(None)
     for _ in range(threads):

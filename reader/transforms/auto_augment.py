@@ -10,7 +10,7 @@ import torch
 from reader.store import ImageBatch, replaced
 from reader.transforms.affine import Fill, checked_interpolation
 from reader.transforms.kernels import pixel_ops
-from reader.transforms.policy_steps import OPERATIONS, Policy, Steps, applied, by_compiled_part, signed, table_of
+from reader.transforms.policy_steps import OPERATIONS, Policy, PolicySteps, applied, by_compiled_part, signed, table_of
 from reader.transforms.random import AUGMIX, AUTO_AUGMENT, RAND_AUGMENT, TRIVIAL_AUGMENT, check_batch, draw, gammas
 
 # 25 pairs per policy: operation, probability and, if it has one, the index of its magnitude among 10.
@@ -277,7 +277,7 @@ class AugMix:
         made = pixel_ops.in_parts(_mixed, images, self.weights(batch), *chains)
         return replaced(batch, pixels=pixel_ops.interleaved(made), content=batch.content, extras=batch.extras)
 
-    def _chain(self, batch: ImageBatch, images: torch.Tensor, steps: Steps) -> torch.Tensor:
+    def _chain(self, batch: ImageBatch, images: torch.Tensor, steps: PolicySteps) -> torch.Tensor:
         """Make uint8[B, C, H, W], what one chain makes of the images of a batch."""
         made = by_compiled_part(batch, steps, self.interpolation, self.fill)
         if made is not None:

@@ -158,7 +158,7 @@ class ColorJitter(compiled.CompiledTransform):
         order = three.gather(1, (step - (step > position).long()).clamp(max=2))
         return factors, torch.where(step == position, _HUE, order)
 
-    def steps(self, batch: ImageBatch) -> compiled.Steps:
+    def steps(self, batch: ImageBatch) -> compiled.StepArrays:
         """Draw what a call would do as `compiled.augmented` takes it."""
         factors, orders = self.drawn(batch)
         none = (1, 1), (1, 1), (1, 1), (0, 0)

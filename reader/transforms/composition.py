@@ -126,7 +126,7 @@ class RandomApply(TransformGroup):
         which = _first(is_chosen, self.needs_full_batch).long()
         return _by_group(batch, which, [lambda part: part, Compose(self.transforms)])
 
-    def steps(self, batch: ImageBatch) -> compiled.Steps:
+    def steps(self, batch: ImageBatch) -> compiled.StepArrays:
         """Draw what a call would do as `compiled.augmented` takes it, where all that is called has steps."""
         kinds, numbers = _steps(self.transforms, batch)
         return kinds * self._chosen(batch)[:, None], numbers
@@ -220,7 +220,7 @@ def _by_steps(transforms: Sequence[Any], batch: ImageBatch) -> ImageBatch | None
     return None if pixels is None else replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
 
-def _steps(transforms: Sequence[Any], batch: ImageBatch) -> compiled.Steps:
+def _steps(transforms: Sequence[Any], batch: ImageBatch) -> compiled.StepArrays:
     each: list[Any] = flat(transforms)
     kinds, numbers = zip(*(transform.steps(batch) for transform in each), strict=True)
     return torch.cat(kinds, 1), torch.cat(numbers, 1)

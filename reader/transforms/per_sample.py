@@ -26,7 +26,7 @@ from reader.system import available_cpus
 from reader.transforms.random import PER_SAMPLE, check_batch, draw
 
 # One row: image uint8[C, H, W]; where it has them, boxes float32[K, 4] (x0, y0, x1, y1), labels int64[K] and mask uint8[H, W].
-Sample = dict[str, torch.Tensor]
+SampleDict = dict[str, torch.Tensor]
 _Row = TypeVar("_Row")
 _Made = TypeVar("_Made")
 
@@ -113,7 +113,7 @@ class PerSample:
         """Whether generators of the process are seeded for each image, which a loop may draw from."""
         return self._rows.needs_one_thread
 
-    def _called(self, samples: Sequence[Sample], seeds: Sequence[int]) -> list[Sample]:
+    def _called(self, samples: Sequence[SampleDict], seeds: Sequence[int]) -> list[SampleDict]:
         """Call the transform for each row, in order."""
         own = threading.local()
         # of this thread; the others take copies
@@ -228,7 +228,7 @@ def _process_seeded(call: Callable[[_Row, int], _Made], row: _Row, seed: int) ->
     return call(row, seed)
 
 
-def _one(transform: Callable[..., object], sample: Sample, seed: int) -> Sample:
+def _one(transform: Callable[..., object], sample: SampleDict, seed: int) -> SampleDict:
     """Call a transform for a row with this seed; returns image [C, H, W] and labels, or what else it gave, as tensors."""
     # one that changes its image in place changes a copy: the batch is the caller's, and may be gone through again
     sample = {name: tensor.clone() for name, tensor in sample.items()}
@@ -242,7 +242,7 @@ def _one(transform: Callable[..., object], sample: Sample, seed: int) -> Sample:
         return {"image": _tensor(transform(sample["image"]))}
 
 
-def _by_albumentations(transform: Callable[..., Any], sample: Sample) -> Sample:
+def _by_albumentations(transform: Callable[..., Any], sample: SampleDict) -> SampleDict:
     given: dict[str, object] = {"image": sample["image"].movedim(0, -1).numpy()}
     if "mask" in sample:
         given["mask"] = sample["mask"].numpy()
@@ -262,7 +262,7 @@ def _by_albumentations(transform: Callable[..., Any], sample: Sample) -> Sample:
     return made
 
 
-def _by_torchvision(transform: Callable[..., Any], sample: Sample) -> Sample:
+def _by_torchvision(transform: Callable[..., Any], sample: SampleDict) -> SampleDict:
     kinds = importlib.import_module("torchvision.tv_tensors")
     target: dict[str, torch.Tensor] = {}
     if "boxes" in sample:
@@ -304,7 +304,7 @@ def _is_albumentations(transform: object) -> bool:
     return type(transform).__module__.split(".")[0].startswith("albument") and hasattr(transform, "set_random_seed")
 
 
-def _samples(batch: ImageBatch | RaggedBatch) -> list[Sample]:
+def _samples(batch: ImageBatch | RaggedBatch) -> list[SampleDict]:
     """Return the rows of a batch, as views."""
     images = batch.images if isinstance(batch, RaggedBatch) else batch.images.unbind(0)
     samples = [{"image": image} for image in images]
@@ -321,7 +321,7 @@ def _samples(batch: ImageBatch | RaggedBatch) -> list[Sample]:
     return samples
 
 
-def _joined_labels(extras: TensorDict | None, made: Sequence[Sample]) -> TensorDict:
+def _joined_labels(extras: TensorDict | None, made: Sequence[SampleDict]) -> TensorDict:
     """Return extras with the boxes and masks of transformed rows in place of their own.
 
     Raises:
@@ -346,7 +346,7 @@ def _joined_labels(extras: TensorDict | None, made: Sequence[Sample]) -> TensorD
     return TensorDict(joined, batch_size=[len(made)])
 
 
-def _with_area(sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:
+def _with_area(sample: SampleDict) -> tuple[torch.Tensor, torch.Tensor]:
     """Clip the boxes of a row to its image; returns those with area left, and their labels."""
     height, width = sample["image"].shape[-2:]
     boxes = sample["boxes"].minimum(torch.tensor([width, height, width, height])).clamp(min=0)
@@ -354,7 +354,7 @@ def _with_area(sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:
     return boxes[is_left], sample["labels"][is_left]
 
 
-def _check_moves_labels(transform: object, sample: Sample) -> None:
+def _check_moves_labels(transform: object, sample: SampleDict) -> None:
     """Refuse a transform that does not take boxes and masks along.
 
     Raises:

@@ -63,7 +63,7 @@ class _WithProbability(compiled.CompiledTransform):
             pixels = pixel_ops.changed_where(self._chosen(batch), self._changed, batch.pixels)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
-    def steps(self, batch: ImageBatch) -> compiled.Steps:
+    def steps(self, batch: ImageBatch) -> compiled.StepArrays:
         """Draw what a call would do as `compiled.augmented` takes it."""
         kinds = self._chosen(batch)[:, None] * compiled.STEPS[self._step]
         return kinds, torch.full((*kinds.shape, 1), self._number or 0.0, device="cpu")

@@ -62,7 +62,7 @@ _KINDS = {
 _SOLARIZE, _LAST_FACTOR = OPERATIONS.index("Solarize"), OPERATIONS.index("Sharpness")
 
 # int64[B] operations and float32[B] magnitudes of each step.
-Steps = Sequence[tuple[torch.Tensor, torch.Tensor]]
+PolicySteps = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Policy(compiled.CompiledTransform):
@@ -98,7 +98,7 @@ class Policy(compiled.CompiledTransform):
         raise NotImplementedError
 
 
-def by_compiled_part(batch: ImageBatch, steps: Steps, interpolation: str, fill: Fill) -> torch.Tensor | None:
+def by_compiled_part(batch: ImageBatch, steps: PolicySteps, interpolation: str, fill: Fill) -> torch.Tensor | None:
     """Make uint8[B, H, W, C] of the pixels of a batch as `applied` does step by step; None if torch must do it."""
     if not steps or not compiled.take_steps(batch.pixels):
         return None

@@ -17,7 +17,7 @@ from reader.epoch import on_one_torch_thread
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
 from reader.transforms.kernels.resample import (
-    RowSource,
+    PixelSource,
     boxes_on_levels,
     cut,
     mirrored,
@@ -269,7 +269,7 @@ class RandomResizedCrop(CompiledTransform):
         made: ImageBatch = replaced(batch, pixels=pixels, content=None, extras=extras)
         return made if is_mirrored is None else _with_mirrored_labels(made, pixels, is_mirrored)
 
-    def levels(self, source: RowSource, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+    def levels(self, source: PixelSource, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
         return boxes_on_levels(source, batch, self.boxes(batch), torch.tensor([[self.width, self.height]]))[0]
 

@@ -14,7 +14,7 @@ from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_extras
 from reader.transforms.kernels.pixel_ops import in_parts
 from reader.transforms.kernels.resample import (
-    RowSource,
+    PixelSource,
     boxes_on_levels,
     nearest,
     nearest_of_images,
@@ -77,7 +77,7 @@ class CenterCrop(CompiledTransform):
         extras = cropped_extras(batch, motion, crops)
         return replaced(batch, pixels=resized_boxes(batch, crops), content=None, extras=extras)
 
-    def levels(self, source: RowSource, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+    def levels(self, source: PixelSource, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
         y0, x0, y1, x1 = content_of(batch).unbind(-1)
         grids = self._grids(y1 - y0, x1 - x0)
@@ -216,7 +216,7 @@ def cropped_extras(batch: ImageBatch | RaggedBatch, motion: Motion, crops: Crops
     )
 
 
-def _row_source() -> RowSource | None:
+def _row_source() -> PixelSource | None:
     """Return what the rows of a batch without pixels are read from; None: it has pixels."""
     # no loader compiles what reads from levels
     return None if torch.compiler.is_compiling() else row_source.get()

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from packer.packing.image_sizes import Sizes
+from packer.packing.image_sizes import SizeCounts
 
 Numbers = npt.NDArray[np.float64]
 
@@ -15,7 +15,7 @@ _TRIES = 10
 
 
 def drawn_boxes(
-    counts: Sizes, count: int, scale: tuple[float, float], ratio: tuple[float, float], *, seed: int
+    counts: SizeCounts, count: int, scale: tuple[float, float], ratio: tuple[float, float], *, seed: int
 ) -> tuple[Numbers, Numbers]:
     """Draw images and a random box in each: float64[count, 2] width, height and float64[count, 4] x0, y0, width, height.
 

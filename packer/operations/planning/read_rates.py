@@ -25,7 +25,7 @@ _TOGETHER_BYTES = 2 << 20
 # More rows tell no more of the rates, and take memory.
 _MOST_BYTES = 64 << 20
 # Pixels of a row, its frame, its height and width.
-_Held = tuple[npt.NDArray[np.uint8], memoryview, tuple[int, int]]
+_HeldRows = tuple[npt.NDArray[np.uint8], memoryview, tuple[int, int]]
 # The one that docs/how-to/compressed-rows.md gives figures of.
 _JPEGS = "jpeg:95"
 # Times that the rows are copied, which takes a few milliseconds.
@@ -119,7 +119,7 @@ class RowForms:
             self._packer = None
         self._packed_bytes = self._raw_bytes = self._count = 0
         # the first of them
-        self._held: list[_Held] = []
+        self._held: list[_HeldRows] = []
         self._held_bytes = 0
         self._jpegs = JpegForm(self._channels) if channels != "rgba" else None
 
@@ -171,7 +171,7 @@ class JpegForm:
 
     def __init__(self, channels: int) -> None:
         self._channels, self._lossy = channels, frames.LossyPacker(_JPEGS, channels)
-        self._held: list[_Held] = []
+        self._held: list[_HeldRows] = []
         self._lost = 0
 
     def add(self, pixels: npt.NDArray[np.uint8], height: int, width: int) -> None:
@@ -197,13 +197,13 @@ class JpegForm:
         return LossyRates(_JPEGS, len(self._held) / _timed(decode), share, compression.psnr if self._lost else None)
 
 
-def _unpack(piece: list[_Held], channels: int, out: npt.NDArray[np.uint8], codec: str = ZSTD) -> None:
+def _unpack(piece: list[_HeldRows], channels: int, out: npt.NDArray[np.uint8], codec: str = ZSTD) -> None:
     shapes = np.array([sides for _, _, sides in piece], np.int64)
     size_bytes = sum(len(pixels) for pixels, _, _ in piece)
     frames.unpack_rows([frame for _, frame, _ in piece], shapes, channels, out[:size_bytes], codec=codec)
 
 
-def _copy(piece: list[_Held], out: npt.NDArray[np.uint8]) -> None:
+def _copy(piece: list[_HeldRows], out: npt.NDArray[np.uint8]) -> None:
     offset = 0
     for pixels, _, _ in piece:
         out[offset : offset + len(pixels)] = pixels

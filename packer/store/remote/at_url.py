@@ -39,7 +39,7 @@ _OWN = re.compile(
     rf"|{_FOLDER}/pixels\.memmap/\.?[0-9]{{16,}}|{re.escape(FOLDER)}/(?:journal|masks)/\.?[0-9]{{16,}})(?:\.tmp)?"
 )
 
-Objects = LocalObjects | RemoteObjects
+ObjectsAtUrl = LocalObjects | RemoteObjects
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Pushed:
         return bool(self.content)
 
 
-def inspect_url(objects: Objects, url: str) -> Pushed:
+def inspect_url(objects: ObjectsAtUrl, url: str) -> Pushed:
     """Find out what is at a URL, before anything is written there.
 
     Raises:
@@ -109,7 +109,7 @@ def inspect_url(objects: Objects, url: str) -> Pushed:
     return Pushed(content, *found, record)
 
 
-def read_record(objects: Objects) -> PushRecord | None:
+def read_record(objects: ObjectsAtUrl) -> PushRecord | None:
     """Return the record of the push in progress; None where there is none. Of one that makes no sense, an empty one."""
     try:
         if objects.size(RECORD) > _MOST_RECORD_BYTES:
@@ -128,7 +128,7 @@ def name_in(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def leftovers(objects: Objects, folder: str) -> list[str]:
+def leftovers(objects: ObjectsAtUrl, folder: str) -> list[str]:
     """List the files of other stores, and of pushes to them, than that in a folder of the URL ("": plain names)."""
     found = objects.below(GENERATIONS)
     if folder:
@@ -138,7 +138,7 @@ def leftovers(objects: Objects, folder: str) -> list[str]:
     return [name for name in found if _OWN.fullmatch(name)]
 
 
-def read_store(objects: Objects, url: str) -> tuple[bytes, Pointer]:
+def read_store(objects: ObjectsAtUrl, url: str) -> tuple[bytes, Pointer]:
     """Return the manifest of the store at a URL, as the store that was pushed has it, and where it is.
 
     Raises:
@@ -173,7 +173,7 @@ def read_store(objects: Objects, url: str) -> tuple[bytes, Pointer]:
     return content, found
 
 
-def _read_manifest(objects: Objects, url: str, name: str) -> bytes:
+def _read_manifest(objects: ObjectsAtUrl, url: str, name: str) -> bytes:
     if objects.size(name) > MOST_FETCHED_MANIFEST_BYTES:
         raise PackError(f"{url}/{name} is larger than a manifest can be. Look at the URL.")
     return objects.read(name)

@@ -26,7 +26,7 @@ from packer.store.blocks import Result
 from packer.store.files import write_at, write_synced
 from packer.store.remote.at_url import (
     RECORD,
-    Objects,
+    ObjectsAtUrl,
     Pushed,
     PushRecord,
     inspect_url,
@@ -64,7 +64,7 @@ class Upload:
         url: as it is shown. folder: the local one, in which it is made.
     """
 
-    def __init__(self, url: str, objects: Objects, folder: Path) -> None:
+    def __init__(self, url: str, objects: ObjectsAtUrl, folder: Path) -> None:
         self.url, self._objects, self._folder = url, objects, folder
         self.found: Pushed = inspect_url(objects, url)
         self._generation = self.found.record.folder if self.found.record else ""

@@ -35,7 +35,7 @@ from reader.store import Batch, RaggedBatch
 _log = logging.getLogger("reader")
 
 # Where units of a file, rows or pages, are in memory: uint8[n, unit bytes], and what says in which slots these are.
-Held = tuple[torch.Tensor, Callable[[Rows], Rows]]
+HeldLevel = tuple[torch.Tensor, Callable[[Rows], Rows]]
 # Idle buffers of a level: of two batches, each in parts for some threads.
 _KEPT = 8
 # Of masks, instead of a level's factor.
@@ -108,7 +108,7 @@ class LevelRows:
             return mapped_rows(store.mapped, rows)
         return rows_in(store.mapped, rows, store.mapped.pixels, rows)
 
-    def read_from(self, held: Held, rows: Rows, factor: int) -> Batch:
+    def read_from(self, held: HeldLevel, rows: Rows, factor: int) -> Batch:
         """Return rows whose units are in memory."""
         store, (units, slots_of), memory = self.stores[factor], held, self._memory(factor)
         self._check_shapes(rows, factor)
@@ -133,7 +133,7 @@ class LevelRows:
         begins, _ = self._mask_extents(rows)
         return held.pixels, torch.from_numpy(begins)
 
-    def masks_from(self, held: Held, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    def masks_from(self, held: HeldLevel, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the masks of rows whose units are in memory."""
         pages, begins = pages_of(*self._mask_extents(rows))
         pixels = self._memory(_MASKS)(len(pages) * PAGE_BYTES).view(len(pages), PAGE_BYTES)

@@ -21,7 +21,7 @@ from reader.epoch import stamped
 from reader.format.manifest import PAGE_BYTES
 from reader.loading.host_batches import AHEAD_BYTES, AHEAD_SHARE, without_pixels
 from reader.loading.iteration import first_step
-from reader.loading.residencies.levels import Held, LevelRows
+from reader.loading.residencies.levels import HeldLevel, LevelRows
 from reader.loading.schedule import Schedule
 from reader.memory.gather import Copies, on_threads
 from reader.memory.joined_file import open_rows
@@ -183,12 +183,12 @@ class _StepGroup:
         self.steps = steps
         self.parts: dict[int, _LevelReads] = {}
 
-    def held(self, rows: Rows, factor: int) -> Held | None:
+    def held(self, rows: Rows, factor: int) -> HeldLevel | None:
         """Return what holds these rows of a level; None: they are not all here."""
         part = self.parts.get(factor)
         return part.held() if part is not None and part.has(rows) else None
 
-    def held_masks(self, rows: Rows) -> Held | None:
+    def held_masks(self, rows: Rows) -> HeldLevel | None:
         """Return what holds the masks of these rows; None: they are not all here."""
         part = self.parts.get(1)
         return part.held() if part is not None and part.has_masks(rows) else None
@@ -228,7 +228,7 @@ class _LevelReads:
         """Whether the masks of all of these rows are among them."""
         return self._masked is not None and _are_among(rows, self._masked)
 
-    def held(self) -> Held | None:
+    def held(self) -> HeldLevel | None:
         """Return where units are; None: they are not there yet."""
         if not self.reads.are_done:
             return None

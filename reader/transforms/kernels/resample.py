@@ -21,7 +21,7 @@ _MASKS_AT_ONCE = 32
 _Where = int | torch.Tensor
 
 
-class RowSource(Protocol):
+class PixelSource(Protocol):
     """What crops read rows from instead of from their batch: a store and its levels."""
 
     @property
@@ -104,7 +104,7 @@ def resized_images(batch: RaggedBatch, crops: Crops, into: Places | None = None)
     return _mirrored_where(resized_by_padding(batch, crops), crops.is_mirrored)
 
 
-def resized_from_levels(source: RowSource, batch: ImageBatch | RaggedBatch, crops: Crops) -> torch.Tensor:
+def resized_from_levels(source: PixelSource, batch: ImageBatch | RaggedBatch, crops: Crops) -> torch.Tensor:
     """Read each row at the size that its box needs, and resize the box there."""
     need = torch.tensor([[crops.width, crops.height]]) if crops.grids is None else crops.grids[:, [3, 2]]
     assert batch.rows is not None
@@ -133,7 +133,7 @@ def resized_from_levels(source: RowSource, batch: ImageBatch | RaggedBatch, crop
 
 
 def boxes_on_levels(
-    source: RowSource, batch: ImageBatch | RaggedBatch, boxes: torch.Tensor, need: torch.Tensor
+    source: PixelSource, batch: ImageBatch | RaggedBatch, boxes: torch.Tensor, need: torch.Tensor
 ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
     """Return the smallest level that has the pixels of each box, int64[B] what its sides are divided by; and the boxes on each.
 
