@@ -6,12 +6,14 @@ Against moto's S3 server on loopback where moto and s3fs are installed, else in 
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ from reader.remote import objects
 from scripts import environment
 
 ROOT = Path(__file__).resolve().parents[2]
+# Waited for at most; under load what is waited for takes seconds.
+_LONGEST_SECONDS = 60.0
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'pixpack[remote]'")
 
 
@@ -183,28 +187,33 @@ def test_storage_that_refuses_or_vanishes_stops_the_pack_unsealed_and_it_continu
     url = _upload(images, "memory://set")
     pack(url, tmp_path / "full", size=32)
     monkeypatch.setattr(roots, "PAUSES", (0.01, 0.01))
-    kind, expired = type(fsspec.filesystem("memory")), tmp_path / "expired"
+    # of the worker, which is forked, too
+    kind, expired = type(fsspec.filesystem("memory")), multiprocessing.get_context("fork").Event()
     with monkeypatch.context() as patch:
         for name in ("cat_file", "info"):
             patch.setattr(kind, name, _expiring(getattr(kind, name), error, expired))
         with pytest.raises(SourceError, match=rf"{text}.*; tried 3 times within 0.02 seconds\. What is packed is kept"):
-            pack(url, tmp_path / "out", size=32, workers=1, max_rejects="100%", progress=_touch_at(4, expired))
+            pack(url, tmp_path / "out", size=32, workers=1, max_rejects="100%", progress=_set_at(4, expired))
     assert not (tmp_path / "out/manifest.json").exists()
     pack(url, tmp_path / "out", size=32, resume=True)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
-def _expiring(call: Callable[..., Any], error: Exception, expired: Path) -> Callable[..., Any]:
-    def called(*positional: Any, **named: Any) -> Any:
-        if expired.exists():
+def _expiring(call: Callable[..., Any], error: Exception, expired: Event) -> Callable[..., Any]:
+    """Let calls fail once that is set; one for the last image waits for it, as all others may be answered before."""
+
+    def called(files: Any, path: str, *positional: Any, **named: Any) -> Any:
+        if path.endswith("class2/007.jpg"):
+            expired.wait(_LONGEST_SECONDS)
+        if expired.is_set():
             raise error
-        return call(*positional, **named)
+        return call(files, path, *positional, **named)
 
     return called
 
 
-def _touch_at(done: int, path: Path) -> Callable[[Any], None]:
-    return lambda progress: path.touch() if progress.stage == "pack" and progress.done >= done else None
+def _set_at(done: int, event: Event) -> Callable[[Any], None]:
+    return lambda progress: event.set() if progress.stage == "pack" and progress.done >= done else None
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -147,6 +148,15 @@ def test_a_full_disk_is_one_sentence(
 def test_a_cache_that_another_program_empties_is_reported(
     range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ensure = fill.RemoteStore.ensure
+
+    def ensure_and_lose(remote: Any, blocks: list[int]) -> None:
+        ensure(remote, blocks)
+        # not sealed yet, as others are still to come
+        remote.folder.table.forget(blocks[:1])
+
+    monkeypatch.setattr(fill.RemoteStore, "ensure", ensure_and_lose)
+    monkeypatch.setattr(fill.RemoteStore, "ahead", lambda self, blocks, soon: None)
     monkeypatch.setattr(fill.RemoteStore, "complete", lambda self: None)
     with pytest.raises(
         StoreError, match="lost blocks while it was filled: another program reads the same store with a"
