@@ -24,6 +24,7 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport, Progress
 from packer.sources.base import OBJECTS_AHEAD
+from packer.sources.local import MISSING
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.build_folder import BuildFolder, finish
@@ -377,6 +378,8 @@ class Build:
         results = journals.read_blocks(self._folder.out)
         first = next((reject for result, _ in results for reject in result.rejects), None)
         example = f" For example {first.path}: {first.reason}." if first else ""
+        if first and first.reason in MISSING:
+            example += " If its paths start in another folder, name that by --root."
         every = "its only input was" if len(self._inputs) == 1 else f"all {len(self._inputs)} inputs were"
         return f"nothing of {self._inputs.base} could be packed: {every} rejected.{example}"
 

@@ -23,7 +23,7 @@ from reader.dataset.indexing import Index, check_plain, checked_position, checke
 from reader.dataset.made import ColumnData, with_extras, with_targets
 from reader.dataset.opened_store import OpenedStore
 from reader.dataset.pil import check_pillow, pil_image
-from reader.dataset.samples import JointTransform, PairTransform, Transform, check_forms, sample_of
+from reader.dataset.samples import JointTransform, PairTransform, Transform, check_forms, sample_of, transformed
 from reader.dataset.splits import added, check_classes, remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
@@ -377,7 +377,7 @@ class MemmapDataset(Dataset[Any]):
             return self.transform(row) if self.transform else row
         image, target = sample_of(row, by_name=self.names_targets)
         given, both = pil_image(image) if self.as_pil else image, self.transforms
-        return (given, target) if both is None else both(given, target)
+        return (given, target) if both is None else transformed(both, given, target)
 
     def joined(self, samples: list[Any]) -> object:
         """Join transformed samples where they can be: PIL images are a list."""

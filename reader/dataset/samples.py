@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,17 @@ def sample_of(row: Batch, *, by_name: bool) -> tuple[torch.Tensor, Target]:
     assert isinstance(image, torch.Tensor)
     value: Target = row.targets.item() if row.targets.ndim == 0 else row.targets
     return image, targets | {"targets": value} if isinstance(targets, dict) else value
+
+
+def transformed(transforms: PairTransform, image: object, target: object) -> object:
+    """Call a dataset's transforms; one that takes no tensor of uint8 raises a TypeError that says what images are here."""
+    try:
+        return transforms(image, target)
+    except TypeError as e:
+        if not isinstance(image, torch.Tensor) or not re.search("PIL Image|float tensor", str(e)):
+            raise
+        found = f"{str(e).rstrip('.')}. Images of the dataset are tensors uint8[C, H, W]"
+        raise TypeError(f"{found}: for transforms of PIL images, such as ToTensor, open it with as_pil=True.") from e
 
 
 def check_forms(

@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSa
 from torch.utils.data._utils.collate import default_convert
 
 from packer import pack
-from reader import MemmapDataset, StoreError
+from reader import MemmapDataset, MemmapLoader, StoreError
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +172,25 @@ def test_arguments_that_contradict_each_other_are_refused(folder: Path, options:
     with pytest.raises(ValueError) as error:
         MemmapDataset(folder / "out", **options)
     assert str(error.value).startswith(text)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_transform_of_pil_images_that_gets_tensors_names_as_pil(folder: Path, version: str) -> None:
+    """ToTensor of v1 refuses a tensor; that of v2 returns it as it is, and Normalize refuses its uint8."""
+    names = torchvision_or_skip().transforms
+    names = names.v2 if version == "v2" else names
+    recipe = names.Compose([names.ToTensor(), names.Normalize([0.5], [0.25])])
+    found = {"v1": "pic should be PIL Image or ndarray", "v2": "should be a float tensor"}[version]
+    data = MemmapDataset(folder / "out", transform=recipe)
+    for read in (lambda: data[0], lambda: next(iter(MemmapLoader(data, 4)))):
+        with pytest.raises(TypeError, match=rf"{found}.*\. Images of the dataset are tensors uint8.*, open it with as_pil=True\."):
+            read()
+
+    def wrong(image: torch.Tensor) -> None:
+        raise TypeError("of the user's own")
+
+    with pytest.raises(TypeError, match="^of the user's own$"):
+        MemmapDataset(folder / "out", transform=wrong)[0]
 
 
 def test_as_pil_gives_programs_with_pil_transforms_what_image_folder_gives(folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Feed, interrupted, photo, store_bytes
+from conftest import Feed, interrupted, make_tree, photo, store_bytes
 
 from packer import OptionsError, PackError, ScanError, pack
 from packer.inputs.samples import Inputs
@@ -254,12 +254,20 @@ def test_several_target_columns_are_one_vector(tmp_path: Path) -> None:
     assert (inputs.target_kind, inputs.targets.tolist(), inputs.extras) == ("regression", [[1, 2.5], [3, 4]], {})
 
 
+def test_a_table_whose_images_are_elsewhere_is_referred_to_root(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images", classes=1, each=2)
+    (tmp_path / "list.csv").write_text("path\nclass0/000.jpg\nclass0/001.jpg\n")
+    with pytest.raises(PackError, match=r"no such file\. If its paths start in another folder, name that by --root\.$"):
+        pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1)
+    assert pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1, root=tmp_path / "images").rows == 2
+
+
 def test_columns_that_can_be_no_tensor_are_left_out_by_name(tmp_path: Path) -> None:
     inputs = scanned(tmp_path / "list.csv", ",path,shape,Age,age,mixed,none\n1,a.jpg,1,1,1,1,\n2,b.jpg,1,2,2,x,\n")
     assert list(inputs.extras) == ["Age"]
     notes = "\n".join(inputs.notes)
     for text in (
-        "has none of the columns target, label, class, cls: no labels; --target-column names one",
+        "has none of the columns target, label, class, cls: no labels; --target-column names one of , shape, Age and 3 more",
         "'' is left out: its name cannot be that of a tensor",
         "'shape' is left out: its name cannot be that of a tensor",
         "'age' is left out: its name differs from another's in case alone",

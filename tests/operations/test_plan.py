@@ -258,7 +258,7 @@ def test_a_plan_is_of_the_size_that_is_asked_for(
     ("options", "text"),
     [
         (["--fit", "pad"], "--fit pad needs --size: the side of a row in pixels"),
-        (["--max-size", "300"], "--max-size belongs to --fit none, not to --fit crop: give --size instead"),
+        (["--max-size", "300"], "--max-size belongs to --fit none, not to --fit crop: add --fit none, or give --size instead"),
         (["--scale", "1"], "--scale is '1', expected two numbers such as 0.08,1"),
         *(
             ([option, limits], f"{option} is {limits}, expected two numbers above 0, the smaller one first")

@@ -14,6 +14,7 @@ from packer.inputs.class_lists import one_spelling, spelling_note
 from packer.inputs.samples import Column
 from packer.inputs.tables.cells import INTEGER, is_nested, is_number, parsed, texts
 from packer.inputs.tables.columns import Table, class_indices, integer_note, missing_note, unknown_class
+from packer.text import some
 from reader.format.fields import Json
 from reader.format.manifest import EXTRA_NAME, FurtherTarget
 
@@ -53,8 +54,10 @@ def label(table: Table, count: int, *, target_column: str | None, classes: tuple
     if not names:
         made = Labels(Column.of("int64", [-1] * count), classes=classes or ())
         if table.columns:
-            expected = ", ".join(TARGET_COLUMNS)
-            made.notes.append(f"{table.name} has none of the columns {expected}: no labels; --target-column names one.")
+            expected, found = ", ".join(TARGET_COLUMNS), some([*table.columns])
+            made.notes.append(
+                f"{table.name} has none of the columns {expected}: no labels; --target-column names one of {found}."
+            )
     elif len(names) > 1:
         columns = [[parsed(cell) for cell in table.columns[name]] for name in names]
         made = regression(table, ",".join(names), [list(row) for row in zip(*columns, strict=True)])
