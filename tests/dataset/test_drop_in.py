@@ -183,13 +183,13 @@ def test_a_transform_of_pil_images_that_gets_tensors_names_as_pil(folder: Path, 
     found = {"v1": "pic should be PIL Image or ndarray", "v2": "should be a float tensor"}[version]
     data = MemmapDataset(folder / "out", transform=recipe)
     for read in (lambda: data[0], lambda: next(iter(MemmapLoader(data, 4)))):
-        with pytest.raises(TypeError, match=rf"{found}.*\. Images of the dataset are tensors uint8.*, open it with as_pil=True\."):
+        with pytest.raises(TypeError, match=rf"{found}.*\. Images of the dataset .* as_pil=True\."):
             read()
 
     def wrong(image: torch.Tensor) -> None:
         raise TypeError("of the user's own")
 
-    with pytest.raises(TypeError, match="^of the user's own$"):
+    with pytest.raises(TypeError, match=r"^of the user's own\nThe transform failed on these rows"):
         MemmapDataset(folder / "out", transform=wrong)[0]
 
 

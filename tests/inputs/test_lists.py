@@ -255,8 +255,8 @@ def test_several_target_columns_are_one_vector(tmp_path: Path) -> None:
 
 
 def test_a_table_whose_images_are_elsewhere_is_referred_to_root(tmp_path: Path) -> None:
-    make_tree(tmp_path / "images", classes=1, each=2)
-    (tmp_path / "list.csv").write_text("path\nclass0/000.jpg\nclass0/001.jpg\n")
+    make_tree(tmp_path / "images", classes=2, each=1)
+    (tmp_path / "list.csv").write_text("path\nclass0/000.jpg\nclass1/000.jpg\n")
     with pytest.raises(PackError, match=r"no such file\. If its paths start in another folder, name that by --root\.$"):
         pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1)
     assert pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1, root=tmp_path / "images").rows == 2
