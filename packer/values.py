@@ -70,7 +70,9 @@ def check_max_size(max_size: int | str | None, fit: str, most: int) -> None:
     if max_size is None:
         return
     if fit != "none":
-        raise OptionsError(f"--max-size belongs to --fit none, not to --fit {fit}: add --fit none, or give --size instead.")
+        raise OptionsError(
+            f"--max-size belongs to --fit none, not to --fit {fit}: add --fit none, or give --size instead."
+        )
     side, _, divisor = side_limit(max_size)
     if not 1 <= side <= most and divisor == 1:
         raise OptionsError(f"--max-size is {max_size!r}, expected 1 to {most} pixels.")

@@ -124,7 +124,9 @@ def transform_of_batches(
         TypeError: collate is given, and there are no samples.
     """
     if transform is not None and not callable(transform):
-        raise ValueError(f"transform is {transform!r}, expected a function of a batch; Compose([...]) is one of several.")
+        raise ValueError(
+            f"transform is {transform!r}, expected a function of a batch; Compose([...]) is one of several."
+        )
     given = None if isinstance(transform, SampleTransform) else transform
     of_dataset, change = getattr(dataset, "transform", None), _change_of(dataset)
     if change and given is not None and given is not of_dataset:
