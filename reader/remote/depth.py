@@ -4,6 +4,8 @@
 
 `rate` is what all requests bring together, `connection` what one connection has brought, in bytes a second; `latency` the seconds
 until an answer begins. Twice, as too few requests look like a slower link: with as many again, the next measurement is larger.
+Requests that begin before anything is measured may be many, and what one of them brings is its share of a full link. So a
+connection is measured by requests that are among as few as are needed, and until then a few stand for `rate / connection`.
 Makes no request itself; for one thread at a time.
 """
 
@@ -27,13 +29,20 @@ _PACE = 2.0
 # Of object storage, where nothing says when an answer begins.
 _USUAL_LATENCY = 0.1
 _LEAST_SECONDS = 1e-6
+# In place of 2 * rate / connection, until that is measured: half of these leave a link idle while all that began together end, and
+# with all of them what is waited for has it to itself until its last answers.
+_UNMEASURED = 2 * FEWEST
 
 
 @dataclass
 class Request:
-    """A request in progress. begins: when it is to be sent; brought: bytes that others had brought when it was."""
+    """A request in progress.
+
+    begins: when it is to be sent; among: how many there were then; brought: bytes that others had brought when it was.
+    """
 
     begins: float
+    among: int
     brought: int = 0
     latency: float = 0.0
     has_ended: bool = False
@@ -56,7 +65,8 @@ class RequestDepth:
         """Return how many requests should be in progress; unmeasured: before the first has been answered."""
         if not self._rate:
             return unmeasured
-        need = _GAIN * self._rate * (self._latency / self._size + 1 / self._connection)
+        need = _GAIN * self._rate * self._latency / self._size
+        need += _GAIN * self._rate / self._connection if self._connection else _UNMEASURED
         return min(self._most, max(FEWEST, math.ceil(need)))
 
     def add(self, size_bytes: int) -> Request:
@@ -67,7 +77,7 @@ class RequestDepth:
         most = self._latency or _USUAL_LATENCY
         self._next = begins + (min(size_bytes / self._rate / _PACE, most) if self._rate else 0.0)
         self.in_progress += 1
-        return Request(begins)
+        return Request(begins, self.in_progress)
 
     def begin(self, request: Request) -> None:
         """Note that a request is sent now."""
@@ -78,6 +88,7 @@ class RequestDepth:
 
         One that has ended before is removed already.
         """
+        among = max(request.among, self.in_progress)
         self.in_progress -= not request.has_ended
         request.has_ended = True
         if not size_bytes:
@@ -95,6 +106,8 @@ class RequestDepth:
             self._rate = self._brought / max(now - self._first, _LEAST_SECONDS)
         else:
             self._rate = _moved(self._rate, rate, _FASTER_WEIGHT, _WEIGHT)
+        if not self._connection and among > self.requests(FEWEST):
+            return
         is_own = rate < _FULL_SHARE * self._rate
         self._connection = _moved(self._connection, connection, _FASTER_WEIGHT, _WEIGHT if is_own else 0.0)
 
