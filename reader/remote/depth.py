@@ -29,8 +29,8 @@ _PACE = 2.0
 # Of object storage, where nothing says when an answer begins.
 _USUAL_LATENCY = 0.1
 _LEAST_SECONDS = 1e-6
-# In place of 2 * rate / connection, until that is measured: half of these leave a link idle while all that began together end, and
-# with all of them what is waited for has it to itself until its last answers.
+# In place of 2 * rate / connection, until that is measured. Half of these leave a link idle while all that began together end;
+# with these, what is waited for has the link to itself until its last answers.
 _UNMEASURED = 2 * FEWEST
 
 
