@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from reader.transforms.color import ColorJitter, Normalize
     from reader.transforms.composition import Compose, RandomApply, RandomChoice
     from reader.transforms.conversions import from_torchvision
+    from reader.transforms.detection.boxes import SanitizeBoundingBoxes, ToDetection
+    from reader.transforms.detection.cropping import FixedSizeCrop, RandomIoUCrop, RandomZoomOut
+    from reader.transforms.detection.distorting import RandomPhotometricDistort
+    from reader.transforms.detection.resizing import RandomShortestSize, ScaleJitter
     from reader.transforms.mixing import CutMix, MixUp, RandomErasing
     from reader.transforms.padding import Pad
     from reader.transforms.per_sample import PerSample
@@ -80,6 +84,7 @@ __all__ = [
     "Compose",
     "ConstantPixels",
     "CutMix",
+    "FixedSizeCrop",
     "GaussianBlur",
     "Grayscale",
     "ImageBatch",
@@ -107,14 +112,21 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
+    "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomRotation",
+    "RandomShortestSize",
     "RandomSolarize",
+    "RandomZoomOut",
     "Resize",
+    "SanitizeBoundingBoxes",
+    "ScaleJitter",
     "SizeRamp",
     "StoreError",
     "TimmRandAugment",
+    "ToDetection",
     "TrivialAugmentWide",
     "concat",
     "from_torchvision",

@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from reader.buffers import BufferPool
@@ -32,9 +34,12 @@ STEPS = {name: number for number, name in enumerate(_NAMES.split())}
 _NUMBERS = 6
 _LEVELS = 256
 _FLOAT_BYTES = 4
+# Of pixels that are worth a thread.
+_LEAST_THREAD_BYTES = 1 << 18
 # Smaller ones malloc reuses too. Of larger ones so many idle buffers of each power of two are held.
 _LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
 
+_Bytes = npt.NDArray[np.uint8]
 # Kinds and numbers of steps, int[B, S] and float32[B, S, 1], as `augmented` takes them.
 StepArrays = tuple[torch.Tensor, torch.Tensor]
 # uint8[N, height, width, channels] for the crops of several calls, contiguous, and int64[B], which of them a call makes.
@@ -155,8 +160,12 @@ def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> t
 
 def take_steps(pixels: torch.Tensor) -> bool:
     """Say whether `augmented` takes uint8[B, H, W, C]: as `are_served`, 1 or 3 channels, and torch rounds sums as it does."""
-    is_color = pixels.ndim == 4 and pixels.shape[-1] in _COLOR_CHANNELS
-    return is_color and are_served(pixels, pixels.shape[-1]) and _are_sums_fused()
+    return pixels.ndim == 4 and take_channels(pixels, pixels.shape[-1])
+
+
+def take_channels(pixels: torch.Tensor, channels: int) -> bool:
+    """Say whether `augment_into` and `floats_into` take images of so many channels in these pixels, as `take_steps`."""
+    return channels in _COLOR_CHANNELS and are_served(pixels, channels) and _are_sums_fused()
 
 
 def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
@@ -169,14 +178,67 @@ def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Ten
     channels = pixels.shape[-1]
     if not take_steps(pixels):
         return None
+    if (tables := float_tables(channels, of_level)) is None:
+        return None
+    made = memory(*pixels.movedim(-1, 1).shape, _FLOAT_BYTES).view(torch.float32)[..., 0]
+    _functions().floats(pixels.numpy(), tables.numpy(), made.numpy(), pixels[0].numel(), _threads())
+    return made.movedim(1, -1)
+
+
+def crop_into(pixels: _Bytes, row: npt.NDArray[np.int64], out: _Bytes) -> bool:
+    """Make one crop, on this thread; False: there is no memory for it.
+
+    Args:
+        pixels: of all images, flat; `are_served`.
+        row: int64[13] as crops.c has it, of which the last number is 0.
+        out: uint8[height, width, channels], contiguous.
+
+    Raises:
+        ValueError: as `cropped`.
+    """
+    function = _function()
+    assert function is not None
+    height, width, channels = out.shape
+    return function(pixels, row, out, (height, width), channels, 1)
+
+
+def augment_into(image: _Bytes, kinds: torch.Tensor, numbers: torch.Tensor, out: _Bytes) -> bool:
+    """Do as `augmented` to one image of uint8[H, W, C], on this thread; kinds: int[S], numbers: float32[S, 1]; False as there."""
+    table = np.zeros((len(kinds), 1 + _NUMBERS), np.float32)
+    table.view(np.int32)[:, 0], table[:, 1] = kinds.numpy(), numbers.numpy()[:, 0]
+    height, width, channels = out.shape
+    made: bool = _functions().augment(image, table, out, (height, width), channels, len(kinds), None, 1)
+    return made
+
+
+def floats_into(image: _Bytes, tables: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> None:
+    """Write planes of floats of one image, uint8[H * W * C], flat, by float32[C, 256] for each level, on this thread."""
+    _functions().floats(image, tables, out, len(image), 1)
+
+
+def float_tables(channels: int, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
+    """Return float32[C, 1, 256], what `of_level` makes of all levels; None where it is no function of a level alone."""
     levels = torch.arange(_LEVELS, dtype=torch.uint8, device="cpu").expand(channels, 1, _LEVELS)
     tables = of_level(levels)
     # other shapes: one channel becomes several
-    if tables.shape != levels.shape or tables.dtype != torch.float32 or tables.requires_grad:
-        return None
-    made = memory(*pixels.movedim(-1, 1).shape, _FLOAT_BYTES).view(torch.float32)[..., 0]
-    _functions().floats(pixels.numpy(), tables.contiguous().numpy(), made.numpy(), pixels[0].numel(), _threads())
-    return made.movedim(1, -1)
+    is_right = tables.shape == levels.shape and tables.dtype == torch.float32 and not tables.requires_grad
+    return tables.contiguous() if is_right else None
+
+
+def for_each(call: Callable[[int], None], count: int, size_bytes: int) -> None:
+    """Call a function with each of count numbers, on as many threads as the loader has, or torch, where the bytes are many."""
+    threads = min(_threads(), count, size_bytes // _LEAST_THREAD_BYTES)
+
+    def calls(first: int) -> None:
+        for n in range(first, count, threads):
+            call(n)
+
+    if threads < 2:
+        for n in range(count):
+            call(n)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(calls, range(threads)))
 
 
 def are_served(pixels: torch.Tensor, channels: int) -> bool:

@@ -90,7 +90,7 @@ class RaggedBatch(TensorClass):
     """Images of different sizes with their labels: a whole store, or a batch of it. Transforms that crop make an ImageBatch.
 
     Attributes:
-        pixels: uint8[T], the bytes of all images; there may be others between them
+        pixels: uint8[T], the bytes of all images; there may be others between them. Floats: the planes of each
         targets: as ImageBatch has them
         offsets: int64[B], the byte of pixels where each image begins
         shapes: int32[B, 3], height, width and channels of each
@@ -135,7 +135,8 @@ class RaggedBatch(TensorClass):
         start, size = int(self.offsets[index]), height * width * channels
         if min(start, height, width, channels) < 0 or start + size > len(self.pixels):
             raise StoreError(f"image {index} is not within the pixels: the store is damaged. Copy it again.")
-        return self.pixels[start : start + size].view(height, width, channels)
+        found, is_planes = self.pixels[start : start + size], self.pixels.is_floating_point()
+        return found.view(channels, height, width).movedim(0, -1) if is_planes else found.view(height, width, channels)
 
     def mask(self, index: int) -> torch.Tensor | None:
         """Return the mask of the image at index, a view uint8[H, W]; None if the batch has no masks.
@@ -351,8 +352,7 @@ def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
         named[name] = column
     named |= batch.texts  # type: ignore[misc]
     if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
-        masks = (batch.mask(index) for index in range(len(batch)))
-        named["masks"] = [mask for mask in masks if mask is not None]
+        named["masks"] = [mask for mask in map(batch.mask, range(len(batch))) if mask is not None]
     return batch.images, named | {"targets": batch.targets}
 
 

@@ -53,6 +53,8 @@ PYTHON = {
     "samplers": "RASampler SizeRamp ConstantPixels to_device",
     "geometric-transforms": "RandomHorizontalFlip AlternatingFlip RandomCrop Pad RandomResizedCrop CenterCrop Resize"
     " RandomAffine RandomRotation RandomErasing MultiCrop TimmRandAugment torchvision_train torchvision_eval timm_train",
+    "detection-transforms": "ToDetection SanitizeBoundingBoxes RandomIoUCrop RandomZoomOut RandomPhotometricDistort"
+    " ScaleJitter FixedSizeCrop RandomShortestSize",
     "color-transforms": "ColorJitter Grayscale RandomGrayscale GaussianBlur RandomInvert RandomSolarize RandomPosterize"
     " RandomEqualize RandomAutocontrast RandomAdjustSharpness RandAugment TrivialAugmentWide AutoAugment AugMix MixUp CutMix"
     " Compose RandomApply RandomChoice MultiView from_torchvision PerSample Normalize",

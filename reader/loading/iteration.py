@@ -228,8 +228,11 @@ class Finish:
         # what the compiled part makes of a whole batch; it does not move masks
         is_full_batch = not _has_masks(batch)
         for is_in_parts, run in itertools.groupby(flat([transform]), functools.partial(_is_in_parts, is_full_batch)):
-            call = functools.partial(in_modes, list(run))
-            is_cut = is_in_parts and isinstance(made, ImageBatch | RaggedBatch)
+            chain = list(run)
+            call = functools.partial(in_modes, chain)
+            # parts are joined to images of one size
+            is_one_size = isinstance(made, ImageBatch) or not getattr(chain[0], "keeps_sizes", False)
+            is_cut = is_in_parts and isinstance(made, ImageBatch | RaggedBatch) and is_one_size
             made = _called(functools.partial(in_parts, call, threads=self._threads) if is_cut else call, made)
         return made
 

@@ -13,6 +13,10 @@ _HOMES = {
     for home, names in {
         "affine": "RandomAffine RandomRotation",
         "color": "ColorJitter Normalize",
+        "detection.boxes": "ClampBoundingBoxes ConvertBoundingBoxFormat SanitizeBoundingBoxes ToDetection",
+        "detection.cropping": "FixedSizeCrop RandomIoUCrop RandomZoomOut",
+        "detection.distorting": "RandomPhotometricDistort",
+        "detection.resizing": "RandomShortestSize ScaleJitter",
         "pixel_transforms": "GaussianBlur Grayscale RandomAdjustSharpness RandomAutocontrast RandomEqualize RandomGrayscale"
         " RandomInvert RandomPosterize RandomSolarize",
         "random_crops": "AlternatingFlip RandomCrop RandomHorizontalFlip RandomResizedCrop",

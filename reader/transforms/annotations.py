@@ -20,20 +20,20 @@ from reader.store import ImageBatch, RaggedBatch
 class Motion:
     """How each sample's pixels moved: x -> (x - left) * across, y -> (y - top) * down, then cut to width x height.
 
-    left, top, across, down: [B, 1]; a negative factor mirrors.
+    left, top, across, down: [B, 1]; a negative factor mirrors. width, height: of all images, or [B, 1] of each.
     """
 
     left: torch.Tensor | int
     top: torch.Tensor | int
     across: torch.Tensor | int
     down: torch.Tensor | int
-    width: int
-    height: int
+    width: torch.Tensor | int
+    height: torch.Tensor | int
 
     def move(self, x0: torch.Tensor, y0: torch.Tensor, x1: torch.Tensor, y1: torch.Tensor) -> list[torch.Tensor]:
         """Move corners [B, K]; the first is upper left again, and all are within the new image."""
-        x0, x1 = (((x - self.left) * self.across).clamp(0, self.width) for x in (x0, x1))
-        y0, y1 = (((y - self.top) * self.down).clamp(0, self.height) for y in (y0, y1))
+        x0, x1 = (_within((x - self.left) * self.across, self.width) for x in (x0, x1))
+        y0, y1 = (_within((y - self.top) * self.down, self.height) for y in (y0, y1))
         return [torch.minimum(x0, x1), torch.minimum(y0, y1), torch.maximum(x0, x1), torch.maximum(y0, y1)]
 
 
@@ -55,6 +55,12 @@ class AffineMotion:
         x, y = (a * xs + b * ys + c).clamp(0, self.width), (d * xs + e * ys + f).clamp(0, self.height)
         corners = [x.amin(-1), y.amin(-1), x.amax(-1), y.amax(-1)]
         return [corner if corner.dtype == x0.dtype else corner.float() for corner in corners]
+
+
+def _within(position: torch.Tensor, limit: torch.Tensor | int) -> torch.Tensor:
+    if isinstance(limit, torch.Tensor):
+        return position.clamp(min=0).minimum(limit.to(position.dtype))
+    return position.clamp(0, limit)
 
 
 def content_of(batch: ImageBatch | RaggedBatch) -> torch.Tensor:
@@ -109,8 +115,27 @@ def _moved_boxes(
 ) -> dict[str, torch.Tensor]:
     """Move boxes; those without area left give their slot to the next. Free slots hold zeros, and target -1."""
     moved = torch.stack(motion.move(*boxes.unbind(-1)), dim=-1)
-    slot = torch.arange(boxes.shape[1], device=boxes.device)
-    is_there = (moved[..., :2] < moved[..., 2:]).all(-1) & (slot < count[:, None])
+    is_there = (moved[..., :2] < moved[..., 2:]).all(-1) & _are_there(boxes, count)
+    return _in_slots(moved, count, targets, is_there)
+
+
+def kept_boxes(extras: TensorDict, is_kept: torch.Tensor) -> TensorDict:
+    """Keep the boxes of bool[B, K], and drop the others. The given extras are not changed."""
+    made, boxes = dict(extras.items()), extras["boxes"]
+    is_there = is_kept & _are_there(boxes, extras["box_count"])
+    made |= _in_slots(boxes, extras["box_count"], extras.get("box_targets", None), is_there)
+    return TensorDict(made, batch_size=extras.batch_size, device=extras.device)
+
+
+def _are_there(boxes: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    return torch.arange(boxes.shape[1], device=boxes.device) < count[:, None]
+
+
+def _in_slots(
+    moved: torch.Tensor, count: torch.Tensor, targets: torch.Tensor | None, is_there: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Give the boxes that are there, bool[B, K], the first slots of their rows."""
+    slot = torch.arange(moved.shape[1], device=moved.device)
     order = (~is_there).byte().argsort(dim=1, stable=True)
     left = is_there.sum(1, dtype=count.dtype)
     is_left = slot < left[:, None]

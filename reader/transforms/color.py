@@ -10,6 +10,7 @@ import torch
 from reader import compiled
 from reader.format.manifest import Manifest
 from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.transforms.detection.view import changed_images
 from reader.transforms.kernels.pixel_ops import (
     blended,
     check_channels,
@@ -107,6 +108,9 @@ class ColorJitter(compiled.CompiledTransform):
         0
     """
 
+    # images of different sizes stay so
+    keeps_sizes = True
+
     def __init__(
         self,
         brightness: float | Sequence[float] | None = None,
@@ -122,13 +126,15 @@ class ColorJitter(compiled.CompiledTransform):
         self.hue = _hue_limits(hue)
         self.seed = seed
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
         """Return uint8 pixels of the same shape. Padding, where rows have content, takes part as any pixel.
 
         Raises:
             ValueError: the images have neither 1 nor 3 channels.
         """
-        check_batch(self, batch)
+        check_batch(self, batch, takes_ragged=True)
+        if isinstance(batch, RaggedBatch):
+            return changed_images(self, batch)
         check_channels(self, batch.pixels)
         made = compiled.augmented(batch.pixels, *self.steps(batch)) if compiled.take_steps(batch.pixels) else None
         if made is None:
@@ -146,7 +152,7 @@ class ColorJitter(compiled.CompiledTransform):
             return made
         return in_parts(self._in_any_order, batch.pixels.movedim(-1, 1), factors.T, orders).movedim(1, -1)
 
-    def drawn(self, batch: ImageBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    def drawn(self, batch: ImageBatch | RaggedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw what a call would use: float32[4, B] brightness, contrast, saturation and hue, and int64[B, 4] their order."""
         shares = torch.cat([draw(batch, self.seed, COLOR_JITTER), draw(batch, self.seed, COLOR_ORDER)]).float()
         limits = torch.tensor(self._all_limits(), device=shares.device)
@@ -158,7 +164,7 @@ class ColorJitter(compiled.CompiledTransform):
         order = three.gather(1, (step - (step > position).long()).clamp(max=2))
         return factors, torch.where(step == position, _HUE, order)
 
-    def steps(self, batch: ImageBatch) -> compiled.StepArrays:
+    def steps(self, batch: ImageBatch | RaggedBatch) -> compiled.StepArrays:
         """Draw what a call would do as `compiled.augmented` takes it."""
         factors, orders = self.drawn(batch)
         none = (1, 1), (1, 1), (1, 1), (0, 0)

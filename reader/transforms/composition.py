@@ -18,6 +18,7 @@ from reader.epoch import wrapped
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import content_of
 from reader.transforms.conversions import without_conversions
+from reader.transforms.detection.view import OwnSizeTransform, View
 from reader.transforms.random import APPLY, CHOICE, check_batch, checked_p, draw
 from reader.transforms.random_crops import AlternatingFlip, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
@@ -172,14 +173,18 @@ class RandomChoice(TransformGroup):
 def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
     """Call transforms one after the other, with as few passes over the pixels as the compiled part allows.
 
-    A flip right behind a crop is made with it, and steps that follow each other are made of one image at a time.
+    A flip right behind a crop is made with it, steps that follow each other are made of one image at a time, and so is what cuts,
+    resizes and flips images with sizes of their own.
     """
     left: list[Any] = flat(transforms)
     while left:
         count = 1
+        views = list(itertools.takewhile(_moves_views, left)) if _takes_views(left[0], batch) else []
         steps = list(itertools.takewhile(_has_steps, left)) if _takes_steps(batch) else []
         is_crop = type(left[0]) in _CROPS and isinstance(batch, ImageBatch | RaggedBatch)
-        if len(steps) > 1 and (made := _by_steps(steps, batch)) is not None:
+        if views:
+            batch, count = _by_view(views, batch), len(views)
+        elif len(steps) > 1 and (made := _by_steps(steps, batch)) is not None:
             batch, count = made, len(steps)
         elif is_crop and len(left) > 1 and type(left[1]) in _FLIPS:
             batch, count = left[0].mirrored(batch, left[1].chosen(batch)), 2
@@ -203,6 +208,26 @@ def _has_steps(transform: Any) -> bool:
     if type(transform) in (Compose, RandomApply):
         return all(map(_has_steps, transform.transforms))
     return _is_ours(transform) and hasattr(transform, "steps")
+
+
+def _takes_views(transform: object, batch: object) -> bool:
+    """Say whether a transform is called with a view of a batch: images have sizes of their own, or are to have them."""
+    is_batch = isinstance(batch, RaggedBatch) or (
+        isinstance(batch, ImageBatch) and isinstance(transform, OwnSizeTransform)
+    )
+    return is_batch and _moves_views(transform)
+
+
+def _moves_views(transform: object) -> bool:
+    return _is_ours(transform) and hasattr(transform, "on")
+
+
+def _by_view(transforms: Sequence[Any], batch: ImageBatch | RaggedBatch) -> RaggedBatch:
+    """Call transforms one after the other with a view of a batch, whose pixels are made once."""
+    view = View.of(transforms[0], batch)
+    for transform in transforms:
+        view = transform.on(view)
+    return view.batch()
 
 
 def _is_ours(transform: object) -> bool:

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 import torch
 
 from reader.compiled import CompiledTransform, floats_of
-from reader.store import ImageBatch, replaced
+from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.color import Normalize
+from reader.transforms.detection.view import refuse_masks
+from reader.transforms.kernels.regions import floats
 from reader.transforms.padding import Padding
 from reader.transforms.random import check_batch
 from reader.transforms.random_crops import RandomCrop
@@ -26,7 +28,16 @@ Transform = Callable[[Any], Any]
 _Batch = TypeVar("_Batch")
 
 # Arguments of torchvision's that ours do not have, and what they may be: pixels are always antialiased, and nothing is in place.
-_OTHERS = {"inplace": (True, False), "antialias": (True, None), "max_size": (None,)}
+_OTHERS: dict[str, tuple[object, ...]] = {
+    "inplace": (True, False),
+    "antialias": (True, None),
+    "max_size": (None,),
+    # boxes have their labels, and are clipped
+    "labels_getter": ("default",),
+    "clamping_mode": ("auto", "soft", "hard"),
+}
+# Those that ours keep by other names.
+_KEPT_AS = {("RandomIoUCrop", "sampler_options"): "options"}
 # What torchvision calls for batches that a loop has made.
 _OF_BATCHES = ("CutMix", "MixUp")
 
@@ -95,15 +106,34 @@ def _arguments(transform: object, kind: type, ours: Callable[..., object]) -> di
 
 def _given(transform: object, kind: type, name: str) -> Any:
     """Return an argument as it was given; v2 keeps two otherwise. No level around an image is 0."""
-    value = getattr(transform, name)
+    value = getattr(transform, _KEPT_AS.get((kind.__name__, name), name))
     if name == "fill" and value is None and kind.__name__ in ("Pad", "RandomCrop"):
         return 0
+    if name == "fill" and isinstance(value, dict):
+        return _fill_of_images(kind, value)
     if not kind.__module__.startswith("torchvision.transforms.v2."):
         return value
     if (kind.__name__, name) == ("RandomCrop", "padding") and value is not None:
         left, right, top, bottom = value
         return [left, top, right, bottom]
     return "random" if (kind.__name__, name, value) == ("RandomErasing", "value", None) else value
+
+
+def _fill_of_images(kind: type, levels: dict[Any, Any]) -> object:
+    """Return the level that a dict by type, as v2 takes it, has for images.
+
+    Raises:
+        ValueError: it has none.
+    """
+    for key, level in levels.items():
+        if key == "others" or getattr(key, "__name__", "") == "Image":
+            return level
+    default: Callable[[], object] | None = getattr(levels, "default_factory", None)
+    if default is None:
+        raise ValueError(
+            f"{kind.__name__} of torchvision has fill={levels!r}, without a level of images. Give one number."
+        )
+    return default()
 
 
 def _names(kind: Callable[..., object]) -> list[str]:
@@ -178,6 +208,9 @@ class ToDtype(CompiledTransform):
         torch.float32
     """
 
+    # images of different sizes stay so
+    keeps_sizes = True
+
     def __init__(self, dtype: torch.dtype, scale: bool = False) -> None:
         if dtype != torch.uint8 and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"dtype is {dtype!r}, expected a float one such as torch.float32, or torch.uint8.")
@@ -185,11 +218,26 @@ class ToDtype(CompiledTransform):
             raise ValueError(f"ToDtype({dtype}) without scale=True leaves pixels from 0 to 255. Give scale=True.")
         self.dtype = dtype
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return dtype[B, H, W, C] from 0 to 1; pixels that are floats already keep their values."""
-        check_batch(self, batch)
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
+        """Return dtype[B, H, W, C] from 0 to 1; pixels that are floats already keep their values.
+
+        Of images of different sizes, a RaggedBatch, planes of the dtype.
+
+        Raises:
+            ValueError: these have masks.
+        """
+        check_batch(self, batch, takes_ragged=True)
+        if isinstance(batch, RaggedBatch):
+            return self._ragged(batch)
         pixels = batch.pixels if self.dtype == torch.uint8 else self._floats(batch.pixels)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+    def _ragged(self, batch: RaggedBatch) -> RaggedBatch:
+        if self.dtype == torch.uint8:
+            return batch
+        refuse_masks(self, batch)
+        made = floats(batch, _of_one) if batch.pixels.dtype == torch.uint8 else batch
+        return made if made.pixels.dtype == self.dtype else made.replace(pixels=made.pixels.to(self.dtype))
 
     def _floats(self, pixels: torch.Tensor) -> torch.Tensor:
         if pixels.dtype != torch.uint8:
@@ -225,6 +273,8 @@ class ToTensor(ToDtype):
 class Normalized(CompiledTransform):
     """Normalize, of a batch: what it is inside a Compose."""
 
+    keeps_sizes = True
+
     def __init__(self, normalize: Normalize) -> None:
         self.normalize = normalize
 
@@ -234,14 +284,17 @@ class Normalized(CompiledTransform):
         Raises:
             ValueError: it is one row, or pixels are floats from 0 to 1 already.
         """
-        if not isinstance(batch, ImageBatch):
+        if not isinstance(batch, ImageBatch | RaggedBatch):
             return self.normalize(batch)
-        check_batch(self.normalize, batch)
+        check_batch(self.normalize, batch, takes_ragged=True)
         if batch.pixels.dtype != torch.uint8:
             raise ValueError(
                 "Normalize takes uint8 pixels, and what comes before it made them floats. Let it come right behind ToDtype."
             )
         normalize = self.normalize.to(batch.pixels.device)
+        if isinstance(batch, RaggedBatch):
+            refuse_masks(self.normalize, batch)
+            return floats(batch, normalize)
         # a program's own class may look at more than a level
         pixels = floats_of(batch.pixels, normalize) if type(normalize) is Normalize else None
         if pixels is None:
@@ -317,7 +370,7 @@ def _is_cover(resize: Resize, crop: UnscaledCenterCrop) -> bool:
 
 def _check_takes_floats(transform: Transform) -> None:
     """Refuse what computes levels of uint8; zeros are zeros in floats too, and a program's own function knows what it does."""
-    is_ours = type(transform).__module__.startswith("reader.transforms.")
+    is_ours = type(transform).__module__.startswith("reader.transforms.") and not hasattr(transform, "takes_floats")
     is_erasing = type(transform).__name__ == "RandomErasing" and getattr(transform, "value", None) == 0
     is_of_floats = isinstance(transform, Normalize) or (
         isinstance(transform, ToDtype) and transform.dtype != torch.uint8

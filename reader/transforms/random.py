@@ -38,13 +38,18 @@ TRIVIAL_AUGMENT = range(71, 74)
 AUTO_AUGMENT = range(74, 79)
 PER_SAMPLE = range(79, 80)
 INTERPOLATION = range(80, 81)
+ZOOM_OUT = range(81, 85)
+SCALE_JITTER = range(85, 86)
+SHORTEST_SIZE = range(86, 87)
+FIXED_SIZE_CROP = range(87, 88)
+PHOTOMETRIC = range(88, 99)
 RAND_AUGMENT = range(128, 256)
 TIMM_RAND_AUGMENT = range(384, 512)
 # First of them: of two gamma numbers, and of a place.
 MIXUP, CUTMIX = 256, 320
 
-# Where numbers begin that there may be many of: those of chains, and of pixels.
-AUGMIX = 1 << 32
+# Where numbers begin that there may be many of: those of chains, of tries, and of pixels.
+AUGMIX, IOU_CROP = 1 << 32, 1 << 33
 _NOISE_STREAM = 1 << 20
 # Tries until a gamma number is accepted: one fails in 1 of 20 or less.
 _GAMMA_TRIES = 8
@@ -93,15 +98,19 @@ def checked_p(p: float) -> float:
     return p
 
 
-def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range) -> torch.Tensor:
-    """Draw float64[len(streams), B] in [0, 1) for the rows of a batch, on its device.
+def draw(
+    batch: ImageBatch | RaggedBatch, seed: int, streams: range, sample: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Draw float64[len(streams), B] in [0, 1) for the rows of a batch, on its device; or for some of its samples, int64[S].
 
     Raises:
         ValueError: the batch does not know its rows.
     """
     if batch.rows is None:
         raise ValueError(_NO_ROWS)
-    return _drawn(batch.rows, batch.origin, seed, streams)
+    if sample is None:
+        return _drawn(batch.rows, batch.origin, seed, streams)
+    return _drawn(batch.rows[sample], None if batch.origin is None else batch.origin[sample], seed, streams)
 
 
 def draw_for_rows(

@@ -16,6 +16,7 @@ from reader.compiled import CompiledTransform, Crops
 from reader.epoch import on_one_torch_thread
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
+from reader.transforms.detection.view import View
 from reader.transforms.kernels.resample import (
     PixelSource,
     boxes_on_levels,
@@ -41,7 +42,9 @@ _TRIES = 10
 
 
 class RandomHorizontalFlip(CompiledTransform):
-    """Mirror each image of an ImageBatch left to right with probability p; boxes, masks and content with it.
+    """Mirror each image left to right with probability p; boxes, masks and content with it.
+
+    Images of different sizes, a RaggedBatch, keep them; of these boxes move along, and masks are refused.
 
     Args:
         p: 0..1.
@@ -57,14 +60,27 @@ class RandomHorizontalFlip(CompiledTransform):
         True
     """
 
+    # images of different sizes stay so
+    keeps_sizes = True
+
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         self.p, self.seed = checked_p(p), seed
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return a batch of the same shapes."""
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
+        """Return a batch of the same shapes.
+
+        Raises:
+            ValueError: images of different sizes have masks, or it is one row.
+        """
+        if isinstance(batch, RaggedBatch):
+            return self.on(View.of(self, batch)).batch()
         check_batch(self, batch)
         is_mirrored = self.chosen(batch)
         return _with_mirrored_labels(batch, mirrored(batch.pixels, is_mirrored), is_mirrored)
+
+    def on(self, view: View) -> View:
+        """Mirror the images of a view."""
+        return view.mirrored(self.chosen(view.source))
 
     def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw which images a call would mirror: bool[B]."""

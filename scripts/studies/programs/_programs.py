@@ -132,7 +132,8 @@ PROGRAMS = {
             ("torchvision", "pycocotools"),
             (_TORCHVISION, "pycocotools==2.0.11"),
             data="boxes",
-            note="with MemmapLoader boxes come from the store, and a function makes of them what torchvision's wrapper gives",
+            note="with MemmapLoader boxes come from the store: the program's dataset, its wrapper and its collate_fn go, and its"
+            " transforms become one of batches",
         ),
     )
 }

@@ -1,0 +1,124 @@
+"""torchvision's random resizes of images that keep sizes of their own: ScaleJitter and RandomShortestSize."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from reader.transforms.detection.view import OwnSizeTransform, View
+from reader.transforms.random import SCALE_JITTER, SHORTEST_SIZE, draw
+
+
+class ScaleJitter(OwnSizeTransform):
+    """Resize each image to fit target_size, by a random factor larger or smaller: torchvision's large scale jitter.
+
+    Images have sizes of their own afterwards, a RaggedBatch; FixedSizeCrop gives them one canvas. Boxes move along.
+
+    Args:
+        target_size: the two sides, pixels, as torchvision reads them.
+        scale_range: lowest and highest factor.
+        interpolation: "bilinear".
+        antialias: True.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+
+    Raises:
+        ValueError: target_size are not two sides of 1 or more pixels, scale_range not two factors above 0, the smaller one first,
+            or the interpolation is another.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> ScaleJitter((32, 32), (0.5, 0.5))(batch).images[0].shape
+        torch.Size([3, 16, 16])
+    """
+
+    def __init__(
+        self,
+        target_size: Sequence[int],
+        scale_range: Sequence[float] = (0.1, 2.0),
+        interpolation: str = "bilinear",
+        antialias: bool | None = True,
+        *,
+        seed: int = 0,
+    ) -> None:
+        sides, limits = tuple(target_size), tuple(scale_range)
+        if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+            raise ValueError(f"target_size is {target_size!r}, expected two sides of 1 or more pixels.")
+        if len(limits) != 2 or not 0 < limits[0] <= limits[1]:
+            raise ValueError(f"scale_range is {scale_range!r}, expected two factors above 0, the smaller one first.")
+        _check_bilinear(interpolation, antialias)
+        self.target_size, self.scale_range, self.seed = (sides[0], sides[1]), (limits[0], limits[1]), seed
+
+    def on(self, view: View) -> View:
+        """Resize the images of a view."""
+        low, high = self.scale_range
+        scale = low + draw(view.source, self.seed, SCALE_JITTER)[0] * (high - low)
+        # height by the second one, as there
+        target = torch.tensor(self.target_size[::-1], dtype=torch.float64, device=scale.device)
+        factor = (target / view.sizes).amin(-1) * scale
+        return view.resized(_scaled(view.sizes, factor))
+
+
+class RandomShortestSize(OwnSizeTransform):
+    """Resize each image until its shorter side is one of min_size, drawn, or its longer one max_size: torchvision's.
+
+    Images have sizes of their own afterwards, a RaggedBatch. Boxes move along.
+
+    Args:
+        min_size: lengths of the shorter side, pixels.
+        max_size: limit of the longer side, pixels; None: none.
+        interpolation: "bilinear".
+        antialias: True.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+
+    Raises:
+        ValueError: a length is not 1 or more pixels, there are none, or the interpolation is another.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> RandomShortestSize(48, max_size=40)(batch).images[0].shape
+        torch.Size([3, 40, 40])
+    """
+
+    def __init__(
+        self,
+        min_size: int | Sequence[int],
+        max_size: int | None = None,
+        interpolation: str = "bilinear",
+        antialias: bool | None = True,
+        *,
+        seed: int = 0,
+    ) -> None:
+        lengths = (min_size,) if isinstance(min_size, int) else tuple(min_size)
+        for length in (*lengths, *(() if max_size is None else (max_size,))):
+            if not isinstance(length, int) or length < 1:
+                raise ValueError(f"min_size is {min_size!r} and max_size {max_size!r}, expected 1 or more pixels.")
+        if not lengths:
+            raise ValueError("min_size is empty, expected one length or more.")
+        _check_bilinear(interpolation, antialias)
+        self.min_size, self.max_size, self.seed = lengths, max_size, seed
+
+    def on(self, view: View) -> View:
+        """Resize the images of a view."""
+        drawn, sizes = draw(view.source, self.seed, SHORTEST_SIZE)[0], view.sizes.double()
+        lengths = torch.tensor(self.min_size, device=drawn.device)[(drawn * len(self.min_size)).long()]
+        factor = lengths / sizes.amin(-1)
+        if self.max_size is not None:
+            # a number divided by a tensor is multiplied by its inverse, and rounded twice
+            factor = factor.minimum(torch.full_like(factor, self.max_size) / sizes.amax(-1))
+        return view.resized(_scaled(view.sizes, factor))
+
+
+def _scaled(sizes: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Multiply int64[B, 2] and round down, as torchvision does; a side of no pixels gets one."""
+    return (sizes * factor[:, None]).long().clamp(min=1)
+
+
+def _check_bilinear(interpolation: object, antialias: bool | None) -> None:
+    if getattr(interpolation, "value", interpolation) != "bilinear" or antialias is False:
+        raise ValueError(
+            f'interpolation is {interpolation!r} and antialias {antialias!r}, expected "bilinear" and True: images with sizes of'
+            " their own are resized by that alone."
+        )

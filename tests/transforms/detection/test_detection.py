@@ -1,0 +1,324 @@
+"""torchvision's recipes of detection as transforms of batches: from a store, through a loader, to lists that its models take."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from augmenting import pictures, v2
+from conftest import torchvision_or_skip
+from detecting import boxes_of, detections, make_detection_store
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from reader import ColorJitter, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, compiled, from_torchvision
+from reader.epoch import on_threads_of
+from reader.store import RaggedBatch, replaced
+from reader.transforms import (
+    CenterCrop,
+    ClampBoundingBoxes,
+    Compose,
+    ConvertBoundingBoxFormat,
+    FixedSizeCrop,
+    RandomIoUCrop,
+    RandomPhotometricDistort,
+    RandomShortestSize,
+    RandomZoomOut,
+    SanitizeBoundingBoxes,
+    ScaleJitter,
+    ToDetection,
+    ToDtype,
+)
+from reader.transforms.detection.view import View
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+FILL = (123.0, 117.0, 104.0)
+
+
+def preset(name: str) -> Any:
+    """Make what torchvision's references/detection/presets.py makes of its v2 for tensors; its lsj needs a class beside it."""
+    two, kinds = v2(), torchvision_or_skip().tv_tensors
+    levels: Any = collections.defaultdict(lambda: FILL, {kinds.Mask: 0})
+    chains = {
+        "hflip": [two.RandomHorizontalFlip(0.5)],
+        "multiscale": [two.RandomShortestSize((24, 30, 40), max_size=70), two.RandomHorizontalFlip(0.5)],
+        "ssd": [
+            two.RandomPhotometricDistort(),
+            two.RandomZoomOut(fill=levels),
+            two.RandomIoUCrop(),
+            two.RandomHorizontalFlip(0.5),
+        ],
+        "ssdlite": [two.RandomIoUCrop(), two.RandomHorizontalFlip(0.5)],
+    }
+    end = [two.ToDtype(torch.float, scale=True), two.ConvertBoundingBoxFormat("XYXY")]
+    return two.Compose([two.ToImage(), *chains[name], *end, two.SanitizeBoundingBoxes(), two.ToPureTensor()])
+
+
+def same(ours: RaggedBatch, others: RaggedBatch) -> bool:
+    """Say whether two batches have the same images, boxes and classes."""
+    images = all(torch.equal(a, b) for a, b in zip(ours.images, others.images, strict=True))
+    labels = (boxes_of(ours, n) + boxes_of(others, n) for n in range(len(ours)))
+    return images and all(torch.equal(a, c) and torch.equal(b, d) for a, b, c, d in labels)
+
+
+@pytest.mark.parametrize("name", ["hflip", "multiscale", "ssd", "ssdlite"])
+def test_each_preset_becomes_a_transform_of_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = from_torchvision(preset(name))
+    chain = {
+        "hflip": [RandomHorizontalFlip()],
+        "multiscale": [RandomShortestSize((24, 30, 40), 70), RandomHorizontalFlip()],
+        "ssd": [RandomPhotometricDistort(), RandomZoomOut(FILL), RandomIoUCrop(), RandomHorizontalFlip()],
+        "ssdlite": [RandomIoUCrop(), RandomHorizontalFlip()],
+    }[name]
+    batch, expected = detections(), detections()
+    for transform in [*chain, ToDtype(torch.float32, scale=True), SanitizeBoundingBoxes()]:
+        expected = transform(expected)
+    found = made(batch)
+    assert found.pixels.dtype == torch.float32
+    assert same(found, expected)
+    monkeypatch.setattr(compiled, "_function", lambda: None)
+    without = made(batch)
+    for image, other in zip(found.images, without.images, strict=True):
+        # photometric sums of float32 may be rounded in another order
+        torch.testing.assert_close(image, other, atol=2.1 / 255 if name == "ssd" else 1e-6, rtol=0)
+
+
+def test_models_of_torchvision_are_given_what_they_take() -> None:
+    two, batch = v2(), detections()
+    floats = [two.ToDtype(torch.float, scale=True), two.Normalize(MEAN, STD)]
+    recipe = two.Compose([two.ToImage(), two.RandomHorizontalFlip(0.5), *floats, two.SanitizeBoundingBoxes()])
+    images, targets = Compose([from_torchvision(recipe), ToDetection()])(batch)
+    mirrored = RandomHorizontalFlip().chosen(batch)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    for n, (image, target) in enumerate(zip(images, targets, strict=True)):
+        levels = batch.images[n].flip(-1) if mirrored[n] else batch.images[n]
+        torch.testing.assert_close(image, (levels / 255 - mean) / std, atol=1e-5, rtol=0)
+        assert image.is_contiguous()
+        boxes, classes = boxes_of(batch, n)
+        if mirrored[n]:
+            width = image.shape[-1]
+            boxes = torch.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], 1)
+        is_kept = (boxes[:, 2:] - boxes[:, :2] >= 1).all(1) & ((boxes[:, 2:] - boxes[:, :2]).prod(1) >= 1)
+        assert torch.equal(target["boxes"], boxes[is_kept])
+        assert torch.equal(target["labels"], classes[is_kept] + 1)
+        assert target["image_id"] == n + 7
+        assert {*target} == {"boxes", "labels", "image_id"}
+
+
+STEP = st.one_of(
+    st.tuples(st.just("mirrored"), st.integers(0, 2**12 - 1)),
+    st.tuples(st.just("resized"), st.tuples(st.integers(1, 60), st.integers(1, 60))),
+    st.tuples(
+        st.just("cut"), st.tuples(st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 50), st.integers(1, 50))
+    ),
+    st.tuples(st.just("inside"), st.tuples(*[st.floats(0, 1)] * 4)),
+)
+
+
+def stepped(view: View, step: tuple[str, Any], number: int) -> View:
+    kind, value = step
+    if kind == "mirrored":
+        return view.mirrored(torch.tensor([bool(value >> n & 1) for n in range(len(view.sizes))]))
+    if kind == "resized":
+        return view.resized(torch.tensor([value]).repeat(len(view.sizes), 1))
+    if kind == "cut":
+        x, y, width, height = value
+        return view.cut(torch.tensor([[x, y, x + width, y + height]]).repeat(len(view.sizes), 1), (number % 2, 5, 9))
+    height, width = view.sizes.unbind(-1)
+    left, top = (width * value[0]).long().clamp(max=width - 1), (height * value[1]).long().clamp(max=height - 1)
+    right, bottom = left + 1 + ((width - left - 1) * value[2]).long(), top + 1 + ((height - top - 1) * value[3]).long()
+    return view.cut(torch.stack([left, top, right, bottom], -1))
+
+
+@given(steps=st.lists(STEP, min_size=1, max_size=5), is_compiled=st.booleans())
+def test_steps_that_are_made_at_once_give_what_each_by_itself_gives(steps: list[Any], is_compiled: bool) -> None:
+    at_once, one_by_one = View.of(None, detections(6)), detections(6)
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_compiled:
+            patch.setattr(compiled, "_function", lambda: None)
+        for number, step in enumerate(steps):
+            at_once = stepped(at_once, step, number)
+            one_by_one = stepped(View.of(None, one_by_one), step, number).batch()
+        assert same(at_once.batch(), one_by_one)
+
+
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_LEAST_THREAD_BYTES", 1000)
+    recipe = Compose(
+        [ColorJitter(0.5), ScaleJitter((90, 90), (0.5, 1.5)), FixedSizeCrop(64, (1, 2, 3)), Normalize(MEAN, STD)]
+    )
+    with on_threads_of(1):
+        expected = recipe(detections(20))
+    with on_threads_of(3):
+        assert same(recipe(detections(20)), expected)
+
+
+def test_images_of_one_size_become_ones_of_their_own() -> None:
+    batch = pictures(6, size=(40, 30))
+    boxes = torch.tensor([[[2.0, 3.0, 20.0, 30.0]]]).repeat(6, 1, 1)
+    count = torch.ones(6, dtype=torch.int32)
+    batch.extras = TensorDict(
+        {"boxes": boxes, "box_count": count, "box_targets": torch.zeros(6, 1).long()}, batch_size=[6]
+    )
+    content = torch.tensor([[0, 0, 40, 30]] * 3 + [[4, 2, 34, 30]] * 3, dtype=torch.int32)
+    batch = replaced(batch, pixels=batch.pixels, content=content, extras=batch.extras)
+    made = ScaleJitter((80, 80), (1, 1))(batch)
+    # the content of a row is its image
+    assert made.shapes.tolist() == [[80, 60, 3]] * 3 + [[80, 74, 3]] * 3
+    assert torch.equal(made.images[0], v2().functional.resize(batch.images[0], [80, 60]))
+    assert torch.equal(made.images[5], v2().functional.resize(batch.images[5][:, 4:34, 2:30].contiguous(), [80, 74]))
+    assert boxes_of(made, 0)[0].tolist() == [[4, 6, 40, 60]]
+    expected = (torch.tensor([0.0, -1, 18, 26]) * torch.tensor([74 / 28, 80 / 30] * 2)).clamp(min=0)
+    torch.testing.assert_close(boxes_of(made, 5)[0][0], expected)
+
+
+def test_rows_of_one_size_give_lists_too() -> None:
+    batch = replaced(pictures(3), pixels=pictures(3).pixels, content=None, extras=None)
+    batch.extras = TensorDict(
+        {"masks": torch.arange(3 * 24 * 20).view(3, 24, 20).byte(), "area": torch.ones(3)}, batch_size=[3]
+    )
+    images, targets = ToDetection()(batch)
+    assert torch.equal(torch.stack(images), batch.images)
+    assert torch.equal(targets[1]["mask"], batch.extras["masks"][1])
+    assert [target["image_id"] for target in targets] == [0, 1, 2]
+    assert targets[2]["area"] == 1
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_detection_store(tmp_path_factory.mktemp("detections"), 24)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_loader_gives_lists(store: Path, threads: int, is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(compiled, "_function", lambda: None)
+    recipe = Compose([RandomHorizontalFlip(), RandomZoomOut(), ToDtype(torch.float32, scale=True), ToDetection()])
+    dataset = MemmapDataset(store, transform=recipe)
+    found: dict[int, torch.Tensor] = {}
+    boxes = 0
+    for images, targets in MemmapLoader(dataset, 5, shuffle="full", threads=threads):
+        for image, target in zip(images, targets, strict=True):
+            found[target["image_id"]] = image
+            boxes += len(target["boxes"])
+            assert target["boxes"].dtype == torch.float32
+            assert target["labels"].dtype == torch.int64
+            assert len(target["labels"]) == len(target["boxes"])
+    assert sorted(found) == list(range(24))
+    assert boxes == sum(n % 4 for n in range(24))
+    # whatever the size of batches
+    for images, targets in MemmapLoader(dataset, 24, shuffle="full"):
+        for image, target in zip(images, targets, strict=True):
+            assert torch.equal(found[target["image_id"]], image)
+
+
+def test_a_loader_that_keeps_batches_gives_a_list_of_floats(store: Path) -> None:
+    dataset = MemmapDataset(store)
+    plain = {n: dataset[n][0] for n in range(24)}
+    for images, labels in MemmapLoader(dataset, 7, transform=ToDtype(torch.float32, scale=True)):
+        assert isinstance(images, list)
+        assert {"boxes", "box_count", "targets"} <= {*labels}
+        for image in images:
+            assert any(torch.equal(image, other / 255) for other in plain.values() if other.shape == image.shape)
+
+
+def test_labels_are_those_that_are_given(store: Path) -> None:
+    batch = next(iter(MemmapLoader(MemmapDataset(store), 24, as_tuple=False)))
+    _, targets = ToDetection([1, 18, 90])(batch)
+    _, plain = ToDetection()(batch)
+    assert {int(label) for target in targets for label in target["labels"]} == {1, 18, 90}
+    assert [t["labels"].tolist() for t in targets] == [
+        [[1, 18, 90][label - 1] for label in t["labels"].tolist()] for t in plain
+    ]
+    with pytest.raises(
+        ValueError, match=r"ToDetection has 2 labels, and a box has class 2\. Give one for each class\."
+    ):
+        ToDetection([1, 2])(batch)
+
+
+def test_small_boxes_are_dropped_as_torchvision_drops_them() -> None:
+    batch = detections(20)
+    for ours, theirs in (((), ()), ((10, 1), (10, 1)), ((1, 300), (1, 300))):
+        made, sanitize = SanitizeBoundingBoxes(*ours)(batch), v2().SanitizeBoundingBoxes(*theirs)
+        kinds = torchvision_or_skip().tv_tensors
+        for n in range(20):
+            boxes, labels = boxes_of(batch, n)
+            sizes = tuple(batch.images[n].shape[1:])
+            target = sanitize({"boxes": kinds.BoundingBoxes(boxes, format="XYXY", canvas_size=sizes), "labels": labels})
+            assert torch.equal(boxes_of(made, n)[0], target["boxes"].as_subclass(torch.Tensor))
+            assert torch.equal(boxes_of(made, n)[1], target["labels"])
+    assert ClampBoundingBoxes()(batch) is batch
+    assert ConvertBoundingBoxFormat("xyxy")(batch) is batch
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "another format": (lambda: ConvertBoundingBoxFormat("XYWH"), "format is 'XYWH', expected \"XYXY\""),
+    "nearest": (lambda: ScaleJitter((8, 8), interpolation="nearest"), 'expected "bilinear" and True'),
+    "no antialias": (lambda: RandomShortestSize(8, antialias=False), 'expected "bilinear" and True'),
+    "one side": (lambda: ScaleJitter((8,)), "expected two sides of 1 or more pixels"),
+    "a scale of 0": (lambda: ScaleJitter((8, 8), (0, 1)), "expected two factors above 0"),
+    "no length": (lambda: RandomShortestSize([]), "min_size is empty"),
+    "a length of 0": (lambda: RandomShortestSize(8, max_size=0), "expected 1 or more pixels"),
+    "a smaller canvas": (lambda: RandomZoomOut(side_range=(0.5, 2)), "expected two factors of 1 or more"),
+    "a level of 300": (lambda: RandomZoomOut(300), "expected a level from 0 to 255"),
+    "a chance of 2": (lambda: RandomZoomOut(p=2), "p is 2"),
+    "no trial": (lambda: RandomIoUCrop(trials=0), "expected one or more of each"),
+    "a large crop": (lambda: RandomIoUCrop(max_scale=2), "expected two shares above 0, up to 1"),
+    "a ratio of 0": (lambda: RandomIoUCrop(min_aspect_ratio=0), "aspect ratios are"),
+    "a size of 0": (lambda: FixedSizeCrop(0), "size is 0"),
+    "a hue of 1": (lambda: RandomPhotometricDistort(hue=(0, 1)), "hue is"),
+    "a size below 1": (lambda: SanitizeBoundingBoxes(0.5), "expected 1 or more pixels"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_wrong_arguments_are_refused(case: str) -> None:
+    make, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_what_torchvision_can_and_batches_cannot_is_refused() -> None:
+    two = v2()
+    with pytest.raises(ValueError, match="SanitizeBoundingBoxes of torchvision has labels_getter"):
+        from_torchvision(two.SanitizeBoundingBoxes(labels_getter=lambda sample: sample[1]["labels"]))
+    with pytest.raises(ValueError, match="without a level of images"):
+        from_torchvision(two.RandomZoomOut(fill={torchvision_or_skip().tv_tensors.Mask: 0}))
+    assert from_torchvision(two.RandomZoomOut(fill={"others": 7})).transforms[0].fill == (7.0,)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "transform", [RandomHorizontalFlip(), ColorJitter(0.3), ToDtype(torch.float32, scale=True), RandomZoomOut()]
+)
+def test_masks_of_different_sizes_are_refused(transform: Any) -> None:
+    batch = detections(2)
+    batch.mask_offsets = batch.offsets
+    with pytest.raises(ValueError, match="moves boxes but no masks, which the rows have"):
+        transform(batch)
+
+
+def test_crops_behind_them_make_one_size_again() -> None:
+    made = Compose([RandomIoUCrop(), RandomHorizontalFlip(), CenterCrop(24)])(detections())
+    assert made.pixels.shape == (12, 24, 24, 3)
+
+
+def test_an_empty_batch_stays_empty() -> None:
+    empty = detections(1)
+    empty = RaggedBatch(
+        pixels=empty.pixels[:0],
+        targets=empty.targets[:0],
+        offsets=empty.offsets[:0],
+        shapes=empty.shapes[:0],
+        rows=torch.arange(0),
+        batch_size=[],
+    )
+    made = Compose([RandomPhotometricDistort(), RandomZoomOut(), RandomIoUCrop(), ToDtype(torch.float32, scale=True)])(
+        empty
+    )
+    assert len(made) == 0
+    assert ToDetection()(made) == ([], [])
