@@ -17,7 +17,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip, StoreError
+from reader import (
+    Compose,
+    MemmapDataset,
+    MemmapLoader,
+    RandomHorizontalFlip,
+    SanitizeBoundingBoxes,
+    StoreError,
+    ToDetection,
+)
+from reader.transforms import ToDtype
 
 
 def main() -> None:
@@ -40,9 +49,11 @@ def main() -> None:
             raise ValueError(f"{options.store} has no boxes. Pack it with --boxes.")
         train, held_out = store.split(0.9)
         size, sides = options.batch_size, (store.manifest.height, store.manifest.width)
-        # boxes are flipped with their images
-        loader = MemmapLoader(train, size, shuffle=True, device=options.device, transform=RandomHorizontalFlip())
-        val_loader = MemmapLoader(held_out, size, device=options.device)
+        # boxes are flipped with their images; the models take lists, and images in 0..1
+        as_lists = [ToDtype(torch.float32, scale=True), SanitizeBoundingBoxes(), ToDetection()]
+        augment = Compose([RandomHorizontalFlip(), *as_lists])
+        loader = MemmapLoader(train, size, shuffle=True, device=options.device, transform=augment)
+        val_loader = MemmapLoader(held_out, size, device=options.device, transform=Compose(as_lists))
         backbone = {"weights_backbone": None} if options.scratch else {}
         model = get_model(
             options.model,
@@ -61,8 +72,8 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.lr, total, pct_start=0.1, cycle_momentum=False)
     for epoch in range(1, options.epochs + 1):
         model.train()
-        for images, labels in loader:
-            loss = sum(model(*as_torchvision(images, labels)).values())
+        for images, targets in loader:
+            loss = sum(model(images, targets).values())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -72,21 +83,10 @@ def main() -> None:
         torch.save(model.state_dict(), options.weights)
 
 
-def as_torchvision(
-    images: torch.Tensor, labels: dict[str, torch.Tensor]
-) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
-    """Turn a batch into what torchvision's detectors take: images in 0..1, and boxes and labels without the padding."""
-    boxes, targets = labels["boxes"], labels["box_targets"]
-    # a place without a box has target -1; a flip or crop can leave one without an area
-    is_box = (targets >= 0) & (boxes[..., 2:] > boxes[..., :2]).all(-1)
-    found = [{"boxes": boxes[n, is_box[n]], "labels": targets[n, is_box[n]] + 1} for n in range(len(images))]
-    return list(images.float().div_(255)), found
-
-
 @torch.no_grad()
 def validation_loss(model: nn.Module, loader: MemmapLoader) -> float:
     """Return the mean loss, which torchvision gives in training mode alone; norms of a pretrained backbone are frozen."""
-    losses = [sum(model(*as_torchvision(images, labels)).values()) for images, labels in loader]
+    losses = [sum(model(images, targets).values()) for images, targets in loader]
     return torch.stack(losses).mean().item()
 
 

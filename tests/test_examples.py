@@ -392,19 +392,6 @@ def test_detect_trains_by_torchvisions_loss(
     assert "head.classification_head.cls_logits.weight" in torch.load(tmp_path / "detector.pt")
 
 
-def test_detect_gives_torchvision_the_boxes_without_the_padding(shapes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reader import MemmapDataset
-
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    images, labels = MemmapDataset(shapes)[0:20]
-    pictures, found = importlib.import_module("detect").as_torchvision(images, labels)
-    counts = (labels["box_targets"] >= 0).sum(1).tolist()
-    assert min(counts) < labels["box_targets"].shape[1]
-    assert [len(one["boxes"]) for one in found] == [len(one["labels"]) for one in found] == counts
-    assert {label for one in found for label in one["labels"].tolist()} == {1, 2}
-    assert torch.equal(pictures[7], images[7] / 255)
-
-
 def test_segment_trains_and_measures_iou(shapes: Path, example: Example, capsys: pytest.CaptureFixture[str]) -> None:
     torchvision_or_skip()
     words = ["--model", "lraspp_mobilenet_v3_large", "--scratch", "--classes", 3, "--epochs", 2, "--batch-size", 6]

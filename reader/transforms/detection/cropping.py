@@ -201,7 +201,7 @@ def _boxes_of(extras: TensorDict | None) -> tuple[torch.Tensor | None, torch.Ten
     """Return float32[B, K, 4] and bool[B, K], which of them are there; None: there are none."""
     if extras is None or extras.get("boxes", None) is None or not extras["boxes"].shape[1]:
         return None, None
-    slot = torch.arange(extras["boxes"].shape[1], device=extras.device)
+    slot = torch.arange(extras["boxes"].shape[1], device=extras["boxes"].device)
     return extras["boxes"], slot < extras["box_count"][:, None]
 
 

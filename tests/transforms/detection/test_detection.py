@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from augmenting import pictures, v2
-from conftest import torchvision_or_skip
+from conftest import devices, torchvision_or_skip
 from detecting import boxes_of, detections, make_detection_store
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,6 +109,19 @@ def test_models_of_torchvision_are_given_what_they_take() -> None:
         assert {*target} == {"boxes", "labels", "image_id"}
 
 
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("name", ["hflip", "multiscale", "ssd", "ssdlite"])
+def test_every_device_gives_the_same_sizes_boxes_and_nearly_the_same_pixels(name: str, device: str) -> None:
+    recipe = Compose([FixedSizeCrop(64, FILL), from_torchvision(preset(name)), ToDetection([3, 1, 4])])
+    expected, found = recipe(detections()), recipe(detections(device=device))
+    for image, other in zip(found[0], expected[0], strict=True):
+        assert image.device.type == device
+        torch.testing.assert_close(image.cpu(), other, atol=3.1 / 255, rtol=0)
+    for target, other in zip(found[1], expected[1], strict=True):
+        assert target["labels"].tolist() == other["labels"].tolist()
+        torch.testing.assert_close(target["boxes"].cpu(), other["boxes"])
+
+
 STEP = st.one_of(
     st.tuples(st.just("mirrored"), st.integers(0, 2**12 - 1)),
     st.tuples(st.just("resized"), st.tuples(st.integers(1, 60), st.integers(1, 60))),
@@ -186,6 +199,17 @@ def test_rows_of_one_size_give_lists_too() -> None:
     assert torch.equal(targets[1]["mask"], batch.extras["masks"][1])
     assert [target["image_id"] for target in targets] == [0, 1, 2]
     assert targets[2]["area"] == 1
+
+
+def test_places_without_a_box_are_left_out_of_the_lists(tmp_path: Path) -> None:
+    images, labels = MemmapDataset(make_detection_store(tmp_path, size=64, fit="pad"))[0:10]
+    batch = MemmapDataset(tmp_path / "out", as_tuple=False)[0:10]
+    pictures, found = Compose([ToDtype(torch.float32, scale=True), ToDetection()])(batch)
+    counts = (labels["box_targets"] >= 0).sum(1).tolist()
+    assert min(counts) < labels["box_targets"].shape[1]
+    assert [len(one["boxes"]) for one in found] == [len(one["labels"]) for one in found] == counts
+    assert {label for one in found for label in one["labels"].tolist()} == {1, 2, 3}
+    assert torch.equal(pictures[7], images[7] / 255)
 
 
 @pytest.fixture(scope="module")
