@@ -53,6 +53,9 @@ for _command in (
 # How glibc's loader says that a shared library could not be mapped (elf/dl-load.c); an ImportError has no errno.
 _NO_ROOM_FOR_LIBRARY = "failed to map segment from shared object"
 
+# Numbers of tools that sys.monitoring has (docs.python.org/3/library/sys.monitoring.html).
+_MONITORING_TOOLS = 6
+
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code; every expected error is one line on stderr."""
@@ -60,12 +63,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     code = _flushed(code)
     # all is closed; Python would wait for threads whose requests a server does not answer
     if code not in (EXIT_INTERRUPTED, EXIT_TERMINATED):
-        if threading.active_count() > 1:
+        if threading.active_count() > 1 or _is_observed():
             sys.exit(code)
         atexit._run_exitfuncs()
         code = _flushed(code)
     # Python would take apart what was imported: 20 ms (scripts/benchmarks/packing/bench_start.py)
     os._exit(code)
+
+
+def _is_observed() -> bool:
+    """Say whether a profiler, a debugger or what measures coverage runs this command, and has yet to write what it found."""
+    tools = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    is_monitored = tools is not None and any(map(tools.get_tool, range(_MONITORING_TOOLS)))
+    return is_monitored or sys.gettrace() is not None or sys.getprofile() is not None
 
 
 def _flushed(code: int) -> int:

@@ -7,13 +7,16 @@ import os
 import shlex
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
+from packer.cli import app
 from packer.cli.app import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and files of Linux")
+ROOT = Path(__file__).resolve().parents[2]
 PACK = [sys.executable, "-m", "packer"]
 
 
@@ -73,3 +76,17 @@ def test_a_pipe_is_not_waited_for_where_a_folder_is_expected(tmp_path: Path) -> 
     code, err = answered(["seal", tmp_path / "pipe"])
     assert code == 1
     assert "holds no part of a pack" in err
+
+
+@pytest.mark.parametrize("observer", ["cProfile -o report -m", "trace --count --coverdir . --file report --module"])
+def test_what_observes_a_command_writes_what_it_found(shared_store: Path, tmp_path: Path, observer: str) -> None:
+    command = [sys.executable, "-m", *observer.split(), "packer", "info", str(shared_store)]
+    subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, timeout=120)
+    assert (tmp_path / "report").stat().st_size > 0
+
+
+def test_a_tool_of_monitoring_observes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for tools in ([None] * 6, [None, "coverage", *[None] * 4]):
+        monitoring = types.SimpleNamespace(get_tool=tools.__getitem__)
+        monkeypatch.setattr(sys, "monitoring", monitoring, raising=False)
+        assert app._is_observed() is any(tools)
