@@ -139,8 +139,17 @@ def _arguments(command: click.Command) -> str:
 
 def _exit_code(error: Exception) -> int:
     """Print an expected error as one line and return its exit code; raise a bug again, for its traceback."""
+    # first: without memory nothing more can be imported
+    if _is_out_of_memory(error):
+        # numpy says much of what else might be wrong, and the reason last
+        reason = "".join(f": {line}" for line in str(error).strip().rstrip(".").splitlines()[-1:])
+        return fail(
+            f"this process gets no more memory{reason}. Free some, or raise its limit (ulimit -v, cgroup).", EXIT_FAILED
+        )
     from packer.errors import DiskFullError, EngineError, PackError, ScanError
-    from packer.system import FULL
+    from packer.store.failures import open_files_limit
+    from packer.system import FULL, NO_DESCRIPTOR
+    from packer.text import system_reason
     from reader.format.errors import StoreError
 
     if isinstance(error, OptionsError | ScanError):
@@ -149,11 +158,11 @@ def _exit_code(error: Exception) -> int:
         return fail(str(error), EXIT_DISK_FULL)
     if isinstance(error, PackError | StoreError | EngineError):
         return fail(str(error), EXIT_FAILED)
-    if _is_out_of_memory(error):
-        # numpy says much of what else might be wrong, and the reason last
-        reason = "".join(f": {line}" for line in str(error).strip().rstrip(".").splitlines()[-1:])
+    if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+        what = error.filename or "a file or pipe"
         return fail(
-            f"this process gets no more memory{reason}. Free some, or raise its limit (ulimit -v, cgroup).", EXIT_FAILED
+            f"{what} cannot be opened: {system_reason(error)}, {open_files_limit()}. Allow more, and do it again.",
+            EXIT_FAILED,
         )
     if isinstance(error, OSError):
         where = error.filename or "standard output or the current folder"

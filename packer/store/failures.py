@@ -23,7 +23,7 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
     """
     if error.errno in NO_DESCRIPTOR:
         return PackError(
-            f"{error.filename or 'a pipe to a worker'} cannot be opened: {system_reason(error)}, {_open_files_limit()}."
+            f"{error.filename or 'a pipe to a worker'} cannot be opened: {system_reason(error)}, {open_files_limit()}."
             f" Allow more{' or give fewer --workers' if again == RESUME else ''}, and {again}."
         )
     if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
@@ -45,7 +45,7 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
     )
 
 
-def _open_files_limit() -> str:
+def open_files_limit() -> str:
     """Say how many files this process may have open."""
     try:
         import resource

@@ -19,6 +19,7 @@ from packer.sources import local
 from packer.sources.members import RAW, Archive, Member
 from packer.store.blocks import Result, Task
 from packer.workers.row_buffers import MadeRows
+from reader.format.fields import INT64_MOST
 from reader.format.samples import Sample
 
 # Of one call, whose inputs nobody can take back: as many as take so long, going by the call before.
@@ -118,8 +119,11 @@ class Photographs:
     def _may_serve(self, task: Task, n: int) -> bool:
         path = task.paths[n]
         is_named = is_photograph(path) or (self._spare_pngs > 0 and path.lower().endswith(".png"))
-        # a zip's members stand behind headers, and have checksums
-        return is_named and (not task.members or Member(*task.members[n]).method == RAW)
+        if not (is_named and task.members):
+            return is_named
+        member = Member(*task.members[n])
+        # a zip's members stand behind headers, and have checksums; C has no room for times after 2262
+        return member.method == RAW and abs(self._archives[member.archive].mtime_ns) <= INT64_MOST
 
     def _input(self, task: Task, n: int) -> Input:
         """Return where the bytes of an input are."""

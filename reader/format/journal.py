@@ -36,6 +36,8 @@ _STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
 _MOST_LINE_BYTES = 64 << 20
 
 _PAIRS = list_of(list_of(integer(-1), "two integers"), "a list of pairs of integers")
+# Bytes and time in ns: files may be dated before 1970, and after 2262, when 64 bits end.
+_STATES = list_of(list_of(integer(-(1 << 127), 1 << 127), "two integers"), "a list of pairs of integers")
 _HEADER = {
     "journal": integer(1),
     "inputs": integer(0),
@@ -65,7 +67,8 @@ _BLOCK = {
     "samples": TEXTS,
     "content": list_of(list_of(integer(0), "four integers"), "a list of four integers each"),
     "rejects": list_of(Check("", lambda value: _is_reject(value)), "a list of objects with input, path and reason"),
-    **dict.fromkeys(("sources", "shapes", "mask_sources"), _PAIRS),
+    **dict.fromkeys(("sources", "mask_sources"), _STATES),
+    "shapes": _PAIRS,
     "source_bytes": integer(0),
 }
 

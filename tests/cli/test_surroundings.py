@@ -71,6 +71,13 @@ def test_every_error_of_memory_is_that_sentence(
     )
 
 
+def test_files_that_cannot_be_opened_for_their_number_are_one_sentence(shared_store: Path, tmp_path: Path) -> None:
+    code, err = answered(["show", shared_store, "-o", tmp_path / "sheet.png"], before="ulimit -n 5;")
+    assert code == 1
+    assert "Too many open files (EMFILE), of which this process may have 5 (ulimit -n). Allow more" in err
+    assert err.count("\n") == 1
+
+
 def test_a_pipe_is_not_waited_for_where_a_folder_is_expected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     code, err = answered(["seal", tmp_path / "pipe"])
