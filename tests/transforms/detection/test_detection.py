@@ -201,7 +201,7 @@ def test_rows_of_one_size_give_lists_too() -> None:
     assert targets[2]["area"] == 1
 
 
-def test_places_without_a_box_are_left_out_of_the_lists(tmp_path: Path) -> None:
+def test_slots_without_a_box_are_left_out_of_the_lists(tmp_path: Path) -> None:
     images, labels = MemmapDataset(make_detection_store(tmp_path, size=64, fit="pad"))[0:10]
     batch = MemmapDataset(tmp_path / "out", as_tuple=False)[0:10]
     pictures, found = Compose([ToDtype(torch.float32, scale=True), ToDetection()])(batch)
