@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 from children import program
+from conftest import torchvision_or_skip
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -76,14 +78,13 @@ def test_each_part_is_reported_and_the_others_run_all_the_same(
         "writes": "open('found.json', 'w').write('[1]'); open('a.png', 'w').write('x')",
     }
 
-    def parts(work: Path, *, no_cuda: bool) -> list[Any]:
+    def parts(work: Path, *, no_cuda: bool, images: Path | None) -> list[Any]:
         return [
-            script.GpuCommand(name, [sys.executable, "-c", code], False, "found.json", "a.png")
+            script.GpuCommand(name, [sys.executable, "-c", code], False, "found.json", "a.png", seconds=2)
             for name, code in codes.items()
         ]
 
     monkeypatch.setattr(script, "parts", parts)
-    monkeypatch.setattr(script, "SECONDS", 2)
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["on_gpu", "--wheels", str(wheels), "--out", str(out), "--no-cuda"])
     assert script.main() == 1
@@ -108,13 +109,26 @@ def test_a_result_that_was_cut_short_is_reported_as_it_is_and_nothing_begins_whe
 
 def test_the_store_is_made_for_the_parts_that_read_it(script: ModuleType, tmp_path: Path) -> None:
     def named(*only: str) -> list[str]:
-        return [part.name for part in script.asked_for(script.parts(tmp_path, no_cuda=False), list(only) or None)]
+        return [part.name for part in script.asked_for(every, list(only) or None)]
 
+    every = script.parts(tmp_path, no_cuda=False, images=None)
     assert named("timeline", "claims kernels") == ["store", "timeline", "claims kernels"]
     assert named("bench") == ["store", *(f"bench {name}" for name in script.BENCHES)]
-    assert named("logic", "bench pinned", "tests") == ["logic", "tests", "store", "bench pinned"]
+    assert named("logic", "bench pinned", "tests") == ["tests", "store", "bench pinned", "logic"]
     assert named("claims kernels") == ["claims kernels"]
-    assert named() == [part.name for part in script.parts(tmp_path, no_cuda=False)]
+    assert named() == [part.name for part in every]
+
+
+def test_each_call_of_the_help_names_parts_that_are_there_and_together_they_are_all(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    help_text = (SCRIPTS / "gpu" / "on_gpu").read_text()
+    calls = [shlex.split(line)[2:] for line in help_text.replace("#", "").splitlines() if "--within 540" in line]
+    every = script.parts(tmp_path, no_cuda=False, images=None)
+    names = [call[1 : call.index("--images") if "--images" in call else None] for call in calls]
+    chosen = {part.name for only in names for part in script.asked_for(every, only)}
+    assert len(calls) == 3
+    assert chosen == {part.name for part in every} - {"logic"}
 
 
 def test_a_part_that_is_not_there_is_a_usage_error(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,18 +142,62 @@ def test_every_wheel_has_a_version_and_parts_name_what_is_there(script: ModuleTy
     pinned = {line.partition("==")[0] for line in (SCRIPTS / "constraints.txt").read_text().splitlines()}
     assert {*script.PACKAGES, *script.BUILT} <= pinned
     for no_cuda in (False, True):
-        parts = script.parts(tmp_path, no_cuda=no_cuda)
+        parts = script.parts(tmp_path, no_cuda=no_cuda, images=tmp_path)
         files = [word for part in parts for word in part.command if word.endswith(".py")]
         modules = {word for part in parts for word in part.command if word.startswith("scripts.")}
         assert len(files) >= 2
         assert all(Path(word).exists() for word in files)
-        assert modules == {"scripts.benchmarks.reading.bench_gpu", "scripts.studies.claims"}
+        assert modules == {
+            "scripts.benchmarks.reading.bench_gpu",
+            "scripts.benchmarks.reading.bench_gpu_peers",
+            "scripts.benchmarks.transforms.bench_transforms",
+            "scripts.studies.claims",
+        }
         assert all(importlib.util.find_spec(name) for name in modules)
         assert len({part.name for part in parts}) == len(parts)
     assert {*script.CLAIMS} <= {path.stem for path in (SCRIPTS / "studies" / "claims").glob("*/*.py")}
     trees = importlib.import_module("scripts.studies.claims.devices.nested_moves").TREES
     assert list(script.LIBRARIES) == [package for _, packages in trees.values() for package in packages]
-    assert list(script.BENCHES) == list(importlib.import_module("scripts.benchmarks.reading.bench_gpu").PARTS)
+    assert {*script.BENCHES} == {*importlib.import_module("scripts.benchmarks.reading.bench_gpu").PARTS}
+
+
+def test_the_compiled_part_is_beside_the_python_of_this_checkout(script: ModuleType, tmp_path: Path) -> None:
+    collected = tmp_path / "collected"
+    collected.mkdir()
+    for name in ("_native.cpython-312-x86_64-linux-gnu.so", "libjpeg.so.62"):
+        (collected / name).write_text(name)
+    script.lay_compiled_part([collected], tmp_path / "compiled")
+    package = tmp_path / "compiled" / "pixpack_native"
+    assert [path.name for path in package.glob("*.so*")] == ["_native.cpython-312-x86_64-linux-gnu.so"]
+    assert (package / "__init__.py").read_bytes() == (ROOT / "pixpack_native" / "__init__.py").read_bytes()
+    assert (tmp_path / "compiled" / "libjpeg.so.62").exists()
+
+
+@pytest.mark.slow
+def test_what_is_compiled_here_runs_there(script: ModuleType, tmp_path: Path) -> None:
+    native = pytest.importorskip("pixpack_native._native", reason="the compiled part is not built")
+    made, source, collected = tmp_path / "made", tmp_path / "source", tmp_path / "collected"
+    source.mkdir()
+    collected.mkdir()
+    # of what `--collect` builds there is a wheel with the file that is built already
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncp {made}/*.whl "$7"\n')
+    python.chmod(0o755)
+    made.mkdir()
+    with zipfile.ZipFile(made / "pixpack-1.0-cp311-cp311-linux_x86_64.whl", "w") as wheel:
+        wheel.write(native.__file__, f"pixpack_native/{Path(native.__file__).name}")
+    script.compile_for(str(python), source, collected)
+    script.lay_compiled_part([collected], tmp_path / "compiled")
+    code = "import sys; sys.path.remove(''); import pixpack_native; print(pixpack_native.functions().__file__)"
+    paths = {"PYTHONPATH": str(tmp_path / "compiled"), "LD_LIBRARY_PATH": str(tmp_path / "compiled")}
+    done = run(sys.executable, "-c", code, **paths)
+    assert done.stdout.strip() == str(tmp_path / "compiled" / "pixpack_native" / Path(native.__file__).name)
+
+
+def test_what_is_no_python_cannot_be_collected_for(tmp_path: Path) -> None:
+    done = run(SCRIPTS / "gpu" / "on_gpu", "--collect", tmp_path / "wheels", "--python", "python-of-nobody")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "on_gpu: python-of-nobody is neither a version such as 3.12 nor a Python that runs.\n"
 
 
 # -- on_simulated_gpu
@@ -173,6 +231,24 @@ def test_the_device_benchmark_says_in_each_part_that_there_is_no_gpu(tmp_path: P
     assert report["parts"] == dict.fromkeys(
         ["loading", "training", "waiting", "resident", "pinned", "others"], "not measured: no GPU"
     )
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_peers_runs_on_tiny_data(tmp_path: Path) -> None:
+    torchvision_or_skip()
+    # in a process of its own: workers are forked from it
+    words = ["-m", "scripts.benchmarks.reading.bench_gpu_peers", "--device", "cpu", "--quick", "--work", tmp_path]
+    done = run(sys.executable, *words)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    # what decodes is in torchvision's C part, which only that of this very torch has
+    assert {*report["failed"]} <= {"decoded on the device, 1 workers"}
+    ways = report["ways"]
+    assert {"one batch, on the device", "MemmapLoader, rows of own sizes", "ImageFolder, 1 workers"} <= {*ways}
+    assert report["not_measured"] == "no GPU"
+    for way in ways.values():
+        assert way["images_per_second"]["median"] > 0
+        assert (way["joules_per_image"], way["percent_busy"]) == (None, None)
 
 
 @pytest.mark.slow

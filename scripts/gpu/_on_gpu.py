@@ -6,8 +6,10 @@ Imports the standard library alone. A part that fails, or takes too long, is rep
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,7 +35,7 @@ LIBRARIES = ("optree==0.20.0", "dm-tree==0.1.10", "absl-py==2.3.1", "attrs==26.1
 BUILT = ("jpeg4py",)
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
 # Of scripts/benchmarks/reading/bench_gpu.py.
-BENCHES = ("loading", "training", "waiting", "resident", "pinned", "others")
+BENCHES = ("loading", "training", "resident", "waiting", "pinned", "others")
 # Of scripts/studies/claims, those that a GPU decides.
 CLAIMS = (
     *("bus_bytes", "pinned_copies", "seven_loaders", "folder_or_memmap", "augmentation"),
@@ -48,6 +50,10 @@ MOST_FILE_BYTES = 16 << 20
 TAIL = 60_000
 # Of a part: a few minutes each, so that none takes the others' time.
 SECONDS = 280
+# Of those that compile a network, or run it beside eight loaders, and of the tests: they took 95 s on a simulated device.
+MORE_SECONDS = 400
+# Of the compiled part, which is built where the wheels are collected: libraries that the other machine may lack.
+LIBRARIES_OF_C = ("libjpeg", "libturbojpeg")
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class GpuCommand:
     """A command; needs_cuda: it is left out with --no-cuda. result: a JSON file that it writes, picture: a PNG.
 
     needs_store: it reads what the part "store" makes, which is run before it, also where nobody asked for that.
+    seconds: it is stopped then.
     """
 
     name: str
@@ -63,17 +70,16 @@ class GpuCommand:
     result: str = ""
     picture: str = ""
     needs_store: bool = False
+    seconds: float = SECONDS
 
 
 def main() -> int:
     options = parse()
     if options.collect:
-        return collect(options.collect, options.python)
-    if not options.wheels or not list(options.wheels.glob("*.whl")):
-        print(
-            f"on_gpu: {options.wheels or '--wheels'} holds no wheel. First: scripts/gpu/on_gpu --collect DIR",
-            file=sys.stderr,
-        )
+        return collect(options.collect, options.python, options.there)
+    empty = [str(folder) for folder in options.wheels or ["--wheels"] if not wheels_in([folder])]
+    if empty:
+        print(f"on_gpu: {empty[0]} holds no wheel. First: scripts/gpu/on_gpu --collect DIR", file=sys.stderr)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -85,20 +91,24 @@ def parse() -> argparse.Namespace:
         prog="scripts/gpu/on_gpu", description=__doc__.partition("\n")[0] if __doc__ else None
     )
     parser.add_argument("--collect", type=Path, metavar="DIR", help="download the wheels, and do nothing else")
-    parser.add_argument("--python", default="3.12", help="the version that they are for")
-    parser.add_argument("--wheels", type=Path, metavar="DIR")
+    parser.add_argument("--python", default="3.12", help="the version that they are for, or a Python of that version here")
+    parser.add_argument(
+        "--there", nargs="+", default=[], metavar="PACKAGE", help="packages that the machine has: they are not collected"
+    )
+    parser.add_argument("--wheels", type=Path, nargs="+", metavar="DIR", help="what was collected, and other wheels")
+    parser.add_argument("--images", type=Path, metavar="DIR", help="photographs for the part peers; default: drawn there")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "on_gpu-results")))
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="PART",
-        help="of logic, tests, bench, pack, timeline, claims, 'bench NAME', 'claims NAME'",
+        help="of tests, bench, transforms, peers, pack, timeline, claims, logic, 'bench NAME', 'claims NAME'",
     )
     parser.add_argument("--within", type=float, default=1e9, metavar="SECONDS", help="for all parts together")
     parser.add_argument("--no-cuda", action="store_true", help="what runs without a GPU, in little; the rest is named")
     options = parser.parse_args()
     for name in options.only or []:
-        if not asked_for(parts(Path(), no_cuda=True), [name]):
+        if not asked_for(parts(Path(), no_cuda=True, images=None), [name]):
             parser.error(f"there is no part {name!r}. One of two words is written in quotes: 'claims kernels'.")
     return options
 
@@ -106,42 +116,72 @@ def parse() -> argparse.Namespace:
 # -- with a network
 
 
-def collect(folder: Path, python: str) -> int:
+def collect(folder: Path, python: str, there: list[str]) -> int:
     """Download wheels for a Python, and build those that are not published; refuses more than may be carried."""
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.whl"):
+    for old in (*folder.glob("*.whl"), *folder.glob("*.so*")):
         old.unlink()
+    builder = next((found for name in (python, f"python{python}") if (found := shutil.which(name))), "")
+    found = version_of(builder) if builder else ""
+    version = python if re.fullmatch(r"\d+\.\d+", python) else found
+    if not version:
+        print(f"on_gpu: {python} is neither a version such as 3.12 nor a Python that runs.", file=sys.stderr)
+        return 2
     pip = [sys.executable, "-m", "pip"]
-    short = python.replace(".", "")
     where = [word for name in PLATFORMS for word in ("--platform", name)]
-    kind = ["--only-binary=:all:", "--implementation", "cp", "--abi", f"cp{short}", "--abi", "abi3", "--abi", "none"]
-    words = [
-        "download",
-        "-q",
-        "--no-deps",
-        "-c",
-        str(CONSTRAINTS),
-        "-d",
-        str(folder),
-        "--python-version",
-        python,
-        *kind,
-    ]
-    subprocess.run([*pip, *words, *where, *PACKAGES, *LIBRARIES], check=True)
+    abis = [word for abi in (f"cp{version.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)]
+    words = ["download", "-q", "--no-deps", "-c", str(CONSTRAINTS), "-d", str(folder), "--python-version", version]
+    names = [name for name in (*PACKAGES, *LIBRARIES) if name.partition("==")[0] not in there]
+    subprocess.run([*pip, *words, "--only-binary=:all:", "--implementation", "cp", *abis, *where, *names], check=True)
     with tempfile.TemporaryDirectory() as copy:
         # a copy, since a build leaves its folders in the source
         source = Path(copy, "pixpack")
-        keep = shutil.ignore_patterns(".git", ".venv", "tests", "scripts", "docs", "*.egg-info", "build", "sample")
+        keep = shutil.ignore_patterns(".git", ".venv", "tests", "scripts", "docs", "*.egg-info", "build", "sample", "*.so")
         shutil.copytree(ROOT, source, ignore=keep)
+        if found == version:
+            compile_for(builder, source, folder)
+        else:
+            print(f"on_gpu: there is no Python {version} here to build the compiled part by: torch does its work there.")
+        # of this folder then, which needs no compiler and goes with every Python
+        (source / "setup.py").unlink()
         words = ["wheel", "-q", "--no-deps", "-c", str(CONSTRAINTS), "-w", str(folder), *BUILT, str(source)]
         subprocess.run([*pip, *words], check=True)
-    found = sorted(folder.glob("*.whl"))
-    size = sum(path.stat().st_size for path in found)
-    print(f"on_gpu: {len(found)} wheels, {size / 2**20:.1f} MiB, for Python {python} in {folder}")
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"on_gpu: {len(wheels_in([folder]))} wheels, {size / 2**20:.1f} MiB, for Python {version} in {folder}")
     if size > MOST_BYTES:
         print(f"on_gpu: that is more than the {MOST_BYTES >> 20} MiB that may be carried.", file=sys.stderr)
         return 1
     return 0
+
+
+def version_of(python: str) -> str:
+    """Return the version of a Python, such as 3.12; "": it does not run."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def compile_for(python: str, source: Path, folder: Path) -> None:
+    """Build the compiled part by a Python, and put it into the folder with the libraries of JPEG that it loads."""
+    with tempfile.TemporaryDirectory() as made:
+        subprocess.run([python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", made, str(source)], check=True)
+        with zipfile.ZipFile(next(Path(made).glob("*.whl"))) as wheel:
+            names = [name for name in wheel.namelist() if name.startswith("pixpack_native/_native.")]
+            for name in names:
+                (folder / Path(name).name).write_bytes(wheel.read(name))
+    if not names:
+        print("on_gpu: the compiled part cannot be built here, which needs a C compiler and libjpeg-turbo's headers.")
+        return
+    linked = subprocess.run(["ldd", str(folder / Path(names[0]).name)], capture_output=True, text=True, check=True)
+    beside = {Path(word).parent for word in linked.stdout.split() if Path(word).name.startswith(LIBRARIES_OF_C)}
+    for library in (path for root in beside for name in LIBRARIES_OF_C for path in root.glob(f"{name}.so.*")):
+        # under the name that is asked for, libjpeg.so.62, not that of the version, libjpeg.so.62.3.0
+        if library.name.count(".") == 2:
+            shutil.copyfile(library, folder / library.name)
+
+
+def wheels_in(folders: list[Path]) -> list[Path]:
+    return [wheel for folder in folders for wheel in sorted(Path(folder).glob("*.whl"))]
 
 
 # -- without
@@ -149,28 +189,40 @@ def collect(folder: Path, python: str) -> int:
 
 def run(options: argparse.Namespace, folder: Path) -> int:
     ends = time.perf_counter() + options.within
-    site, work = folder / "site", folder / "work"
+    site, work, compiled = folder / "site", folder / "work", folder / "compiled"
     words = ["-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--target", str(site)]
-    subprocess.run([sys.executable, *words, *map(str, sorted(options.wheels.glob("*.whl")))], check=True)
+    subprocess.run([sys.executable, *words, *map(str, wheels_in(options.wheels))], check=True)
     work.mkdir()
-    environment = dict(os.environ, PYTHONPATH=f"{ROOT}{os.pathsep}{site}", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    lay_compiled_part(options.wheels, compiled)
+    paths = [str(path) for path in (compiled, ROOT, site)]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     environment["PATH"] = f"{site / 'bin'}{os.pathsep}{environment['PATH']}"
+    libraries = [str(compiled), *filter(None, [environment.get("LD_LIBRARY_PATH")])]
+    environment["LD_LIBRARY_PATH"] = os.pathsep.join(libraries)
     # what a part said until it was ended, or crashed, is all that is known of it then
     environment |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     # a claim that installs a library would try for minutes where there is no network
-    environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(options.wheels.resolve())}
+    environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " ".join(str(folder.resolve()) for folder in options.wheels)}
     if not options.no_cuda:
         environment["REQUIRE_CUDA"] = "1"
     (options.out / PICTURES).unlink(missing_ok=True)
     report: dict[str, Any] = {"machine": describe(environment), "no_cuda": options.no_cuda, "parts": {}}
-    for part in asked_for(parts(work, no_cuda=options.no_cuda), options.only):
-        seconds = min(SECONDS, ends - time.perf_counter())
+    for part in asked_for(parts(work, no_cuda=options.no_cuda, images=options.images), options.only):
+        seconds = min(part.seconds, ends - time.perf_counter())
         report["parts"][part.name] = done = outcome(part, environment, options, work, seconds)
         print(f"on_gpu: {part.name}: {summary(done)}", flush=True)
         # after each: what was measured is there, whatever happens to the next
         (options.out / "on_gpu.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     check_size(options.out)
     return int(any(done.get("exit_code", 0) for done in report["parts"].values()))
+
+
+def lay_compiled_part(folders: list[Path], compiled: Path) -> None:
+    """Put the compiled part beside the Python of this checkout, which says whether it was built from the same functions."""
+    shutil.copytree(ROOT / "pixpack_native", compiled / "pixpack_native", ignore=shutil.ignore_patterns("*.so", "*.c"))
+    for built in (path for folder in folders for path in folder.glob("*.so*")):
+        into = compiled / "pixpack_native" if built.name.startswith("_native.") else compiled
+        shutil.copyfile(built, into / built.name)
 
 
 def asked_for(parts: list[GpuCommand], only: list[str] | None) -> list[GpuCommand]:
@@ -182,33 +234,39 @@ def asked_for(parts: list[GpuCommand], only: list[str] | None) -> list[GpuComman
     return [part for part in parts if part.name in chosen]
 
 
-def parts(work: Path, *, no_cuda: bool) -> list[GpuCommand]:
-    """List the parts."""
+def parts(work: Path, *, no_cuda: bool, images: Path | None) -> list[GpuCommand]:
+    """List the parts, those first whose figures matter most."""
     device = "cpu" if no_cuda else "cuda"
     python, store = sys.executable, str(work / ("random-48x48" if no_cuda else "random-16384x256"))
     pytest = [python, "-m", "pytest", "-q", "--tb=short", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider"]
     # of a test that hangs, where each thread is
     pytest += ["-o", "faulthandler_timeout=60"]
     logic = [str(ROOT / "tests" / name) for name in ("device/test_transfer.py", "device/test_resident.py")]
-    bench = [python, "-m", "scripts.benchmarks.reading.bench_gpu", "--device", device, "--work", str(work)]
-    bench += ["--quick"] * no_cuda
+    given = ["--images", str(images.resolve())] if images else []
     claims = [python, "-m", "scripts.studies.claims", "--work", str(work / "claims"), "--out", str(work / "claims-out")]
     pack = [python, "-m", "packer", "bench", store, "--device", device]
     timeline = [*pack, "--residency", "cache", "--timeline", str(work / "timeline.png")]
+
+    bench = functools.partial(benchmark, device, work)
+    benches = {
+        name: bench(
+            "reading.bench_gpu",
+            f"bench {name}",
+            *("--work", str(work), "--only", name),
+            needs_store=True,
+            seconds=MORE_SECONDS if name == "training" else SECONDS,
+        )
+        for name in BENCHES
+    }
+    first = ("loading", "training", "resident")
+    peers = ("--work", str(work / "peers"), *given)
     return [
-        GpuCommand("logic", [*pytest, *logic, "-m", "not cuda"], needs_cuda=False),
-        GpuCommand("tests", [*pytest, str(ROOT / "tests"), "-m", "cuda"]),
-        GpuCommand("store", [*bench, "--only"], needs_cuda=False),
-        *(
-            GpuCommand(
-                f"bench {name}",
-                [*bench, "--only", name, "-o", str(work / f"{name}.json")],
-                needs_cuda=False,
-                needs_store=True,
-                result=f"{name}.json",
-            )
-            for name in BENCHES
-        ),
+        GpuCommand("tests", [*pytest, str(ROOT / "tests"), "-m", "cuda"], seconds=MORE_SECONDS),
+        bench("reading.bench_gpu", "store", "--work", str(work), "--only"),
+        *(benches[name] for name in first),
+        bench("transforms.bench_transforms", "transforms", "--first-table", needs_cuda=True),
+        bench("reading.bench_gpu_peers", "peers", *peers, seconds=MORE_SECONDS),
+        *(benches[name] for name in BENCHES if name not in first),
         GpuCommand("pack", [*pack, "--json", "--seconds", "2" if no_cuda else "30"], needs_cuda=False, needs_store=True),
         GpuCommand("timeline", timeline, needs_cuda=False, needs_store=True, picture="timeline.png"),
         *(
@@ -220,7 +278,16 @@ def parts(work: Path, *, no_cuda: bool) -> list[GpuCommand]:
             )
             for name in CLAIMS
         ),
+        GpuCommand("logic", [*pytest, *logic, "-m", "not cuda"], needs_cuda=False),
     ]
+
+
+def benchmark(device: str, work: Path, module: str, name: str, *words: str, **how: Any) -> GpuCommand:
+    """Make the part of a benchmark, which writes its report to a file; on the CPU it shows that it runs."""
+    result = f"{name.replace(' ', '-')}.json"
+    command = [sys.executable, "-m", f"scripts.benchmarks.{module}", "--device", device, *words]
+    quick = ["--quick"] if device == "cpu" else []
+    return GpuCommand(name, [*command, *quick, "-o", str(work / result)], result=result, **{"needs_cuda": False} | how)
 
 
 def outcome(
@@ -286,7 +353,11 @@ def describe(environment: dict[str, str]) -> dict[str, Any]:
         " 'gpu': torch.cuda.get_device_name() if c else None, 'tensordict': v('tensordict'), 'numpy': v('numpy')}))"
     )
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    return json.loads(ran.stdout) if ran.returncode == 0 else {"error": ran.stderr[-2000:]}
+    if ran.returncode:
+        return {"error": ran.stderr[-2000:]}
+    ask = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,pcie.link.gen.max,pcie.link.width.max", "--format=csv"]
+    smi = subprocess.run(ask, capture_output=True, text=True).stdout if shutil.which("nvidia-smi") else ""
+    return json.loads(ran.stdout) | {"nvidia_smi": smi.splitlines(), "command": sys.argv[1:]}
 
 
 def check_size(out: Path) -> None:

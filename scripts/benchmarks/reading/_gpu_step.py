@@ -1,44 +1,56 @@
-"""A training step to time: a network like ResNet-18, bfloat16, channels_last, SGD. What it learns is of no interest."""
+"""A training step to time: ResNet-50, bfloat16, channels_last, SGD; compiled on a GPU. What it learns is of no interest."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
 
-from reader import ImageBatch, Manifest, Normalize, RandomCrop, RandomHorizontalFlip
+from reader import ImageBatch, Manifest, Normalize
 from scripts.common.timing import seconds_over
 
+# Blocks of each of its four stages, and the channels inside of them.
+_STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
+# Channels that leave a block, times those inside of it.
+_WIDER = 4
 
-class _ResidualBlock(nn.Module):
-    def __init__(self, before: int, after: int, stride: int) -> None:
+# uint8[B, 3, H, W] and int64[B], on the device of the step.
+Labeled = tuple[torch.Tensor, torch.Tensor]
+
+
+class _Bottleneck(nn.Module):
+    def __init__(self, before: int, inside: int, stride: int) -> None:
         super().__init__()
+        after = _WIDER * inside
         self.body = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(after),
+            *_normed(before, inside, 1),
             nn.ReLU(inplace=True),
-            nn.Conv2d(after, after, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(after),
+            *_normed(inside, inside, 3, stride),
+            nn.ReLU(inplace=True),
+            *_normed(inside, after, 1),
         )
-        self.short = nn.Identity()
-        if stride > 1 or before != after:
-            self.short = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+        self.short = nn.Identity() if before == after else nn.Sequential(*_normed(before, after, 1, stride))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return nn.functional.relu(self.body(images) + self.short(images))
 
 
-def network(manifest: Manifest) -> nn.Module:
-    """uint8[B, 3, H, W] -> float[B, classes]: the layers of ResNet-18, the first normalizes."""
-    layers: list[nn.Module] = [Normalize.of(manifest), nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)]
-    layers += [nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+def _normed(before: int, after: int, side: int, stride: int = 1) -> list[nn.Module]:
+    return [nn.Conv2d(before, after, side, stride, side // 2, bias=False), nn.BatchNorm2d(after)]
+
+
+def network(manifest: Manifest, most_blocks: int) -> nn.Module:
+    """uint8[B, 3, H, W] -> float[B, classes]: the layers of ResNet-50, the first normalizes; so many blocks a stage at most."""
+    layers: list[nn.Module] = [Normalize.of(manifest), *_normed(3, 64, 7, 2), nn.ReLU(inplace=True)]
+    layers.append(nn.MaxPool2d(3, 2, 1))
     before = 64
-    for after, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        layers += [_ResidualBlock(before, after, stride), _ResidualBlock(after, after, 1)]
-        before = after
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, len(manifest.classes))]
+    for number, (blocks, inside) in enumerate(_STAGES):
+        for block in range(min(blocks, most_blocks)):
+            layers.append(_Bottleneck(before, inside, 2 if number and not block else 1))
+            before = _WIDER * inside
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, len(manifest.classes))]
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)
 
 
@@ -57,36 +69,47 @@ def spin(milliseconds: float, device: torch.device) -> Callable[[], None]:
 
 
 class TrainingStep:
-    """A step on a device, and the augmentation that goes before it."""
+    """A step on a device; is_quick: of a network that is no deeper than what shows that it runs."""
 
-    def __init__(self, manifest: Manifest, crop: int, device: torch.device) -> None:
+    def __init__(self, manifest: Manifest, device: torch.device, *, is_quick: bool) -> None:
         torch.manual_seed(0)
         self._device = device
-        self._model = network(manifest).to(device)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
-        self._flip, self._crop = RandomHorizontalFlip(), RandomCrop(crop)
-
-    def augment(self, batch: ImageBatch) -> ImageBatch:
-        """Crop and flip at random, each image by itself; the crop first, which leaves less to flip."""
-        return self._flip(self._crop(batch))
+        model = network(manifest, most_blocks=1 if is_quick else 6).to(device)
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        # on the CPU, where it shows that the code runs, to compile would take most of the time
+        self._model = torch.compile(model) if device.type == "cuda" else model
 
     def rate(self, next_batch: Callable[[], ImageBatch], steps: int) -> float:
         """Return images/s of so many steps, until the device has ended them."""
-        self._step(next_batch())
+        first = next_batch()
+        self(first.images, first.targets)
         counts: list[int] = []
 
         def step(_: int) -> None:
             batch = next_batch()
-            self._step(batch)
+            self(batch.images, batch.targets)
             counts.append(len(batch))
 
         taken = seconds_over(step, range(steps), self._device)
         return sum(counts) / taken
 
-    def _step(self, batch: ImageBatch) -> None:
+    def epoch(self, batches: Iterable[Labeled]) -> tuple[float, torch.Tensor]:
+        """Train on batches; returns the seconds until the device has ended, and their targets, int64[N] of the CPU."""
+        seen: list[torch.Tensor] = []
+
+        def step(batch: Labeled) -> None:
+            self(*batch)
+            seen.append(batch[1])
+
+        taken = seconds_over(step, batches, self._device)
+        return taken, torch.cat(seen).cpu()
+
+    def __call__(self, images: torch.Tensor, targets: torch.Tensor) -> None:
+        """Launch a step."""
         with torch.autocast(self._device.type, torch.bfloat16):
-            scores = self._model(batch.images)
-            loss = nn.functional.cross_entropy(scores, batch.targets)
+            # the same strides from every loader, so that it is compiled once
+            scores = self._model(images.contiguous(memory_format=torch.channels_last))
+            loss = nn.functional.cross_entropy(scores, targets)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
