@@ -9,6 +9,7 @@ from setuptools import Extension, setup
 _PARTS = (
     "augment",
     "blur",
+    "copies",
     "crops",
     "huffman",
     "huffman_probe",

@@ -1,5 +1,5 @@
 /* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG, photographs.c rows of files,
- * crops.c crops of rows; augment.c and blur.c augment them; predictor.c makes what compressed rows hold;
+ * copies.c copies rows, crops.c crops them; augment.c and blur.c augment them; predictor.c makes what compressed rows hold;
  * tar_headers.c lists tars. */
 
 #define PY_SSIZE_T_CLEAN
@@ -10,6 +10,7 @@
 
 #include "augment.h"
 #include "blur.h"
+#include "copies.h"
 #include "crops.h"
 #include "huffman.h"
 #include "jpeg_pixels.h"
@@ -22,7 +23,7 @@
 #include "unfilter.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 15
+#define INTERFACE 16
 
 /* Seconds spent resizing, of all that row() took; changed under the GIL. */
 static double resize_seconds_so_far;
@@ -221,6 +222,7 @@ const char *path = jpeg_library();
 static PyMethodDef methods[] = {
     {"augment", augment, METH_VARARGS, augment_doc},
     {"blur", blur, METH_VARARGS, blur_doc},
+    {"copy_rows", copy_rows, METH_VARARGS, copy_rows_doc},
     {"crops", crops, METH_VARARGS, crops_doc},
     {"crc32", crc32, METH_VARARGS, crc32_doc},
     {"floats", floats, METH_VARARGS, floats_doc},

@@ -1,4 +1,4 @@
-"""Batches changed by the compiled part, where it is built: torch's bytes, in one call without the interpreter.
+"""Batches copied and changed by the compiled part, where it is built: torch's bytes, in one call without the interpreter.
 
 The one module of the reader that imports it. Knows its tables: of crops, of the steps of augmentation, of floats. Draws nothing.
 """
@@ -42,6 +42,8 @@ _LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
 _Bytes = npt.NDArray[np.uint8]
 # Kinds and numbers of steps, int[B, S] and float32[B, S, 1], as `augmented` takes them.
 StepArrays = tuple[torch.Tensor, torch.Tensor]
+# Copies source[rows] to out: integers[N, K], int64[B], integers[B, K], contiguous.
+CopyRows = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], None]
 # uint8[N, height, width, channels] for the crops of several calls, contiguous, and int64[B], which of them a call makes.
 Places = tuple[torch.Tensor, torch.Tensor]
 
@@ -260,6 +262,14 @@ def memory(*shape: int) -> torch.Tensor:
     if size_bytes < _LEAST_POOLED_BYTES:
         return torch.from_numpy(np.empty(shape, np.uint8))
     return _pool((size_bytes - 1).bit_length()).lease(size_bytes).view(shape)
+
+
+def row_copier() -> CopyRows | None:
+    """Return what copies rows in one call without the interpreter; None where it is not built.
+
+    What it writes does not stay in the caches. It raises ValueError where a number is not that of a row.
+    """
+    return getattr(_functions(), "copy_rows", None)
 
 
 def let_go() -> None:

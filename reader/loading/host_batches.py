@@ -121,7 +121,7 @@ class Gathering:
         if not self._is_packed:
             units = self._store.pixels.view(-1, self._unit_bytes)
             # in a copy rows are in slots; of the mapped file, a row's slot is its number
-            self._gatherer = Gatherer(units if self.copy is None else self.copy.units)
+            self._gatherer = Gatherer(units if self.copy is None else self.copy.units, is_streamed=True)
         can_pin = chosen.name == "ram" and device.type == "cuda" and has_pixels
         # flat pixels are gathered into pinned buffers
         self.is_pinned = can_pin and not dataset.manifest.is_flat and self._pin(must_pin=must_pin)

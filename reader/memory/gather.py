@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from reader.compiled import row_copier
+
 # A thread is given this much at least: handing it over costs some 20 us, in which 200 kB are copied.
 _LEAST_BYTES = 2 << 20
 # Pieces a thread: a thread that was held up leaves the rest of a batch to others.
@@ -28,6 +30,10 @@ _PIECES = 2
 # Of one memcpy: glibc's writes past the caches from about 768 kB on, which takes 1.07 times as long, 1.5 times beside other
 # programs (rows of 1280 x 960 x 3, 2 cores, 2026-11-21).
 _MOST_BYTES = 512 << 10
+# From so many on a batch is more than the caches hold, and is written past them: epochs of batches of 38 MB had 1.07 times the
+# rate, of 19 MB 1.0, of 10 MB 0.96, rows of 1280 x 960 x 3 1.5 times. Into fresh memory, whose zeros the kernel has just written
+# to the caches, 0.95 (medians of 40 to 100 turns beside other programs, 2 cores of an AMD EPYC, 2026-11-24).
+_STREAMED_BYTES = 24 << 20
 # Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
@@ -84,10 +90,13 @@ class Gatherer:
     times as long as alone.
     """
 
-    def __init__(self, source: torch.Tensor) -> None:
-        """source: any[N, ...] contiguous, on the CPU."""
+    def __init__(self, source: torch.Tensor, *, is_streamed: bool = False) -> None:
+        """Prepare to copy rows of source, any[N, ...] contiguous, on the CPU.
+
+        is_streamed: large batches are written past the caches; memory that was written before, such as a pool's, gains by that.
+        """
         words = as_words(source)[0].numpy() if source.numel() else np.empty((0, 1), np.int64)
-        self._source, self._parts = source, _parts(words)
+        self._source, self._parts, self._is_streamed = source, _parts(words), is_streamed
         self._table = words.reshape(len(words) * self._parts, words.shape[1] // self._parts)
 
     def begin(self, rows: npt.NDArray[np.int64], out: torch.Tensor) -> Copies | None:
@@ -107,20 +116,22 @@ class Gatherer:
             parts = 1
         else:
             into = out.numpy().reshape(-1).view(table.dtype).reshape(-1, table.shape[1])
+        rows = np.ascontiguousarray(rows, np.int64)
         if parts > 1:
             rows = (rows[:, None] * parts + np.arange(parts)).reshape(-1)
+        copy = (row_copier() if self._is_streamed and out.nbytes >= _STREAMED_BYTES else None) or _copy
         step = -(-len(rows) // pieces)
         starts = range(0, len(rows), step)
         return on_threads(
             "copy",
             threads,
-            _copy,
+            copy,
             [(table, rows[start : start + step], into[start : start + step]) for start in starts],
         )
 
 
 def gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor) -> torch.Tensor:
-    """Copy source[rows] into out, as `Gatherer` does, and return out."""
+    """Copy source[rows] into out, which may be fresh memory, as `Gatherer` does, and return out."""
     if (copies := Gatherer(source).begin(rows, out)) is not None:
         copies.wait()
     return out

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reader.buffers import BufferPool
+from reader.compiled import row_copier
 from reader.memory import gather as copying
 from reader.memory.gather import gather, is_run
 
@@ -124,6 +125,63 @@ def test_large_rows_are_copied_in_parts(width: int, parts: int, monkeypatch: pyt
     assert copying._parts(source.numpy()) == parts
     rows = np.array([3, 3, 8, 0, 1, 2, 7])
     assert torch.equal(gather(source, rows, torch.zeros((7, width), dtype=torch.uint8)), source[torch.from_numpy(rows)])
+
+
+@pytest.mark.parametrize("start", [0, 1, 8, 40])
+@pytest.mark.parametrize("width", [1, 63, 190, 192, 640, 4097])
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_batch_that_the_caches_do_not_hold_is_written_past_them(
+    width: int, start: int, is_built: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(copying, "_STREAMED_BYTES", 1)
+    if is_built and row_copier() is None:
+        pytest.skip("the compiled part is not built here")
+    calls = list[int]()
+
+    def counted(*arrays: np.ndarray) -> None:
+        calls.append(len(arrays[1]))
+        copy_rows = row_copier()
+        assert copy_rows is not None
+        copy_rows(*arrays)
+
+    monkeypatch.setattr(copying, "row_copier", lambda: counted if is_built else None)
+    source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (31, width), np.uint8))
+    # every other one: not contiguous
+    rows = np.random.default_rng(1).integers(0, 31, 58)[::2]
+    around = torch.full((start + 29 * width + 64,), 7, dtype=torch.uint8)
+    copies = copying.Gatherer(source, is_streamed=True).begin(rows, around[start:-64].view(29, width))
+    assert copies is not None
+    copies.wait()
+    assert torch.equal(around[start:-64].view(29, width), source[torch.from_numpy(rows)])
+    assert {*around[:start].tolist(), *around[-64:].tolist()} == {7}
+    assert sum(calls) == (29 if is_built else 0)
+
+
+@pytest.mark.parametrize(("mebibytes", "is_streamed"), [(9, True), (30, False)])
+def test_small_batches_and_fresh_memory_are_written_through_the_caches(
+    mebibytes: int, is_streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "row_copier", lambda: pytest.fail("it was written past the caches"))
+    source = torch.ones((mebibytes, 1 << 20), dtype=torch.uint8)
+    out = torch.zeros_like(source)
+    copies = copying.Gatherer(source, is_streamed=is_streamed).begin(np.arange(mebibytes), out)
+    assert copies is not None
+    copies.wait()
+    assert out.all()
+
+
+@pytest.mark.parametrize("rows", [[0, 4], [-1], [1 << 62], [0, -(1 << 63)]])
+def test_a_row_that_is_not_there_is_not_copied(rows: list[int]) -> None:
+    if (copy_rows := row_copier()) is None:
+        pytest.skip("the compiled part is not built here")
+    source, numbers = np.ones((4, 3), np.int64), np.array(rows)
+    with pytest.raises(ValueError, match=f"row {len(rows) - 1}: there is no such row"):
+        copy_rows(source, numbers, np.zeros((len(rows), 3), np.int64))
+    cases = ((np.zeros(5, np.int64), np.zeros(7)), (np.zeros(6, np.int32), np.zeros(6)), (numbers[:0], np.zeros(1)))
+    for wrong, out in cases:
+        with pytest.raises(ValueError, match="expected int64 numbers, and room for as many rows"):
+            copy_rows(source, wrong, out)
 
 
 def test_an_interrupt_while_memory_is_allocated_speaks_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,12 +56,13 @@ class NativeCalls:
         return [self._files()] if self._rng.random() < 0.4 else [self._row()]
 
     def _small(self) -> list[Call]:
-        """Call sums(), crc32(), unfilter(), predict(), restore(); more often PNGs, tars, crops(), augment() and jpeg_pixels()."""
+        """Call small functions once; more often tar_members(), crops(), augment() and jpeg_pixels(), and make rows of PNGs."""
         rng, counts, made = self._rng, self.counts, list[Call]()
         pixels = rng.randbytes(rng.choice([96, 97, 6 * rng.randint(0, 200), rng.randint(0, 999)]))
         arguments = self._native, pixels, rng.randint(1, 6)
         counts["sums_calls"] += 1
         _check_sums(*arguments)
+        _check_copies(self._native, rng)
         _check_unfilter(self._native, rng)
         _check_predictor(self._native, rng)
         for _ in range(9):
@@ -205,6 +206,27 @@ def _check_predictor(native: Any, rng: random.Random) -> None:
         assert rows[at] == (decorrelated(at) - above) % 256
     native.restore(rows, height, line_bytes, channels)
     assert around == guard + pixels + guard
+
+
+def _check_copies(native: Any, rng: random.Random) -> None:
+    """Compare copied rows with slices, written at any address, also where a number is not that of a row."""
+    row_bytes, count, before = (
+        rng.choice([1, rng.randint(1, 400), 64 * rng.randint(1, 9)]),
+        rng.randint(1, 9),
+        rng.randint(0, 64),
+    )
+    source = rng.randbytes(row_bytes * rng.randint(1, 9))
+    rows = [rng.randrange(len(source) // row_bytes) for _ in range(count)]
+    around = bytearray(b"x") * (before + row_bytes * count + 64)
+    native.copy_rows(source, array("q", rows), memoryview(around)[before:-64])
+    copied = b"".join(source[row * row_bytes : (row + 1) * row_bytes] for row in rows)
+    assert around == b"x" * before + copied + b"x" * 64
+    rows[rng.randrange(count)] = rng.choice([*_EXTREMES[:3], -1, len(source) // row_bytes, 1 << 62])
+    try:
+        native.copy_rows(source, array("q", rows), bytearray(row_bytes * count))
+    except ValueError:
+        return
+    raise AssertionError(f"a row that is not there was copied: {rows}")
 
 
 def _check_unfilter(native: Any, rng: random.Random) -> None:

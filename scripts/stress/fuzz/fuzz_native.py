@@ -5,9 +5,9 @@
 Builds pixpack_native/ with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
 calls row() on damaged small JPEGs, photographs() on files of them and of PNGs, resize() on random pixels, with random sizes,
 origins and filters, crops() on images of random sizes, boxes and grids, some of them outside of what they are of, augment()
-and floats() with any numbers, and sums(), crc32() and unfilter() on bytes of any length, in a process of its own. Rows of
-photographs() are compared with row()'s, those of PNGs and all headers with what Python makes of them, crops with what resize()
-and slices make. Afterwards some of the calls are made twice more: the second time they may hold no more memory. With
+and floats() with any numbers, and sums(), crc32(), copy_rows() and unfilter() on bytes of any length, in a process of its own.
+Rows of photographs() are compared with row()'s, those of PNGs and all headers with what Python makes of them, crops with what
+resize() and slices make. Afterwards some of the calls are made twice more: the second time they may hold no more memory. With
 --fast-huffman it is built with PIXPACK_FAST_HUFFMAN, and each row is made with libjpeg-turbo's Huffman decoder too: it is the
 same, or left to the Python path, and nothing is served that libjpeg-turbo complains about.
 
