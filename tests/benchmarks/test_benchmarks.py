@@ -415,7 +415,7 @@ def test_truth_finds_complete_images_true_and_center_crops_short(tmp_path: Path)
     assert (found["images"], found["boxes"]) == (6, 24)
     assert (ways["own size"]["identical"], ways["own size"]["reachable"]) == (1, 1)
     assert ways["own size"]["upsampled"] == found["source_upsampled"]
-    fixed = ways["fixed 224"]
+    fixed = ways["--size 224"]
     assert fixed["reachable"] < 0.9
     assert fixed["upsampled"] > 0.9
     assert 15 < np.median(fixed["psnr"]) < np.median(ways["fixed 320"]["psnr"]) < 60

@@ -38,14 +38,14 @@ from scripts.common.program import reported
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 WAYS: dict[str, dict[str, Any]] = {
-    "fixed 224": {"size": 224},
-    "fixed 256": {"size": 256},
-    "fixed 320": {"size": 320},
-    "inside 320": {"size": 320, "fit": "inside"},
-    "inside 512": {"size": 512, "fit": "inside"},
-    "own size, at most 384": {"fit": "none", "max_size": 384},
-    "own size, at most 512": {"fit": "none", "max_size": 512},
-    "own size": {"fit": "none"},
+    "--size 224": {"size": 224},
+    "--size 256": {"size": 256},
+    "--size 320": {"size": 320},
+    "--size 320 --fit inside": {"size": 320, "fit": "inside"},
+    "--size 512 --fit inside": {"size": 512, "fit": "inside"},
+    "--fit none --max-size 384": {"fit": "none", "max_size": 384},
+    "--fit none --max-size 512": {"fit": "none", "max_size": 512},
+    "--fit none": {"fit": "none"},
 }
 
 # dB; drawn for crops that are the same bytes, which have none
@@ -201,7 +201,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     ways = report["ways"]
-    figure = Figure(figsize=(10, 4.4), dpi=100, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(11, 4.6), dpi=100, layout="constrained", facecolor="white")
     held, true, few = figure.subplots(1, 3, sharey=True, width_ratios=(2, 3, 2), subplot_kw={"facecolor": "white"})
     cut = ways[0]["reachable"]
     figure.suptitle(
@@ -216,7 +216,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
         axes.set_xlim(0, 118)
     sources = 100 * report["source_upsampled"]
     few.axvline(sources, color=GRAY, lw=1, ls=":")
-    few.text(sources, heights[0] + 0.5, f"the images {sources:.0f}", color=GRAY, size=8, ha="left", va="bottom")
+    few.text(sources, -0.5, f"of the images themselves {sources:.0f}", color=GRAY, size=8, ha="center", va="top")
     for way, height in zip(ways, heights, strict=True):
         low, middle = (min(float(np.percentile(way["psnr"] or [0], share)), _NO_ERROR) for share in (10, 50))
         true.plot([low, middle], [height, height], color=_color(way), lw=3, solid_capstyle="round")
@@ -228,9 +228,9 @@ def plot(report: dict[str, Any], path: Path) -> None:
     true.set_xlim(12, _NO_ERROR + 2)
     held.set_yticks(heights, [f"{way['way']}, {way['row_bytes'] / 1000:.0f} kB" for way in ways], size=9, color=DARK)
     for axes, title in (
-        (held, "crops inside the row, %"),
-        (true, "their PSNR, dB: p10 to median"),
-        (few, "crops that are upsampled, %"),
+        (held, "reachable crops, %"),
+        (true, "their PSNR, dB: worst tenth to median"),
+        (few, "upsampled crops, %"),
     ):
         axes.set_title(title, loc="left", size=10, color=DARK)
         axes.set_xticks([])
