@@ -24,12 +24,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from reader import MemmapLoader, StoreError
 
+SAVE_EVERY_STEPS = 500
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store with classes, as `pack` wrote it")
     parser.add_argument(
-        "--checkpoint", type=Path, required=True, help="continue from this file if it exists; written last"
+        "--checkpoint", type=Path, required=True, help="continue from this file if it exists; written on the way"
     )
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64, help="of all processes together")
@@ -61,7 +63,7 @@ def main() -> int:
 
 
 def fit(model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> None:
-    """Train from the checkpoint on, print a line an epoch from rank 0, and leave a checkpoint."""
+    """Train from the checkpoint on; rank 0 prints a line an epoch, and saves."""
     optimizer = torch.optim.AdamW(decayed(model, 0.05), lr=1e-3)
     schedule = warmup_and_cosine(optimizer, options.epochs * len(loader))
     parts = {"loader": loader, "model": model.module, "optimizer": optimizer, "schedule": schedule}
@@ -78,17 +80,18 @@ def fit(model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> 
             optimizer.step()
             schedule.step()
             loss += batch_loss.detach()
+            if distributed.get_rank() == 0 and steps % SAVE_EVERY_STEPS == 0:
+                save(options.checkpoint, parts)
             if steps == left:
                 break
         left -= steps
         distributed.all_reduce(loss)
         if distributed.get_rank() == 0:
+            save(options.checkpoint, parts)
             mean = loss.item() / steps / distributed.get_world_size()
             print(
                 f"epoch {epoch + 1}: steps {first + 1} to {first + steps} of {len(loader)}, loss {mean:.4f}", flush=True
             )
-    if distributed.get_rank() == 0:
-        save(options.checkpoint, parts)
 
 
 if __name__ == "__main__":

@@ -113,6 +113,8 @@ def run(arguments: list[str] | None = None) -> int:
         command, message = e.ctx.command_path if e.ctx else f"pack {called.name}", e.format_message()
         if isinstance(e, click.MissingParameter) and isinstance(e.param, click.Argument):
             message = f"{e.param.human_readable_name} is missing. Expected: {_arguments(called)}."
+        if message.startswith("Got unexpected extra argument"):
+            message = f"{message}. Expected: {_arguments(called)}."
         if message.startswith("Usage: "):
             # `pack` alone is answered by all of the help, which needs no word before or after it
             click.echo(message, err=True, color=use_color())

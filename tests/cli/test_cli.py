@@ -348,6 +348,7 @@ def test_an_interrupted_command_prints_the_full_line_to_continue(
     [
         (["build"], "OUT is missing. Expected: pack IMAGES OUT."),
         (["subset"], "STORE is missing. Expected: pack subset STORE OUT."),
+        (["show", "out", "5"], "Got unexpected extra argument (5). Expected: pack show"),
         (["pull"], "URL is missing. Expected: pack pull URL OUT."),
         (["verify", "--redecode"], "See: pack verify --help"),
         (["--", "none/", "out/"], "none does not exist"),
