@@ -32,7 +32,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a program of scripts/; an interpreter of its own where it forks often, which takes longer with torch imported."""
-    if script not in ("benchmarks.packing.bench_pack", "benchmarks.reading.bench_read"):
+    forking = "benchmarks.packing.bench_pack", "benchmarks.reading.bench_read", "benchmarks.transforms.bench_detection"
+    if script not in forking:
         return program(f"scripts.{script}", *arguments)
     words = [sys.executable, "-m", f"scripts.{script}", *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
@@ -348,6 +349,14 @@ def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
     assert [t["batch_ratio"] is None for t in found["transforms"]] == [True, *[False] * 3, True, False, True, True]
     assert len(found["drawn"]) == 19
     assert all(len(t["ratio"]["values"]) == 2 and t["per_sample_images_per_second"] for t in found["drawn"])
+
+
+def test_bench_detection_times_each_preset() -> None:
+    torchvision_or_skip()
+    words = ("--count", 6, "--batch-size", 3, "--rounds", 2, "--workers", 1)
+    found = last_line(run("benchmarks.transforms.bench_detection", *words))
+    assert [*found["presets"]] == ["hflip", "ssdlite", "ssd", "multiscale", "lsj"]
+    assert all(len(each["ratio"]["values"]) == 2 for each in found["presets"].values())
 
 
 def test_seconds_are_those_of_the_clock_that_is_given() -> None:
