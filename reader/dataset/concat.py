@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,8 @@ def concat(
         >>> len(both), both.groups.names
         (92, ('a', 'b'))
     """
+    if not isinstance(datasets, Iterable):
+        raise ValueError(f"concat was given {datasets!r}, expected a list or dict of one MemmapDataset or more.")
     given = list(datasets.values() if isinstance(datasets, Mapping) else datasets)
     if not given or not all(isinstance(dataset, MemmapDataset) for dataset in given):
         kinds = ", ".join(sorted({type(dataset).__name__ for dataset in given})) or "nothing"

@@ -93,7 +93,7 @@ class MemmapDataset(Dataset[Any]):
         self.mapped: Batch
         self._open(OpenedStore(self.path, self.remote))
         if classes is not None:
-            check_classes(self.path, self.manifest.classes, list(classes))
+            check_classes(self.path, self.manifest.classes, classes)
 
     def _open(self, opened: OpenedStore) -> None:
         self.opened_store = opened

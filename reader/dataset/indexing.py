@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import SupportsIndex, TypeGuard
@@ -43,8 +44,12 @@ def checked_position(index: int, count: int, path: Path) -> int:
     """Return a position in [0, count); from -count on it counts from the end.
 
     Raises:
-        IndexError: there is no such row.
+        IndexError: it is not an integer, or there is no such row.
     """
+    try:
+        index = operator.index(index)
+    except TypeError:
+        raise IndexError(f"the row is {index!r}, expected an integer from 0 to {count - 1}.") from None
     if not -count <= index < count:
         raise IndexError(f"row {index} is out of range: {path} has {count} rows.")
     return index % count
@@ -81,8 +86,12 @@ def split_positions(count: int, fraction: float, *, seed: int, targets: list[int
     """Split positions [0, count) at random into fraction and the rest; of each target the same share, where they are given.
 
     Raises:
-        ValueError: fraction is not inside (0, 1).
+        ValueError: fraction is not inside (0, 1), or seed is not an integer.
     """
+    try:
+        seed = operator.index(seed)
+    except TypeError:
+        raise ValueError(f"seed is {seed!r}, expected an integer.") from None
     if not isinstance(fraction, int | float) or not 0 < fraction < 1:
         raise ValueError(f"fraction is {fraction!r}, expected a number between 0 and 1, both left out.")
     order = permuted(count, 0, count, seed=seed)

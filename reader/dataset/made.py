@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from reader.dataset.opened_store import OpenedStore
+from reader.dataset.splits import class_names
 from reader.format.errors import StoreError
 from reader.format.head_fields import TARGET_DTYPES
 from reader.format.manifest import EXTRA_NAME, FileEntry, Manifest
@@ -36,7 +37,7 @@ def with_targets(opened: OpenedStore, rows: Rows, targets: ColumnData, classes: 
     """
     m, values = opened.manifest, _tensor("targets", targets, len(rows))
     kind = _kind_of(values)
-    names = m.classes if classes is None else tuple(map(str, classes))
+    names = m.classes if classes is None else tuple(map(str, class_names(classes)))
     if classes is not None and len({*names}) < len(names):
         raise ValueError("classes has a name twice.")
     if classes is not None and names != m.classes and has_boxes(m):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from reader.store import Batch, plain
@@ -55,7 +56,14 @@ def transformed(transforms: PairTransform, image: object, target: object) -> obj
 def check_forms(
     transform: object, target_transform: object, transforms: object, *, as_tuple: bool, as_pil: bool
 ) -> None:
-    """Raise ValueError where a dataset's arguments contradict each other."""
+    """Raise ValueError where a dataset's arguments are of the wrong kind, or contradict each other."""
+    calls = {"transform": transform, "target_transform": target_transform, "transforms": transforms}
+    for name, call in calls.items():
+        if call is not None and not callable(call):
+            raise ValueError(f"{name} is {call!r}, expected what can be called, or None.")
+    for name, value in {"as_tuple": as_tuple, "as_pil": as_pil}.items():
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"{name} is {value!r}, expected True or False.")
     if transforms is not None and (transform is not None or target_transform is not None):
         raise ValueError("give transforms=, of (image, target), or transform= and target_transform=: not both.")
     if as_tuple:

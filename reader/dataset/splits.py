@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +60,20 @@ def remote_store(
     return RemoteStore(str(path) if split is None else f"{str(path).rstrip('/')}/{split}", cache, cache_size)
 
 
-def check_classes(path: Path, found: tuple[str, ...], expected: list[str]) -> None:
+def class_names(classes: object) -> list[object]:
+    """Return the names of classes that a caller gives, unchanged; raises ValueError where they are not a list."""
+    with contextlib.suppress(TypeError):
+        if not isinstance(classes, str | bytes):
+            return list(classes)  # type: ignore[call-overload]
+    raise ValueError(f"classes is {classes!r}, expected a list of names.")
+
+
+def check_classes(path: Path, found: tuple[str, ...], classes: object) -> None:
     """Raise StoreError if a store's classes are not these, in this order."""
+    expected = class_names(classes)
     if [*found] != [*expected]:
         raise StoreError(
-            f"{path} has other classes than expected: {_named(found)}, not {_named(tuple(expected))}. The same target would mean"
+            f"{path} has other classes than expected: {_named(found)}, not {_named(expected)}. The same target would mean"
             " different classes. Pack it again with --classes and the store of the others."
         )
 
@@ -82,6 +93,6 @@ def added(dataset: Any, other: Any) -> ConcatDataset[Any]:
     return ConcatDataset([dataset, other])
 
 
-def _named(classes: tuple[str, ...]) -> str:
-    first = ", ".join(shown(name, most=60) for name in classes[:3])
+def _named(classes: Sequence[object]) -> str:
+    first = ", ".join(shown(str(name), most=60) for name in classes[:3])
     return f"{len(classes)} ({first}{', ...' if len(classes) > 3 else ''})"

@@ -20,7 +20,7 @@ from reader.loading.iteration import Iteration
 from reader.loading.ranks import given_ranks, ranks_now
 from reader.loading.schedule import Schedule
 from reader.loading.state import LoopState
-from reader.loading.validation import Item
+from reader.loading.validation import Item, integer
 
 # As in DeiT, timm and torchvision's references an epoch has a multiple of 256 rows: fewer where there are more.
 _MULTIPLE = 256
@@ -159,7 +159,8 @@ class RASampler(Sampler[int]):
         seed: int = 0,
         repetitions: int = 3,
     ) -> None:
-        if not isinstance(repetitions, int) or repetitions < 1:
+        seed, repetitions = integer("seed", seed), integer("repetitions", repetitions)
+        if repetitions < 1:
             raise ValueError(f"repetitions is {repetitions!r}, expected 1 or more.")
         ranks = ranks_now(given_ranks(rank, num_replicas))
         self.dataset, self.num_replicas, self.rank = dataset, ranks.world_size, ranks.rank

@@ -47,6 +47,7 @@ class SizeRamp:
     multiple: int = 32
 
     def __post_init__(self) -> None:
+        _check_integers(self)
         if not 0 <= self.begin < self.end or min(self.first, self.last, self.multiple) < 1:
             raise ValueError(f"{self} is not a ramp: expected sizes of 1 or more, and 0 <= begin < end.")
         if self.first % self.multiple or self.last % self.multiple:
@@ -82,6 +83,7 @@ class ConstantPixels:
     multiple: int = 8
 
     def __post_init__(self) -> None:
+        _check_integers(self)
         if min(self.rows, self.size, self.multiple) < 1 or self.rows % self.multiple:
             raise ValueError(f"{self}: expected numbers of 1 or more, and rows that multiple= divides.")
 
@@ -189,3 +191,9 @@ class Sizes:
     def _running(self, epoch: int, position: int) -> tuple[int, int] | None:
         """Return the size of an epoch that was begun and is in its middle; None: it is yet to begin."""
         return self._begun[1] if position and self._begun is not None and self._begun[0] == epoch else None
+
+
+def _check_integers(ramp: SizeRamp | ConstantPixels) -> None:
+    """Raise ValueError where a field is not an integer."""
+    for name, value in vars(ramp).items():
+        integer(name, value)

@@ -177,7 +177,7 @@ def two_names(names: object, as_tuple: bool) -> tuple[str, str] | None:
     if names is None:
         return None
     given = tuple(names) if isinstance(names, tuple | list) else ()
-    if not as_tuple or len({*given}) != 2 or len(given) != 2 or not all(isinstance(name, str) for name in given):
+    if not as_tuple or len(given) != 2 or not all(isinstance(name, str) for name in given) or given[0] == given[1]:
         raise ValueError(f"as_dict is {names!r}, expected two names, and as_tuple=True.")
     return given[0], given[1]
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from reader import compiled
 from reader.store import ImageBatch, replaced
 from reader.transforms.annotations import AffineMotion, moved_content, moved_extras
 from reader.transforms.kernels.pixel_ops import Kernel, in_parts, interleaved, levels_of
-from reader.transforms.random import AFFINE, ROTATION, check_batch, draw
+from reader.transforms.random import AFFINE, ROTATION, check_batch, draw, number
 
 # What is filled in beyond the image: one level, or one a channel. None: 0, without torchvision's second weighting (`_bilinear`).
 Fill = float | Sequence[float] | None
@@ -214,9 +215,12 @@ def grid_lines(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
     return matrices.float() / half[:, None]
 
 
-def levels_beyond(fill: Fill) -> list[float] | None:
+def levels_beyond(fill: object) -> list[float] | None:
     """Return one level, or one per channel; None without a fill."""
-    return [fill] if isinstance(fill, int | float) else None if fill is None else list(fill)
+    given = fill.tolist() if isinstance(fill, torch.Tensor | np.ndarray) else fill
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        return [number("fill", level) for level in given]
+    return None if given is None else [number("fill", given)]
 
 
 def _grid(images: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:

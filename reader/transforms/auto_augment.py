@@ -11,7 +11,17 @@ from reader.store import ImageBatch, replaced
 from reader.transforms.affine import Fill, checked_interpolation
 from reader.transforms.kernels import pixel_ops
 from reader.transforms.policy_steps import OPERATIONS, Policy, PolicySteps, applied, by_compiled_part, signed, table_of
-from reader.transforms.random import AUGMIX, AUTO_AUGMENT, RAND_AUGMENT, TRIVIAL_AUGMENT, check_batch, draw, gammas
+from reader.transforms.random import (
+    AUGMIX,
+    AUTO_AUGMENT,
+    RAND_AUGMENT,
+    TRIVIAL_AUGMENT,
+    check_batch,
+    draw,
+    gammas,
+    integer,
+    number,
+)
 
 # 25 pairs per policy: operation, probability and, if it has one, the index of its magnitude among 10.
 _POLICIES = {
@@ -133,6 +143,10 @@ class RandAugment(Policy):
         super().__init__(interpolation, fill, seed)
         if not isinstance(num_ops, int) or not 0 <= num_ops <= len(RAND_AUGMENT) // 2:
             raise ValueError(f"num_ops is {num_ops!r}, expected 0 to {len(RAND_AUGMENT) // 2}.")
+        magnitude, num_magnitude_bins = (
+            integer("magnitude", magnitude),
+            integer("num_magnitude_bins", num_magnitude_bins),
+        )
         if not 0 <= magnitude < num_magnitude_bins:
             raise ValueError(f"magnitude is {magnitude!r}, expected 0 to {num_magnitude_bins - 1}.")
         self.num_ops, self.magnitude, self.num_magnitude_bins = num_ops, magnitude, num_magnitude_bins
@@ -248,6 +262,8 @@ class AugMix:
         *,
         seed: int = 0,
     ) -> None:
+        severity, mixture_width = integer("severity", severity), integer("mixture_width", mixture_width)
+        chain_depth, alpha = integer("chain_depth", chain_depth), number("alpha", alpha)
         if not 1 <= severity <= 10:
             raise ValueError(f"severity is {severity!r}, expected 1 to 10.")
         if mixture_width < 1 or not alpha > 0:

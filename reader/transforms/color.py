@@ -22,7 +22,7 @@ from reader.transforms.kernels.pixel_ops import (
     mean_gray,
     planes,
 )
-from reader.transforms.random import COLOR_JITTER, COLOR_ORDER, check_batch, draw
+from reader.transforms.random import COLOR_JITTER, COLOR_ORDER, check_batch, draw, two_numbers
 
 # The orders of brightness, contrast and saturation, by these numbers; hue has one of the 4 positions around them.
 _ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
@@ -225,8 +225,9 @@ def _black(pixels: torch.Tensor) -> torch.Tensor:
 
 def _limits(name: str, value: float | Sequence[float] | None) -> tuple[float, float]:
     value = 0 if value is None else value
-    low, high = (max(0, 1 - value), 1 + value) if isinstance(value, int | float) else value
-    is_negative = isinstance(value, int | float) and value < 0
+    given = two_numbers(name, value)
+    low, high = given if isinstance(given, tuple) else (max(0, 1 - given), 1 + given)
+    is_negative = not isinstance(given, tuple) and given < 0
     if is_negative or not 0 <= low <= high < math.inf:
         raise ValueError(f"{name} is {value!r}, expected 0 or more, or two such factors, the smaller one first.")
     return low, high
@@ -234,7 +235,8 @@ def _limits(name: str, value: float | Sequence[float] | None) -> tuple[float, fl
 
 def _hue_limits(value: float | Sequence[float] | None) -> tuple[float, float]:
     value = 0 if value is None else value
-    low, high = (-value, value) if isinstance(value, int | float) else value
+    given = two_numbers("hue", value)
+    low, high = given if isinstance(given, tuple) else (-given, given)
     if not -0.5 <= low <= high <= 0.5:
         raise ValueError(
             f"hue is {value!r}, expected 0 to 0.5, or two numbers from -0.5 to 0.5, the smaller one first."

@@ -19,7 +19,7 @@ from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import content_of
 from reader.transforms.conversions import without_conversions
 from reader.transforms.detection.view import OwnSizeTransform, View
-from reader.transforms.random import APPLY, CHOICE, check_batch, checked_p, draw
+from reader.transforms.random import APPLY, CHOICE, check_batch, checked_p, draw, integer, number
 from reader.transforms.random_crops import AlternatingFlip, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
 Transform = Callable[[Any], Any]
@@ -152,7 +152,10 @@ class RandomChoice(TransformGroup):
 
     def __init__(self, transforms: Sequence[Transform], p: Sequence[float] | None = None, *, seed: int = 0) -> None:
         self.transforms, self.seed = distinct(checked_transforms(transforms)), seed
-        shares = [1.0] * len(transforms) if p is None else list(p)
+        try:
+            shares = [1.0] * len(transforms) if p is None else [number("p", share) for share in p]
+        except TypeError:  # it has no shares
+            shares = []
         if len(shares) != len(transforms) or min(shares) < 0 or not sum(shares) > 0:
             raise ValueError(f"p is {p!r}, expected a share for each of {len(transforms)} transforms.")
         self.p = [share / sum(shares) for share in shares]
@@ -275,6 +278,7 @@ def _distinct(transforms: Sequence[Transform], seen: set[tuple[type, int]]) -> l
             transform = copy.copy(transform)
             within: Any = transform
             if hasattr(within, "seed"):
+                within.seed = integer("seed", within.seed)
                 while (type(within), within.seed) in seen:
                     within.seed = wrapped(within.seed + _NEXT_SEED)
                 seen.add((type(within), within.seed))

@@ -10,7 +10,18 @@ import torch
 
 from reader.store import ImageBatch, replaced
 from reader.transforms.kernels.pixel_ops import in_parts
-from reader.transforms.random import CUTMIX, ERASING, MIXUP, check_batch, checked_p, draw, gammas, noise
+from reader.transforms.random import (
+    CUTMIX,
+    ERASING,
+    MIXUP,
+    check_batch,
+    checked_p,
+    draw,
+    gammas,
+    integer,
+    noise,
+    number,
+)
 
 # Attempts that torchvision makes to draw a rectangle before it leaves an image unchanged.
 _TRIES = 10
@@ -140,6 +151,9 @@ class _OfTwo:
     def __init__(
         self, *, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0, seed: int = 0
     ) -> None:
+        alpha, label_smoothing = number("alpha", alpha), number("label_smoothing", label_smoothing)
+        if num_classes is not None and (num_classes := integer("num_classes", num_classes)) < 1:
+            raise ValueError(f"num_classes is {num_classes!r}, expected 1 or more.")
         if not alpha > 0:
             raise ValueError(f"alpha is {alpha!r}, expected a number above 0.")
         if not 0 <= label_smoothing <= 1:
@@ -185,7 +199,7 @@ class MixUp(_OfTwo):
         seed: with the loader's seed, the epoch and the position, determines what is drawn for a batch.
 
     Raises:
-        ValueError: alpha or label_smoothing is out of range.
+        ValueError: alpha, num_classes or label_smoothing is out of range.
 
     Example:
         >>> from reader import MemmapDataset
@@ -228,7 +242,7 @@ class CutMix(_OfTwo):
         seed: with the loader's seed, the epoch and the position, determines what is drawn for a batch.
 
     Raises:
-        ValueError: alpha or label_smoothing is out of range.
+        ValueError: alpha, num_classes or label_smoothing is out of range.
     """
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:

@@ -25,6 +25,8 @@ from reader.transforms.random import (
     check_batch,
     checked_p,
     draw,
+    number,
+    two_numbers,
 )
 
 # Pixels: of a kernel so narrow all weight is in the middle.
@@ -159,6 +161,7 @@ class RandomSolarize(_WithProbability):
 
     def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed=seed)
+        threshold = number("threshold", threshold)
         if not threshold <= 255:
             raise ValueError(f"threshold is {threshold!r}, expected a level, 0 to 255.")
         self.threshold = threshold
@@ -231,6 +234,7 @@ class RandomAdjustSharpness(_WithProbability):
 
     def __init__(self, sharpness_factor: float, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed=seed)
+        sharpness_factor = number("sharpness_factor", sharpness_factor)
         if not sharpness_factor >= 0:
             raise ValueError(f"sharpness_factor is {sharpness_factor!r}, expected 0 or more.")
         self.sharpness_factor = sharpness_factor
@@ -257,13 +261,14 @@ class GaussianBlur(compiled.CompiledTransform):
     def __init__(
         self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0), *, seed: int = 0
     ) -> None:
-        sizes = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
-        if len(sizes) != 2 or not all(isinstance(size, int) and size > 0 and size % 2 for size in sizes):
+        found, given = two_numbers("kernel_size", kernel_size), two_numbers("sigma", sigma)
+        sizes = found if isinstance(found, tuple) else (found, found)
+        if not all(isinstance(size, int) and size > 0 and size % 2 for size in sizes):
             raise ValueError(f"kernel_size is {kernel_size!r}, expected an odd number of pixels, or two.")
-        low, high = (sigma, sigma) if isinstance(sigma, int | float) else tuple(sigma)
+        low, high = given if isinstance(given, tuple) else (given, given)
         if not 0 < low <= high:
             raise ValueError(f"sigma is {sigma!r}, expected a number above 0, or two such, the smaller one first.")
-        self.kernel_size, self.sigma, self.seed = (sizes[0], sizes[1]), (float(low), float(high)), seed
+        self.kernel_size, self.sigma, self.seed = (int(sizes[0]), int(sizes[1])), (float(low), float(high)), seed
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return uint8 pixels of the same shape.

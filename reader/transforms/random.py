@@ -6,6 +6,8 @@ A batch carries what they depend on. Never touches torch's generators, so a tran
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -91,11 +93,37 @@ def check_batch(transform: object, batch: object, *, takes_ragged: bool = False)
         )
 
 
-def checked_p(p: float) -> float:
+def number(name: str, value: object) -> float:
+    """Return a number of Python's, int or float, of whatever kind it was; raises ValueError with the name."""
+    found = value.item() if isinstance(value, torch.Tensor | np.generic) and value.ndim == 0 else value
+    if isinstance(found, int | float):
+        return found
+    raise ValueError(f"{name} is {value!r}, expected a number.")
+
+
+def two_numbers(name: str, value: object) -> float | tuple[float, float]:
+    """Return a number, or two as a tuple; raises ValueError with the name."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return number(name, value)
+    if len(value) != 2:
+        raise ValueError(f"{name} is {value!r}, expected a number, or two.")
+    return number(name, value[0]), number(name, value[1])
+
+
+def integer(name: str, value: object) -> int:
+    """Return an int, of whatever kind of integer it was; raises ValueError with the name."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}, expected an integer.") from None
+
+
+def checked_p(p: float, name: str = "p") -> float:
     """Return p; raises ValueError where it is not a probability."""
-    if not 0 <= p <= 1:
-        raise ValueError(f"p is {p}, expected a probability from 0 to 1.")
-    return p
+    found = number(name, p)
+    if not 0 <= found <= 1:
+        raise ValueError(f"{name} is {p}, expected a probability from 0 to 1.")
+    return found
 
 
 def draw(
@@ -162,6 +190,8 @@ def gammas(batch: ImageBatch, seed: int, first: int, count: int, alpha: float) -
 
 def _drawn(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, streams: range) -> torch.Tensor:
     """Draw float64[len(streams), B] by `_uniform`; on the CPU by numpy, in a tenth of the time of so small operators of torch."""
+    if type(seed) is not int:
+        seed = integer("seed", seed)
     is_plain = type(rows) is torch.Tensor and rows.device.type == "cpu" and rows.dtype == torch.int64
     if not is_plain or torch.compiler.is_compiling():
         # of a range that is not a constant of the graph torch.compile takes no len

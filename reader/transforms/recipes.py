@@ -16,7 +16,7 @@ from reader.transforms.color import ColorJitter
 from reader.transforms.composition import Compose, are_compiled, checked_transforms, distinct
 from reader.transforms.mixing import RandomErasing
 from reader.transforms.policy_steps import OPERATIONS, Policy
-from reader.transforms.random import TIMM_RAND_AUGMENT, draw
+from reader.transforms.random import TIMM_RAND_AUGMENT, checked_p, draw, integer
 from reader.transforms.random_crops import RandomHorizontalFlip, RandomResizedCrop
 from reader.transforms.resize import CenterCrop
 
@@ -109,6 +109,7 @@ class MultiCrop(MultiView):
         local_transform: Transform | Sequence[Transform] | None = None,
         seed: int = 0,
     ) -> None:
+        global_crops, local_crops = integer("global_crops", global_crops), integer("local_crops", local_crops)
         if min(global_crops, local_crops) < 0 or global_crops + local_crops < 1:
             raise ValueError(
                 f"{global_crops} global and {local_crops} local crops, expected 0 or more of each, and one in all."
@@ -225,7 +226,7 @@ def torchvision_train(
         ValueError: there is no such policy.
     """
     chain: list[Transform] = [RandomResizedCrop(crop_size, seed=seed)]
-    if hflip_prob > 0:
+    if checked_p(hflip_prob, "hflip_prob") > 0:
         chain.append(RandomHorizontalFlip(hflip_prob, seed=seed))
     if auto_augment_policy == "ra":
         chain.append(RandAugment(magnitude=ra_magnitude, interpolation="bilinear", seed=seed))
@@ -235,7 +236,7 @@ def torchvision_train(
         chain.append(AugMix(severity=augmix_severity, interpolation="bilinear", seed=seed))
     elif auto_augment_policy is not None:
         chain.append(AutoAugment(auto_augment_policy, "bilinear", seed=seed))
-    if random_erase_prob > 0:
+    if checked_p(random_erase_prob, "random_erase_prob") > 0:
         chain.append(RandomErasing(random_erase_prob, value=_MEAN, seed=seed))
     return Compose(chain)
 
@@ -285,14 +286,14 @@ def timm_train(
     if re_mode not in ("const", "pixel"):
         raise ValueError(f're_mode is {re_mode!r}, expected "const" or "pixel".')
     chain: list[Transform] = [RandomResizedCrop(input_size, scale, ratio, "random", seed=seed)]
-    if hflip > 0:
+    if checked_p(hflip, "hflip") > 0:
         chain.append(RandomHorizontalFlip(hflip, seed=seed))
     if auto_augment is not None:
         chain.append(TimmRandAugment(auto_augment, seed=seed))
     elif color_jitter is not None:
         given = (float(color_jitter),) * 3 if isinstance(color_jitter, int | float) else tuple(color_jitter)
         chain.append(ColorJitter(*given, seed=seed))
-    if re_prob > 0:
+    if checked_p(re_prob, "re_prob") > 0:
         value: str | tuple[float, ...] = "random" if re_mode == "pixel" else _MEAN
         chain.append(RandomErasing(re_prob, (0.02, 1 / 3), (0.3, 1 / 0.3), value, seed=seed))
     return Compose(chain)

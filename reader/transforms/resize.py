@@ -22,7 +22,7 @@ from reader.transforms.kernels.resample import (
     resized_from_levels,
     resized_images,
 )
-from reader.transforms.random import check_batch
+from reader.transforms.random import check_batch, number
 
 
 class CenterCrop(CompiledTransform):
@@ -51,9 +51,9 @@ class CenterCrop(CompiledTransform):
 
     def __init__(self, size: int | tuple[int, int], fraction: float = 1.0) -> None:
         self.height, self.width = checked_size(size)
-        if not 0 < fraction <= 1:
+        self.fraction = number("fraction", fraction)
+        if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction is {fraction}, expected more than 0, and at most 1.")
-        self.fraction = fraction
 
     def with_size(self, size: int | tuple[int, int]) -> CenterCrop:
         """Return this crop with results of another size."""

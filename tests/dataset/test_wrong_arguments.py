@@ -1,0 +1,179 @@
+"""Arguments of the wrong kind: one sentence that names the argument and what is expected, before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reader import (
+    AugMix,
+    CenterCrop,
+    ColorJitter,
+    ConstantPixels,
+    CutMix,
+    GaussianBlur,
+    MemmapDataset,
+    MixUp,
+    MultiCrop,
+    MultiView,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomApply,
+    RandomChoice,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomRotation,
+    RandomSolarize,
+    RASampler,
+    SizeRamp,
+    concat,
+    timm_train,
+    torchvision_train,
+)
+
+# what is no number, in any of these places
+ODD: list[Any] = [None, "abc", b"x", [], {}, object(), 1j, int, np.ones(2), torch.ones(2, 2)]
+
+
+@pytest.mark.parametrize("name", ["transform", "target_transform", "transforms"])
+@pytest.mark.parametrize("value", [0, 1.5, "", "flip", [], {}, torch.ones(2)])
+def test_what_cannot_be_called_is_not_taken_for_a_transform(store: Path, name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} is .*, expected what can be called, or None\.$"):
+        MemmapDataset(store, **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["as_tuple", "as_pil"])
+@pytest.mark.parametrize("value", [None, 0, "no", torch.ones(2)])
+def test_what_is_neither_true_nor_false_is_refused(store: Path, name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} is .*, expected True or False\.$"):
+        MemmapDataset(store, **{name: value})  # type: ignore[arg-type]
+    assert len(MemmapDataset(store, **{name: np.bool_(name == "as_tuple")}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [5, "cat", torch.tensor(3)])
+def test_classes_that_are_not_a_list_are_refused(store: Path, value: Any) -> None:
+    data = MemmapDataset(store)
+    with pytest.raises(ValueError, match=r"^classes is .*, expected a list of names\.$"):
+        MemmapDataset(store, classes=value)
+    with pytest.raises(ValueError, match=r"^classes is .*, expected a list of names\.$"):
+        data.with_targets([0] * len(data), classes=value)
+
+
+@pytest.mark.parametrize("value", [None, 1.5, "0", [0], torch.ones(2)])
+def test_a_source_is_asked_for_by_an_integer(store: Path, value: Any) -> None:
+    data = MemmapDataset(store)
+    with pytest.raises(IndexError, match=r"^the row is .*, expected an integer from 0 to "):
+        data.source(value)
+    assert data.source(np.int64(3)) == data.source(torch.tensor(3)) == data.source(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [None, 5])
+def test_concat_takes_a_list(value: Any) -> None:
+    with pytest.raises(ValueError, match="^concat was given .*, expected a list or dict of one MemmapDataset or more"):
+        concat(value)
+
+
+NUMBERS: dict[str, Callable[[Any], object]] = {
+    "p": RandomHorizontalFlip,
+    "brightness": ColorJitter,
+    "hue": lambda value: ColorJitter(hue=value),
+    "kernel_size": GaussianBlur,
+    "sigma": lambda value: GaussianBlur(3, value),
+    "threshold": RandomSolarize,
+    "sharpness_factor": RandomAdjustSharpness,
+    "fraction": lambda value: CenterCrop(8, fraction=value),
+    "severity": AugMix,
+    "mixture_width": lambda value: AugMix(mixture_width=value),
+    "chain_depth": lambda value: AugMix(chain_depth=value),
+    "alpha": lambda value: AugMix(alpha=value),
+    "magnitude": lambda value: RandAugment(magnitude=value),
+    "num_magnitude_bins": lambda value: RandAugment(num_magnitude_bins=value),
+    "label_smoothing": lambda value: MixUp(num_classes=3, label_smoothing=value),
+    "num_classes": lambda value: CutMix(num_classes=value),
+    "hflip_prob": lambda value: torchvision_train(8, hflip_prob=value),
+    "random_erase_prob": lambda value: torchvision_train(8, random_erase_prob=value),
+    "hflip": lambda value: timm_train(8, hflip=value),
+    "re_prob": lambda value: timm_train(8, re_prob=value),
+    "begin": lambda value: SizeRamp(32, 64, begin=value, end=5),
+    "end": lambda value: SizeRamp(32, 64, begin=1, end=value),
+    "rows": lambda value: ConstantPixels(value, 32),
+    "global_crops": lambda value: MultiCrop(value, global_size=8, local_size=4),
+    "local_crops": lambda value: MultiCrop(1, value, global_size=8, local_size=4),
+    "seed": lambda value: RASampler([0] * 9, 1, 0, seed=value),
+    "repetitions": lambda value: RASampler([0] * 9, 1, 0, repetitions=value),
+}
+# None stands for a default there
+OPTIONAL = {"brightness", "hue", "num_classes"}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_what_is_no_number_is_refused_by_name(name: str, value: object) -> None:
+    if value is None and name in OPTIONAL:
+        return
+    with pytest.raises(ValueError, match=rf"(?s)^{name} is .*, expected "):
+        NUMBERS[name](value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("hflip", -1), ("re_prob", float("nan")), ("hflip_prob", 2), ("num_classes", 0)]
+)
+def test_a_number_out_of_range_is_not_taken_for_none(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} is .*, expected "):
+        NUMBERS[name](value)
+
+
+def test_numbers_of_numpy_and_torch_are_numbers(store: Path) -> None:
+    batch = MemmapDataset(store, as_tuple=False)[0:6]
+    for plain, other in [
+        (
+            ColorJitter(0.5, (0.2, 0.75), hue=0.25),
+            ColorJitter(np.float32(0.5), (np.float64(0.2), 0.75), hue=torch.tensor(0.25)),
+        ),  # type: ignore[arg-type]
+        (GaussianBlur(3, 1.5), GaussianBlur(np.int64(3), np.float32(1.5))),  # type: ignore[arg-type]
+        (RandomCrop(8, seed=5), RandomCrop(8, seed=np.int64(5))),
+        (RandomApply([RandomHorizontalFlip()], seed=1 << 70), RandomApply([RandomHorizontalFlip()], seed=1 << 70)),
+    ]:
+        assert torch.equal(plain(batch).pixels, other(batch).pixels)
+
+
+@pytest.mark.parametrize("seed", [None, 1.5, "abc", torch.ones(2)])
+def test_a_seed_that_is_not_an_integer_is_refused_where_it_is_drawn_from(store: Path, seed: Any) -> None:
+    with pytest.raises(ValueError, match=r"(?s)^seed is .*, expected an integer\.$"):
+        RandomHorizontalFlip(seed=seed)(MemmapDataset(store, as_tuple=False)[0:4])
+
+
+@pytest.mark.parametrize("seed", [None, 1.5, "abc", torch.ones(2)])
+def test_a_seed_of_a_split_or_of_several_views_is_an_integer(store: Path, seed: Any) -> None:
+    with pytest.raises(ValueError, match=r"(?s)^seed is .*, expected an integer\.$"):
+        MemmapDataset(store).split(0.5, seed=seed)
+    with pytest.raises(ValueError, match=r"(?s)^seed is .*, expected an integer\.$"):
+        MultiView([RandomHorizontalFlip(seed=seed)])
+
+
+def test_seeds_of_numpy_split_and_crop_alike(store: Path) -> None:
+    data = MemmapDataset(store, as_tuple=False)
+    first, again = (data.split(0.5, seed=seed)[0] for seed in (5, np.int64(5)))
+    assert [row["path"] for row in map(first.source, range(3))] == [row["path"] for row in map(again.source, range(3))]
+    plain, other = (MultiCrop(2, 1, global_size=8, local_size=4, seed=seed)(data[0:4])[0] for seed in (5, np.int64(5)))
+    assert all(torch.equal(one, two) for one, two in zip(plain, other, strict=True))
+
+
+@pytest.mark.parametrize("fill", ["abc", [None], object(), {1}])
+def test_a_fill_is_a_number_or_some(store: Path, fill: Any) -> None:
+    with pytest.raises(ValueError, match="^fill is .*, expected a number"):
+        RandomRotation(9, fill=fill)(MemmapDataset(store, as_tuple=False)[0:4])
+    for one, two in ((7, np.int64(7)), ([1, 2, 3], torch.tensor([1, 2, 3]))):
+        made = [RandomRotation(30, fill=each)(MemmapDataset(store, as_tuple=False)[0:4]).pixels for each in (one, two)]
+        assert torch.equal(*made)
+
+
+@pytest.mark.parametrize("p", [1.0, [None, 1], [1]])
+def test_the_shares_of_a_choice_are_numbers(p: Any) -> None:
+    with pytest.raises(ValueError, match="^p is .*, expected "):
+        RandomChoice([RandomHorizontalFlip(), ColorJitter(0.5)], p=p)
