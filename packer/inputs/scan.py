@@ -112,7 +112,8 @@ def _scan(
         try:
             inputs.roots = _roots(inputs, options)
         except SourceError as e:
-            raise SourceError(f"{e}; inputs are there: mount or restore it, or correct the paths") from None
+            other = ", or name by --root the folder that they start in" if kind in _BELONGS["root"] else ""
+            raise SourceError(f"{e}; inputs are there: mount or restore it, or correct the paths{other}") from None
         _record(inputs, options)
     return splits
 

@@ -260,6 +260,9 @@ def test_a_table_whose_images_are_elsewhere_is_referred_to_root(tmp_path: Path) 
     with pytest.raises(PackError, match=r"no such file\. If its paths start in another folder, name that by --root\.$"):
         pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1)
     assert pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1, root=tmp_path / "images").rows == 2
+    (tmp_path / "one.csv").write_text("path\nclass0/000.jpg\n")
+    with pytest.raises(PackError, match="class0 is gone; .* correct the paths, or name by --root the folder that they start in"):
+        pack(tmp_path / "one.csv", tmp_path / "one", size=8, workers=1)
 
 
 def test_columns_that_can_be_no_tensor_are_left_out_by_name(tmp_path: Path) -> None:
