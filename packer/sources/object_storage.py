@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from packer.errors import RemoteError
 from reader.format.errors import LibraryError, StoreError
 from reader.format.shown import redacted
-from reader.remote.failures import failure
+from reader.remote.failures import failure, is_lasting
 
 if TYPE_CHECKING:
     from reader.remote.objects import Objects
@@ -136,7 +136,7 @@ def reason(error: BaseException) -> str:
         return (
             "there are no credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"
         )
-    if isinstance(error, PermissionError):
+    if isinstance(error, PermissionError) and not is_lasting(error):
         return f"access is denied ({redacted(str(error)).rstrip('.')}). Look at the credentials and the bucket's rights"
     return failure(error, _text(error))
 
@@ -157,8 +157,8 @@ def _lacks_credentials(error: BaseException) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether storage denies access, or there are no credentials: trying again does not help."""
-    return isinstance(error, PermissionError) or _lacks_credentials(error)
+    """Whether storage denies access, there are no credentials, or settings are wrong: trying again does not help."""
+    return isinstance(error, PermissionError) or _lacks_credentials(error) or is_lasting(error)
 
 
 def object_version(about: dict[str, object]) -> int:

@@ -20,7 +20,7 @@ from reader.format.errors import LibraryError, MissingObjectError, StoreError, U
 from reader.format.filesystem import open_regular
 from reader.format.head import MOST_FETCHED_MANIFEST_BYTES
 from reader.format.shown import redacted
-from reader.remote.failures import failure
+from reader.remote.failures import failure, is_lasting
 from reader.remote.urls import checked_url
 
 if TYPE_CHECKING:
@@ -277,12 +277,14 @@ def _raise_final(what: str, error: BaseException, text: str) -> None:
         ) from None
     if _METADATA_SERVER in str(error) or "Credentials" in kind:
         raise StoreError(f"{what} cannot be read: there are no credentials. {_CREDENTIALS}.") from None
+    if kind == "NotSupportedError":
+        raise StoreError(f"{what} cannot be read: its server gives no ranges of bytes. Take another server.") from None
+    if is_lasting(error):
+        raise StoreError(f"{what} cannot be read: {failure(error, text)}.") from LibraryError(text)
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or (status and status[1] in ("401", "403")):
         raise StoreError(
             f"{what} cannot be read: access is denied ({failure(error, text)}). {_CREDENTIALS}."
         ) from LibraryError(text)
-    if kind == "NotSupportedError":
-        raise StoreError(f"{what} cannot be read: its server gives no ranges of bytes. Take another server.") from None
     if status and status[1] == "416":
         raise StoreError(
             f"{what} is shorter than its manifest says. It was cut short or replaced: push it again."

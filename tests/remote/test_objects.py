@@ -152,6 +152,20 @@ def test_the_code_of_an_answer_is_reported_and_not_its_body(body: str) -> None:
         ("s3://bucket/timeout is damaged", "s3://bucket/timeout is damaged"),
         ("request to http://u:p@w@h/x: connection refused", "no server answers at h"),
         ("retry_timeout: 180s - HTTP error: request or response body error", "the server ends the connection early"),
+        (
+            "GET http://h/b - status code: 403 Forbidden: <Code>RequestTimeTooSkewed</Code>",
+            "the clock of this machine is not that of h: set it",
+        ),
+        (
+            "An error occurred (PermanentRedirect) when calling the ListObjectsV2 operation: x",
+            "the bucket is in another region: set AWS_REGION to it",
+        ),
+        (
+            "An error occurred (301) when calling the HeadObject operation: Moved Permanently",
+            "the bucket is in another region: set AWS_REGION to it",
+        ),
+        ("GET http://h/b - HTTP error: error following redirect", "h redirects without an end"),
+        ("GET http://h/PermanentRedirect: connection closed", "GET http://h/PermanentRedirect: connection closed"),
         ("status code: 400 Bad Request", "the server answers 400 Bad Request"),
         ("The specified bucket does not exist", "The specified bucket does not exist"),
     ],
@@ -222,6 +236,7 @@ def test_what_passes_is_retried_of_s3_too(failing_s3: RangeServer, many_blocks: 
         ("cut", UnreachableError, "cannot be read: .*. It was tried"),
         (404, MissingObjectError, "does not exist, or nothing shows it to these credentials"),
         (403, StoreError, "access is denied .*403 Forbidden.*. Set AWS_ACCESS_KEY_ID"),
+        (301, StoreError, "cannot be read: the bucket is in another region: set AWS_REGION to it.$"),
         (400, StoreError, "cannot be read: .*400 Bad Request.$"),
     ],
 )
