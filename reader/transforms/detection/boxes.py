@@ -83,17 +83,10 @@ class ToDetection(_OfBoxes):
 
     Of each image a dict with boxes float32[n, 4] (x0, y0, x1, y1 in its pixels), labels int64[n], image_id (the row), mask
     uint8[H, W] where the rows have masks (classes by pixel: Mask R-CNN takes masks of single objects, which stores do not have),
-    and further columns of the store by name. Images are as they are: let ToDtype(torch.float32, scale=True) come before.
+    and further columns and texts of the store by name. Images stay as they are: let ToDtype(torch.float32, scale=True) come first.
 
     Args:
         labels: the label of each class of the store; None: its index + 1, as 0 is the background.
-
-    Example:
-        >>> from reader import MemmapDataset
-        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
-        >>> images, targets = ToDetection()(batch)
-        >>> len(images), images[0].shape, targets[1]
-        (2, torch.Size([3, 32, 32]), {'image_id': 8})
     """
 
     def __init__(self, labels: Sequence[int] | None = None) -> None:
@@ -103,14 +96,15 @@ class ToDetection(_OfBoxes):
         """Return the images, [C, H, W] each, and their targets.
 
         Raises:
-            ValueError: labels are fewer than the classes, or it is one row instead of a batch.
+            ValueError: the rows have no boxes, labels are fewer than the classes, or it is one row instead of a batch.
         """
         check_batch(self, batch, takes_ragged=True)
+        extras: dict[str, Any] = {} if batch.extras is None else dict(batch.extras.items())
+        if "boxes" not in extras:
+            raise ValueError("ToDetection takes rows with boxes, and these have none. Pack them with --boxes.")
         images = batch.images if isinstance(batch, RaggedBatch) else list(batch.images.unbind())
         targets: list[dict[str, Any]] = [{} for _ in images]
-        extras: dict[str, Any] = {} if batch.extras is None else dict(batch.extras.items())
-        if "boxes" in extras:
-            self._add_boxes(targets, extras)
+        self._add_boxes(targets, extras)
         if batch.rows is not None:
             _add(targets, "image_id", batch.rows.tolist())
         if "masks" in extras:
@@ -119,6 +113,8 @@ class ToDetection(_OfBoxes):
             _add(targets, "mask", [batch.mask(n) for n in range(len(batch))])
         for name in extras.keys() - {*_OF_BOXES}:
             _add(targets, name, extras[name].unbind())
+        for name, texts in batch.texts.items():  # type: ignore[misc]
+            _add(targets, name, texts)
         return images, targets
 
     def _add_boxes(self, targets: list[dict[str, Any]], extras: dict[str, torch.Tensor]) -> None:

@@ -191,12 +191,14 @@ def test_images_of_one_size_become_ones_of_their_own() -> None:
 
 def test_rows_of_one_size_give_lists_too() -> None:
     batch = replaced(pictures(3), pixels=pictures(3).pixels, content=None, extras=None)
-    batch.extras = TensorDict(
-        {"masks": torch.arange(3 * 24 * 20).view(3, 24, 20).byte(), "area": torch.ones(3)}, batch_size=[3]
-    )
+    boxes = {"boxes": torch.rand(3, 2, 4), "box_count": torch.tensor([0, 1, 2]).int()}
+    masks = torch.arange(3 * 24 * 20).view(3, 24, 20).byte()
+    batch.extras = TensorDict({**boxes, "masks": masks, "area": torch.ones(3)}, batch_size=[3])
     images, targets = ToDetection()(batch)
     assert torch.equal(torch.stack(images), batch.images)
-    assert torch.equal(targets[1]["mask"], batch.extras["masks"][1])
+    assert torch.equal(targets[1]["mask"], masks[1])
+    assert torch.equal(targets[1]["boxes"], boxes["boxes"][1, :1])
+    assert "labels" not in targets[1]
     assert [target["image_id"] for target in targets] == [0, 1, 2]
     assert targets[2]["area"] == 1
 
@@ -345,4 +347,21 @@ def test_an_empty_batch_stays_empty() -> None:
         empty
     )
     assert len(made) == 0
-    assert ToDetection()(made) == ([], [])
+    made.extras = detections(1).extras[:0]
+    assert ToDetection()(SanitizeBoundingBoxes()(made)) == ([], [])
+
+
+def test_rows_without_boxes_are_refused_where_a_detector_is_to_learn_from_them() -> None:
+    with pytest.raises(
+        ValueError, match=r"ToDetection takes rows with boxes, and these have none\. Pack them with --boxes\."
+    ):
+        ToDetection()(pictures(2))
+
+
+def test_texts_are_among_the_targets(tmp_path: Path) -> None:
+    batch = MemmapDataset(make_detection_store(tmp_path, 5), as_tuple=False)[0:5]
+    texts = [f"text {n}" for n in range(5)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RaggedBatch, "texts", property(lambda _: {"caption": texts}))
+        _, targets = ToDetection()(batch)
+    assert [target["caption"] for target in targets] == texts
