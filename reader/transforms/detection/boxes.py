@@ -83,7 +83,7 @@ class ToDetection(_OfBoxes):
 
     Of each image a dict with boxes float32[n, 4] (x0, y0, x1, y1 in its pixels), labels int64[n], image_id (the row), mask
     uint8[H, W] where the rows have masks (classes by pixel: Mask R-CNN takes masks of single objects, which stores do not have),
-    and further columns and texts of the store by name. Images stay as they are: let ToDtype(torch.float32, scale=True) come first.
+    and further columns and texts of the store by name. Images stay as they are: ToDtype(torch.float32, scale=True) comes first.
 
     Args:
         labels: the label of each class of the store; None: its index + 1, as 0 is the background.
