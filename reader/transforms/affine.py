@@ -14,6 +14,7 @@ import torch
 from reader import compiled
 from reader.store import ImageBatch, replaced
 from reader.transforms.annotations import AffineMotion, moved_content, moved_extras
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import Kernel, in_parts, interleaved, levels_of
 from reader.transforms.random import AFFINE, ROTATION, check_batch, draw, number
 
@@ -177,7 +178,7 @@ def inverse_matrices(
     c = (turn - shear_y).sin() / shear_y.cos()
     d = turn.cos() - c * shear_x.tan()
     inverse = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / scale.view(-1, 1, 1)
-    around = torch.tensor([x, y], dtype=inverse.dtype, device=inverse.device)
+    around = tensor_on(inverse.device, [x, y], inverse.dtype)
     start = around - (inverse @ (around + shift)[..., None])[..., 0]
     return torch.cat([inverse, start[..., None]], 2)
 
@@ -204,14 +205,14 @@ def warping(interpolation: str, fill: Fill, images: torch.Tensor) -> Kernel:
     if given is not None:
         if len(given) not in (1, images.shape[1]):
             raise ValueError(f"fill is {fill!r}, expected one level, or one for each of {images.shape[1]} channels.")
-        levels = torch.tensor(given, dtype=torch.float32, device=images.device).view(1, -1, 1, 1)
+        levels = tensor_on(images.device, given, torch.float32).view(1, -1, 1, 1)
     kernel = _nearest if interpolation == "nearest" else _bilinear
     return lambda part, matrices: kernel(part, _grid(part, matrices), levels)
 
 
 def grid_lines(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Make float32[B, 2, 3] of float64[B, 2, 3]: from places around the middle to -1..1 from edge to edge."""
-    half = torch.tensor([0.5 * width, 0.5 * height], dtype=torch.float32, device=matrices.device)
+    half = tensor_on(matrices.device, [0.5 * width, 0.5 * height], torch.float32)
     return matrices.float() / half[:, None]
 
 
@@ -269,7 +270,7 @@ def _forward(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
     inverse = matrices[:, :, :2]
     a, b, c, d = inverse.reshape(-1, 4).unbind(1)
     forward = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / (a * d - b * c).view(-1, 1, 1)
-    middle = torch.tensor([width * 0.5, height * 0.5], dtype=matrices.dtype, device=matrices.device)
+    middle = tensor_on(matrices.device, [width * 0.5, height * 0.5], matrices.dtype)
     # new = forward @ (old - middle - start) + middle
     start = middle - (forward @ (middle + matrices[:, :, 2])[..., None])[..., 0]
     return torch.cat([forward, start[..., None]], 2)

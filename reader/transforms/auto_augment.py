@@ -10,6 +10,7 @@ import torch
 from reader.store import ImageBatch, replaced
 from reader.transforms.affine import Fill, checked_interpolation
 from reader.transforms.kernels import pixel_ops
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.policy_steps import OPERATIONS, Policy, PolicySteps, applied, by_compiled_part, signed, table_of
 from reader.transforms.random import (
     AUGMIX,
@@ -222,7 +223,7 @@ class AutoAugment(Policy):
     def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Draw as any policy does."""
         shares = draw(batch, self.seed, AUTO_AUGMENT)
-        pairs = self._pairs.to(batch.pixels.device)[(shares[0] * len(self._pairs)).long()]
+        pairs = self._pairs.to(batch.pixels.device, non_blocking=True)[(shares[0] * len(self._pairs)).long()]
         table = table_of(batch, 10, 0.3, 150 / 331, 30, 0.9, 4)
         steps = []
         for n in range(2):
@@ -308,7 +309,7 @@ class AugMix:
         table = table_of(batch, 10, 0.3, 1 / 3, 30, 0.9, 4, most_bits=4)
         # without Identity and Invert; those of pixels that are not all_ops
         names = [name for name in OPERATIONS[1:14] if self.all_ops or name not in OPERATIONS[6:10]]
-        numbers = torch.tensor([OPERATIONS.index(name) for name in names], device=batch.pixels.device)
+        numbers = tensor_on(batch.pixels.device, [OPERATIONS.index(name) for name in names])
         longest = self.chain_depth if self.chain_depth > 0 else 3
         shares = iter(draw(batch, self.seed, range(AUGMIX, AUGMIX + self.mixture_width * (1 + 3 * longest))))
         chains = []

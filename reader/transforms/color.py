@@ -11,6 +11,7 @@ from reader import compiled
 from reader.format.manifest import Manifest
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.detection.view import changed_images
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import (
     blended,
     check_channels,
@@ -155,10 +156,10 @@ class ColorJitter(compiled.CompiledTransform):
     def drawn(self, batch: ImageBatch | RaggedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw what a call would use: float32[4, B] brightness, contrast, saturation and hue, and int64[B, 4] their order."""
         shares = torch.cat([draw(batch, self.seed, COLOR_JITTER), draw(batch, self.seed, COLOR_ORDER)]).float()
-        limits = torch.tensor(self._all_limits(), device=shares.device)
+        limits = tensor_on(shares.device, self._all_limits())
         factors = limits[:, :1] + shares[:4] * (limits[:, 1:] - limits[:, :1])
         number = (shares[4] * 24).long()
-        three = torch.tensor(_ORDERS, device=shares.device)[number // 4]
+        three = tensor_on(shares.device, _ORDERS)[number // 4]
         # [1, 2, 0] and position 2 -> [1, 2, 3, 0]
         position, step = (number % 4)[:, None], torch.arange(4, device=shares.device)
         order = three.gather(1, (step - (step > position).long()).clamp(max=2))

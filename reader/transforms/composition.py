@@ -19,6 +19,7 @@ from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import content_of
 from reader.transforms.conversions import without_conversions
 from reader.transforms.detection.view import OwnSizeTransform, View
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.random import APPLY, CHOICE, check_batch, checked_p, draw, integer, number
 from reader.transforms.random_crops import AlternatingFlip, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
@@ -168,7 +169,7 @@ class RandomChoice(TransformGroup):
         """
         check_batch(self, batch)
         # the last limit is 1, whatever the sum is rounded to
-        limits = torch.tensor(self.p, dtype=torch.float64, device=batch.pixels.device).cumsum(0)[:-1]
+        limits = tensor_on(batch.pixels.device, self.p, torch.float64).cumsum(0)[:-1]
         which = torch.bucketize(draw(batch, self.seed, CHOICE)[0], limits, right=True)
         return _by_group(batch, _first(which, self.needs_full_batch), self.transforms)
 
@@ -299,7 +300,7 @@ def _by_group(batch: ImageBatch, which: torch.Tensor, transforms: Sequence[Trans
         return transforms[numbers[0] if numbers else 0](batch)
     found = []
     for n, indices in groups.items():
-        index = torch.tensor(indices, device=batch.pixels.device)
+        index = tensor_on(batch.pixels.device, indices)
         found.append((index, transforms[n](batch[index])))
     return _joined(batch, found, transforms)
 

@@ -18,6 +18,7 @@ from reader.compiled import CompiledTransform, floats_of
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.color import Normalize
 from reader.transforms.detection.view import refuse_masks
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.regions import floats
 from reader.transforms.padding import Padding
 from reader.transforms.random import check_batch
@@ -169,7 +170,7 @@ class UnscaledCenterCrop(RandomCrop):
         height, width = padding.size_of(*batch.pixels.shape[1:3])
         # a half goes to the even neighbor, as in torchvision
         corner = round((height - self.height) / 2), round((width - self.width) / 2)
-        top, left = torch.tensor(corner, device=batch.pixels.device).expand(len(batch), 2).unbind(-1)
+        top, left = tensor_on(batch.pixels.device, corner).expand(len(batch), 2).unbind(-1)
         return top, left
 
 

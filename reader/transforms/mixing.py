@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from reader.store import ImageBatch, replaced
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import in_parts
 from reader.transforms.random import (
     CUTMIX,
@@ -139,7 +140,7 @@ class RandomErasing:
         given = [self.value] if isinstance(self.value, int | float) else list(self.value)
         if len(given) not in (1, channels):
             raise ValueError(f"value is {self.value!r}, expected one level, or one for each of {channels} channels.")
-        return torch.tensor(given, device=pixels.device).to(torch.uint8).repeat(width * channels // len(given))
+        return tensor_on(pixels.device, given).to(torch.uint8).repeat(width * channels // len(given))
 
 
 class _OfTwo:
@@ -272,5 +273,5 @@ class CutMix(_OfTwo):
         half = 0.5 * (1 - share).sqrt()
         wide, tall = (half * width).long(), (half * height).long()
         limits = torch.stack([x - wide, y - tall, x + wide, y + tall])
-        sides = torch.tensor([width, height, width, height], device=limits.device)
+        sides = tensor_on(limits.device, [width, height, width, height])
         return torch.minimum(limits.clamp(min=0), sides)

@@ -22,6 +22,7 @@ from reader.transforms.affine import (
     warping,
 )
 from reader.transforms.kernels import pixel_ops
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.random import check_batch
 
 # All operations, numbered by position. Those from 1 to 9 have a signed magnitude.
@@ -152,7 +153,7 @@ def applied(
         if name == "moved":
             matrices = _matrices(batch, operation, magnitude)
             pixel_ops.change(warping(interpolation, fill, images), images, groups[name], matrices)
-            batch = _with_labels_moved(batch, torch.tensor(groups[name], device=images.device), matrices)
+            batch = _with_labels_moved(batch, tensor_on(images.device, groups[name]), matrices)
         else:
             pixel_ops.change(_PIXEL_KERNELS[name], images, groups[name], magnitude)
     return batch
@@ -181,7 +182,7 @@ def _matrices(batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tenso
         torch.ones_like(magnitude).double(),
         torch.zeros(len(operation), 2).double(),
     )
-    none = none.to(magnitude.device)
+    none = none.to(magnitude.device, non_blocking=True)
 
     def only(number: int, value: torch.Tensor) -> torch.Tensor:
         """Keep a value where this operation was drawn, and set 0 elsewhere."""
@@ -220,7 +221,7 @@ def table_of(
         table[number] = torch.linspace(0, most, bins)
     table[OPERATIONS.index("Posterize")] = (most_bits - torch.arange(bins) / ((bins - 1) / bits)).round()
     table[OPERATIONS.index("Solarize")] = torch.linspace(1, 0, bins)
-    return table.to(batch.pixels.device)
+    return table.to(batch.pixels.device, non_blocking=True)
 
 
 def signed(magnitude: torch.Tensor, operation: torch.Tensor, share: torch.Tensor) -> torch.Tensor:

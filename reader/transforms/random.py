@@ -14,6 +14,7 @@ import torch
 
 from reader.epoch import current_epoch, in_epoch, wrapped
 from reader.store import ImageBatch, RaggedBatch
+from reader.transforms.kernels.constants import tensor_on
 
 # Which random numbers are whose: no two transforms share a stream, so two with one seed do not draw alike. To change one is to
 # change everybody's augmentation.
@@ -153,7 +154,7 @@ def draw_for_rows(
         epoch = current_epoch.get()
         with in_epoch(0):
             return draw(batch, seed, streams), epoch
-    same = batch.origin * torch.tensor([0, 0, 1], device=batch.origin.device)
+    same = batch.origin * tensor_on(batch.origin.device, [0, 0, 1])
     epochs = torch.where(batch.origin[:, 0] < 0, 0, batch.origin[:, 0])
     return _drawn(batch.rows, same, seed, streams), epochs
 

@@ -14,6 +14,7 @@ from reader.transforms.affine import Fill
 from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from reader.transforms.color import ColorJitter
 from reader.transforms.composition import Compose, are_compiled, checked_transforms, distinct
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.mixing import RandomErasing
 from reader.transforms.policy_steps import OPERATIONS, Policy
 from reader.transforms.random import TIMM_RAND_AUGMENT, checked_p, draw, integer
@@ -163,7 +164,7 @@ class TimmRandAugment(Policy):
     def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Draw as any policy does; 0, Identity, stands for a skipped operation."""
         shares = draw(batch, self.seed, TIMM_RAND_AUGMENT[: _DRAWS * self.num_layers])
-        numbers = torch.tensor(_NUMBERS, device=shares.device)
+        numbers = tensor_on(shares.device, _NUMBERS)
         steps = []
         for which, chance, sign, strength in shares.split(_DRAWS):
             choice = (which * len(_NAMES)).long()

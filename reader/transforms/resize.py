@@ -12,6 +12,7 @@ from reader.compiled import CompiledTransform, Crops
 from reader.epoch import row_source
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_extras
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import in_parts
 from reader.transforms.kernels.resample import (
     PixelSource,
@@ -166,7 +167,7 @@ class Resize:
         if not is_uncut:
             return content_of(batch)
         height, width = batch.pixels.shape[1:3]
-        return torch.tensor([0, 0, height, width], device=batch.pixels.device).expand(len(batch), 4)
+        return tensor_on(batch.pixels.device, [0, 0, height, width]).expand(len(batch), 4)
 
     def _resized(self, pixels: torch.Tensor, height: int, width: int) -> torch.Tensor:
         """Resize uint8[B, H, W, C]: on the CPU with torch's kernels for uint8, elsewhere in float32."""

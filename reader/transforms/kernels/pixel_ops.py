@@ -13,6 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from reader.transforms.kernels.constants import tensor_on
+
 # How much red, green and blue count in gray: torchvision's numbers (ITU-R 601).
 _GRAY = (0.2989, 0.587, 0.114)
 # Bytes of pixels per pass (four times as many as float32): what fits in the cache of a CPU, and leaves memory free elsewhere.
@@ -55,7 +57,7 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
 def change(kernel: Kernel, images: torch.Tensor, indices: list[int], *parameters: torch.Tensor) -> None:
     """Replace some images of uint8[B, C, H, W] by what a kernel makes of them; parameters: [B, ...] each."""
     if images.device.type != "cpu":
-        index = torch.tensor(indices, device=images.device)
+        index = tensor_on(images.device, indices)
         chosen = (tensor[index] for tensor in parameters)
         images[index] = in_parts(kernel, images[index], *chosen)
         return
@@ -218,7 +220,7 @@ def hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     )
     # a full turn is 6; red, green and blue are the largest 5, 3 and 1 sixths of a turn further on
     turn = turn.mul_(1 / 6).add_(_each(shift) + 1).frac_()
-    sixth = turn + torch.tensor([5 / 6, 3 / 6, 1 / 6], device=images.device).view(1, 3, 1, 1)
+    sixth = turn + tensor_on(images.device, [5 / 6, 3 / 6, 1 / 6]).view(1, 3, 1, 1)
     sixth = sixth.frac_().mul_(6)
     made = value - spread * torch.minimum(sixth, 4 - sixth).clamp_(0, 1)
     # as torchvision makes levels of [0, 1]: cut, after a factor just below 256

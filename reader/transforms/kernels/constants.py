@@ -1,0 +1,18 @@
+"""Small tensors on a device, made of Python's numbers without waiting for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def tensor_on(device: torch.device, values: Sequence[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Do as torch.tensor(values, device=device), which on CUDA waits for all that the caller's stream was given.
+
+    Of a few numbers a copy from memory that is not pinned is staged at once (CUDA Runtime API, "API synchronization behavior").
+    """
+    if device.type == "cpu" or torch.compiler.is_compiling():
+        return torch.tensor(values, dtype=dtype, device=device)
+    return torch.tensor(values, dtype=dtype, device="cpu").to(device, non_blocking=True)
