@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.system import FULL
 from packer.version import __version__
 from reader import system
 from reader.system import available_cpus
@@ -282,13 +283,20 @@ def _file_system(path: Path) -> Iterator[Finding]:
 
 
 def _allocates(descriptor: int) -> bool:
-    """Whether the file system reserves room; asked of fallocate(2) itself, since glibc's posix_fallocate writes zeros instead."""
+    """Whether the file system reserves room; asked of fallocate(2) itself, since glibc's posix_fallocate writes zeros instead.
+
+    Raises:
+        OSError: it is full.
+    """
     try:
         call = ctypes.CDLL(None, use_errno=True).fallocate
     except (OSError, AttributeError, TypeError):
         return False
     length = ctypes.c_longlong(_TRIAL_BYTES)
-    return call(descriptor, 0, ctypes.c_longlong(0), length) == 0
+    is_done = call(descriptor, 0, ctypes.c_longlong(0), length) == 0
+    if not is_done and (number := ctypes.get_errno()) in FULL:
+        raise OSError(number, os.strerror(number))
+    return bool(is_done)
 
 
 def _reads_directly(descriptor: int) -> bool:

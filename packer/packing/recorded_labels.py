@@ -112,7 +112,11 @@ class LabelCheck:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        allowed_share("--max-gone", self.max_gone or _GONE_SHARE, 0)
+        allowed_share("--max-gone", self._max_gone, 0)
+
+    @property
+    def _max_gone(self) -> str:
+        return _GONE_SHARE if self.max_gone is None else self.max_gone
 
     def __call__(self, parts: dict[str, Inputs]) -> None:
         """Refuse what would change labels of rows that stay, or lose more rows than allowed.
@@ -204,7 +208,7 @@ class LabelCheck:
             self.notes.append(f"{rows} of {out} had another {name} before: {changed}.")
 
     def _check_gone(self, out: Path, before: Manifest, gone: _Named) -> None:
-        share = allowed_share("--max-gone", self.max_gone or _GONE_SHARE, before.rows)
+        share = allowed_share("--max-gone", self._max_gone, before.rows)
         allowed = share if self.max_gone is not None else max(share, _GONE_LEAST)
         if gone.count > allowed:
             raise PackError(

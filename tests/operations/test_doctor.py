@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -106,6 +109,19 @@ def test_the_memory_that_a_cgroup_leaves_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("reader.system._cgroups", lambda: iter([(123 * 10**6, 0)]))
     finding = next(finding for finding in doctor.examine(tmp_path).findings if finding.name == "memory")
     assert finding.found.endswith("; its cgroup may use 0.1 GB")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="fallocate of Linux")
+def test_a_full_disk_is_named_and_is_not_one_that_cannot_allocate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> int:
+        ctypes.set_errno(errno.ENOSPC)
+        return -1
+
+    monkeypatch.setattr(doctor.ctypes, "CDLL", lambda *_, **__: types.SimpleNamespace(fallocate=full))
+    assert run(["doctor", str(tmp_path)]) == 1
+    assert f"{tmp_path} cannot be written: No space left on device" in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

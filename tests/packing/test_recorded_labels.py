@@ -485,15 +485,11 @@ def test_the_splits_are_counted_each_before_any_is_replaced(tmp_path: Path, caps
     assert run([*words, "--max-gone", "11"]) == 0, capsys.readouterr().err
 
 
-def test_a_limit_that_is_none_is_wrong_usage(images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", ["5 rows", ""])
+def test_a_limit_that_is_none_is_wrong_usage(images: Path, tmp_path: Path, limit: str) -> None:
     pack(images, tmp_path / "out", size=32)
-    refused(
-        images,
-        tmp_path / "out",
-        r"--max-gone is '5 rows', expected a count such as 10 or a",
-        OptionsError,
-        max_gone="5 rows",
-    )
+    expected = rf"--max-gone is '{limit}', expected a count such as 10 or a"
+    refused(images, tmp_path / "out", expected, OptionsError, max_gone=limit)
 
 
 # -- resumed
