@@ -20,6 +20,7 @@ Checked: an epoch has each target as often as the folder. A way that fails is re
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import tempfile
 import warnings
@@ -44,6 +45,10 @@ from scripts.samples.stores import made_once
 
 LIMIT = "one batch, on the device"
 SIDE, CROP, WORKERS = 256, 224, (8, 16)
+# Workers that hang fail their way alone; sixteen that each import torch and start CUDA take a while.
+WORKER_SECONDS = 90
+# Then no round begins.
+MOST_SECONDS = 180
 QUICK_SIDE, QUICK_CROP, QUICK_WORKERS = 48, 40, (1,)
 
 # Begins an epoch.
@@ -139,7 +144,7 @@ class Ways:
 
     def _loader(self, data: Any, workers: int, **options: Any) -> DataLoader:
         common: dict[str, Any] = {"shuffle": True, "num_workers": workers, "persistent_workers": True}
-        common |= {"pin_memory": self._device.type == "cuda"}
+        common |= {"pin_memory": self._device.type == "cuda", "timeout": WORKER_SECONDS}
         return DataLoader(data, self._batch_size, **common | options)
 
     def _sent(self, loader: DataLoader) -> Iterator[Labeled]:
@@ -211,8 +216,9 @@ def measure(ways: Ways, workers: Iterable[int], device: torch.device, options: a
         joules = None if meter.joules is None else meter.joules / options.count
         return options.count / seconds, joules, meter.percent_busy
 
+    turns = {name: functools.partial(turn, epoch) for name, epoch in epochs.items()}
     with collection_paused():
-        found = in_turns({name: lambda e=epoch: turn(e) for name, epoch in epochs.items()}, options.rounds, untimed=1)
+        found = in_turns(turns, options.rounds, untimed=1, most_seconds=MOST_SECONDS)
     rates = {name: [rate for rate, _, _ in turns] for name, turns in found.items()}
     result = {
         name: {
