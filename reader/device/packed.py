@@ -95,8 +95,10 @@ class PackedBatch:
         # the default stream has two numbers; 0 may be read as none, and torch's `__dlpack__` refuses it
         stream = torch.cuda.current_stream(packed.device).cuda_stream or _DEFAULT_STREAM
         try:
-            arrays = nvcomp().as_arrays([packed[at : at + size] for at, size in self.spans], cuda_stream=stream)
-            decoded = _codec(packed.device.index or 0, stream).decode(arrays)
+            # an event that waits for a stream must be of its device, which need not be the caller's current one
+            with torch.cuda.device(packed.device):
+                arrays = nvcomp().as_arrays([packed[at : at + size] for at, size in self.spans], cuda_stream=stream)
+                decoded = _codec(packed.device.index or 0, stream).decode(arrays)
             # from 6.0 on these are views, which must not outlive what was decoded: it is held until they are copied
             made = [torch.from_dlpack(decoded[number]) for number in range(len(decoded))]
         except Exception as e:  # it has no errors of its own

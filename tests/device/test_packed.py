@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 import weakref
@@ -129,6 +130,7 @@ def test_arrays_of_nvcomp_are_copied_before_their_memory_goes(
     monkeypatch.setattr(library, "as_arrays", as_arrays)
     on_stream = types.SimpleNamespace(cuda_stream=stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: on_stream)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(packed.PackedBatch, "_by_zstandard", packed.PackedBatch._by_nvcomp)
     assert_equal(read(store, unpack="device"), read(store))
     # 0, the default stream's other number, says to nvCOMP and to torch's DLPack that none is given
