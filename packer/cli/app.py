@@ -160,6 +160,11 @@ def _exit_code(error: Exception) -> int:
         return fail(str(error), EXIT_DISK_FULL)
     if isinstance(error, PackError | StoreError | EngineError):
         return fail(str(error), EXIT_FAILED)
+    if _lacks_processes(error):
+        return fail(
+            "no more processes or threads can be started. End some, or raise their limit (ulimit -u, pids.max of the cgroup).",
+            EXIT_FAILED,
+        )
     if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
         what = error.filename or "a file or pipe"
         return fail(
@@ -171,6 +176,18 @@ def _exit_code(error: Exception) -> int:
         name = errno.errorcode.get(error.errno or 0, "?")
         return fail(f"{where}: {error.strerror} ({name}).", EXIT_DISK_FULL if error.errno in FULL else EXIT_FAILED)
     raise error
+
+
+def _lacks_processes(error: BaseException | None) -> bool:
+    """Say whether a process or thread that cannot be started is the error, or what it arose from."""
+    while error is not None:
+        if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+            return True
+        # of fork; a stream that would have to wait says how much it has written
+        if isinstance(error, BlockingIOError) and not hasattr(error, "characters_written"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -7,13 +7,16 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from packer.cli import app
 from packer.cli.app import run
+from packer.errors import PackError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and files of Linux")
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +72,46 @@ def test_every_error_of_memory_is_that_sentence(
     assert capsys.readouterr().err == (
         f"pack: this process gets no more memory{reason}. Free some, or raise its limit (ulimit -v, cgroup).\n"
     )
+
+
+def _no_thread() -> None:
+    try:
+        raise RuntimeError("can't start new thread")
+    finally:
+        threading.Thread().join()
+
+
+def _no_process() -> None:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+def _is_a_bug() -> None:
+    raise RuntimeError("cannot join thread before it is started")
+
+
+def test_processes_and_threads_that_cannot_be_started_are_one_sentence(
+    shared_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for fail in (_no_thread, _no_process):
+        monkeypatch.setattr("packer.operations.verify.verify", lambda *_, fail=fail, **__: fail())
+        assert run(["verify", str(shared_store)]) == 1
+        assert capsys.readouterr().err == (
+            "pack: no more processes or threads can be started. End some, or raise their limit (ulimit -u, pids.max of the"
+            " cgroup).\n"
+        )
+    # what says how to continue is shown as it is
+    resumable = PackError("a worker process cannot be started. Continue with --resume.")
+    resumable.__cause__ = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    monkeypatch.setattr("packer.operations.verify.verify", Mock(side_effect=resumable))
+    assert run(["verify", str(shared_store)]) == 1
+    assert capsys.readouterr().err == "pack: a worker process cannot be started. Continue with --resume.\n"
+    full = BlockingIOError(errno.EAGAIN, "write could not complete without blocking", 0)
+    monkeypatch.setattr("packer.operations.verify.verify", Mock(side_effect=full))
+    assert run(["verify", str(shared_store)]) == 1
+    assert "standard output or the current folder: write could not complete" in capsys.readouterr().err
+    monkeypatch.setattr("packer.operations.verify.verify", lambda *_, **__: _is_a_bug())
+    with pytest.raises(RuntimeError, match="cannot join thread"):
+        run(["verify", str(shared_store)])
 
 
 def test_files_that_cannot_be_opened_for_their_number_are_one_sentence(shared_store: Path, tmp_path: Path) -> None:
