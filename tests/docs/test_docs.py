@@ -192,12 +192,15 @@ def test_the_reference_lists_the_fields_of_a_batch() -> None:
 
 @pytest.fixture
 def folder_with_data(shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the examples name, in the current folder: stores out/ and out-val/, images/, tables of these, the golden store."""
+    """What the examples name, in the current folder: two stores, images/, their labels and tables, the golden store."""
     for name in ("out", "out-val"):
         shutil.copytree(shared_store, tmp_path / name)
     shutil.copytree(ROOT / "tests" / "golden", tmp_path / "tests" / "golden")
     make_tree(tmp_path / "images", each=2)
     names = [path.relative_to(tmp_path / "images").as_posix() for path in sorted((tmp_path / "images").rglob("*.jpg"))]
+    for label in [(tmp_path / "labels" / name).with_suffix(".txt") for name in names]:
+        label.parent.mkdir(parents=True, exist_ok=True)
+        label.write_text("0 0.5 0.5 0.4 0.6\n")
     pairs = [f"{name},photograph {n}\n" for n, name in enumerate(names)]
     (tmp_path / "pairs.csv").write_text("path,caption\n" + "".join(pairs))
     kinds = [f"images/{name},{name.partition('/')[0]},{('red', 'blue')[n % 2]}\n" for n, name in enumerate(names)]
