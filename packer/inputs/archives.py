@@ -99,7 +99,9 @@ def read_tars(
         target = "txt"
     targets, splits = target_names(table, target), _splits(members)
     if not targets and splits != [""] and not inputs.texts:
-        every = {name: one for tar in tars for name, one in tar.listed()}
+        every: dict[str, list[ListedMember]] = {}
+        for name, one in (listed for tar in tars for listed in tar.listed()):
+            every.setdefault(name, []).append(one)
         found = _as_folder(_empty(paths), paths[0], every, classes, count, are_classes=options.boxes is None)
         next(iter(found.values())).notes += inputs.notes + ([_no_labels_note(table, "left out")] if names else [])
         return found
@@ -188,7 +190,7 @@ def read_zip(
             NOWHERE.check(str(path), e)
         raise ScanError(f"{path} cannot be read: {e}. Copy it again.") from None
     count.add(len(infos))
-    members = {name: _zip_member(info) for name, info in infos.items()}
+    members = {name: [_zip_member(info)] for name, info in infos.items()}
     found = _as_folder(blank, path, members, classes, count, are_classes=are_classes)
     next(iter(found.values())).notes += notes
     return found
@@ -197,21 +199,21 @@ def read_zip(
 def _as_folder(
     blank: Inputs,
     images: Path,
-    members: dict[str, ListedMember],
+    members: dict[str, list[ListedMember]],
     classes: tuple[str, ...] | None,
     count: FileCounter,
     *,
     are_classes: bool,
 ) -> dict[str, Inputs]:
-    """List members, by name, as the folder would be that they were made of."""
+    """List members, by name, as the folder would be that they were made of; of one name each is a sample, in their order."""
     above = _common_above(members)
-    trees = named_trees(name.removeprefix(above) for name in members)
+    trees = named_trees(name.removeprefix(above) for name, same in members.items() for _ in same)
     found = inputs_of(trees, images, classes, count, are_classes=are_classes)
     for split, inputs in found.items():
         inputs.root, inputs.archives = blank.root, blank.archives
         for index, name in enumerate(inputs.paths):
             inside = f"{above}{split}/{name}" if split else above + name
-            member, refusal = members[inside]
+            member, refusal = members[inside].pop(0)
             inputs.members.values.extend(member)
             inputs.paths[index] = f"{blank.archives[member.archive].path}/{inside}"
             if refusal:
@@ -226,14 +228,17 @@ def _splits(names: Iterable[str]) -> list[str]:
     return split_folders({name.partition("/")[0] for name in below if "/" in name})
 
 
-def list_members(path: Path) -> dict[str, Member]:
-    """Return where the members of a tar or zip are, by the names that a store gives them."""
+def list_members(path: Path) -> dict[str, list[Member]]:
+    """Return where the members of a tar or zip are, by the names that a store gives them; a tar may have some of one name."""
     if archive_kind(path) == "zip":
         with zipfile.ZipFile(path) as file:
-            return {name: _zip_member(info)[0] for name, info in _zip_members(file)[0].items()}
+            return {name: [_zip_member(info)[0]] for name, info in _zip_members(file)[0].items()}
     with tarfile.open(path, "r:") as tar:
         every = [member for members, _ in listed_all(tar, path, native().tar_members, []) for member in members]
-    return {inside(name): Member(0, offset, size, size, RAW, 0) for name, offset, size, _ in every}
+    found: dict[str, list[Member]] = {}
+    for name, offset, size, _ in every:
+        found.setdefault(inside(name), []).append(Member(0, offset, size, size, RAW, 0))
+    return found
 
 
 def _empty(paths: list[Path]) -> Inputs:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
+import sys
 import tarfile
 import time
 import warnings
@@ -28,7 +30,7 @@ from packer.sources.tar_headers import SENSELESS
 from packer.store.sealed.ragged_rows import stored_rows
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, Manifest
-from reader.format.samples import read_samples
+from reader.format.samples import Sample, read_samples
 from reader.format.tensors import pixel_decoders
 from reader.format.urls import is_url
 
@@ -66,7 +68,7 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
                 begin, size_bytes = rows.extent(row)
                 file.seek(begin)
                 stored = rows.pixels(row, file.read(size_bytes))
-                read = functools.partial(finder.source(sample.path).read, max_pixels=max_pixels)
+                read = functools.partial(finder.source(sample).read, max_pixels=max_pixels)
                 data, _ = roots.retried(read, roots.PAUSES, time.sleep)
                 with warnings.catch_warnings():
                     # Pillow's, which the pack has recorded
@@ -90,15 +92,16 @@ class Finder:
         self._roots = NOWHERE if self._url else Roots.of([images])
         # the packed tar or zip may be named itself
         self._folder = Path(images).parent if os.path.isfile(images) else Path(images)
-        self._members: dict[Path, dict[str, Member]] = {}
+        self._members: dict[Path, dict[str, list[Member]]] = {}
 
     @property
     def is_remote(self) -> bool:
         """Whether sources are objects, not files."""
         return bool(self._url)
 
-    def source(self, path: str) -> Readable:
+    def source(self, sample: Sample) -> Readable:
         """Return the source of a row; raises DecodeError where a path leads elsewhere or into nothing."""
+        path = sample.path
         # a store made to harm may name any path
         if os.path.isabs(path) or ".." in path.split("/"):
             raise DecodeError("its path leads out of --images")
@@ -108,10 +111,10 @@ class Finder:
         for depth in range(1, len(parts)):
             archive = self._folder.joinpath(*parts[:depth])
             if archive.is_file():
-                return LocalSource(str(archive), self._member(archive, "/".join(parts[depth:])), roots=self._roots)
+                return self._packed(self._member_sources(archive, "/".join(parts[depth:])), sample)
         return LocalSource(os.path.join(self._folder, path), roots=self._roots)
 
-    def _member(self, archive: Path, name: str) -> Member:
+    def _member_sources(self, archive: Path, name: str) -> list[LocalSource]:
         if archive not in self._members:
             try:
                 self._members[archive] = list_members(archive)
@@ -121,4 +124,14 @@ class Finder:
                 raise DecodeError(f"{archive.name} cannot be read: {e}") from e
         if name not in self._members[archive]:
             raise DecodeError(f"{archive.name} {NO_MEMBER}")
-        return self._members[archive][name]
+        return [LocalSource(str(archive), member, roots=self._roots) for member in self._members[archive][name]]
+
+    @staticmethod
+    def _packed(same: list[LocalSource], sample: Sample) -> LocalSource:
+        """Return which of the members of one name a row was made of, the last where none has its bytes."""
+        for source in same[:-1]:
+            if source.member is not None and source.member.size_bytes == sample.size_bytes:
+                data, _ = source.read(max_pixels=sys.maxsize)
+                if hashlib.sha256(data).hexdigest() == sample.sha256:
+                    return source
+        return same[-1]

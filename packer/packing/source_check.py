@@ -62,7 +62,7 @@ def check_sources(out: Path, images: str, split: str = "") -> SourcesReport:
                 raise OptionsError(f"{out} was packed from a dataset, whose items are no files: leave --images out.")
             count += 1
             known.add(sample.path)
-            yield sample, functools.partial(finder.source, sample.path)
+            yield sample, functools.partial(finder.source, sample)
 
     differ: list[str] = []
     gone: list[str] = []

@@ -353,6 +353,17 @@ def test_tars_that_cat_joined_are_read_to_the_end(
         listed(path)
 
 
+@pytest.mark.parametrize("names", [["x/a.jpg"], ["train/x/a.jpg", "val/x/a.jpg"]])
+def test_members_of_one_name_are_each_a_row_and_are_verified(names: list[str], tmp_path: Path) -> None:
+    parts = [make_tar(tmp_path / f"{n}.tar", {name: jpeg(9 * n + len(name)) for name in names}) for n in range(3)]
+    path = tmp_path / "t.tar"
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    assert pack(path, tmp_path / "out", size=32).rows == 3 * len(names)
+    for report in (verify(tmp_path / "out", redecode=9, images=path), verify(tmp_path / "out", images=path)):
+        assert not report.problems
+        assert report.sources is None or report.sources.are_same
+
+
 @pytest.mark.parametrize("splits", [False, True])
 def test_other_bytes_behind_a_tar_are_noted(splits: bool, tmp_path: Path) -> None:
     names = ["train/x/a.jpg", "val/x/b.jpg"] if splits else ["a.jpg", "b.jpg"]

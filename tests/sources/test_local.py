@@ -30,7 +30,7 @@ from packer.pixels.geometry import Geometry
 from packer.inputs.archives import list_members
 from packer.sources.local import LocalSource
 path, member = sys.argv[1], sys.argv[2]
-source = LocalSource(path, list_members(path)[member]) if member else LocalSource(path)
+source = LocalSource(path, list_members(path)[member][0]) if member else LocalSource(path)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     print(end=str(len(source.read(max_pixels=1000)[0])))
@@ -100,7 +100,7 @@ def test_members_are_inflated_completely_or_to_any_byte(tmp_path: Path, size_byt
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("a.jpg", data)
-    source = LocalSource(str(path), list_members(path)["a.jpg"])
+    source = LocalSource(str(path), list_members(path)["a.jpg"][0])
     assert source.read()[0] == data
     for most_bytes in (1, size_bytes // 2 or 1, size_bytes - 1 or 1):
         assert source.read(most_bytes=most_bytes)[0] == data[:most_bytes]
