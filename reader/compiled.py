@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from reader.buffers import BufferPool
+from reader.described import Described
 from reader.epoch import transform_threads
 
 # as crops.c has them
@@ -48,7 +49,7 @@ CopyRows = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[n
 Places = tuple[torch.Tensor, torch.Tensor]
 
 
-class CompiledTransform:
+class CompiledTransform(Described):
     """A transform that makes a whole batch on several threads in a call, where the compiled part is built."""
 
     @property

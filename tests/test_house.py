@@ -27,7 +27,7 @@ PACKER = ("cli", "operations", "packing", "workers", "store", "inputs", "pixels 
 PACKER_BASE = "errors clock text system checksums version"
 READER_HIGH = ("bench", "loading", "dataset device", "memory", "store order remote")
 READER = (*READER_HIGH, "frames compiled", "buffers jpeg_frames predictor")
-READER_BASE = "format system rows profiling epoch"
+READER_BASE = "format system rows profiling epoch described"
 FLOORS = {
     f"{package}.{room}": number
     for package, floors in (("packer", (*PACKER, PACKER_BASE)), ("reader", (*READER, READER_BASE)))
@@ -73,7 +73,7 @@ def may_import(module: str, other: str) -> bool:
         )
         return is_open or (module == "packer.cli.commands.bench" and below == "reader.bench")
     if above == "reader.transforms":
-        return below in ("reader.store", "reader.format", "reader.epoch", "reader.system", "reader.compiled")
+        return below in ("reader.store", "reader.format", "reader.epoch", "reader.described", "reader.system", "reader.compiled")
     if below == "reader.transforms":
         return above in ("reader.bench", "reader.loading")
     return above in FLOORS and below in FLOORS and FLOORS[above] < FLOORS[below]

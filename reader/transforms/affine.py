@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from reader import compiled
+from reader.described import Described
 from reader.store import ImageBatch, replaced
 from reader.transforms.annotations import AffineMotion, moved_content, moved_extras
 from reader.transforms.kernels.constants import tensor_on
@@ -22,7 +23,7 @@ from reader.transforms.random import AFFINE, ROTATION, check_batch, draw, number
 Fill = float | Sequence[float] | None
 
 
-class RandomAffine:
+class RandomAffine(Described):
     """Rotate, shift, scale and shear each image at random, keeping its center where it is, as torchvision does.
 
     Args:
@@ -88,7 +89,7 @@ class RandomAffine:
         return _between(angle, *self.degrees), shift.round(), _between(scale, low, high), shear
 
 
-class RandomRotation:
+class RandomRotation(Described):
     """Rotate each image by a random angle, as torchvision does; the result has the same size.
 
     Args:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from reader.described import Described
 from reader.store import ImageBatch, replaced
 from reader.transforms.affine import Fill, checked_interpolation
 from reader.transforms.kernels import pixel_ops
@@ -234,7 +235,7 @@ class AutoAugment(Policy):
         return steps
 
 
-class AugMix:
+class AugMix(Described):
     """Mix each image with chains of random operations on it, as torchvision does. See https://arxiv.org/abs/1912.02781.
 
     Args:

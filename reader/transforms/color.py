@@ -62,6 +62,13 @@ class Normalize(torch.nn.Module):
         self.register_buffer("shift", shift.view(-1, 1, 1))
         self.dtype = dtype
 
+    def extra_repr(self) -> str:
+        """Return what a print of the model shows of it."""
+        std = 1 / (255 * self.get_buffer("scale").double())
+        mean = -self.get_buffer("shift").double() * std
+        rounded = (", ".join(f"{value:.4g}" for value in values.flatten().tolist()) for values in (mean, std))
+        return "mean=[{}], std=[{}], dtype={}".format(*rounded, self.dtype)
+
     @classmethod
     def of(cls, manifest: Manifest, dtype: torch.dtype = torch.float32) -> Normalize:
         """Use the mean and std that `pack` measured; a channel that never varies gets std 1."""

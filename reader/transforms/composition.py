@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDict
 
 from reader import compiled
+from reader.described import Described
 from reader.epoch import wrapped
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import content_of
@@ -31,7 +32,7 @@ _NEXT_SEED = 0x9E3779B97F4A7C15
 _CROPS, _FLIPS = (RandomCrop, RandomResizedCrop), (AlternatingFlip, RandomHorizontalFlip)
 
 
-class TransformGroup:
+class TransformGroup(Described):
     """Transforms that are called by another one."""
 
     transforms: list[Transform]

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from reader.compiled import CompiledTransform, floats_of
+from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.color import Normalize
 from reader.transforms.detection.view import refuse_masks
@@ -174,7 +175,7 @@ class UnscaledCenterCrop(RandomCrop):
         return top, left
 
 
-class ToImage:
+class ToImage(Described):
     """Return the batch as it is: a row is an image already. Also PILToTensor and ToPureTensor."""
 
     def __call__(self, batch: _Batch) -> _Batch:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from reader.described import Described
 from reader.store import ImageBatch, replaced
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import in_parts
@@ -31,7 +32,7 @@ _TRIES = 10
 _NOISE = (0.449 * 255, 0.226 * 255)
 
 
-class RandomErasing:
+class RandomErasing(Described):
     """Overwrite a random rectangle of each image with probability p, as torchvision does; boxes and masks stay.
 
     Args:
@@ -143,7 +144,7 @@ class RandomErasing:
         return tensor_on(pixels.device, given).to(torch.uint8).repeat(width * channels // len(given))
 
 
-class _OfTwo:
+class _OfTwo(Described):
     """Mixes each image with the one before it in the batch, and their targets as much: the batch should be shuffled."""
 
     # asked by RandomApply and RandomChoice: there is one draw for a batch

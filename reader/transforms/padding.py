@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from reader.described import Described
 from reader.store import ImageBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
 from reader.transforms.random import check_batch
@@ -119,7 +120,7 @@ class Padding:
         return torch.where(index >= size, 2 * size - 1 - index, index)
 
 
-class Pad:
+class Pad(Described):
     """Pad each image on all sides. Not random.
 
     Args:

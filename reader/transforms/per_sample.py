@@ -20,6 +20,7 @@ import torch
 from tensordict import TensorDict
 from torch._ops import OpOverload
 
+from reader.described import Described
 from reader.epoch import ThreadMode, loop_runs
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.system import available_cpus
@@ -34,7 +35,7 @@ _Made = TypeVar("_Made")
 _OF_THE_PROCESS = threading.Lock()
 
 
-class PerSample:
+class PerSample(Described):
     """Call a transform of single images for each image of a batch, on several threads, in order.
 
     torchvision's get uint8[C, H, W]; albumentations' `image=` uint8[H, W, C]. What a row becomes depends on seed, epoch and

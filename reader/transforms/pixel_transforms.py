@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from reader import compiled
+from reader.described import Described
 from reader.store import ImageBatch, replaced
 from reader.transforms.kernels import pixel_ops
 from reader.transforms.random import (
@@ -79,7 +80,7 @@ class _WithProbability(compiled.CompiledTransform):
         return self._kernel(images, torch.full((len(images),), self._number, device=images.device))
 
 
-class Grayscale:
+class Grayscale(Described):
     """Make each image gray, of 1 or 3 equal channels. Not random.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch
 from reader.transforms.affine import Fill
 from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
@@ -36,7 +37,7 @@ _SECTION = re.compile(r"(mstd|mmax|inc|m|n|p)(\d+(?:\.\d*)?|inf)")
 Transform = Callable[[Any], Any]
 
 
-class MultiView:
+class MultiView(Described):
     """Call several transforms with the same images, each of which draws by itself, also one that is listed twice.
 
     Called with a batch it returns (views, targets): a list of what each made, [B, C, h, w], as DataLoader collates samples

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from reader.compiled import CompiledTransform, Crops
+from reader.described import Described
 from reader.epoch import row_source
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_extras
@@ -98,7 +99,7 @@ class CenterCrop(CompiledTransform):
         )
 
 
-class Resize:
+class Resize(Described):
     """Resize each image, bilinear or bicubic, antialiased: to a height and a width, whatever its shape was, or to a shorter side.
 
     With a height and a width the image of rows with content is the content, so the result has none, and images of different

@@ -9,7 +9,8 @@ import torch
 from augmenting import many, pictures
 from tensordict import TensorDict
 
-from reader import ColorJitter, ImageBatch, RandomCrop, RandomHorizontalFlip
+import reader.transforms
+from reader import ColorJitter, ImageBatch, Normalize, RandomCrop, RandomHorizontalFlip
 from reader.transforms import (
     CenterCrop,
     Compose,
@@ -149,3 +150,32 @@ class CenterCropOfSize:
 def test_what_makes_no_sense_is_refused(make: Any, kind: Any, sentence: str) -> None:
     with pytest.raises(kind, match=sentence):
         make()
+
+
+def test_transforms_are_shown_with_their_settings() -> None:
+    """Those of a Compose too; a print shows no address of memory."""
+    recipe = Compose([RandomCrop(8, 2, seed=3), RandomApply([ColorJitter(0.4), GaussianBlur(3)], p=0.25), Pad(1)])
+
+    shown = repr(recipe)
+
+    assert shown.startswith("Compose(transforms=[RandomCrop(height=8, width=8, padding=Padding(left=2,")
+    assert "RandomApply(transforms=[ColorJitter(brightness=(0.6, 1.4)" in shown
+    assert "p=0.25" in shown
+    assert " at 0x" not in shown
+
+
+def test_every_transform_has_settings_to_show() -> None:
+    transforms = [
+        member
+        for name in reader.transforms.__all__
+        if isinstance(member := getattr(reader.transforms, name), type) and "__call__" in dir(member)
+    ]
+
+    assert len(transforms) > 30
+    assert [transform for transform in transforms if transform.__repr__ is object.__repr__] == []
+
+
+def test_normalize_is_shown_with_the_numbers_that_it_was_given() -> None:
+    assert repr(Normalize([0.485, 0.5], [0.229, 0.25])) == (
+        "Normalize(mean=[0.485, 0.5], std=[0.229, 0.25], dtype=torch.float32)"
+    )

@@ -9,6 +9,7 @@ from tensordict import TensorDict
 
 from reader.transforms.annotations import kept_boxes
 from reader.transforms.detection.view import OwnSizeTransform, View
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.random import FIXED_SIZE_CROP, IOU_CROP, ZOOM_OUT, checked_p, draw
 from reader.transforms.resize import checked_size
 
@@ -171,7 +172,7 @@ class RandomIoUCrop(OwnSizeTransform):
         numbers = 1 + _DRAWS * self.trials
         first = IOU_CROP + number * numbers
         drawn = draw(view.source, self.seed, range(first, first + numbers), rows)
-        options = torch.tensor(self.options, dtype=torch.float64, device=drawn.device)
+        options = tensor_on(drawn.device, self.options, torch.float64)
         share = options[(drawn[0] * len(options)).long()]
         tries = self._tries(view.sizes[rows], drawn[1:].view(self.trials, _DRAWS, len(rows)))
         windows, is_shaped = tries

@@ -11,6 +11,7 @@ from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.color import ColorJitter
 from reader.transforms.detection.view import changed_by_row, refuse_masks
 from reader.transforms.kernels import pixel_ops
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.regions import channels_of, stepped
 from reader.transforms.random import PHOTOMETRIC, check_batch, checked_p, draw
 
@@ -88,13 +89,13 @@ class RandomPhotometricDistort(compiled.CompiledTransform):
         """Draw which steps are done, bool[B, 5], their factors, float32[B, 5], and int64[B, 3], which channel each becomes."""
         shares = draw(batch, self.seed, PHOTOMETRIC).T
         limits = self.brightness, self.contrast, self.saturation, self.hue
-        low, high = torch.tensor(limits, dtype=torch.float64, device=shares.device).T
+        low, high = tensor_on(shares.device, limits, torch.float64).T
         factors = (low + shares[:, 4:8] * (high - low)).float()
         is_done, is_before = shares[:, :4] < self.p, shares[:, 8:9] < 0.5
         contrast = is_done[:, 1:2]
         is_done = torch.cat([is_done[:, :1], contrast & is_before, is_done[:, 2:], contrast & ~is_before], 1)
         number = torch.where(shares[:, 9] < self.p, (shares[:, 10] * len(_ORDERS)).long(), 0)
-        return is_done, torch.cat([factors, factors[:, 1:2]], 1), torch.tensor(_ORDERS, device=shares.device)[number]
+        return is_done, torch.cat([factors, factors[:, 1:2]], 1), tensor_on(shares.device, _ORDERS)[number]
 
     def _steps(self, batch: ImageBatch | RaggedBatch) -> compiled.StepArrays:
         is_done, factors, _ = self.drawn(batch)

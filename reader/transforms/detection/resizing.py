@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from reader.transforms.detection.view import OwnSizeTransform, View
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.random import SCALE_JITTER, SHORTEST_SIZE, draw
 
 
@@ -55,7 +56,7 @@ class ScaleJitter(OwnSizeTransform):
         low, high = self.scale_range
         scale = low + draw(view.source, self.seed, SCALE_JITTER)[0] * (high - low)
         # height by the second one, as there
-        target = torch.tensor(self.target_size[::-1], dtype=torch.float64, device=scale.device)
+        target = tensor_on(scale.device, self.target_size[::-1], torch.float64)
         factor = (target / view.sizes).amin(-1) * scale
         return view.resized(_scaled(view.sizes, factor))
 
@@ -103,7 +104,7 @@ class RandomShortestSize(OwnSizeTransform):
     def on(self, view: View) -> View:
         """Resize the images of a view."""
         drawn, sizes = draw(view.source, self.seed, SHORTEST_SIZE)[0], view.sizes.double()
-        lengths = torch.tensor(self.min_size, device=drawn.device)[(drawn * len(self.min_size)).long()]
+        lengths = tensor_on(drawn.device, self.min_size)[(drawn * len(self.min_size)).long()]
         factor = lengths / sizes.amin(-1)
         if self.max_size is not None:
             # a number divided by a tensor is multiplied by its inverse, and rounded twice

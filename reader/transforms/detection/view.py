@@ -15,6 +15,7 @@ from tensordict import TensorDict
 from reader.compiled import CompiledTransform, StepArrays
 from reader.store import ImageBatch, RaggedBatch
 from reader.transforms.annotations import Motion, content_of, moved_extras
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.regions import FillLevels, Regions, by_image, cut_out, stepped
 from reader.transforms.random import check_batch
 
@@ -189,7 +190,7 @@ def changed_by_row(transform: Callable[[ImageBatch], Any], batch: RaggedBatch) -
 def _ragged(batch: ImageBatch) -> RaggedBatch:
     """Return images of one size as images of sizes of their own, in the same memory where that is contiguous."""
     count, *shape = batch.pixels.shape
-    shapes = torch.tensor([shape], dtype=torch.int32, device=batch.pixels.device).expand(count, 3)
+    shapes = tensor_on(batch.pixels.device, [shape], torch.int32).expand(count, 3)
     offsets = torch.arange(count, device=batch.pixels.device) * batch.pixels[:1].numel()
     return RaggedBatch(
         pixels=batch.pixels.reshape(-1),

@@ -15,6 +15,7 @@ import torch
 
 from reader import compiled
 from reader.store import RaggedBatch
+from reader.transforms.kernels.constants import tensor_on
 
 FillLevels = Sequence[float]
 
@@ -113,7 +114,7 @@ def _region(
         found = torch.ops.aten._upsample_bilinear2d_aa(given if is_exact else given.float(), size, False, None, None)
         made = (found if is_exact else found.round().clamp(0, 255).to(torch.uint8))[0].movedim(0, -1)
     left, top, right, bottom = window
-    levels = torch.tensor([int(level) for level in fill], dtype=torch.uint8, device=image.device)
+    levels = tensor_on(image.device, [int(level) for level in fill], torch.uint8)
     whole = levels.expand(bottom - top, right - left, image.shape[-1]).clone()
     x0, y0, x1, y1 = max(left, 0), max(top, 0), min(right, size[1]), min(bottom, size[0])
     if x0 < x1 and y0 < y1:
