@@ -13,6 +13,7 @@ from tensordict import TensorDict
 from reader import Compose, ImageBatch, Normalize, RaggedBatch, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from reader import transforms as ours
 from reader.epoch import in_epoch, stamped
+from reader.loading import iteration
 from reader.memory import parts
 
 COUNT, SIDES = 13, (37, 31)
@@ -43,6 +44,7 @@ BY_ROW: dict[str, Any] = {
     "RandomGrayscale": ours.RandomGrayscale(0.5),
     "RandomHorizontalFlip": RandomHorizontalFlip(),
     "RandomInvert": ours.RandomInvert(),
+    "RandomPhotometricDistort": ours.RandomPhotometricDistort(),
     "RandomPosterize": ours.RandomPosterize(4),
     "RandomResizedCrop": RandomResizedCrop(24, interpolation="random"),
     "RandomRotation": ours.RandomRotation(30, "bilinear"),
@@ -60,6 +62,18 @@ BY_ROW: dict[str, Any] = {
 }
 OF_IMAGES = {"Normalize"}
 FULL_BATCH = {"CutMix", "MixUp", "PerSample"}
+# Of images of different sizes, and of boxes: they have threads of their own.
+ON_OWN_THREADS: dict[str, Any] = {
+    "ClampBoundingBoxes": ours.ClampBoundingBoxes(),
+    "ConvertBoundingBoxFormat": ours.ConvertBoundingBoxFormat("XYXY"),
+    "FixedSizeCrop": ours.FixedSizeCrop(24),
+    "RandomIoUCrop": ours.RandomIoUCrop(),
+    "RandomShortestSize": ours.RandomShortestSize(24),
+    "RandomZoomOut": ours.RandomZoomOut(),
+    "SanitizeBoundingBoxes": ours.SanitizeBoundingBoxes(),
+    "ScaleJitter": ours.ScaleJitter(SIDES),
+    "ToDetection": ours.ToDetection(),
+}
 # Makes transforms that are among the others.
 MAKERS = {"from_torchvision"}
 # Of rows that have boxes and masks: all but these, which refuse them.
@@ -122,7 +136,16 @@ def part_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_transform_is_compared() -> None:
-    assert {*BY_ROW, *OF_IMAGES, *FULL_BATCH, *MAKERS} == {*ours.__all__}
+    assert {*BY_ROW, *OF_IMAGES, *FULL_BATCH, *ON_OWN_THREADS, *MAKERS} == {*ours.__all__}
+
+
+@pytest.mark.parametrize("name", ON_OWN_THREADS)
+def test_those_with_threads_of_their_own_get_complete_batches(name: str) -> None:
+    transform = ON_OWN_THREADS[name]
+
+    assert not iteration._is_in_parts(False, transform)
+    assert not iteration._is_in_parts(False, Compose([RandomHorizontalFlip(), transform]))
+    assert iteration._is_in_parts(False, Compose([RandomHorizontalFlip()]))
 
 
 @pytest.mark.parametrize("name", BY_ROW)
