@@ -6,7 +6,7 @@ box_targets int64[B, K], masks uint8[B, H, W]. Knows no other extra and changes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,13 +101,18 @@ def moved_extras(
             )
         moved["masks"] = move_masks(moved["masks"])
     if "boxes" in moved:
-        if moved["boxes"].ndim != 3 or "box_count" not in moved:
-            raise ValueError(
-                f"extras' boxes have the shape {list(moved['boxes'].shape)}, expected [B, K, 4] and box_count [B] beside them."
-                " Rename those that are not boxes."
-            )
+        check_boxes(moved)
         moved |= _moved_boxes(moved["boxes"], moved["box_count"], moved.get("box_targets"), motion)
     return TensorDict(moved, batch_size=extras.batch_size, device=extras.device)
+
+
+def check_boxes(extras: Mapping[str, Any]) -> None:
+    """Raise ValueError where extras have boxes of another shape, or no box_count beside them."""
+    if extras["boxes"].ndim != 3 or "box_count" not in extras:
+        raise ValueError(
+            f"extras' boxes have the shape {list(extras['boxes'].shape)}, expected [B, K, 4] and box_count [B] beside them."
+            " Rename those that are not boxes."
+        )
 
 
 def _moved_boxes(
@@ -120,7 +125,7 @@ def _moved_boxes(
 
 
 def kept_boxes(extras: TensorDict, is_kept: torch.Tensor) -> TensorDict:
-    """Keep the boxes of bool[B, K], and drop the others. The given extras are not changed."""
+    """Keep the boxes of bool[B, K], and drop the others. The given extras are not changed; `check_boxes` comes before."""
     made, boxes = dict(extras.items()), extras["boxes"]
     is_there = is_kept & _are_there(boxes, extras["box_count"])
     made |= _in_slots(boxes, extras["box_count"], extras.get("box_targets", None), is_there)

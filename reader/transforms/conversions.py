@@ -20,7 +20,7 @@ from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.color import Normalize
 from reader.transforms.detection.view import refuse_masks
 from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.kernels.regions import floats
+from reader.transforms.kernels.regions import by_image, floats
 from reader.transforms.padding import Padding
 from reader.transforms.random import check_batch
 from reader.transforms.random_crops import RandomCrop
@@ -109,10 +109,10 @@ def _arguments(transform: object, kind: type, ours: Callable[..., object]) -> di
 def _given(transform: object, kind: type, name: str) -> Any:
     """Return an argument as it was given; v2 keeps two otherwise. No level around an image is 0."""
     value = getattr(transform, _KEPT_AS.get((kind.__name__, name), name))
-    if name == "fill" and value is None and kind.__name__ in ("Pad", "RandomCrop"):
-        return 0
     if name == "fill" and isinstance(value, dict):
-        return _fill_of_images(kind, value)
+        value = _fill_of_images(kind, value)
+    if name == "fill" and value is None and kind.__name__ in ("Pad", "RandomCrop", "RandomZoomOut"):
+        return 0
     if not kind.__module__.startswith("torchvision.transforms.v2."):
         return value
     if (kind.__name__, name) == ("RandomCrop", "padding") and value is not None:
@@ -128,14 +128,15 @@ def _fill_of_images(kind: type, levels: dict[Any, Any]) -> object:
         ValueError: it has none.
     """
     for key, level in levels.items():
-        if key == "others" or getattr(key, "__name__", "") == "Image":
+        # not Pillow's of that name
+        if getattr(key, "__name__", "") == "Image" and key.__module__.startswith("torchvision."):
             return level
-    default: Callable[[], object] | None = getattr(levels, "default_factory", None)
-    if default is None:
-        raise ValueError(
-            f"{kind.__name__} of torchvision has fill={levels!r}, without a level of images. Give one number."
-        )
-    return default()
+    if "others" in levels:
+        return levels["others"]
+    # torchvision asks a defaultdict for no default, and fills with 0
+    if hasattr(levels, "default_factory"):
+        return None
+    raise ValueError(f"{kind.__name__} of torchvision has fill={levels!r}, without a level of images. Give one number.")
 
 
 def _names(kind: Callable[..., object]) -> list[str]:
@@ -296,9 +297,11 @@ class Normalized(CompiledTransform):
         normalize = self.normalize.to(batch.pixels.device)
         if isinstance(batch, RaggedBatch):
             refuse_masks(self.normalize, batch)
-            return floats(batch, normalize)
         # a program's own class may look at more than a level
-        pixels = floats_of(batch.pixels, normalize) if type(normalize) is Normalize else None
+        is_by_level = type(normalize) is Normalize
+        if isinstance(batch, RaggedBatch):
+            return floats(batch, normalize) if is_by_level else by_image(batch, _of_image(normalize))
+        pixels = floats_of(batch.pixels, normalize) if is_by_level else None
         if pixels is None:
             pixels = normalize(_in_planes(batch.pixels).movedim(-1, -3)).movedim(-3, -1)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
@@ -322,7 +325,9 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
     kept: list[Transform] = []
     dtype: torch.dtype | None = None
     for transform, after in zip(found, [*found, None][1:], strict=True):
-        if kept and isinstance(kept[-1], Normalized | ToDtype):
+        # behind what changes boxes alone pixels are what they were
+        before = [each for each in kept if not hasattr(each, "takes_floats")]
+        if before and isinstance(before[-1], Normalized | ToDtype):
             _check_takes_floats(transform)
         if kept and isinstance(kept[-1], Normalized) and hasattr(transform, "in_place"):
             # of floats that were made just now
@@ -333,6 +338,11 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
             kept.append(transform)
         dtype = transform.dtype if isinstance(transform, ToDtype) and transform.dtype != torch.uint8 else None
     return kept or [ToImage()]
+
+
+def _of_image(normalize: Normalize) -> Callable[[int, torch.Tensor], torch.Tensor]:
+    """Normalize uint8[H, W, C] as a batch of one image."""
+    return lambda _, image: normalize(image.movedim(-1, 0)[None])[0].movedim(0, -1)
 
 
 def _with_dtype(normalize: Normalize, dtype: torch.dtype) -> Normalize:

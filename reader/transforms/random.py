@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -109,6 +109,13 @@ def two_numbers(name: str, value: object) -> float | tuple[float, float]:
     if len(value) != 2:
         raise ValueError(f"{name} is {value!r}, expected a number, or two.")
     return number(name, value[0]), number(name, value[1])
+
+
+def numbers(name: str, value: object) -> list[float]:
+    """Return a list of numbers, of one where it is one; raises ValueError with the name."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
+        return [number(name, value)]
+    return [number(name, each) for each in value]
 
 
 def integer(name: str, value: object) -> int:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from tensordict import TensorDict
 
-from reader.transforms.annotations import kept_boxes
+from reader.transforms.annotations import check_boxes, kept_boxes
 from reader.transforms.detection.view import OwnSizeTransform, View
 from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.random import FIXED_SIZE_CROP, IOU_CROP, ZOOM_OUT, checked_p, draw
+from reader.transforms.random import FIXED_SIZE_CROP, IOU_CROP, ZOOM_OUT, checked_p, draw, integer, number, numbers
 from reader.transforms.resize import checked_size
 
 # How often overlaps are drawn before an image stays as it is; torchvision draws until it is done. One in seven stays at each draw
 # by default: what is beyond is 1 image in 5 million.
 _MOST_ROUNDS = 100
+# Least overlaps of crops: SSD's.
+_OPTIONS: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 # Numbers of a try: height, width, left, top.
 _DRAWS = 4
 
@@ -49,8 +52,8 @@ class RandomZoomOut(OwnSizeTransform):
         *,
         seed: int = 0,
     ) -> None:
-        limits = tuple(side_range)
-        if len(limits) != 2 or not 1 <= limits[0] <= limits[1]:
+        limits = numbers("side_range", side_range)
+        if len(limits) != 2 or not 1 <= limits[0] <= limits[1] < math.inf:
             raise ValueError(f"side_range is {side_range!r}, expected two factors of 1 or more, the smaller one first.")
         self.fill, self.side_range, self.p, self.seed = _levels(fill), (limits[0], limits[1]), checked_p(p), seed
 
@@ -131,13 +134,16 @@ class RandomIoUCrop(OwnSizeTransform):
         *,
         seed: int = 0,
     ) -> None:
-        scales, ratios = (min_scale, max_scale), (min_aspect_ratio, max_aspect_ratio)
-        if not 0 < min_scale <= max_scale <= 1:
+        scales = number("min_scale", min_scale), number("max_scale", max_scale)
+        ratios = number("min_aspect_ratio", min_aspect_ratio), number("max_aspect_ratio", max_aspect_ratio)
+        if not 0 < scales[0] <= scales[1] <= 1:
             raise ValueError(f"scales are {scales}, expected two shares above 0, up to 1, the smaller one first.")
-        if not 0 < min_aspect_ratio <= max_aspect_ratio:
+        if not 0 < ratios[0] <= ratios[1]:
             raise ValueError(f"aspect ratios are {ratios}, expected two above 0, the smaller one first.")
-        options = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if sampler_options is None else tuple(sampler_options)
-        if not options or not isinstance(trials, int) or trials < 1:
+        options, trials = _OPTIONS, integer("trials", trials)
+        if sampler_options is not None:
+            options = tuple(numbers("sampler_options", sampler_options))
+        if not options or trials < 1:
             raise ValueError(
                 f"sampler_options are {sampler_options!r} and trials {trials!r}, expected one or more of each."
             )
@@ -157,21 +163,21 @@ class RandomIoUCrop(OwnSizeTransform):
         if boxes is None or is_there is None:
             return windows, None
         is_left, left = is_there.clone(), torch.arange(len(windows), device=windows.device)
-        for number in range(_MOST_ROUNDS):
+        for attempt in range(_MOST_ROUNDS):
             if not len(left):
                 break
-            found, window, is_within, is_done = self._round(view, number, left, boxes[left], is_there[left])
+            found, window, is_within, is_done = self._round(view, attempt, left, boxes[left], is_there[left])
             windows[left[found]], is_left[left[found]] = window[found], is_within[found]
             left = left[~is_done]
         return windows, is_left
 
     def _round(
-        self, view: View, number: int, rows: torch.Tensor, boxes: torch.Tensor, is_there: torch.Tensor
+        self, view: View, attempt: int, rows: torch.Tensor, boxes: torch.Tensor, is_there: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Draw a share for some rows, and try crops: where one was found, bool[R], which, its boxes, and who needs no other."""
-        numbers = 1 + _DRAWS * self.trials
-        first = IOU_CROP + number * numbers
-        drawn = draw(view.source, self.seed, range(first, first + numbers), rows)
+        count = 1 + _DRAWS * self.trials
+        first = IOU_CROP + attempt * count
+        drawn = draw(view.source, self.seed, range(first, first + count), rows)
         options = tensor_on(drawn.device, self.options, torch.float64)
         share = options[(drawn[0] * len(options)).long()]
         tries = self._tries(view.sizes[rows], drawn[1:].view(self.trials, _DRAWS, len(rows)))
@@ -202,6 +208,7 @@ def _boxes_of(extras: TensorDict | None) -> tuple[torch.Tensor | None, torch.Ten
     """Return float32[B, K, 4] and bool[B, K], which of them are there; None: there are none."""
     if extras is None or extras.get("boxes", None) is None or not extras["boxes"].shape[1]:
         return None, None
+    check_boxes(extras)
     slot = torch.arange(extras["boxes"].shape[1], device=extras["boxes"].device)
     return extras["boxes"], slot < extras["box_count"][:, None]
 
@@ -217,7 +224,7 @@ def _overlaps(boxes: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
 
 def _levels(fill: float | Sequence[float]) -> tuple[float, ...]:
     """Return levels as given, as a tuple; raises ValueError where one is not 0 to 255."""
-    levels = (float(fill),) if isinstance(fill, int | float) else tuple(float(level) for level in fill)
+    levels = tuple(float(level) for level in numbers("fill", fill))
     if not levels or not all(0 <= level <= 255 for level in levels):
         raise ValueError(f"fill is {fill!r}, expected a level from 0 to 255, or one for each channel.")
     return levels

@@ -9,11 +9,11 @@ import torch
 from reader import compiled
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.color import ColorJitter
-from reader.transforms.detection.view import changed_by_row, refuse_masks
+from reader.transforms.detection.view import changed_by_row, refuse_floats, refuse_masks
 from reader.transforms.kernels import pixel_ops
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.regions import channels_of, stepped
-from reader.transforms.random import PHOTOMETRIC, check_batch, checked_p, draw
+from reader.transforms.random import PHOTOMETRIC, check_batch, checked_p, draw, numbers
 
 # In the order of torchvision, of `compiled.STEPS` and `pixel_ops`; contrast changes before the two behind it, or after them.
 _STEPS = ("brightness", "contrast", "saturation", "hue", "contrast")
@@ -57,6 +57,10 @@ class RandomPhotometricDistort(compiled.CompiledTransform):
         *,
         seed: int = 0,
     ) -> None:
+        given = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
+        for name, value in given.items():
+            if len(numbers(name, value)) != 2:
+                raise ValueError(f"{name} is {value!r}, expected two numbers, the smaller one first.")
         # checks the limits
         jitter = ColorJitter(tuple(brightness), tuple(contrast), tuple(saturation), tuple(hue))
         self.brightness, self.contrast, self.saturation, self.hue = (
@@ -71,9 +75,10 @@ class RandomPhotometricDistort(compiled.CompiledTransform):
         """Return uint8 pixels of the same shapes. Padding, where rows have content, takes part as any pixel.
 
         Raises:
-            ValueError: the images have neither 1 nor 3 channels, or images of different sizes have masks.
+            ValueError: the images have neither 1 nor 3 channels, or are floats, or images of different sizes have masks.
         """
         check_batch(self, batch, takes_ragged=True)
+        refuse_floats(self, batch)
         if isinstance(batch, RaggedBatch):
             refuse_masks(self, batch)
             made = stepped(batch, self._steps)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from reader.transforms.detection.view import OwnSizeTransform, View
 from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.random import SCALE_JITTER, SHORTEST_SIZE, draw
+from reader.transforms.random import SCALE_JITTER, SHORTEST_SIZE, draw, number, numbers
 
 
 class ScaleJitter(OwnSizeTransform):
@@ -43,13 +44,13 @@ class ScaleJitter(OwnSizeTransform):
         *,
         seed: int = 0,
     ) -> None:
-        sides, limits = tuple(target_size), tuple(scale_range)
+        sides, limits = numbers("target_size", target_size), numbers("scale_range", scale_range)
         if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
             raise ValueError(f"target_size is {target_size!r}, expected two sides of 1 or more pixels.")
-        if len(limits) != 2 or not 0 < limits[0] <= limits[1]:
+        if len(limits) != 2 or not 0 < limits[0] <= limits[1] < math.inf:
             raise ValueError(f"scale_range is {scale_range!r}, expected two factors above 0, the smaller one first.")
         _check_bilinear(interpolation, antialias)
-        self.target_size, self.scale_range, self.seed = (sides[0], sides[1]), (limits[0], limits[1]), seed
+        self.target_size, self.scale_range, self.seed = (int(sides[0]), int(sides[1])), (limits[0], limits[1]), seed
 
     def on(self, view: View) -> View:
         """Resize the images of a view."""
@@ -92,14 +93,15 @@ class RandomShortestSize(OwnSizeTransform):
         *,
         seed: int = 0,
     ) -> None:
-        lengths = (min_size,) if isinstance(min_size, int) else tuple(min_size)
-        for length in (*lengths, *(() if max_size is None else (max_size,))):
+        lengths = numbers("min_size", min_size)
+        limits = [] if max_size is None else [number("max_size", max_size)]
+        for length in lengths + limits:
             if not isinstance(length, int) or length < 1:
                 raise ValueError(f"min_size is {min_size!r} and max_size {max_size!r}, expected 1 or more pixels.")
         if not lengths:
             raise ValueError("min_size is empty, expected one length or more.")
         _check_bilinear(interpolation, antialias)
-        self.min_size, self.max_size, self.seed = lengths, max_size, seed
+        self.min_size, self.max_size, self.seed = tuple(lengths), limits[0] if limits else None, seed
 
     def on(self, view: View) -> View:
         """Resize the images of a view."""

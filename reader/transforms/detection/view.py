@@ -16,7 +16,7 @@ from reader.compiled import CompiledTransform, StepArrays
 from reader.store import ImageBatch, RaggedBatch
 from reader.transforms.annotations import Motion, content_of, moved_extras
 from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.kernels.regions import FillLevels, Regions, by_image, cut_out, stepped
+from reader.transforms.kernels.regions import FillLevels, Regions, by_image, channels_of, cut_out, stepped
 from reader.transforms.random import check_batch
 
 
@@ -36,9 +36,10 @@ class View:
         """View the images of a batch as they are; of rows with content, the content.
 
         Raises:
-            ValueError: there are masks, or it is one row.
+            ValueError: there are masks, pixels are floats, or it is one row.
         """
         check_batch(transform, batch, takes_ragged=True)
+        refuse_floats(transform, batch)
         refuse_masks(transform, batch)
         y0, x0, y1, x1 = content_of(batch).unbind(-1)
         sizes = torch.stack([y1 - y0, x1 - x0], -1)
@@ -82,7 +83,11 @@ class View:
         """Cut int64[B, 4] x0, y0, x1, y1 out of the images; beyond them they are filled.
 
         fill: the level there, or one for each channel; None: the windows are within the images.
+
+        Raises:
+            ValueError: there are neither one level nor as many as channels.
         """
+        _check_fill(self.source, fill)
         if not self._is_bound_by(fill):
             return View.of(self, self.batch()).cut(windows, fill)
         x0, y0, x1, y1 = windows[..., None].unbind(1)
@@ -133,7 +138,7 @@ class OwnSizeTransform(CompiledTransform):
         """Return images of sizes of their own, with boxes.
 
         Raises:
-            ValueError: the rows have masks, or one row instead of a batch.
+            ValueError: the rows have masks, or floats, or it is one row instead of a batch.
         """
         return self.on(View.of(self, batch)).batch()
 
@@ -152,6 +157,19 @@ def refuse_masks(transform: object, batch: ImageBatch | RaggedBatch) -> None:
         )
 
 
+def refuse_floats(transform: object, batch: ImageBatch | RaggedBatch) -> None:
+    """Refuse pixels that are floats, for what computes levels.
+
+    Raises:
+        ValueError: they are.
+    """
+    if batch.pixels.dtype != torch.uint8:
+        raise ValueError(
+            f"{type(transform).__name__} takes uint8 pixels, and these are {batch.pixels.dtype}. Let it come before ToDtype and"
+            " Normalize."
+        )
+
+
 class _WithSteps(Protocol):
     """A transform of pixels whose steps `compiled.augmented` takes."""
 
@@ -165,8 +183,9 @@ def changed_images(transform: _WithSteps, batch: RaggedBatch) -> RaggedBatch:
     """Change the pixels of each image as a transform changes those of images of one size.
 
     Raises:
-        ValueError: there are masks.
+        ValueError: there are masks, or pixels are floats.
     """
+    refuse_floats(transform, batch)
     refuse_masks(transform, batch)
     made = stepped(batch, transform.steps)
     return changed_by_row(transform, batch) if made is None else made
@@ -213,6 +232,12 @@ def _whole(sizes: torch.Tensor) -> torch.Tensor:
 def _reaches_beyond(windows: torch.Tensor, others: torch.Tensor) -> bool:
     """Say whether a window of int64[B, 4] is not within the other of its row."""
     return bool(((windows[:, :2] < others[:, :2]) | (windows[:, 2:] > others[:, 2:])).any())
+
+
+def _check_fill(batch: RaggedBatch, fill: FillLevels | None) -> None:
+    """Raise ValueError where there are neither one level nor as many as channels."""
+    if fill is not None and len(fill) > 1 and len(batch) and len(fill) != channels_of(batch):
+        raise ValueError(f"fill is {fill!r}, expected one level, or one for each of {channels_of(batch)} channels.")
 
 
 def _moved(extras: TensorDict | None, motion: Motion) -> TensorDict | None:

@@ -141,11 +141,15 @@ def stepped(batch: RaggedBatch, steps: Callable[[RaggedBatch], compiled.StepArra
 
 
 def by_image(batch: RaggedBatch, change: Callable[[int, torch.Tensor], torch.Tensor]) -> RaggedBatch:
-    """Give each image what change(n, uint8[H, W, C]) makes of it, of the same size and uint8, or floats."""
+    """Give each image what change(n, uint8[H, W, C]) makes of it, uint8 or floats; one channel may become several."""
+    if not len(batch):
+        return batch
     made = [change(n, batch.image(n)) for n in range(len(batch))]
     flat = [(image.movedim(-1, 0) if image.is_floating_point() else image).reshape(-1) for image in made]
-    _, offsets = flat_images(batch, *batch.shapes[:, :2].long().unbind(-1))
-    return with_pixels(batch, torch.cat(flat) if flat else batch.pixels[:0], offsets)
+    shapes = tensor_on(batch.shapes.device, [image.shape for image in made], batch.shapes.dtype)
+    counts = shapes.long().prod(1)
+    changed: RaggedBatch = with_pixels(batch, torch.cat(flat), counts.cumsum(0) - counts).replace(shapes=shapes)
+    return changed
 
 
 def floats(batch: RaggedBatch, of_levels: Callable[[torch.Tensor], torch.Tensor]) -> RaggedBatch:

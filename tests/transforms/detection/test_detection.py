@@ -71,7 +71,7 @@ def test_each_preset_becomes_a_transform_of_batches(name: str, monkeypatch: pyte
     chain = {
         "hflip": [RandomHorizontalFlip()],
         "multiscale": [RandomShortestSize((24, 30, 40), 70), RandomHorizontalFlip()],
-        "ssd": [RandomPhotometricDistort(), RandomZoomOut(FILL), RandomIoUCrop(), RandomHorizontalFlip()],
+        "ssd": [RandomPhotometricDistort(), RandomZoomOut(), RandomIoUCrop(), RandomHorizontalFlip()],
         "ssdlite": [RandomIoUCrop(), RandomHorizontalFlip()],
     }[name]
     batch, expected = detections(), detections()
