@@ -186,7 +186,8 @@ class RandomIoUCrop(OwnSizeTransform):
         center_x, center_y = 0.5 * (boxes[..., 0] + boxes[..., 2]), 0.5 * (boxes[..., 1] + boxes[..., 3])
         is_within = (x0 < center_x) & (center_x < x1) & (y0 < center_y) & (center_y < y1) & is_there
         overlap = torch.where(is_within, _overlaps(boxes, windows), -1.0).amax(-1)
-        is_right = is_shaped & is_within.any(-1) & (overlap >= share)
+        # torchvision compares in float32 too: 7 pixels of 10 are a share of 0.7
+        is_right = is_shaped & is_within.any(-1) & (overlap >= share.to(overlap.dtype))
         which = is_right.byte().argmax(0)
         found = is_right.any(0) & (share < 1)
         row = torch.arange(len(rows), device=rows.device)

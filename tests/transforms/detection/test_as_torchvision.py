@@ -129,6 +129,19 @@ def test_random_iou_crop(options: list[float] | None, monkeypatch: pytest.Monkey
     assert_same(made, call, batch)
 
 
+def test_an_overlap_of_just_the_share_is_enough() -> None:
+    two, rows = v2(), many(50, (20, 20))
+    # at most 7 x 10 of the 10 x 10 pixels of a crop
+    boxes = torch.tensor([[[4.0, 5, 11, 15]]]).repeat(50, 1, 1)
+    rows.extras = TensorDict({"boxes": boxes, "box_count": torch.ones(50, dtype=torch.int32)}, batch_size=[50])
+    for share in (0.7, 0.6999):
+        limits = {"min_scale": 0.5, "max_scale": 0.5, "sampler_options": [share]}
+        assert {tuple(shape) for shape in RandomIoUCrop(**limits)(rows).shapes.tolist()} == {(10, 10, 3)}
+        kind: Any = torchvision_or_skip().tv_tensors.BoundingBoxes
+        image, _ = two.RandomIoUCrop(**limits)(rows.images[0], kind(boxes[0], format="XYXY", canvas_size=(20, 20)))
+        assert image.shape == (3, 10, 10)
+
+
 @pytest.mark.usefixtures("_by")
 def test_fixed_size_crop_is_that_of_the_references() -> None:
     torchvision = torchvision_or_skip()
