@@ -23,7 +23,7 @@ from packer.sources.base import Readable, most_file_bytes
 from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
 from packer.text import counted
-from packer.workers.processes import begin_worker, signals_held, start_context, without_main
+from packer.workers.processes import begin_pool_worker, signals_held, start_context, without_main
 from reader.system import available_cpus
 
 _SIZES_CHUNK = 256
@@ -46,7 +46,7 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, span: range | No
     spans = {split: range(len(inputs)) if span is None else span for split, inputs in parts.items()}
     total, done = sum(map(len, spans.values())), 0
     workers = max(1, min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK)))
-    pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_worker)
+    pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_pool_worker)
     try:
         waiting = {}
         for split, inputs in parts.items():

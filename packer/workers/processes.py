@@ -159,6 +159,22 @@ def begin_worker() -> None:
     warnings.simplefilter("ignore")
 
 
+def begin_pool_worker() -> None:
+    """Begin a process of a concurrent.futures pool, as `begin_worker`.
+
+    It ends with its parent: it holds the pipe that it reads from open, and would wait there forever.
+    """
+    begin_worker()
+    with contextlib.suppress(RuntimeError):  # no thread may be started
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
+
+
 def serve(job: Job, pipe: Pipe, in_flight: Marks | None, clock: StageClock) -> None:
     """Be a worker at the end of a pipe or connection: decode and write what it says; the process ends with it."""
     warnings.simplefilter("ignore")

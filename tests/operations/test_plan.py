@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -286,3 +287,10 @@ def test_nothing_to_plan_is_named(tmp_path: Path) -> None:
     arguments: Any = {"crop": 0}
     with pytest.raises(OptionsError, match="--size is 0"):
         plan(tmp_path, **arguments)
+
+
+def test_workers_that_read_headers_end_with_a_process_that_was_killed(mixed: Path) -> None:
+    code = "import os, sys, packer; packer.plan(sys.argv[1], progress=lambda now: now.stage == 'sizes' and os._exit(7))"
+    # returns when nobody has the pipe open, so no worker either
+    ended = subprocess.run([sys.executable, "-c", code, str(mixed)], capture_output=True, timeout=60, check=False)
+    assert ended.returncode == 7
