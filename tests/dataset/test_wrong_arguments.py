@@ -112,7 +112,7 @@ OPTIONAL = {"brightness", "hue", "num_classes"}
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("value", ODD, ids=repr)
+@pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
 def test_what_is_no_number_is_refused_by_name(name: str, value: object) -> None:
     if value is None and name in OPTIONAL:
         return
