@@ -24,7 +24,7 @@ COLUMNS = 110
 # what a log has of progress; a terminal redraws one line, which is gone at the end
 _PROGRESS = re.compile(r"(?m)^[\w ]+: .*\d%, .*\d+:\d\d:\d\d left\n")
 COMMANDS = (
-    "pack images/ out/ --size 224 --max-rejects 5%",
+    "pack images/ out/ --fit none --max-size 512",
     "pack info out/",
     "pack bench out/ --seconds 3 --order full",
 )
