@@ -189,8 +189,8 @@ def read_zip(
         if isinstance(e, OSError):
             NOWHERE.check(str(path), e)
         raise ScanError(f"{path} cannot be read: {e}. Copy it again.") from None
-    count.add(len(infos))
-    members = {name: [_zip_member(info)] for name, info in infos.items()}
+    members = {name: [_zip_member(info) for info in same] for name, same in infos.items()}
+    count.add(sum(map(len, members.values())))
     found = _as_folder(blank, path, members, classes, count, are_classes=are_classes)
     next(iter(found.values())).notes += notes
     return found
@@ -229,10 +229,11 @@ def _splits(names: Iterable[str]) -> list[str]:
 
 
 def list_members(path: Path) -> dict[str, list[Member]]:
-    """Return where the members of a tar or zip are, by the names that a store gives them; a tar may have some of one name."""
+    """Return where the members of a tar or zip are, by the names that a store gives them; some may have one name."""
     if archive_kind(path) == "zip":
         with zipfile.ZipFile(path) as file:
-            return {name: [_zip_member(info)[0]] for name, info in _zip_members(file)[0].items()}
+            infos = _zip_members(file)[0]
+        return {name: [_zip_member(info)[0] for info in same] for name, same in infos.items()}
     with tarfile.open(path, "r:") as tar:
         every = [member for members, _ in listed_all(tar, path, native().tar_members, []) for member in members]
     found: dict[str, list[Member]] = {}
@@ -255,18 +256,19 @@ def _empty(paths: list[Path]) -> Inputs:
 # -- zips
 
 
-def _zip_members(file: zipfile.ZipFile) -> tuple[dict[str, zipfile.ZipInfo], list[str]]:
+def _zip_members(file: zipfile.ZipFile) -> tuple[dict[str, list[zipfile.ZipInfo]], list[str]]:
     """Return the members of a zip that are no folders, by name; a backslash parts folders where the zip was made so."""
     members = file.infolist()
     # APPNOTE 4.4.17.1 wants slashes; .NET and others on Windows wrote backslashes, which Info-ZIP's unzip takes for slashes too
     has_slash = any("/" in info.filename for info in members)
-    found, odd = {}, 0
+    found: dict[str, list[zipfile.ZipInfo]] = {}
+    odd = 0
     for info in members:
         name = info.filename
         if "\\" in name and "/" not in name and (info.create_system == 0 or not has_slash):
             name = name.replace("\\", "/")
         if not name.endswith("/"):
-            found[inside(name)] = info
+            found.setdefault(inside(name), []).append(info)
             odd += name != info.filename
     what = f"{odd} members of {file.filename} have backslashes in their names, which are taken as slashes."
     return found, [what] if odd else []

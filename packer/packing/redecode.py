@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -131,7 +132,9 @@ class Finder:
         """Return which of the members of one name a row was made of, the last where none has its bytes."""
         for source in same[:-1]:
             if source.member is not None and source.member.size_bytes == sample.size_bytes:
-                data, _ = source.read(max_pixels=sys.maxsize)
-                if hashlib.sha256(data).hexdigest() == sample.sha256:
-                    return source
+                # a damaged member became no row
+                with contextlib.suppress(DecodeError):
+                    data, _ = source.read(max_pixels=sys.maxsize)
+                    if hashlib.sha256(data).hexdigest() == sample.sha256:
+                        return source
         return same[-1]

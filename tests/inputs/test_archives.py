@@ -461,6 +461,22 @@ def test_a_zip_is_packed_as_the_folder_that_it_was(images: Path, tmp_path: Path)
         assert verify(tmp_path / f"out{method}", redecode=24, images=path).problems == []
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_members_of_one_name_in_a_zip_are_each_a_row(tmp_path: Path) -> None:
+    # of one size, so that their sums alone tell them apart
+    path, images = tmp_path / "z.zip", [jpeg(n).ljust(2000, b"\0") for n in range(3)]
+    with zipfile.ZipFile(path, "w") as file:
+        for image in images:
+            file.writestr("x/a.jpg", image)
+    assert pack(path, tmp_path / "out", size=32).rows == 3
+    # one that is damaged costs its own row alone
+    path.write_bytes(path.read_bytes().replace(images[0], images[0][:-1] + b"x"))
+    assert pack(path, tmp_path / "two", size=32, max_rejects=1).rows == 2
+    for report in (verify(tmp_path / "two", redecode=9, images=path), verify(tmp_path / "two", images=path)):
+        assert not report.problems
+        assert report.sources is None or report.sources.are_same
+
+
 def test_a_zip_may_hold_splits_or_images_alone(tmp_path: Path) -> None:
     split = make_zip(tmp_path / "split.zip", {"d/train/a/1.jpg": jpeg(1), "d/val/b/1.jpg": jpeg(2)})
     found = scan(split)
