@@ -103,6 +103,6 @@ PyObject *copy_rows(PyObject *module, PyObject *args) {
     if (!is_right)
         return PyErr_Format(PyExc_ValueError, "expected int64 numbers, and room for as many rows");
     if (wrong >= 0)
-        return PyErr_Format(PyExc_ValueError, "row %lld: there is no such row to copy", (long long)wrong);
+        return PyErr_Format(PyExc_ValueError, "rows[%lld] is not a row of source", (long long)wrong);
     Py_RETURN_NONE;
 }

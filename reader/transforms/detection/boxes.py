@@ -140,10 +140,10 @@ class ToDetection(_OfBoxes):
             _add(targets, "labels", self._labels_of(classes).split(counts))
 
     def _labels_of(self, classes: torch.Tensor) -> torch.Tensor:
-        if self.labels is None:
-            return classes + 1
         if classes.numel() and int(classes.min()) < 0:
             raise ValueError("ToDetection has no label for a box without a class (-1). Drop it before.")
+        if self.labels is None:
+            return classes + 1
         if classes.numel() and int(classes.max()) >= len(self.labels):
             raise ValueError(
                 f"ToDetection has {len(self.labels)} labels, and a box has class {int(classes.max())}. Give one for each class."

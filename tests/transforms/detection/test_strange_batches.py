@@ -129,12 +129,13 @@ def test_columns_do_not_replace_labels() -> None:
         ToDetection()(batch)
 
 
-def test_a_box_without_a_class_has_no_label() -> None:
+@pytest.mark.parametrize("labels", [None, [1, 2, 3]])
+def test_a_box_without_a_class_has_no_label(labels: list[int] | None) -> None:
     batch = detections(4)
     batch.extras = batch.extras.clone()
     batch.extras["box_targets"] = torch.full_like(batch.extras["box_targets"], -1)
     with pytest.raises(ValueError, match=r"no label for a box without a class \(-1\)"):
-        ToDetection([1, 2, 3])(batch)
+        ToDetection(labels)(batch)
 
 
 @pytest.mark.parametrize(
