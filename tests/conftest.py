@@ -30,6 +30,7 @@ from quick_forks import make_forks_quick
 from packer.report import Progress
 
 Feed = Callable[[bytes], None]
+Tune = Callable[..., None]
 # a test says what holds, not how fast a busy machine is
 hypothesis_settings.register_profile("pixpack", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("pixpack")
@@ -203,12 +204,35 @@ def delivered_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut 24 inputs into 12 blocks, so that order, workers and commits matter."""
-    from packer.store import blocks
+@contextlib.contextmanager
+def tuned(**values: object) -> Iterator[None]:
+    """Change fields of `reader.tuning.Tuning`, in child processes too."""
+    with pytest.MonkeyPatch.context() as patch:
+        _set_tuning(patch, values)
+        yield
 
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+
+def _set_tuning(patch: pytest.MonkeyPatch, values: dict[str, object]) -> None:
+    patch.setenv("PIXPACK_TESTING", "1")
+    patch.setenv("PIXPACK_TUNING", " ".join(f"{name}={value}" for name, value in values.items()))
+
+
+@pytest.fixture
+def tune(monkeypatch: pytest.MonkeyPatch) -> Tune:
+    """Change fields of `reader.tuning.Tuning` for the rest of a test, in child processes too: tune(least_block_inputs=2)."""
+    values: dict[str, object] = {}
+
+    def tune(**changed: object) -> None:
+        values.update(changed)
+        _set_tuning(monkeypatch, values)
+
+    return tune
+
+
+@pytest.fixture
+def small_blocks(tune: Tune) -> None:
+    """Cut 24 inputs into 12 blocks, so that order, workers and commits matter."""
+    tune(least_block_inputs=2)
 
 
 @pytest.fixture(autouse=True)

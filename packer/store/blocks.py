@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from packer.checksums import crc32_combine
 from reader.format.journal import RejectedInput
+from reader.tuning import tuning
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,11 @@ class Result:
         return block_result
 
 
-# A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
-# against the pack, so that workers end together.
-_BLOCK_BYTES = 8 << 20
 _BLOCK_INPUTS = 4096
 _BLOCKS_AT_LEAST = 128
-_SMALLEST_BLOCK = 8
 
 
 def block_inputs(inputs: int, row_bytes: int) -> int:
     """Return how many inputs make a block: a function of the pack alone, so that any run cuts it alike."""
-    by_bytes = max(1, _BLOCK_BYTES // row_bytes)
-    return min(by_bytes, _BLOCK_INPUTS, max(_SMALLEST_BLOCK, inputs // _BLOCKS_AT_LEAST))
+    by_bytes = max(1, tuning().block_bytes // row_bytes)
+    return min(by_bytes, _BLOCK_INPUTS, max(tuning().least_block_inputs, inputs // _BLOCKS_AT_LEAST))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, photo, store_bytes
+from conftest import Tune, interrupted, photo, store_bytes
 
 from packer import OptionsError, PackError, ScanError, pack
 from packer.cli.app import run
@@ -25,7 +25,6 @@ from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.operations.verify import verify
 from packer.options import PackOptions
-from packer.store import blocks
 from reader import MemmapDataset
 from reader.format.manifest import read_json_lines
 
@@ -418,10 +417,8 @@ def test_several_images_must_be_tars(images: Path, tmp_path: Path) -> None:
         listed(tar, root=str(images))
 
 
-def test_a_pack_of_tars_resumes_to_the_same_bytes_and_notices_a_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+def test_a_pack_of_tars_resumes_to_the_same_bytes_and_notices_a_change(tmp_path: Path, tune: Tune) -> None:
+    tune(least_block_inputs=2)
     shards = [make_tar(tmp_path / f"s{s}.tar", samples(8 * s, 8 * s + 8)) for s in range(2)]
     for workers in (1, 3):
         pack(shards, tmp_path / f"whole{workers}", size=32, workers=workers)

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Feed, interrupted, make_tree, photo, store_bytes
+from conftest import Feed, Tune, interrupted, make_tree, photo, store_bytes
 
 from packer import OptionsError, PackError, ScanError, pack
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.operations.verify import verify
 from packer.options import PackOptions
-from packer.store import blocks
 from reader import MemmapDataset, MemmapLoader, RandomCrop, RandomHorizontalFlip
 from reader.format.manifest import read_json_lines
 
@@ -261,7 +260,9 @@ def test_a_table_whose_images_are_elsewhere_is_referred_to_root(tmp_path: Path) 
         pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1)
     assert pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1, root=tmp_path / "images").rows == 2
     (tmp_path / "one.csv").write_text("path\nclass0/000.jpg\n")
-    with pytest.raises(PackError, match="class0 is gone; .* correct the paths, or name by --root the folder that they start in"):
+    with pytest.raises(
+        PackError, match="class0 is gone; .* correct the paths, or name by --root the folder that they start in"
+    ):
         pack(tmp_path / "one.csv", tmp_path / "one", size=8, workers=1)
 
 
@@ -354,9 +355,9 @@ def test_options_of_another_kind_of_images_are_refused(images: Path) -> None:
 
 
 @pytest.fixture
-def manifest(images: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def manifest(images: Path, tune: Tune) -> Path:
     """A list with vectors, extras, a broken and a missing file, cut into many blocks."""
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     (images / "class1/bad.jpg").write_bytes(b"no image")
     paths = [os.path.relpath(path, images) for path in listed(images)]
     paths.insert(5, "gone.jpg")

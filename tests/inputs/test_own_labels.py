@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import photo, store_bytes
+from conftest import Tune, photo, store_bytes
 from PIL import Image
 from tensordict import TensorDict
 from test_boxes import SIDES, boxes_of, coco, rectangle
@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader
 from packer import pack
 from packer.operations.show import contact_sheet
 from packer.operations.verify import verify
-from packer.store import blocks
 from reader import CenterCrop, ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop
 from reader.epoch import in_epoch
 from reader.format import manifest as manifests
@@ -158,9 +157,9 @@ def test_a_drawn_rectangle_is_under_its_box_and_mask_however_exif_turns_it(tmp_p
 
 
 def test_workers_order_and_resuming_give_the_same_bytes(
-    sources: Path, own_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sources: Path, own_store: Path, tmp_path: Path, tune: Tune
 ) -> None:
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     small = packed(sources, tmp_path / "small")
     assert len(read_blocks(small)) > len(read_blocks(own_store))
     assert store_bytes(packed(sources, tmp_path / "two", workers=2)) == store_bytes(small)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, make_splits, store_bytes
+from conftest import Tune, interrupted, make_splits, store_bytes
 
 from packer import ScanError, pack, seal_parts
 from packer.errors import DecodeError, SourceError, UnreadableError
@@ -29,7 +29,6 @@ from packer.packing import build
 from packer.sources import object_storage, roots
 from packer.sources import remote as remotes
 from packer.sources.base import OBJECTS_AHEAD
-from packer.store import blocks
 from reader.format.manifest import read_json_lines
 from reader.remote import objects
 from scripts import environment
@@ -41,10 +40,10 @@ fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip inst
 
 
 @pytest.fixture(autouse=True)
-def _memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _memory(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> Iterator[None]:
     """Objects in this process's memory, which forked workers inherit; blocks of 2 inputs, of which a worker has two."""
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     monkeypatch.setattr(build, "OBJECTS_AHEAD", 4)
     yield
     fsspec.filesystem("memory").store.clear()

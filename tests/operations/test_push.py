@@ -21,13 +21,12 @@ from typing import Any
 
 import pytest
 from children import Child
-from conftest import PACK, interrupted, make_tree, store_bytes
+from conftest import PACK, Tune, interrupted, make_tree, store_bytes
 from test_remote import fsspec, s3, s3_server  # noqa: F401 (fixtures)
 
 from packer import OptionsError, PackError, ScanError, pack, pull, push
 from packer.cli.app import run
 from packer.errors import DiskFullError
-from packer.store import blocks
 from packer.store.remote.at_url import RECORD, PushRecord, inspect_url
 from packer.store.remote.objects import LocalObjects, RemoteObjects, open_objects
 from reader import IncompleteStoreError, MemmapDataset, StoreError
@@ -55,10 +54,10 @@ def _killed(pipe: Connection, at: int, words: list[str]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _memory(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> Iterator[None]:
     """Objects in this process's memory; packs with forked workers and blocks of 2 inputs."""
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     yield
     fsspec.filesystem("memory").rm("/", recursive=True)
 

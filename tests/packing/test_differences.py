@@ -165,20 +165,18 @@ def test_the_command_of_a_split_resumes_all_splits(tmp_path: Path) -> None:
     assert len(MemmapDataset(out / "val")) == 6
 
 
+@pytest.mark.usefixtures("small_blocks")
 def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Path, tmp_path: Path) -> None:
     listed = "".join(f"{path}\n" for path in sorted(images.rglob("*.jpg")))
     script = (
         "import packer\n"
-        "from packer.store import blocks\n"
-        "blocks._SMALLEST_BLOCK = 2\n"
         "def stop(progress):\n    if progress.stage == 'pack' and progress.done >= 12:\n        raise SystemExit\n"
         f"packer.pack('-', {str(tmp_path / 'out')!r}, size=32, workers=1, progress=stop)\n"
     )
     subprocess.run([sys.executable, "-c", script], input=listed, text=True, check=True)
     words = named_command(tmp_path / "out")
     assert words == ["-", str(tmp_path / "out"), "--size", "32", "--resume"]
-    code = "import sys; from packer import cli; from packer.store import blocks; blocks._SMALLEST_BLOCK = 2"
-    resuming = f"{code}; sys.exit(cli.run(sys.argv[1:]))"
+    resuming = "import sys; from packer import cli; sys.exit(cli.run(sys.argv[1:]))"
     subprocess.run([sys.executable, "-c", resuming, *words, "--quiet"], input=listed, text=True, check=True)
     assert len(MemmapDataset(tmp_path / "out")) == 24
 

@@ -7,10 +7,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from conftest import interrupted, store_bytes
+from conftest import Tune, interrupted, store_bytes
 
 from packer import pack, update
-from packer.store import blocks
 
 # As seconds; ext4 keeps times from 1901 to 2446. No clock but a wrong one gives them.
 TIMES = {"1901": -(1 << 31), "a moment before 1970": -0.5, "2262": 9_243_504_000, "2400": 13_569_465_600}
@@ -27,9 +26,9 @@ def _date(path: Path, seconds: float) -> None:
 
 @pytest.mark.parametrize("seconds", TIMES.values(), ids=TIMES)
 def test_files_of_any_date_are_packed_resumed_and_updated(
-    images: Path, tmp_path: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, seconds: float, tune: Tune
 ) -> None:
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     pack(images, tmp_path / "reference", size=32)
     for path in sorted(images.rglob("*.jpg")):
         _date(path, seconds)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACK, interrupted, make_splits, make_tree, photo, read_one_by_one, store_bytes
+from conftest import PACK, Tune, interrupted, make_splits, make_tree, photo, read_one_by_one, store_bytes
 from PIL import Image
 
 from packer import PackError, pack, pack_dataset, seal_parts, update
@@ -21,15 +21,14 @@ from packer.operations.verify import verify
 from packer.packing import build
 from packer.packing.source_check import SourcesReport
 from packer.pixels.decode import Decoder
-from packer.store import blocks
 from packer.store.out_folder import replacement
 from reader.format.manifest import MANIFEST
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_blocks(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
     """Blocks of 2 inputs, and workers that inherit what a test does."""
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     if sys.platform == "linux":
         monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
 
@@ -391,7 +390,12 @@ def test_verify_names_sources_that_differ_are_gone_or_new(images: Path, tmp_path
         f"pack: {out} is intact; of 23 sources, other than packed: 1, gone: 1. Bring it up to date: pack update IMAGES {out}",
     ]
     sources = json.loads(run("verify", out, "--images", images, "--json").stdout)["sources"]
-    assert sources == {"compared": 23, "differ": ["class1/003.jpg"], "gone": ["class2/000.jpg"], "new": ["class2/new.jpg"]}
+    assert sources == {
+        "compared": 23,
+        "differ": ["class1/003.jpg"],
+        "gone": ["class2/000.jpg"],
+        "new": ["class2/new.jpg"],
+    }
 
 
 def test_verify_compares_the_sources_of_splits_and_archives(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from conftest import PACK, make_splits, make_tree, store_bytes
+from conftest import PACK, Tune, make_splits, make_tree, store_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -31,7 +31,6 @@ from packer.packing.levels import Levels
 from packer.packing.parts import division
 from packer.packing.parts import seal_parts as joins
 from packer.report import Progress
-from packer.store import blocks
 from packer.store import journal as journals
 from packer.store.blocks import block_inputs
 from packer.store.parts import Part
@@ -43,9 +42,9 @@ from reader.format.tensors import level_path
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_blocks(tune: Tune) -> None:
     """Cut 25 inputs into 13 blocks."""
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
 
 
 @pytest.fixture
@@ -69,11 +68,11 @@ def _pack_parts(images: Path, out: Path, count: int, numbers: Any = None, **opti
 
 @pytest.mark.parametrize("max_size", [None, 40, "short:30"])
 def test_parts_of_rows_with_sizes_of_their_own_are_the_bytes_of_one_pack(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_size: int | str | None
+    images: Path, tmp_path: Path, tune: Tune, max_size: int | str | None
 ) -> None:
     # as many inputs a block as have room in it, so that blocks follow from the sizes of all images
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 10_000)
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 30)
+    tune(block_bytes=10_000)
+    tune(least_block_inputs=30)
     for name in ("class0/001a.jpg", "class1/004.jpg", "class2/007.jpg"):
         (images / name).write_bytes(b"no image")
     chosen: dict[str, Any] = {"size": None, "fit": "none", "max_size": max_size}
@@ -410,7 +409,7 @@ def held(images: Path, tmp_path: Path) -> Iterator[Path]:
     out = tmp_path / "out"
     _pack_parts(images, out, 2, [1])
     script = (
-        "import sys\nfrom packer import pack\nfrom packer.store import blocks\nblocks._SMALLEST_BLOCK = 2\n"
+        "import sys\nfrom packer import pack\n"
         "def hold(progress):\n    if progress.stage == 'pack':\n        print(flush=True)\n        sys.stdin.read()\n"
         "pack(sys.argv[1], sys.argv[2], size=32, fit='pad', workers=1, part='2/2', progress=hold)\n"
     )
@@ -437,10 +436,8 @@ def test_a_part_in_progress_is_left_alone(images: Path, held: Path) -> None:
 _HALTING = """
 import sys
 from packer import pack
-from packer.store import blocks
 
 images, out, part, least = sys.argv[1:]
-blocks._SMALLEST_BLOCK = 2
 
 def halt(progress):
     if progress.stage == "pack" and progress.done >= int(least):

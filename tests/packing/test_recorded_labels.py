@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, make_splits, make_tree, photo, store_bytes
+from conftest import Tune, interrupted, make_splits, make_tree, photo, store_bytes
 from test_boxes import coco
 
 from packer import OptionsError, PackError, PackReport, ScanError, merge, pack, seal_parts, subset, update
 from packer.cli.app import run
 from packer.packing import build
-from packer.store import blocks
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.journal import Header
@@ -135,9 +134,7 @@ def test_an_update_reads_labels_as_the_pack_did(column: str, images: Path, tmp_p
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")
 
 
-def test_a_column_that_comes_later_does_not_replace_the_one_that_was_found(
-    images: Path, tmp_path: Path
-) -> None:
+def test_a_column_that_comes_later_does_not_replace_the_one_that_was_found(images: Path, tmp_path: Path) -> None:
     """Of target, label, class and cls the first that there is holds the target."""
     out, path = tmp_path / "out", listed(images, tmp_path / "list.csv", "path,label,breed")
     pack(path, out, size=32, root=images)
@@ -495,10 +492,8 @@ def test_a_limit_that_is_none_is_wrong_usage(images: Path, tmp_path: Path, limit
 # -- resumed
 
 
-def test_a_resume_that_reads_labels_otherwise_is_refused(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+def test_a_resume_that_reads_labels_otherwise_is_refused(images: Path, tmp_path: Path, tune: Tune) -> None:
+    tune(least_block_inputs=2)
     out, path = (
         tmp_path / "out",
         listed(images, tmp_path / "list.csv", "path,a,b", change=lambda _: {"a": "x", "b": "x"}),
@@ -512,9 +507,9 @@ def test_a_resume_that_reads_labels_otherwise_is_refused(
 
 
 def test_a_pack_that_pixpack_0_1_has_started_is_resumed(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
 ) -> None:
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     header = build.journal_header
 
     def old_header(*given: Any, **more: Any) -> Header:
@@ -530,9 +525,9 @@ def test_a_pack_that_pixpack_0_1_has_started_is_resumed(
 
 
 def test_an_update_that_was_interrupted_resumes_as_it_names(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    images: Path, tmp_path: Path, tune: Tune, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     out, path = tmp_path / "out", listed(images, tmp_path / "list.csv")
     (tmp_path / "classes.txt").write_text("breed3\nbreed2\nbreed1\nbreed0\n")
     pack(path, out, size=32, root=images, target_column="breed", classes=str(tmp_path / "classes.txt"))

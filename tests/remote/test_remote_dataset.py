@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_tree
+from conftest import Tune, make_tree
 from range_server import RangeServer, serving
 from torch.utils.data import DataLoader
 
@@ -145,10 +145,9 @@ def test_workers_of_a_dataloader_share_one_cache(
     assert set(range_server.bytes_of(PIXELS).values()) == {1}
 
 
-def test_rows_with_sizes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packer.store import blocks
+def test_rows_with_sizes_of_their_own(tmp_path: Path, tune: Tune) -> None:
 
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     make_tree(tmp_path / "images", each=8)
     pack(tmp_path / "images", tmp_path / "out", fit="none")
     remote, local = MemmapDataset(f"file://{tmp_path}/out", cache=tmp_path / "cache"), MemmapDataset(tmp_path / "out")

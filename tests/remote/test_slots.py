@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_tree
+from conftest import Tune, make_tree
 from range_server import RangeServer
 from torch.utils.data import DataLoader
 
@@ -104,10 +104,9 @@ def test_a_file_system_without_holes_serves_a_small_cache(
 
 @pytest.mark.usefixtures("no_holes")
 @pytest.mark.parametrize("kind", ["own sizes", "compressed", "flat and compressed"])
-def test_rows_that_are_not_of_one_size_in_the_file(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packer.store import blocks as store_blocks
+def test_rows_that_are_not_of_one_size_in_the_file(kind: str, tmp_path: Path, tune: Tune) -> None:
 
-    monkeypatch.setattr(store_blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     options = {"fit": "none"} if kind != "compressed" else {"size": 24}
     if "compressed" in kind:
         pytest.importorskip("zstandard")

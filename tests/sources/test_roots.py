@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import harm_at, interrupt_after, interrupted, make_tree, photo, read_one_by_one, store_bytes
+from conftest import Tune, harm_at, interrupt_after, interrupted, make_tree, photo, read_one_by_one, store_bytes
 from PIL import Image
 
 from packer import PackError, ScanError, pack, pack_dataset, update
@@ -31,7 +31,6 @@ from packer.report import Progress
 from packer.sources import local as sources
 from packer.sources import roots
 from packer.sources.roots import Roots
-from packer.store import blocks
 from packer.store import journal as journals
 from reader.format.manifest import MANIFEST
 
@@ -41,9 +40,9 @@ IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 @pytest.fixture(autouse=True)
-def _forked_and_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _forked_and_impatient(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
     """Blocks of 2 inputs, forked workers, and pauses of no length that a person would notice."""
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     monkeypatch.setattr(roots, "PAUSES", (0.01, 0.02))
 

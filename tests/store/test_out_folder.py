@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, make_splits, make_tree, store_bytes
+from conftest import Tune, interrupted, make_splits, make_tree, store_bytes
 
 from packer import OptionsError, PackError, SourceError, merge, pack, push, seal_parts, update
 from packer.cli.app import run
-from packer.store import blocks
 from packer.store.out_folder import check_no_links
 from reader import MemmapDataset
 
@@ -55,9 +54,9 @@ LINKS: dict[str, tuple[str, str, str]] = {
 @pytest.mark.skipif(os.name == "nt", reason="links")
 @pytest.mark.parametrize(("link", "before", "asked"), LINKS.values(), ids=LINKS)
 def test_a_link_at_a_path_of_ours_is_refused_and_followed_nowhere(
-    link: str, before: str, asked: str, images: Path, others: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    link: str, before: str, asked: str, images: Path, others: Path, tmp_path: Path, tune: Tune
 ) -> None:
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     out = tmp_path / "out"
     if before == "store":
         pack(images, out, size=32)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import (
+    Tune,
     check_golden_bytes,
     devices,
     harm_at,
@@ -228,10 +229,10 @@ def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_
 
 
 def test_a_pack_continues_though_its_sources_grew_meanwhile(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
 ) -> None:
     """How many inputs make a block follows from what headers said when it began."""
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 40_000)
+    tune(block_bytes=40_000)
     monkeypatch.setattr(blocks, "_BLOCKS_AT_LEAST", 1)
 
     interrupted(pack, images, tmp_path / "out", fit="none", workers=1, inputs=1)

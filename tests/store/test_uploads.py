@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from conftest import make_tree, store_bytes
+from conftest import Tune, make_tree, store_bytes, tuned
 from PIL import Image
 from test_remote import fsspec
 
@@ -22,7 +22,7 @@ from packer import OptionsError, PackError, pack, pull, push
 from packer.cli.app import run
 from packer.packing.committer import Committer
 from packer.report import Progress
-from packer.store import blocks, files
+from packer.store import files
 from packer.store.remote import objects, upload
 from packer.store.remote.at_url import RECORD, PushRecord
 from packer.store.remote.objects import LocalObjects, RemoteObjects
@@ -38,10 +38,10 @@ class Stopped(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def _memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _memory(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> Iterator[None]:
     """Objects in this process's memory; packs with forked workers and blocks of 2 inputs."""
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     _clear()
     yield
     _clear()
@@ -60,8 +60,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def local(images: Path) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    with tuned(least_block_inputs=2):
         pack(images, images.parent / "local", size=16, workers=1)
     return images.parent / "local"
 

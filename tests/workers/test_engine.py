@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ffmpeg_or_skip, make_tree, memory_cgroup, photo, read_one_by_one, store_bytes
+from conftest import Tune, ffmpeg_or_skip, make_tree, memory_cgroup, photo, read_one_by_one, store_bytes
 
 from packer import PackError, pack
 from packer.errors import DecodeError, RowsChanged
@@ -27,7 +27,6 @@ from packer.operations.verify import verify
 from packer.packing import build
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
-from packer.store import blocks
 from packer.workers import engine as engines
 from packer.workers.block_worker import BlockWorker
 from reader.format.manifest import read_json_lines
@@ -38,9 +37,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers inherit
 
 
 @pytest.fixture(autouse=True)
-def _forked_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _forked_small_blocks(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
     """Blocks of 2 inputs, and workers that inherit what a test does to the decoder."""
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
 
 

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACK, harm_at, make_tree, store_bytes
+from conftest import PACK, Tune, harm_at, make_tree, store_bytes
 
 from packer import OptionsError, PackError, pack, seal_parts, update
 from packer.packing import build
 from packer.packing import pack as pipeline
 from packer.report import Progress
 from packer.sources import roots
-from packer.store import blocks
 from packer.workers import ray
 from packer.workers import ray_node as nodes
 from reader.format.manifest import read_json_lines
@@ -55,9 +54,9 @@ def node(cluster: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def photos(tmp_path: Path, tune: Tune) -> Path:
     """150 small JPEGs in 75 blocks, one of them broken."""
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     images = make_tree(tmp_path / "images", each=50, size=(60, 40))
     (images / "class1/007.jpg").write_bytes(b"no image")
     return images
@@ -90,11 +89,11 @@ def test_a_cluster_gives_the_bytes_of_one_machine_also_where_a_node_is_killed(
 
 @pytest.mark.slow
 def test_a_part_on_a_cluster_goes_with_one_of_this_machine(
-    cluster: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, photos: Path, tmp_path: Path, tune: Tune
 ) -> None:
     # five of the largest rows a block, so that blocks follow from the sizes of all images
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 5 * 24 * 32 * 3)
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 150)
+    tune(block_bytes=5 * 24 * 32 * 3)
+    tune(least_block_inputs=150)
     chosen: dict[str, Any] = {"fit": "none", "max_size": 32}
     pack(photos, tmp_path / "reference", workers=1, **chosen)
     pack(photos, tmp_path / "out", part="2/2", engine="ray", address=cluster.address, **chosen)
@@ -143,7 +142,7 @@ def test_an_update_on_a_cluster_keeps_rows(cluster: Any, photos: Path, tmp_path:
 def test_the_pack_of_a_killed_driver_is_resumed_locally(cluster: Any, photos: Path, tmp_path: Path) -> None:
     reference, out = _reference(photos, tmp_path), tmp_path / "out"
     script = (
-        "import os, signal, sys\nfrom packer import pack\nfrom packer.store import blocks\nblocks._SMALLEST_BLOCK = 2\n"
+        "import os, signal, sys\nfrom packer import pack\n"
         "def kill(progress):\n"
         "    if progress.stage == 'pack' and progress.done >= 40:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
         "pack(sys.argv[1], sys.argv[2], size=32, engine='ray', address=sys.argv[3], progress=kill)\n"
@@ -355,16 +354,16 @@ class _Process:
     ],
 )
 def test_a_connected_worker_that_stalls_or_dies_is_replaced(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Any, reason: str
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune, harm: Any, reason: str
 ) -> None:
     harm_at(images / "class1/003.jpg", harm, monkeypatch)
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     monkeypatch.setattr(build.Build, "_launcher", lambda self: _Forked())
     pack(images, tmp_path / "out", size=32, timeout=1.5, max_rejects=1)
     (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
     assert reject == {"path": "class1/003.jpg", "reason": reason}
     monkeypatch.undo()
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     (images / "class1/003.jpg").unlink()
     pack(images, tmp_path / "clean", size=32)
     pixels = "_tensordict/pixels.memmap"
@@ -373,9 +372,9 @@ def test_a_connected_worker_that_stalls_or_dies_is_replaced(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
 def test_a_node_says_that_a_source_went_away_and_none_of_its_images_is_rejected(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
 ) -> None:
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     monkeypatch.setattr(roots, "PAUSES", (0.01,))
     pack(images, tmp_path / "reference", size=32)
     monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
@@ -470,10 +469,10 @@ def test_an_error_of_the_sync_ends_the_pack_and_names_the_file(tmp_path: Path, m
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
 def test_rows_of_their_own_sizes_are_the_same_bytes_from_connected_workers(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
 ) -> None:
     (images / "class1/003.jpg").write_bytes(b"no image")
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    tune(least_block_inputs=2)
     options: dict[str, Any] = {"fit": "none", "max_size": 50, "max_rejects": 1, "workers": 2}
     pack(images, tmp_path / "reference", **options)
     monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
