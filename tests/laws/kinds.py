@@ -144,7 +144,7 @@ def _boxes(folder: Path) -> Inputs:
 
 
 def _masks(**options: Any) -> Callable[[Path], Inputs]:
-    """Pack a mask beside each image, its values drawn anew for each pixel."""
+    """Pack a mask of random values for each image."""
 
     def made(folder: Path) -> Inputs:
         _tree(folder / "images")
