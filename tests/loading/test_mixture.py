@@ -67,6 +67,16 @@ def test_each_dataset_comes_in_complete_passes_in_new_orders(joined: MemmapDatas
     assert len({int(np.searchsorted([30, 51], row, side="right")) for row in rows[:64]}) == 3
 
 
+def test_datasets_of_one_length_come_each_in_an_order_of_its_own(joined: MemmapDataset) -> None:
+    parts = joined.subset(range(20)), joined.subset(range(30, 50))
+    both = concat(dict(zip("ab", parts, strict=True)))
+    with loader_of(both, weights={"a": 1, "b": 1}, seed=2) as loader:
+        rows = rows_of(iter(loader)) + rows_of(iter(loader)) + rows_of(iter(loader))
+    own = [row for row in rows if row < 30], [row - 30 for row in rows if row >= 30]
+    assert sorted(own[0][:20]) == sorted(own[1][:20]) == list(range(20))
+    assert own[0][:20] != own[1][:20]
+
+
 def test_shares_hold_in_the_loop_over_epochs(joined: MemmapDataset) -> None:
     with loader_of(joined, 100, epoch_rows=2500) as loader:
         assert (loader.order, len(loader)) == ("mixture", 25)

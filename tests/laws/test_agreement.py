@@ -1,0 +1,181 @@
+"""What is said twice agrees, or is refused: a store and its levels, blocks and the whole file, class lists of several stores.
+
+Stores that disagree are made of sound ones, and sealed with right digests, as a program that mixes files up would leave them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import photo
+
+from packer import merge, pack, pack_dataset, verify
+from packer.cli.app import run
+from reader import MemmapDataset, StoreError, concat
+
+LEVEL = "levels/2"
+
+
+def resealed(store: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the fields of a manifest and write its digest again, as FORMAT.md says."""
+    path = store / "manifest.json"
+    head, _, rest = path.read_text().partition(',\n  "blocks": [')
+    fields = json.loads(head + "}")
+    change(fields)
+    blocks, _, _ = rest.partition(',\n  "digest": ')
+    body = json.dumps(fields, indent=2).removesuffix("\n}") + ',\n  "blocks": [' + blocks
+    path.write_text(f'{body},\n  "digest": "sha256:{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n')
+
+
+def entry(path: Path) -> dict[str, object]:
+    """Describe a small file as a manifest lists it."""
+    return {"size_bytes": path.stat().st_size, "digest": f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make 6 images of two classes, and one that is none."""
+    root = tmp_path_factory.mktemp("images") / "images"
+    for number in range(6):
+        path = root / ("ant", "bee")[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photo(40 + number, 36, number).save(path)
+    (root / "ant" / "9.jpg").write_bytes(b"none")
+    return root
+
+
+def packed(images: Path, out: Path, **options: Any) -> Path:
+    pack(images, out, **{"size": 32, "levels": 2, "max_rejects": 1, "workers": 1} | options)
+    return out
+
+
+def without_the_broken_one(images: Path, out: Path) -> Path:
+    shutil.copytree(images, out)
+    (out / "ant" / "9.jpg").unlink()
+    return out
+
+
+def with_level_of(store: Path, other: Path) -> None:
+    """Give a store the level of another one, and list those of its files that a level of the store has."""
+    shutil.rmtree(store / LEVEL)
+    shutil.copytree(other / LEVEL, store / LEVEL)
+
+    def listed(fields: dict[str, Any]) -> None:
+        others = json.loads((other / "manifest.json").read_text())["files"]
+        fields["files"] |= {name: others[name] for name in fields["files"] if name.startswith(LEVEL)}
+
+    resealed(store, listed)
+
+
+LEVELS: dict[str, dict[str, Any]] = {
+    "content": {"fit": "pad"},
+    "channels": {"channels": "gray"},
+    "sizes": {"size": 40},
+    "rejects": {},
+    "rows": {},
+}
+
+
+@pytest.mark.parametrize("what", LEVELS)
+def test_a_level_of_another_kind_than_its_store_is_refused(what: str, images: Path, tmp_path: Path) -> None:
+    store, others = packed(images, tmp_path / "out"), images
+    if what in ("rejects", "rows"):
+        others = without_the_broken_one(images, tmp_path / "images")
+    if what == "rows":
+        (others / "ant" / "0.jpg").unlink()
+        (others / "ant" / "9.jpg").write_bytes(b"none")
+    with_level_of(store, packed(others, tmp_path / "other", **LEVELS[what]))
+    assert run(["info", str(store), "--brief"]) == 1
+    with pytest.raises(StoreError, match="is not a level of"):
+        MemmapDataset(store)
+
+
+def test_the_level_of_the_same_store_is_taken(images: Path, tmp_path: Path) -> None:
+    store = packed(images, tmp_path / "out")
+    before = (store / "manifest.json").read_bytes()
+    with_level_of(store, packed(images, tmp_path / "other"))
+    assert (store / "manifest.json").read_bytes() == before
+    assert verify(store).problems == []
+
+
+def test_verify_names_a_line_of_a_level_that_says_something_else(images: Path, tmp_path: Path) -> None:
+    store = packed(images, tmp_path / "out")
+    lines = store / LEVEL / "samples.jsonl"
+    text = lines.read_text()
+    assert '"width":40' in text
+    lines.write_text(text.replace('"width":40', '"width":41', 1))
+    assert {problem.file for problem in verify(store).problems} == {f"{LEVEL}/samples.jsonl"}
+    assert run(["verify", str(store)]) == 1
+    # and where that level, sealed again, has become one of another store
+    resealed(store / LEVEL, lambda fields: fields["files"].update({"samples.jsonl": entry(lines)}))
+    assert f"{LEVEL}/manifest.json" in {problem.file for problem in verify(store).problems}
+
+
+@pytest.mark.parametrize("options", [{}, {"fit": "none", "size": None}, {"compress": True}], ids=str)
+def test_verify_compares_the_digest_of_all_pixels(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
+    store = packed(images, tmp_path / "out", levels=1, **options)
+
+    def change(fields: dict[str, Any]) -> None:
+        found = fields["files"]["_tensordict/pixels.memmap"]
+        found["digest"] = f"crc32:{int(found['digest'][6:], 16) ^ 1:08x}"
+
+    resealed(store, change)
+    MemmapDataset(store)
+    assert [problem.file for problem in verify(store).problems] == ["manifest.json"]
+    assert run(["verify", str(store)]) == 1
+
+
+# -- class lists
+
+LISTS = {
+    "of other names": (["ant", "bee"], ["ant", "wasp"]),
+    "in another order": (["ant", "bee"], ["bee", "ant"]),
+    "in another order with others": (["ant", "bee", "cat"], ["bee", "cat", "ant"]),
+    "of another length": (["ant", "bee"], ["wasp", "bee", "ant"]),
+}
+
+
+def store_with(classes: list[str], out: Path, first: int = 0) -> dict[bytes, str]:
+    """Pack an image of each class, twice; returns each one's class by its pixels."""
+    drawn = np.random.default_rng(first).integers(0, 256, (2 * len(classes), 8, 8, 3), dtype=np.uint8)
+    pack_dataset([(image, n % len(classes)) for n, image in enumerate(drawn)], out, size=8, classes=classes)
+    return {image.tobytes(): classes[n % len(classes)] for n, image in enumerate(drawn)}
+
+
+def named(data: MemmapDataset) -> dict[bytes, str]:
+    """Return each row's class by its pixels."""
+    return {data[n][0].permute(1, 2, 0).numpy().tobytes(): data.classes[data[n][1]] for n in range(len(data))}
+
+
+@pytest.mark.parametrize("lists", LISTS)
+def test_rows_of_stores_that_are_merged_or_joined_keep_their_class_by_name(lists: str, tmp_path: Path) -> None:
+    wanted = {}
+    for n, classes in enumerate(LISTS[lists]):
+        wanted |= store_with(classes, tmp_path / str(n), first=n)
+    merge([tmp_path / "0", tmp_path / "1"], tmp_path / "both")
+    assert named(MemmapDataset(tmp_path / "both")) == wanted
+    assert verify(tmp_path / "both").problems == []
+    assert named(concat([MemmapDataset(tmp_path / "0"), MemmapDataset(tmp_path / "1")])) == wanted
+    lines = [json.loads(line) for line in (tmp_path / "both" / "samples.jsonl").read_text().splitlines()]
+    assert [line["target"] for line in lines] == MemmapDataset(tmp_path / "both").targets
+
+
+@pytest.mark.parametrize("lists", LISTS)
+def test_splits_of_other_classes_are_refused_as_one_dataset_and_as_a_class_list(
+    lists: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split, classes in zip(("train", "val"), LISTS[lists], strict=True):
+        store_with(classes, tmp_path / "out" / split)
+    for split in ("train", "val"):
+        with pytest.raises(StoreError, match="have different classes"):
+            MemmapDataset(tmp_path / "out", split=split)
+    assert run(["build", str(images), str(tmp_path / "new"), "--classes", str(tmp_path / "out"), "--size", "32"]) != 0
+    assert "splits with different class lists" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
