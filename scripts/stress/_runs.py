@@ -15,13 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer import merge, pack, pull, push, update
-from packer.errors import PackError
-from packer.report import Progress
-from packer.store.journal import JOURNAL
-from reader.format.check import check_store
-from reader.format.errors import IncompleteStoreError, StoreError
-from reader.format.manifest import MANIFEST
+from packer import PackError, Progress, merge, pack, pull, push, seal_parts, subset, update
+from reader.manifest import MANIFEST, IncompleteStoreError, StoreError, check_store
 from scripts.common.figures import BenchmarkError, photographs, repeat_files
 
 # fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
@@ -29,7 +24,7 @@ from scripts.common.figures import BenchmarkError, photographs, repeat_files
 # resplit: --overwrite of both, after one image was replaced; listed: a manifest whose third column becomes a tensor of its own;
 # labelled: with boxes and masks; merge: of two stores, by pack merge; remerge: likewise, with --overwrite of a third; push: of a
 # store to a folder whose parents are new too, by pack push; repush: likewise, with --overwrite of another store; pull: of the
-# store that was pushed so, by pack pull
+# store that was pushed so, by pack pull; seal: of two parts; subset: of a store's rows, some of them, in another order
 KINDS = (
     "fresh",
     "resume",
@@ -45,15 +40,23 @@ KINDS = (
     "push",
     "repush",
     "pull",
+    "seal",
+    "subset",
 )
-COPYING = ("merge", "remerge")
+COPYING = ("merge", "remerge", "subset")
 PUSHING = ("push", "repush", "pull")
 
 _SIZE = 32
 # pad: so that the store has a content.memmap too
 _OPTIONS: dict[str, Any] = {"size": _SIZE, "fit": "pad", "workers": 2, "max_rejects": "20%"}
 _REPLACING, _OF_UPDATE = ("overwrite", "update", "resplit", "remerge"), ("workers", "max_rejects")
+# of kinds that are no pack: what is done, and its options
+_VERBS = {"remerge": "merge", "repush": "push"} | {
+    verb: verb for verb in ("update", "merge", "push", "pull", "seal", "subset")
+}
+_OF_SUBSET: dict[str, Any] = {"rows": [5, 0, 3, 9, 2]}
 _OPEN_SECONDS = 0.05
+_JOURNAL = ".packing/journal"
 ROW_BYTES, MASK_BYTES = _SIZE * _SIZE * 3, _SIZE * _SIZE
 
 
@@ -88,11 +91,10 @@ class Run:
 
     def command(self, flags: list[str] | None = None) -> list[str]:
         """Return the words of the command."""
-        options = [word for key, value in self._given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-        named = {"update": "update", "push": "push", "repush": "push", "pull": "pull"}
-        command = "merge" if self.kind in COPYING else named.get(self.kind, "build")
-        folder = [command, *map(str, self._sources), str(self.out)]
-        return [sys.executable, "-m", "packer", *folder, *options, *(self.flags if flags is None else flags), "--quiet"]
+        words = [_VERBS.get(self.kind, "build"), *map(str, self._sources), str(self.out)]
+        for name, value in self._given.items():
+            words += [f"--{name.replace('_', '-')}", str(value).strip("[]").replace(" ", "")]
+        return [sys.executable, "-m", "packer", *words, *(self.flags if flags is None else flags), "--quiet"]
 
     @property
     def _given(self) -> dict[str, Any]:
@@ -101,7 +103,10 @@ class Run:
 
     @property
     def _sources(self) -> list[Path]:
-        return [self.source / "a", self.source / "b"] if self.kind in COPYING else [self.source]
+        if self.kind == "seal":
+            return []
+        stores = "a" if self.kind == "subset" else "ab"
+        return [self.source / name for name in stores] if self.kind in COPYING else [self.source]
 
     def lay_out(self) -> None:
         """Bring the disk to where the run starts."""
@@ -110,7 +115,7 @@ class Run:
 
     def flags_to_resume(self) -> list[str]:
         """Return what a supervisor gives whatever has happened: --resume, and --overwrite where a store is replaced."""
-        if self.kind in PUSHING:
+        if self.kind in (*PUSHING, "seal"):
             return self.flags
         if self.kind in COPYING:
             return ["--overwrite"] if any(self.disk.rglob(MANIFEST)) else []
@@ -123,7 +128,7 @@ class Run:
         try:
             pull(str(self.out), back)
         except (PackError, StoreError) as e:
-            return str(e) if self.kind == "repush" else ""
+            return str(e) if self.kind == "repush" or (self.out / MANIFEST).exists() else ""
         found, old = files(back), self.start.parent / "old"
         return (
             "" if found == files(self.source) or (old.exists() and found == files(old)) else "another store is pulled"
@@ -132,14 +137,20 @@ class Run:
     def resume(self) -> None:
         """Run the pack to its end, in this process, with one worker; what copies is done again."""
         flags = {flag.removeprefix("--"): True for flag in self.flags_to_resume()}
-        if self.kind in COPYING:
-            merge(self._sources, self.out, **flags)
-            return
-        if self.kind in PUSHING:
-            pull(str(self.source), self.out) if self.kind == "pull" else push(self.source, str(self.out), **flags)
-            return
-        run = update if self.kind == "update" else pack
-        run(self.source, self.out, **self._given | {"workers": 1}, **flags)
+        match _VERBS.get(self.kind, "pack"):
+            case "merge":
+                merge(self._sources, self.out, **flags)
+            case "subset":
+                subset(*self._sources, self.out, **self.options, **flags)
+            case "seal":
+                seal_parts(self.out, **self.options)
+            case "pull":
+                pull(str(self.source), self.out)
+            case "push":
+                push(self.source, str(self.out), **flags)
+            case verb:
+                run = update if verb == "update" else pack
+                run(self.source, self.out, **self._given | {"workers": 1}, **flags)
 
 
 def make_run(kind: str, work: Path, images: int) -> Run:
@@ -160,15 +171,28 @@ def make_run(kind: str, work: Path, images: int) -> Run:
     reference, source = work / "reference", _listed(sources) if kind == "listed" else sources
     options = _OPTIONS | (_labels(sources) if kind == "labelled" else {})
     if kind in COPYING:
-        stores = [work / "stores" / name for name in "ab"]
-        for store, shuffle in zip(stores, (1, 2), strict=True):
-            pack(sources, store, **_OPTIONS, shuffle=shuffle)
-        merge(stores, reference / out)
-        return Run(kind, work / "stores", work / "stores", disk, disk / out, start, {}, files(reference))
+        return _copying_run(kind, sources, start, disk, reference, out)
     if kind in PUSHING:
         return _pushing_run(kind, sources, start, disk, reference, out)
     pack(source, reference / out, **options)
+    if kind == "seal":
+        for part in ("1/2", "2/2"):
+            pack(source, start / out, **options, part=part)
+        options = {"max_rejects": options["max_rejects"]}
     return Run(kind, source, sources, disk, disk / out, start, options, files(reference))
+
+
+def _copying_run(kind: str, sources: Path, start: Path, disk: Path, reference: Path, out: Path) -> Run:
+    """Pack the two stores whose rows are copied."""
+    stores = start.parent / "stores"
+    for name, shuffle in (("a", 1), ("b", 2)):
+        pack(sources, stores / name, **_OPTIONS, shuffle=shuffle)
+    options = _OF_SUBSET if kind == "subset" else {}
+    if kind == "subset":
+        subset(stores / "a", reference / out, **options)
+    else:
+        merge([stores / "a", stores / "b"], reference / out)
+    return Run(kind, stores, stores, disk, disk / out, start, options, files(reference))
 
 
 def _pushing_run(kind: str, sources: Path, start: Path, disk: Path, reference: Path, out: Path) -> Run:
@@ -237,7 +261,7 @@ def _seconds_to_refuse(out: Path) -> float:
     except IncompleteStoreError:
         pass
     except StoreError as e:
-        if (out / JOURNAL).exists():
+        if (out / _JOURNAL).exists():
             raise TrialError(f"an unfinished store is called: {e}") from e
     else:
         raise TrialError("an unfinished store opens")

@@ -1,4 +1,7 @@
-"""Power cuts and failing calls. The complete enumerations are power_test.py and fault_test.py in scripts/stress/crash."""
+"""Failing calls, and what tests/laws/test_crashes.py relies on: the check of the order of syncs, and the disk.
+
+The complete enumerations are power_test.py and fault_test.py in scripts/stress/crash.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("cc") is None, reason="the shim needs LD_PRELOAD and a C compiler"
 )
-
-
-@pytest.mark.slow
-def test_a_power_loss_at_any_call_leaves_what_resumes_to_the_same_bytes() -> None:
-    result = stress("crash.power_test", "--images", "16", "--cuts", "3", "--draws", "1")
-    for kind in ("fresh", "resume", "restart", "overwrite", "update", "splits", "resplit", "listed", "labelled"):
-        assert result[kind]["disks"] > result[kind]["cuts"] >= 4
-        assert result[kind]["journal_lines"] >= 1
-    for kind in ("merge", "remerge", "push", "repush", "pull"):  # they need no journal
-        assert result[kind]["disks"] > result[kind]["cuts"] >= 4
-    # without strace the shim's own record was checked, and nothing says that it misses no call
-    assert result["strace"] == (shutil.which("strace") is not None)
 
 
 @pytest.mark.slow
@@ -80,6 +71,8 @@ def test_a_sync_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     for n in syncs:
         with pytest.raises(SyncOrderError):
             check_order(calls[:n] + calls[n + 1 :], Path("/disk"))
+    with pytest.raises(SyncOrderError, match="has its manifest already"):
+        check_order([*calls, Call("write", f"{out}/samples.jsonl", data=b"{}")], Path("/disk"))
 
 
 def test_the_disk_keeps_what_was_synced_and_nothing_for_certain_besides(
@@ -107,3 +100,18 @@ def test_the_disk_keeps_what_was_synced_and_nothing_for_certain_besides(
     found = {str(disk.some(random.Random(seed))) for seed in range(40)}
     # a sector is written whole: of "one" and "onetwo" the size tells which, or zeros where it has grown alone
     assert found == {str({"old": content}) for content in (b"one", b"onetwo", b"one\0\0\0")}
+
+
+def test_the_disk_may_write_one_file_before_or_behind_another(tmp_path: Path) -> None:
+    from scripts.stress.crash._calls import Call
+    from scripts.stress.crash._disk import Disk
+
+    (tmp_path / "rows").write_bytes(b"..")
+    (tmp_path / "marks").write_bytes(b"0")
+    disk, root = Disk(tmp_path), str(tmp_path.resolve())
+    disk.apply(Call("mapped", f"{root}/marks", data=b"1"))
+    disk.apply(Call("pwrite", f"{root}/rows", data=b"ab"))
+    assert {(tree["rows"], tree["marks"]) for tree in disk.apart()} == {(b"..", b"1"), (b"ab", b"0")}
+    disk.apply(Call("msync", f"{root}/marks"))
+    disk.apply(Call("punch", f"{root}/rows", data=b"\0"))
+    assert {(tree["rows"], tree["marks"]) for tree in disk.apart()} == {(rows, b"1") for rows in (b"..", b"ab", b"\0b")}

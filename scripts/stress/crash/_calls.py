@@ -29,7 +29,8 @@ class Call:
     """One call that changed a file, or tried to.
 
     offset: where data begins; of ftruncate and fallocate, the size asked for. result: -1 where it failed (of fallocate: an
-    errno). is_spoiled: the shim made it fail or come back short.
+    errno). is_spoiled: the shim made it fail or come back short. Of name "mapped" it is no call: a program stored data in a
+    shared mapping; "punch": fallocate that makes a hole, data: its zeros.
     """
 
     name: str
@@ -50,12 +51,18 @@ class Shim:
     """The compiled shim; runs commands under it.
 
     Raises:
-        BenchmarkError: there is no C compiler.
+        BenchmarkError: there is no C compiler, or the linker cannot be given the path of work.
     """
 
     def __init__(self, work: Path, root: Path) -> None:
         self._library, self._state = work / "calls.so", work / "calls.state"
         self.log, self._root = work / "calls.log", root.resolve()
+        if self._library.exists():
+            return
+        if {*" :"} & {*str(work)}:
+            raise BenchmarkError(
+                f"{work} has a space or a colon, at which the linker cuts LD_PRELOAD. Give another folder."
+            )
         command = ["cc", "-shared", "-fPIC", "-O1", "-o", self._library, _SOURCE, "-ldl", "-lpthread"]
         try:
             subprocess.run(command, check=True, capture_output=True)
@@ -69,22 +76,27 @@ class Shim:
 
         Args:
             at: spoil the n-th call that counts; 0: none.
-            do: "die", "short" or an errno.
+            do: "die", "die alone", "short" or an errno.
             names: the calls that count, such as "write,fsync"; "": all that change files.
             under: words to put before the command, such as strace's.
         """
-        self._state.write_bytes(bytes(_STATE_BYTES))
-        self.log.unlink(missing_ok=True)
-        variables = {"CALLS_STATE": self._state, "CALLS_ROOT": self._root, "CALLS_LOG": self.log, "CALLS_DO": do}
-        environment = {"LD_PRELOAD": str(self._library), "CALLS_AT": str(at)} | {
-            k: str(v) for k, v in variables.items()
-        }
-        if names:
-            environment["CALLS_NAMES"] = f",{names},"
-        settings = [f"{key}={value}" for key, value in environment.items()]
+        settings = [f"{key}={value}" for key, value in self.variables(at=at, do=do, names=names).items()]
         return subprocess.run(
             [*under, "env", *settings, *command], capture_output=True, text=True, start_new_session=True, timeout=120
         )
+
+    def variables(self, *, at: int = 0, do: str = "", names: str = "") -> dict[str, str]:
+        """Return the environment of a program that begins a new record, with arguments as those of `run`."""
+        self._state.write_bytes(bytes(_STATE_BYTES))
+        self.log.unlink(missing_ok=True)
+        files = {
+            "LD_PRELOAD": self._library,
+            "CALLS_STATE": self._state,
+            "CALLS_ROOT": self._root,
+            "CALLS_LOG": self.log,
+        }
+        variables = {name: str(path) for name, path in files.items()} | {"CALLS_DO": do, "CALLS_AT": str(at)}
+        return variables | ({"CALLS_NAMES": f",{names},"} if names else {})
 
     def calls(self) -> list[Call]:
         """Read what the last run did below root, in order."""
@@ -135,10 +147,11 @@ def read_strace(path: Path, root: Path) -> list[Call]:
 
 def without_opens(calls: Sequence[Call]) -> list[tuple[str, str, str, bytes]]:
     """Return name, paths and data of the calls that changed something, but for opens and closes, to compare two recorders."""
-    left = [call for call in calls if call.is_done and call.name not in ("create", "truncate", "close", "read")]
+    left = [call for call in calls if call.is_done and call.name not in _UNCOMPARED]
     return [(call.name, call.path, call.to, call.data) for call in left]
 
 
+_UNCOMPARED = ("create", "truncate", "close", "read", "mapped", "msync")
 _STRACE_NAMES = {"pwrite64": "pwrite", "mkdirat": "mkdir", "unlinkat": "unlink", "renameat": "rename", "linkat": "link"}
 
 

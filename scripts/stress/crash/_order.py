@@ -1,4 +1,4 @@
-"""The order of syncs in the record of a pack: what must be on disk before what. Rules: docs/reference/format/writing.md."""
+"""The order of syncs in the record of a command: what must be on disk before what. Rules: docs/reference/format/writing.md."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from packer.store.journal import JOURNAL
-from packer.store.row_files import EXTRAS, MASKS
-from reader.format.manifest import MANIFEST, PIXELS
-from reader.format.unfinished import SWAPPING
+from reader.manifest import MANIFEST, PIXELS
 from scripts.stress._runs import MASK_BYTES, ROW_BYTES, TrialError
 from scripts.stress.crash._calls import Call
 
-_NAME_CALLS = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange")
+_NAME_CALLS = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange", "link")
 _WRITING = ("write", "pwrite", "ftruncate", "truncate", "fallocate")
+_JOURNAL, _SWAPPING = ".packing/journal", ".packing/swapping"
+_EXTRAS = "_tensordict/extras"
+_MASKS = f"{_EXTRAS}/masks.memmap"
 
 
 class SyncOrderError(TrialError):
@@ -59,32 +59,37 @@ def check_order(calls: Sequence[Call], disk: Path) -> int:
     Raises:
         SyncOrderError: a rule is broken, or the run wrote no manifest.
     """
-    unsynced, lines, stores, renamed = _Unsynced(), 0, 0, ""
+    unsynced, lines, stores, renamed = _Unsynced(), 0, set[str](), ""
     marks: set[str] = set()
     for call in calls:
-        if call.path.endswith(f"/{SWAPPING}"):
+        if call.path.endswith(f"/{_SWAPPING}"):
             marks.add(call.path)
-        mark = f"{call.path}/{SWAPPING}"
+        mark = f"{call.path}/{_SWAPPING}"
         # splits may be exchanged one after the other: whatever part of that a disk keeps, the marks say so
         is_marked = call.name == "exchange" and mark in marks and mark not in unsynced.files | unsynced.names
-        if renamed and renamed in unsynced.folders and call.name in _NAME_CALLS and not is_marked:
+        # the other name of a manifest that was linked
+        is_second = call.name == "unlink" and call.path == f"{renamed}/.{MANIFEST}.tmp"
+        if renamed in unsynced.folders and call.name in _NAME_CALLS and not is_marked and not is_second:
             raise SyncOrderError(
                 f"{call.name} {call.path} comes before the folder of a store that was renamed, or of its manifest, is synced"
             )
         if call.name == "mkdir" and f"{os.path.dirname(call.path)}/.packing" in unsynced.names - {call.path}:
             raise SyncOrderError(f"{call.path} is made before .packing, which says whose it is, is synced")
-        if call.name == "pwrite" and call.path.replace(PIXELS, JOURNAL) in unsynced.cut:
+        if call.name == "pwrite" and call.path.replace(PIXELS, _JOURNAL) in unsynced.cut:
             raise SyncOrderError(f"{call.path} is written before the cut of its journal is synced")
-        if call.name == "write" and call.path.endswith(f"/{JOURNAL}"):
+        if call.name == "write" and call.path.endswith(f"/{_JOURNAL}"):
             lines += _check_journal(call, unsynced, disk)
+        _check_finished(call, stores)
         if call.name in ("create", "truncate") and os.path.basename(call.path) == f".{MANIFEST}.tmp":
             _check_store(os.path.dirname(call.path), unsynced, disk)
-        if call.name == "rename" and os.path.basename(call.to) == MANIFEST:
+        if call.name in ("rename", "link") and os.path.basename(call.to) == MANIFEST and "/.packing/" not in call.to:
             if call.path in unsynced.files:
                 raise SyncOrderError(f"{call.path} is renamed before it is synced")
-            stores, renamed = stores + 1, os.path.dirname(call.to)
+            renamed = os.path.dirname(call.to)
+            stores.add(renamed)
         if call.name == "exchange":
             renamed = os.path.dirname(call.to)
+            stores = stores - {call.path} | {call.to}
         unsynced.follow(call)
     if not stores:
         raise SyncOrderError("no manifest was written")
@@ -93,21 +98,31 @@ def check_order(calls: Sequence[Call], disk: Path) -> int:
     return lines
 
 
+def _check_finished(call: Call, stores: set[str]) -> None:
+    """See that nothing is written to a store whose manifest is there, but for what is in .packing and in other hidden files."""
+    written = call.to if call.name in ("rename", "link") else call.path
+    if call.name not in (*_WRITING, "create", "rename", "link"):
+        return
+    for store in stores:
+        if written.startswith(f"{store}/") and not written.removeprefix(f"{store}/").startswith("."):
+            raise SyncOrderError(f"{written} is written, although {store} has its manifest already")
+
+
 def _check_journal(call: Call, unsynced: _Unsynced, disk: Path) -> int:
     """See that the rows which lines of the journal name are on disk, and so is their file's name; returns how many lines."""
     if call.path in unsynced.files:
         raise SyncOrderError(f"{call.path} continues before its former lines are synced")
-    store = call.path.removesuffix(f"/{JOURNAL}")
+    store = call.path.removesuffix(f"/{_JOURNAL}")
     blocks = [line for line in (json.loads(line[9:]) for line in call.data.splitlines()) if line.get("rows")]
     for block in blocks:
         start, stop = block["rows_stop"] - block["rows"], block["rows_stop"]
         late = [
             (path, *span)
             for path, *span in unsynced.rows
-            for name, row_bytes in ((PIXELS, ROW_BYTES), (MASKS, MASK_BYTES))
+            for name, row_bytes in ((PIXELS, ROW_BYTES), (_MASKS, MASK_BYTES))
             if path == f"{store}/{name}" and span[0] < stop * row_bytes and span[1] > start * row_bytes
         ]
-        names = (_folders(store, disk) | {f"{store}/.packing", f"{store}/{EXTRAS}"}) & unsynced.folders
+        names = (_folders(store, disk) | {f"{store}/.packing", f"{store}/{_EXTRAS}"}) & unsynced.folders
         if late or names:
             raise SyncOrderError(
                 f"the journal names rows up to {block['rows_stop']} before this is synced: {late or names}"
@@ -116,7 +131,12 @@ def _check_journal(call: Call, unsynced: _Unsynced, disk: Path) -> int:
 
 
 def _check_store(store: str, unsynced: _Unsynced, disk: Path) -> None:
-    """See that all of a store is on disk, its name and those above too, before the first byte of its manifest."""
+    """See that all of a store is on disk, its name and those above too, before the first byte of its manifest.
+
+    A copy of a manifest in .packing makes no store.
+    """
+    if "/.packing/" in f"{store}/":
+        return
     changed = unsynced.files | unsynced.names
     inside = {path for path in changed if path.startswith(f"{store}/") and "/.packing/" not in path}
     if late := inside | (_folders(store, disk) & unsynced.folders):

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer.store.lock import LOCK
 from scripts.common.arguments import counts_parser
 from scripts.common.program import reported
 from scripts.stress._runs import (
@@ -111,14 +110,19 @@ def series(run: Run, work: Path, name: str, every: int) -> dict[str, int]:
             return {"spoiled": spoiled, "succeeded": successes}
         spoiled, successes, at = spoiled + 1, successes + (done.returncode == 0), at + every
         if call is None:
-            _check_death(run, where)
+            check_death(run, where)
         elif fault.hits_images and run.kind not in (*COPYING, *PUSHING):
             _check_patient(run, done, where)
         else:
             _check_outcome(run, done, call, fault, where)
 
 
-def _check_death(run: Run, where: str) -> None:
+def check_death(run: Run, where: str) -> None:
+    """See what a death has left, and continue to the bytes of an undisturbed run.
+
+    Raises:
+        TrialError: something was not survived.
+    """
     try:
         if run.kind not in PUSHING or run.kind == "pull":
             check_unfinished(run.out)
@@ -155,7 +159,7 @@ def _is_tidying(call: Call) -> bool:
 
 def _is_harmless(call: Call) -> bool:
     """Whether nothing is lost: a folder is there already, two renames do what an exchange did not, the lock is for people."""
-    return call.name in ("read", "mkdir", "exchange") or call.path.endswith(f"/{LOCK}")
+    return call.name in ("read", "mkdir", "exchange") or call.path.endswith("/.packing/lock")
 
 
 def _check_patient(run: Run, done: subprocess.CompletedProcess[str], where: str) -> None:

@@ -24,15 +24,13 @@ import hashlib
 import random
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
 import reader.format.check
-from packer.errors import PackError
-from reader.format.check import check_store
-from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST
+from packer import PackError
+from reader.manifest import MANIFEST, StoreError, check_store
 from scripts.common.arguments import counts_parser
 from scripts.common.program import reported
 from scripts.stress._runs import KINDS, PUSHING, Run, TrialError, are_mixed, difference, files, make_run
@@ -67,11 +65,10 @@ def cut_everywhere(kind: str, work: Path, options: argparse.Namespace) -> dict[s
     run = make_run(kind, work, options.images)
     run.lay_out()
     calls = record(run, work, with_strace=_has_strace(options))
-    # the rules of order are those of a pack; what is pushed has no journal
-    lines = 0 if kind in PUSHING else check_order(calls, run.disk)
+    lines = check_order(calls, run.disk)
     cuts = set(range(0, len(calls) + 1, max(1, len(calls) // options.cuts) if options.cuts else 1))
     seen: set[str] = set()
-    for at, variant, tree in disks(run, calls, cuts, options):
+    for at, variant, tree in disks(run, calls, cuts, draws=options.draws, seed=options.seed):
         key = hashlib.sha256(repr(tree).encode()).hexdigest()
         if key not in seen:
             seen.add(key)
@@ -102,10 +99,12 @@ def record(run: Run, work: Path, *, with_strace: bool) -> list[Call]:
     return [call for call in calls if call.is_done and call.name not in ("close", "read")]
 
 
-def disks(run: Run, calls: list[Call], cuts: set[int], options: argparse.Namespace) -> Iterator[tuple[int, str, Tree]]:
+def disks(
+    run: Run, calls: list[Call], cuts: Container[int], *, draws: int, seed: int
+) -> Iterator[tuple[int, str, Tree]]:
     """Yield what each cut may leave: (calls done, which variant, the tree)."""
     run.lay_out()
-    disk, draw = Disk(run.disk), random.Random(options.seed)
+    disk, draw = Disk(run.disk), random.Random(seed)
     for at in range(len(calls) + 1):
         if at:
             disk.apply(calls[at - 1])
@@ -113,8 +112,8 @@ def disks(run: Run, calls: list[Call], cuts: set[int], options: argparse.Namespa
             yield at, "only what was synced", disk.only_synced()
             yield at, "all names", disk.all_names()
             yield at, "everything", disk.everything()
-            for n in range(options.draws):
-                yield at, f"draw {n} of seed {options.seed}", disk.some(draw)
+            for n in range(draws):
+                yield at, f"draw {n} of seed {seed}", disk.some(draw)
     shutil.rmtree(run.disk)
     write_tree(disk.everything(), run.disk)
     if files(run.disk) != run.expected:

@@ -5,9 +5,10 @@
  *   CALLS_LOG     append each call to this file, with its data: see scripts/stress/crash/_calls.py
  *   CALLS_NAMES   ",write,fsync," : only these calls count; without it all do but close and read
  *   CALLS_AT      spoil the n-th that counts ...
- *   CALLS_DO      ... die: kill the process group before it; short: do half of a write; a number: fail with that errno
+ *   CALLS_DO      ... die: kill the process group before it; die alone: the process; short: do half of a write; a number: fail with that errno
  *
- * One call at a time: the log's order is the order in which the calls took place. */
+ * One call at a time: the log's order is the order in which the calls took place. What a program has stored in a shared mapping
+ * of a file is found before the next call, and logged as "mapped". */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -96,14 +97,75 @@ static int counts(const char *name) {
     return names ? strstr(names, quoted) != NULL : strcmp(name, "close") && strcmp(name, "read");
 }
 
+/* Append "name result offset is_spoiled path_bytes to_bytes data_bytes\n", the paths and the data, in one write. */
+static void record(const Call *call, int64_t result, int64_t offset, const void *data, size_t size) {
+    const char *path = getenv("CALLS_LOG");
+    if (!path) return;
+    size_t path_size = strlen(call->path), to_size = strlen(call->to);
+    char *line = malloc(256 + path_size + to_size + size);
+    int length = sprintf(line, "%s %lld %lld %d %zu %zu %zu\n", call->name, (long long)result, (long long)offset,
+                         call->error || call->is_short, path_size, to_size, size);
+    memcpy(line + length, call->path, path_size);
+    memcpy(line + length + path_size, call->to, to_size);
+    if (size) memcpy(line + length + path_size + to_size, data, size);
+    int log = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    syscall(SYS_write, log, line, length + path_size + to_size + size);
+    syscall(SYS_close, log);
+    free(line);
+}
+
+/* -- shared mappings: bytes that reach a file without a call */
+
+#define MOST_MAPPINGS 64
+#define WORD 8
+
+typedef struct {
+    char path[PATH_MAX];
+    unsigned char *address, *seen;
+    size_t size;
+} Mapping;
+
+static Mapping mappings[MOST_MAPPINGS];
+
+static Mapping *mapping_at(const void *address) {
+    for (Mapping *m = mappings; m < mappings + MOST_MAPPINGS; m++)
+        if (m->address && (const unsigned char *)address >= m->address && (const unsigned char *)address < m->address + m->size) return m;
+    return NULL;
+}
+
+/* Log each run of words that changed since the last look. The lock is held. */
+static void record_mapped(void) {
+    for (Mapping *m = mappings; m < mappings + MOST_MAPPINGS; m++) {
+        if (!m->address || !memcmp(m->address, m->seen, m->size)) continue;
+        for (size_t start = 0; start < m->size; start += WORD) {
+            size_t stop = start;
+            while (stop < m->size && memcmp(m->address + stop, m->seen + stop, m->size - stop < WORD ? m->size - stop : WORD)) {
+                size_t size = m->size - stop < WORD ? m->size - stop : WORD;
+                memcpy(m->seen + stop, m->address + stop, size);
+                stop += size;
+            }
+            if (stop == start) continue;
+            Call call = {.name = "mapped"};
+            strcpy(call.path, m->path);
+            record(&call, stop - start, start, m->seen + start, stop - start);
+            start = stop;
+        }
+    }
+}
+
+static void take_lock(void) {
+    if (pthread_mutex_lock(&state->lock) == EOWNERDEAD) pthread_mutex_consistent(&state->lock);
+}
+
 /* Take the lock if the call's path is ours, and decide what becomes of it. */
 static void enter(Call *call) {
     call->is_ours = is_below_root(call->path);
     if (!call->is_ours) return;
-    if (pthread_mutex_lock(&state->lock) == EOWNERDEAD) pthread_mutex_consistent(&state->lock);
+    take_lock();
+    record_mapped();
     if (!counts(call->name) || ++state->seen != at) return;
-    if (!strcmp(what, "die")) {
-        kill(0, SIGKILL);
+    if (!strncmp(what, "die", 3)) {
+        kill(what[3] ? getpid() : 0, SIGKILL);
         pause();
     }
     call->is_short = !strcmp(what, "short");
@@ -125,23 +187,6 @@ static void begin(Call *call, const char *name, int fd) {
     size_t length = strlen(call->path);
     if (length > 10 && !strcmp(call->path + length - 10, " (deleted)")) return;
     enter(call);
-}
-
-/* Append "name result offset is_spoiled path_bytes to_bytes data_bytes\n", the paths and the data, in one write. */
-static void record(const Call *call, int64_t result, int64_t offset, const void *data, size_t size) {
-    const char *path = getenv("CALLS_LOG");
-    if (!path) return;
-    size_t path_size = strlen(call->path), to_size = strlen(call->to);
-    char *line = malloc(256 + path_size + to_size + size);
-    int length = sprintf(line, "%s %lld %lld %d %zu %zu %zu\n", call->name, (long long)result, (long long)offset,
-                         call->error || call->is_short, path_size, to_size, size);
-    memcpy(line + length, call->path, path_size);
-    memcpy(line + length + path_size, call->to, to_size);
-    if (size) memcpy(line + length + path_size + to_size, data, size);
-    int log = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-    syscall(SYS_write, log, line, length + path_size + to_size + size);
-    syscall(SYS_close, log);
-    free(line);
 }
 
 static int64_t end(Call *call, int64_t result, int64_t offset, const void *data, size_t size) {
@@ -201,6 +246,77 @@ ON_DESCRIPTOR(ftruncate64, "ftruncate", size, (int fd, off64_t size), (fd, size)
     }
 FALLOCATE(posix_fallocate, off_t)
 FALLOCATE(posix_fallocate64, off64_t)
+
+/* Bytes of a file that become a hole: logged as the zeros that are read there. */
+#define PUNCH(name, offset_type)                                               \
+    int name(int fd, int mode, offset_type offset, offset_type size) {         \
+        Call call = {0};                                                       \
+        begin(&call, mode & FALLOC_FL_PUNCH_HOLE ? "punch" : "fallocate", fd); \
+        int done = call.error ? -1 : NEXT(name)(fd, mode, offset, size);       \
+        if (!(mode & FALLOC_FL_PUNCH_HOLE)) return end(&call, done, offset + size, NULL, 0); \
+        void *zeros = call.is_ours ? calloc(1, size) : NULL;                   \
+        end(&call, done, offset, zeros, zeros ? size : 0);                     \
+        free(zeros);                                                           \
+        return done;                                                           \
+    }
+PUNCH(fallocate, off_t)
+PUNCH(fallocate64, off64_t)
+
+/* Look at a mapping from now on. */
+static void follow(void *address, size_t size, int fd) {
+    char path[PATH_MAX];
+    path_of_descriptor(fd, path);
+    if (!is_below_root(path)) return;
+    take_lock();
+    Mapping *m = mappings;
+    while (m < mappings + MOST_MAPPINGS && m->address) m++;
+    if (m == mappings + MOST_MAPPINGS) abort();
+    strcpy(m->path, path);
+    m->seen = memcpy(malloc(size), address, size);
+    m->size = size;
+    m->address = address;
+    pthread_mutex_unlock(&state->lock);
+}
+
+#define MMAP(name, offset_type)                                                \
+    void *name(void *wanted_address, size_t size, int protection, int flags, int fd, offset_type offset) { \
+        void *address = NEXT(name)(wanted_address, size, protection, flags, fd, offset); \
+        if (state && address != MAP_FAILED && fd >= 0 && flags & MAP_SHARED && protection & PROT_WRITE && !offset) \
+            follow(address, size, fd);                                         \
+        return address;                                                        \
+    }
+MMAP(mmap, off_t)
+MMAP(mmap64, off64_t)
+
+int munmap(void *address, size_t size) {
+    Mapping *mapping = state ? mapping_at(address) : NULL;
+    if (mapping) {
+        take_lock();
+        record_mapped();
+        free(mapping->seen);
+        mapping->address = NULL;
+        pthread_mutex_unlock(&state->lock);
+    }
+    return NEXT(munmap)(address, size);
+}
+
+int msync(void *address, size_t size, int flags) {
+    Call call = {0};
+    Mapping *mapping = state ? mapping_at(address) : NULL;
+    if (mapping) {
+        call.name = "msync";
+        strcpy(call.path, mapping->path);
+        enter(&call);
+    }
+    return end(&call, call.error ? -1 : NEXT(msync)(address, size, flags), 0, NULL, 0);
+}
+
+__attribute__((destructor)) static void detach(void) {
+    if (!state) return;
+    take_lock();
+    record_mapped();
+    pthread_mutex_unlock(&state->lock);
+}
 
 /* Only of what was open for writing: what a close can lose is what was written. It closes, even where it fails. */
 int close(int fd) {
