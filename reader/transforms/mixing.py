@@ -253,8 +253,8 @@ class CutMix(_OfTwo):
         Raises:
             ValueError: there is no num_classes, or the rows have boxes or masks.
         """
-        height, width = batch.pixels.shape[1:3]
         x0, y0, x1, y1 = self.box(batch)
+        height, width = batch.pixels.shape[1:3]
         y, x = (
             torch.arange(height, device=batch.pixels.device)[:, None],
             torch.arange(width, device=batch.pixels.device),
