@@ -1,0 +1,167 @@
+"""Golden stores give the same batches wherever their bytes are: those that a reader of the format's page finds in the files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import second_reader
+from conftest import devices
+from kinds import refusal
+
+from reader import CenterCrop, ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, concat
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+STORES = sorted(path.parent.name for path in GOLDEN.glob("*/manifest.json"))
+
+# What is in a row, by name: arrays, and texts.
+Row = dict[str, Any]
+
+
+def rows_in_files(path: Path) -> list[Row]:
+    """Read all rows of a store by the format's page alone."""
+    head = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    if "levels" in head["reader_features"]:
+        # what the other reader refuses; this store has no extras
+        sides = head["rows"], head["height"], head["width"], head["channels"]
+        pixels = np.fromfile(path / "_tensordict" / "pixels.memmap", np.uint8).reshape(sides).transpose(0, 3, 1, 2)
+        targets = np.fromfile(path / "_tensordict" / "targets.memmap", np.int64)
+        return [{"image": image, "targets": target, "texts": []} for image, target in zip(pixels, targets, strict=True)]
+    if "compressed-rows" in head["reader_features"]:
+        pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
+    store = second_reader.Store(path)
+    found = []
+    for number in range(store.rows):
+        height, width = store.values("shapes", number)[:2] if store.own else store.sides
+        pixels = np.frombuffer(store.pixels(number), np.uint8).reshape(height, width, store.channels)
+        row: Row = {"image": pixels.transpose(2, 0, 1), "texts": store.text(number)}
+        if store.masks:
+            row["mask"] = np.frombuffer(store.row(number)[pixels.size :], np.uint8).reshape(height, width)
+        columns = {"targets", "content"} | {name for name in store.tensors if name.startswith("extras/")}
+        for name in columns & store.tensors.keys() - {f"extras/{text}" for text in store.texts}:
+            dtype, shape = store.tensors[name]
+            row[name] = np.array(store.values(name, number), dtype).reshape(shape)
+        found.append(row)
+    return found
+
+
+def rows_of(batch: ImageBatch | RaggedBatch) -> list[tuple[int, Row]]:
+    """Return the number of each row of a batch, and what is in it."""
+    batch = batch.cpu()
+    found = []
+    texts = list(zip(*batch.texts.values(), strict=True)) or [()] * len(batch)
+    for index, number in enumerate(batch.rows.tolist()):
+        row: Row = {"image": batch.images[index].numpy(), "targets": batch.targets[index].numpy()}
+        if isinstance(batch, RaggedBatch):
+            row |= {} if batch.mask(index) is None else {"mask": batch.mask(index).numpy()}
+        elif batch.content is not None:
+            row["content"] = batch.content[index].numpy()
+        if batch.extras is not None:
+            # where a text is in its file is no part of a row
+            extras = ((name, value) for name, value in batch.extras.items() if name not in batch.texts)
+            row |= {f"extras/{name}": value[index].numpy() for name, value in extras}
+        found.append((number, row | {"texts": list(texts[index])}))
+    return found
+
+
+def assert_same(found: Row, expected: Row) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if name == "texts":
+            assert found[name] == value
+        else:
+            assert found[name].dtype == value.dtype, name
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+# -- ways to read
+
+
+Opened = tuple[MemmapDataset, dict[str, Any]]
+
+
+def from_url(path: Path, folder: Path) -> Opened:
+    """Open it at a URL, with a cache of its own."""
+    pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
+    return MemmapDataset(path.as_uri(), cache=folder / "cache", as_tuple=False), {}
+
+
+def joined(path: Path, folder: Path) -> Opened:
+    """Join it with a copy of itself, whose rows have the numbers behind its own."""
+    copy = shutil.copytree(path, folder / "copy")
+    return concat([MemmapDataset(path, as_tuple=False), MemmapDataset(copy, as_tuple=False)]), {}
+
+
+def by_residency(name: str) -> Callable[[Path, Path], Opened]:
+    """Open it where it is, read in this way."""
+    return lambda path, folder: (MemmapDataset(path, as_tuple=False), {"residency": name})
+
+
+WAYS: dict[str, Callable[[Path, Path], Opened]] = {
+    "cache": by_residency("cache"),
+    "copy in memory": by_residency("ram"),
+    "disk": by_residency("disk"),
+    "URL": from_url,
+    "joined": joined,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", STORES)
+def test_a_golden_store_gives_what_is_in_its_files_read_in_each_way(name: str, way: str, tmp_path: Path) -> None:
+    data, how = WAYS[way](GOLDEN / name, tmp_path)
+    for shuffle in (False, "full", "block"):
+        check(data, rows_in_files(GOLDEN / name), shuffle=shuffle, **how)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("name", STORES)
+def test_a_golden_store_on_a_device_gives_what_is_in_its_files(
+    name: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device == "cpu":
+        # it plays a device that has room
+        monkeypatch.setattr("reader.loading.residencies.device_rows.free_bytes", lambda device: 1 << 30)
+    data = MemmapDataset(GOLDEN / name, as_tuple=False)
+    is_refused = name in ("compressed-own-masks", "jpeg-own-sizes")
+    with refusal("^residency 'gpu' of rows with sizes of their own: " if is_refused else None, ValueError):
+        check(data, rows_in_files(GOLDEN / name), shuffle="full", residency="gpu", device=device)
+
+
+def check(data: MemmapDataset, expected: list[Row], **how: Any) -> None:
+    """See that two epochs hold each row once, with what is in the files, whatever batches are."""
+    loader = MemmapLoader(data, 2, seed=3, as_tuple=False, **how)
+    for _ in range(2):
+        found = [row for batch in loader for row in rows_of(batch)]
+        assert sorted(number for number, _ in found) == list(range(len(data)))
+        for number, row in found:
+            assert_same(row, expected[number % len(expected)])
+    if "device" not in how:
+        for number in range(len(data)):
+            ((_, row),) = rows_of(data[[number]])
+            assert_same(row, expected[number % len(expected)])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_crops_that_need_no_more_come_from_a_level(way: str, tmp_path: Path) -> None:
+    """Of the golden store of levels, whose level has other values than its rows halved: 5 more."""
+    path = GOLDEN / "levels"
+    expected = rows_in_files(path / "levels" / "2")
+    data, how = WAYS[way](path, tmp_path)
+    height, width = expected[0]["image"].shape[1:]
+    crop = CenterCrop((height, width))
+    loader = MemmapLoader(data, 2, transform=crop, size=(height, width), shuffle="full", as_tuple=False, **how)
+    found = [row for batch in loader for row in rows_of(batch)]
+    for number, row in found:
+        np.testing.assert_array_equal(row["image"], expected[number % len(expected)]["image"])
+    assert len(found) == len(data)
+
+
+def test_every_golden_store_is_tried() -> None:
+    assert len(STORES) == 13
+    assert {"v1.0", "levels", "texts", "own-masks", "jpeg-own-sizes"} <= {*STORES}
