@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass, fields
+from typing import Any
 
 _SWITCH = "PIXPACK_TESTING"
 _VALUES = "PIXPACK_TUNING"
@@ -18,20 +19,64 @@ _VALUES = "PIXPACK_TUNING"
 class Tuning:
     """Sizes in bytes or counts, times in seconds. Each default carries its reason."""
 
+    # -- packing
+
     # A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
     # against the pack, so that workers end together.
     block_bytes: int = 8 << 20
     least_block_inputs: int = 8
 
+    # -- the format
+
+    # Between the two names that a replacement of train and val changes are some 20 microseconds; what lasts for fifty such waits
+    # is left of a crash.
+    half_swap_seconds: float = 0.01
+
+    # -- loading
+
+    # Smaller batches are gathered and queued in groups of this size: what each costs besides its copy, Python and thread
+    # switching, is more than the copy of 8 rows of 224 x 224. Epochs in batches of 8 such rows reach 26, 47, 51 and 63 thousand
+    # images/s in groups of 1, 4, 8 and 16 MiB, and their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns
+    # of bench_read.py).
+    batch_group_bytes: int = 8 << 20
+    # A group is queued when all of it is ready: smaller if batches are first transformed on the CPU or sent to a device.
+    transformed_group_bytes: int = 1 << 20
+    # shuffle="block": one read of 8 MiB is sequential to any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
+    shuffle_block_bytes: int = 8 << 20
+    shuffle_window_blocks: int = 32
+    # Read ahead from a disk at a time in shuffle="block", twice in memory: a whole window; less where memory is short.
+    window_ahead_bytes: int = shuffle_window_blocks * shuffle_block_bytes
+    # In other orders, where as much as keeps the disk busy is enough, three batches of 256 rows of 224 x 224: slices in order
+    # had 0.92 of its rate, 0.86 with one (6 epochs in turns on a busy machine, 2026-11-23). Memory that is read into the first
+    # time costs 0.1 to 2 s a GB.
+    stream_ahead_bytes: int = 128 << 20
+    # A thread that was started runs within milliseconds; one whose start was interrupted may never.
+    feeder_start_seconds: float = 1.0
+    # Between two lines of the log about what comes from a cache.
+    cache_log_seconds: float = 60.0
+    # Between two states of the line that shows the cache: counting the blocks of a store of 1 TB takes 20 ms.
+    cache_line_seconds: float = 1.0
+    # On a device at once: the window that batches come from, two where one ends, the slices of the next, and those being joined.
+    device_windows: int = 4
+
+    # -- pack bench
+
+    # No turn of a loader takes longer: batches may be so small that their bytes say nothing of it. 2 GiB at 4.3 GB/s.
+    bench_turn_seconds: float = 0.5
+    # After so long, a few rounds are enough of any: a device that takes seconds for a round is still measured within a minute.
+    bench_seconds: float = 10.0
+
 
 _DEFAULTS = Tuning()
+_FIELDS: dict[str, type] = {field.name: type(field.default) for field in fields(Tuning)}
+_EXPECTED = {int: "a whole number", float: "a number", tuple: "numbers with commas between them"}
 
 
 def tuning() -> Tuning:
     """Return the defaults, or, under PIXPACK_TESTING=1, what PIXPACK_TUNING changes of them.
 
     Raises:
-        ValueError: PIXPACK_TUNING names a field that does not exist, or gives it no number.
+        ValueError: PIXPACK_TUNING names a field that does not exist, or gives one no number.
     """
     if os.environ.get(_SWITCH) != "1":
         return _DEFAULTS
@@ -40,9 +85,19 @@ def tuning() -> Tuning:
 
 @functools.cache
 def _parsed(text: str) -> Tuning:
-    """Parse "least_block_inputs=2 block_bytes=10000"."""
-    types = {field.name: type(getattr(_DEFAULTS, field.name)) for field in fields(Tuning)}
-    given = dict(word.split("=", 1) for word in text.split())
-    if unknown := given.keys() - types.keys():
-        raise ValueError(f"{_VALUES} names {', '.join(sorted(unknown))}. Expected fields of Tuning: {', '.join(types)}.")
-    return Tuning(**{name: types[name](value) for name, value in given.items()})
+    """Parse "least_block_inputs=2 source_pauses=0.1,0.2"."""
+    given: dict[str, Any] = {}
+    for word in text.split():
+        name, _, value = word.partition("=")
+        given[name] = _value(name, value)
+    return Tuning(**given)
+
+
+def _value(name: str, text: str) -> int | float | tuple[float, ...]:
+    if name not in _FIELDS:
+        raise ValueError(f"{_VALUES} names {name!r}. Expected fields of Tuning: {', '.join(_FIELDS)}.")
+    kind = _FIELDS[name]
+    try:
+        return tuple(map(float, filter(None, text.split(",")))) if kind is tuple else kind(text)
+    except ValueError:
+        raise ValueError(f"{_VALUES} gives {name} the value {text!r}, expected {_EXPECTED[kind]}.") from None

@@ -206,27 +206,24 @@ def delivered_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tuned(**values: object) -> Iterator[None]:
-    """Change fields of `reader.tuning.Tuning`, in child processes too."""
+    """Change fields of `reader.tuning.Tuning`, in child processes too; fields that are changed already stay so."""
     with pytest.MonkeyPatch.context() as patch:
         _set_tuning(patch, values)
         yield
 
 
 def _set_tuning(patch: pytest.MonkeyPatch, values: dict[str, object]) -> None:
+    texts = {name: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
+    # of a field that is named twice, the last value counts
+    words = [os.environ.get("PIXPACK_TUNING", ""), *(f"{name}={text}" for name, text in texts.items())]
     patch.setenv("PIXPACK_TESTING", "1")
-    patch.setenv("PIXPACK_TUNING", " ".join(f"{name}={value}" for name, value in values.items()))
+    patch.setenv("PIXPACK_TUNING", " ".join(words))
 
 
 @pytest.fixture
 def tune(monkeypatch: pytest.MonkeyPatch) -> Tune:
     """Change fields of `reader.tuning.Tuning` for the rest of a test, in child processes too: tune(least_block_inputs=2)."""
-    values: dict[str, object] = {}
-
-    def tune(**changed: object) -> None:
-        values.update(changed)
-        _set_tuning(monkeypatch, values)
-
-    return tune
+    return lambda **values: _set_tuning(monkeypatch, values)
 
 
 @pytest.fixture

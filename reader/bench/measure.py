@@ -39,6 +39,7 @@ from reader.format.manifest import PAGE_BYTES, PIXELS
 from reader.format.tensors import NEEDS_RAW
 from reader.loading.validation import checked_device
 from reader.memory import residency as residencies
+from reader.tuning import tuning
 
 BATCH_SIZE = 256
 # An epoch of fewer batches shows no pipeline: its start takes prefetch + 2.
@@ -57,8 +58,6 @@ _MOST_BYTES = 4 << 30
 _PROBE_SHARE, _DISK_SHARE, _WARM_SHARE = 0.08, 0.35, 0.1
 # From a disk, a turn is an epoch of many batches: fewer of them.
 _LEAST_ROUNDS, _FEWEST_ROUNDS = 6, 2
-# After so long, that many are enough of any: a device that takes seconds for a round is still measured within a minute.
-_MOST_SECONDS = 10.0
 # What is many times slower than the limit takes part in every third round: most of the time is the others'.
 _RARELY = 3
 _FIRST_BATCHES = 5
@@ -305,7 +304,7 @@ def _in_turns(
         while (
             rounds < _FEWEST_ROUNDS
             or (passed := time.perf_counter() - started) < seconds
-            or (rounds < least and passed < _MOST_SECONDS)
+            or (rounds < least and passed < tuning().bench_seconds)
         ):
             first = rounds % len(names)
             for name in names[first:] + names[:first]:

@@ -27,9 +27,9 @@ from reader.buffers import BufferPool
 from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import size_text
 from reader.loading.loader import MemmapLoader
-from reader.loading.schedule import GROUP_BYTES
 from reader.memory.residency import Residency
 from reader.rows import Rows
+from reader.tuning import tuning
 
 Turn = Callable[[], float]
 
@@ -41,8 +41,6 @@ _LEAST_BATCHES, _MOST_BATCHES = 8, 1024
 # Of turns on a device: the gather of their first batch, and the copy of their last, have nothing beside them. On a bus that is
 # as fast as the gather, that is a ninth of 8 batches' time.
 DEVICE_TURN_BYTES = 2 << 30
-# No turn of a loader takes longer: batches may be so small that their bytes say nothing of it. 2 GiB at 4.3 GB/s.
-_TURN_SECONDS = 0.5
 # store[idx] is so many times slower: shorter turns, so that what is compared stays close in time.
 _SLOWER = 8
 # What a MemmapLoader with prefetch=2 uses.
@@ -151,7 +149,7 @@ class Loader:
     def __init__(self, part: FirstRows, order: str, device: torch.device) -> None:
         self._part, self._device = part, device
         # small batches are queued in groups: a turn may end one late, and begins and ends with what is queued
-        group = max(1, GROUP_BYTES // part.batch_bytes)
+        group = max(1, tuning().batch_group_bytes // part.batch_bytes)
         self._needed = part.batches_a_turn + (_BUFFERS + 1) * group
         self._loader = part.loader(order, device, self._needed)
         self._taken = len(self._loader)
@@ -175,7 +173,7 @@ class Loader:
 
     def _take(self, least: int) -> None:
         """Take batches, complete groups, or what there is time for, and wait until as many were made again."""
-        goal, end = self._taken + least, time.perf_counter() + _TURN_SECONDS
+        goal, end = self._taken + least, time.perf_counter() + tuning().bench_turn_seconds
         while (self._taken < goal and time.perf_counter() < end) or self._iterator.ready:
             if self._part.rows.differ:
                 self._rows.append(next(self._iterator).rows)

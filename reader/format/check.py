@@ -20,6 +20,7 @@ from reader.format.manifest import Manifest, read_manifest
 from reader.format.shown import shown
 from reader.format.tensors import EXTRAS_META, TENSORS_META, TOP_META, TensorSpec, level_path
 from reader.format.unfinished import half_replaced_message
+from reader.tuning import tuning
 
 TENSORS, EXTRAS = "_tensordict", "_tensordict/extras"
 # tensordict unpickles a file of this name in a folder that it loads, unless allow_pickle is False
@@ -131,7 +132,7 @@ def _check_splits(root: Path) -> None:
     for _ in range(_SWAP_TRIES):
         if not message:
             return
-        time.sleep(_SWAP_SECONDS)
+        time.sleep(tuning().half_swap_seconds)
         message = half_replaced_message(root)
     if message:
         raise IncompleteStoreError(message)
@@ -172,6 +173,4 @@ def _tensordict_meta(batch_size: list[int], entries: dict[str, Any]) -> bytes:
     return json.dumps(entries | tail).encode()
 
 
-# Between the two names that a replacement of train and val changes are some 20 microseconds; what lasts is left of a crash.
 _SWAP_TRIES = 50
-_SWAP_SECONDS = 0.01

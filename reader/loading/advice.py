@@ -11,7 +11,6 @@ import torch
 
 from reader import system
 from reader.dataset.dataset import MemmapDataset
-from reader.loading import schedule as schedules
 from reader.loading.iteration import begins_with_crop
 from reader.loading.ranks import Ranks, is_distributed
 from reader.loading.remote_ahead import check_nodes, check_order
@@ -19,6 +18,7 @@ from reader.loading.schedule import Schedule
 from reader.loading.validation import Weights
 from reader.memory.residency import Residency
 from reader.transforms.conversions import from_torchvision
+from reader.tuning import tuning
 
 _log = logging.getLogger("reader")
 
@@ -59,7 +59,7 @@ def is_grouped_by_class(dataset: MemmapDataset) -> bool:
     count, targets = len(dataset), dataset.mapped.targets
     if (
         dataset.manifest.target_kind != "class"
-        or count <= schedules.BLOCK_BYTES * schedules.WINDOW_BLOCKS // dataset.manifest.row_bytes
+        or count <= tuning().shuffle_block_bytes * tuning().shuffle_window_blocks // dataset.manifest.row_bytes
     ):
         return False
     first = np.linspace(0, count - 2, 256).astype(np.int64)
@@ -126,7 +126,7 @@ def warn_of_few_classes(schedule: Schedule) -> None:
             "%s: its rows are ordered class by class and shuffle='block' mixes only %d neighboring blocks at a time: a batch then"
             " holds few classes. Pack with --shuffle SEED for well-mixed blocks.",
             schedule.dataset.path,
-            schedules.WINDOW_BLOCKS,
+            tuning().shuffle_window_blocks,
         )
 
 

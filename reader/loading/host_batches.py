@@ -22,7 +22,6 @@ from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PAGE_BYTES
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
 from reader.loading.residencies.packed_rows import begin_packed
-from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
 from reader.loading.shared_residency import host_copy, host_units, reads_of
 from reader.memory import residency as residencies
 from reader.memory.frame_file import FrameSource, HeldFrames, ReadBytes
@@ -32,15 +31,11 @@ from reader.memory.read_ahead import ReadAhead
 from reader.profiling import stage
 from reader.rows import Rows, Steps
 from reader.store import Batch, RaggedBatch, batch_of
+from reader.tuning import tuning
 
 _log = logging.getLogger("reader")
 
-# Read ahead from a disk at a time, twice in memory: a whole window of shuffle="block"; less where memory is short.
-AHEAD_BYTES = WINDOW_BLOCKS * BLOCK_BYTES
-# In other orders, where as much as keeps the disk busy is enough, three batches of 256 rows of 224 x 224: slices in order had
-# 0.92 of its rate, 0.86 with one (6 epochs in turns on a busy machine, 2026-11-23). Memory that is read into the first time
-# costs 0.1 to 2 s a GB.
-STREAM_BYTES = 128 << 20
+# Of free memory, what is read ahead from a disk at a time, which is twice in memory.
 AHEAD_SHARE = 1 / 16
 
 # Gives steps, and their rows by `take`.
@@ -172,7 +167,9 @@ class Gathering:
             return None
         # free memory is shared by all ranks of this host
         room = system.available_bytes() // self._processes
-        chunk_bytes = int(min(AHEAD_BYTES if in_blocks else STREAM_BYTES, room * AHEAD_SHARE))
+        chunk_bytes = int(
+            min(tuning().window_ahead_bytes if in_blocks else tuning().stream_ahead_bytes, room * AHEAD_SHARE)
+        )
         can_lease = self._device.type == "cpu" and not isinstance(store, RaggedBatch) and not self._is_packed
         unit_bytes = PAGE_BYTES if self._is_packed else self._unit_bytes
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, epoch)

@@ -17,7 +17,6 @@ from torch.utils.data import Dataset
 from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
-from reader.loading import schedule as schedules
 from reader.loading.advice import chosen_order, log_ranks
 from reader.loading.frameworks import check_asker
 from reader.loading.iteration import Finish, Iteration, Pass
@@ -48,6 +47,7 @@ from reader.loading.validation import (
     two_names,
 )
 from reader.memory.residency import Residency
+from reader.tuning import tuning
 
 
 class MemmapLoader:
@@ -307,7 +307,7 @@ class MemmapLoader:
         form["on_device"] = self.device.type == "cuda"
         transform = self._sizes.of(self.transform, epoch, position)
         is_worked_on = self.transform is not None or form["on_device"]
-        group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
+        group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
         steps = schedule.steps(epoch, position, items, group_bytes)
         levels, steps = levels_in_pass(self._levels, schedule, transform, epoch, steps)
         finish = Finish(self.dataset, transform, epoch=epoch, seed=self.seed, source=levels, **form)

@@ -19,14 +19,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
 from reader.profiling import stage
+from reader.tuning import tuning
 
 _T = TypeVar("_T")
 
 # Takes room for one more group: claim(True) waits for it, claim(False) says whether there was some.
 Claim = Callable[[bool], bool]
-
-# A thread that was started runs within milliseconds; one whose start was interrupted may never.
-_START_SECONDS = 1.0
 
 
 class _End:
@@ -135,7 +133,7 @@ class Feed(Generic[_T]):
         if wait and thread is not None and thread is not threading.current_thread():
             if not self._has_started:  # an interrupt may have cut its start short: it may come yet
                 with contextlib.suppress(Empty):
-                    self._beginning.get(timeout=_START_SECONDS)
+                    self._beginning.get(timeout=tuning().feeder_start_seconds)
             if self._has_started:
                 thread.join()
         with contextlib.suppress(Empty):

@@ -24,15 +24,13 @@ from reader.profiling import stage
 from reader.remote.cache_line import CacheLine
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps
+from reader.tuning import tuning
 
 _log = logging.getLogger("reader")
 
 # Asked for ahead, at most: two windows of shuffle="block", of which one is read; of several canonical nodes, two of each. They
 # are in the cache, not in memory.
 _AHEAD_BYTES = 512 << 20
-
-# Between two lines of the log.
-LOG_SECONDS = 60.0
 
 # Of a position of an epoch where in its planned order of blocks it is.
 PlanIndex = Callable[[int], int]
@@ -84,6 +82,7 @@ class RemoteAhead:
         self._has_started = False
         # since the last line of the log
         self._logged, self._reading_seconds = time.monotonic(), 0.0
+        self._log_seconds = tuning().cache_log_seconds
         self._read_bytes = 0
 
     def __iter__(self) -> Iterator[Steps]:
@@ -117,7 +116,7 @@ class RemoteAhead:
         now = time.monotonic()
         self._reading_seconds += now - begun
         self._read_bytes += out.nbytes
-        if now - self._logged > LOG_SECONDS:
+        if now - self._logged > self._log_seconds:
             self._report_progress(now)
 
     def close(self) -> None:

@@ -22,18 +22,10 @@ from reader.format.manifest import Manifest
 from reader.loading.validation import Item, Weights, check_epoch, checked_weights, sampled_rows, yields_batches
 from reader.order import BlockOrder, CanonicalNodes, Cut, drawn, passes, permuted, wrap
 from reader.rows import Rows, Steps
+from reader.tuning import tuning
 
-# Smaller batches are gathered and queued in groups of this size: what each costs besides its copy, Python and thread switching,
-# is more than the copy of 8 rows of 224 x 224. Epochs in batches of 8 such rows reach 26, 47, 51 and 63 thousand images/s in
-# groups of 1, 4, 8 and 16 MiB, and their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns of bench_read.py).
-GROUP_BYTES = 8 << 20
-# A group is queued when all of it is ready: smaller if batches are first transformed on the CPU or sent to a device.
-SMALL_GROUP_BYTES = 1 << 20
 # Of tiny batches: each costs as much Python as a large one, and the caller waits for all of a group.
 _MOST_BATCHES = 64
-# shuffle="block": one read of 8 MiB is sequential to any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
-BLOCK_BYTES = 8 << 20
-WINDOW_BLOCKS = 32
 # Of a sampler: the position after its last step. What it gives may be any number of rows.
 _END = (1 << 62) - 1
 # Positions of the order computed at a time: 40 % faster for 65,536 than for 4,096, and 512 kB.
@@ -261,13 +253,15 @@ class Schedule:
     def blocks(self, done: int) -> BlockOrder:
         """Return the order of shuffle="block" of one pass over all rows; where epochs are whole, of that epoch."""
         rows = block_rows(self.dataset.manifest)
-        return BlockOrder(len(self.dataset), rows, WINDOW_BLOCKS, seed=self.seed, epoch=done)
+        return BlockOrder(len(self.dataset), rows, tuning().shuffle_window_blocks, seed=self.seed, epoch=done)
 
     def node_blocks(self, node: int, epoch: int) -> BlockOrder:
         """Return the order of a canonical node's rows."""
         assert self.nodes is not None
         first, count, rows = self.nodes.first(node), self.nodes.rows(node), block_rows(self.dataset.manifest)
-        return BlockOrder(count, rows, WINDOW_BLOCKS, seed=self.seed, epoch=epoch, first=first, part=node)
+        return BlockOrder(
+            count, rows, tuning().shuffle_window_blocks, seed=self.seed, epoch=epoch, first=first, part=node
+        )
 
     def window_end(self, epoch: int) -> Callable[[int], int]:
         """Return what says, of a position of an epoch of shuffle="block", where the window that holds it ends."""
@@ -351,13 +345,13 @@ class Schedule:
 
 def block_rows(manifest: Manifest) -> int:
     """Return the rows of a block of shuffle="block"."""
-    return max(1, BLOCK_BYTES // manifest.row_bytes)
+    return max(1, tuning().shuffle_block_bytes // manifest.row_bytes)
 
 
 def window_bytes(manifest: Manifest) -> int:
     """Return what a window of blocks takes on a device at most."""
-    block = max(BLOCK_BYTES, manifest.row_bytes) + manifest.kind.shared_bytes(block_rows(manifest))
-    return WINDOW_BLOCKS * block
+    block = max(tuning().shuffle_block_bytes, manifest.row_bytes) + manifest.kind.shared_bytes(block_rows(manifest))
+    return tuning().shuffle_window_blocks * block
 
 
 def _drawn_part(dataset: MemmapDataset, cumulative: npt.NDArray[np.float64]) -> MemmapDataset:

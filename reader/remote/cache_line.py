@@ -11,11 +11,10 @@ from typing import TextIO
 
 from reader.format.filesystem import size_text
 from reader.remote.presence import RemoteStore
+from reader.tuning import tuning
 
 _log = logging.getLogger("reader")
 
-# Between two states of the line: counting the blocks of a store of 1 TB takes 20 ms.
-SECONDS = 1.0
 _COLUMNS = 80
 _ERASED = "\r\x1b[K"
 
@@ -41,7 +40,7 @@ class CacheLine:
         """Draw it, if that is due."""
         if self._stream is None or (now := time.monotonic()) < self._next:
             return
-        self._next = now + SECONDS
+        self._next = now + tuning().cache_line_seconds
         folder = self._remote.folder
         has, room = folder.present_bytes(), min(self._remote.limit or folder.starts[-1], folder.starts[-1])
         # what a small cache lacks may be less than a block

@@ -5,6 +5,7 @@ Knows which errors are answers; nothing of what is measured.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,6 +17,12 @@ from reader.format.errors import StoreError
 from scripts.common.figures import BenchmarkError, publish
 
 _ANSWERS = (BenchmarkError, OptionsError, PackError, ScanError, StoreError)
+
+
+def tune(**values: float) -> None:
+    """Change fields of `reader.tuning.Tuning` for the rest of this program, and for those that it starts."""
+    words = " ".join(f"{name}={value}" for name, value in values.items())
+    os.environ.update(PIXPACK_TESTING="1", PIXPACK_TUNING=words)
 
 
 def reported(

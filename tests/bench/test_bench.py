@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from conftest import make_tree
+from conftest import Tune, make_tree, tuned
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -61,15 +61,14 @@ QUICK = ["--seconds", "0.2", "--batch-size", "16"]
 @pytest.fixture(autouse=True, scope="module")
 def _few_rounds() -> Iterator[None]:
     """Time two rounds, where a user's bench times six or more."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reader.bench.measure._MOST_SECONDS", 0.0)
+    with tuned(bench_seconds=0.0):
         yield
 
 
 @pytest.fixture
-def all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def all_rounds(tune: Tune) -> None:
     """Time as many rounds as for a user."""
-    monkeypatch.setattr("reader.bench.measure._MOST_SECONDS", 10.0)
+    tune(bench_seconds=10.0)
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +117,9 @@ def test_json_is_the_report(shared_store: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_loaders_that_the_user_did_not_make_warn_of_nothing(
-    shared_store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    shared_store: Path, caplog: pytest.LogCaptureFixture, tune: Tune
 ) -> None:
-    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 8 * 32 * 32 * 3)
-    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
+    tune(shuffle_block_bytes=8 * 32 * 32 * 3, shuffle_window_blocks=2)
     measure(shared_store, batch_size=16, order="block", seconds=0.1)
     assert not caplog.text
     MemmapLoader(MemmapDataset(shared_store), 16, shuffle="block")
@@ -298,16 +296,15 @@ def test_the_timeline_of_a_small_store_shows_a_pipeline(shared_store: Path) -> N
     assert sum(span.stage == "step" for span in found.spans) == 12
 
 
-def test_a_turn_of_batches_that_take_long_ends_by_its_time(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader.bench.ways._TURN_SECONDS", 0.0)
+def test_a_turn_of_batches_that_take_long_ends_by_its_time(shared_store: Path, tune: Tune) -> None:
+    tune(bench_turn_seconds=0.0)
     # batches as large as a group
-    monkeypatch.setattr("reader.bench.ways.GROUP_BYTES", 1)
-    monkeypatch.setattr("reader.loading.schedule.GROUP_BYTES", 1)
+    tune(batch_group_bytes=1)
     loader = Loader(FirstRows(MemmapDataset(shared_store, as_tuple=False), 1, 1), "full", torch.device("cpu"))
     loader._taken, loader._iterator = 0, iter(loader._loader)
     loader._take(1024)
     assert loader._taken == 0
-    monkeypatch.setattr("reader.bench.ways._TURN_SECONDS", 60.0)
+    tune(bench_turn_seconds=60.0)
     loader._take(1024)
     assert loader._taken == 1024
     loader.close()
@@ -446,7 +443,9 @@ def test_a_disturbed_limit_is_no_share_of_memorys_speed_and_its_name_is_clear_of
     shared_store: Path,
 ) -> None:
     rates = {COPIES: [9.0], "MemmapLoader, full": [90.0]}
-    section = dataclasses.asdict(section_of("memory", MemmapDataset(shared_store, as_tuple=False), 90, (COPIES,), rates))
+    section = dataclasses.asdict(
+        section_of("memory", MemmapDataset(shared_store, as_tuple=False), 90, (COPIES,), rates)
+    )
     assert _finding({"sections": [section]}) == "MemmapLoader, full: 90 images/s, no slower than copying memory"
     figure = Figure(figsize=(WIDTH_INCHES, 2.5))
     axes = figure.subplots()

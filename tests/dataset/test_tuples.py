@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import devices, make_tree, photo, store_bytes
+from conftest import Tune, devices, make_tree, photo, store_bytes
 from PIL import Image
 from test_boxes import coco
 from torch.utils.data import ConcatDataset, DataLoader, Subset
@@ -202,12 +202,11 @@ def test_a_loop_gets_a_dict_by_the_names_that_it_asks_for(shared_store: Path) ->
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize(("residency", "prefetch"), [*((name, 2) for name in RESIDENCIES), ("cache", 0)])
 def test_a_batch_says_its_epoch_position_and_seed(
-    shared_store: Path, device: str, residency: str, prefetch: int, monkeypatch: pytest.MonkeyPatch
+    shared_store: Path, device: str, residency: str, prefetch: int, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = MemmapDataset(shared_store)
     if residency in ("gpu", "windows"):  # on a CPU its own memory stands for a device's
-        monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * train.manifest.row_bytes)
-        monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
+        tune(shuffle_block_bytes=3 * train.manifest.row_bytes, shuffle_window_blocks=2)
         monkeypatch.setattr(
             "reader.loading.residencies.device_rows.free_bytes", lambda _: 1 << 30 if residency == "gpu" else 150_000
         )

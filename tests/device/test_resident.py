@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import devices, make_tree
+from conftest import Tune, devices, make_tree
 from hypothesis import given
 from hypothesis import strategies as st
 from late_streams import World
@@ -52,17 +52,16 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 @pytest.fixture
-def small_device(device: str, train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> str:
+def small_device(device: str, train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, tune: Tune) -> str:
     """A device that the store does not fit on."""
-    leave_room_for_windows(train, monkeypatch)
+    leave_room_for_windows(train, monkeypatch, tune)
     return device
 
 
-def leave_room_for_windows(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def leave_room_for_windows(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
     """Let the store not fit on any device, and make blocks so small that its 90 rows are five windows."""
     monkeypatch.setattr(device_rows, "free_bytes", lambda device: 250_000)
-    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 6 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
+    tune(shuffle_block_bytes=6 * train.manifest.row_bytes, shuffle_window_blocks=3)
 
 
 def assert_same(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) -> None:
@@ -133,12 +132,11 @@ def test_tuples_are_the_default(shared_store: Path, device: str) -> None:
     assert torch.equal(targets.cpu(), data.store.targets[:16])
 
 
-def test_content_comes_along(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_comes_along(tmp_path: Path, device: str, tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     make_tree(tmp_path / "images")
     pack(tmp_path / "images", tmp_path / "out", size=32, fit="pad")
     data = MemmapDataset(tmp_path / "out", as_tuple=False)
-    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
-    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
+    tune(shuffle_block_bytes=3 * data.manifest.row_bytes, shuffle_window_blocks=2)
     for free in (GB, 74_000):
         monkeypatch.setattr(device_rows, "free_bytes", lambda device, free=free: free)
         loader = MemmapLoader(data, 5, shuffle="block", device=device, residency="gpu", as_tuple=False)
@@ -201,10 +199,10 @@ def test_windows_resume_in_the_middle_of_an_epoch(train: MemmapDataset, small_de
 
 
 def test_windows_are_read_ahead_from_a_disk(
-    train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
+    train: MemmapDataset, small_device: str, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reader.memory.residency._way_there", lambda reads: "disk")
-    monkeypatch.setattr("reader.loading.host_batches.AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    tune(window_ahead_bytes=20 * train.manifest.row_bytes)
     loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu", as_tuple=False)
     assert_same(loader, MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False))
 
@@ -265,11 +263,13 @@ def test_a_store_outlives_its_loader_until_the_stream_of_the_loop_has_read_it(tr
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("residency", ["cache", "ram", "gpu", "windows"])
-def test_a_loop_may_change_its_stream(train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_may_change_its_stream(
+    train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch, tune: Tune
+) -> None:
     if residency != "windows":
         assert wrong_on_changing_streams(train, residency) == 0
         return
-    leave_room_for_windows(train, monkeypatch)
+    leave_room_for_windows(train, monkeypatch, tune)
     assert wrong_on_changing_streams(train, "gpu") == 0
     # the guard that this needs
     monkeypatch.setattr(windows, "on_any_stream", lambda batch: lambda: batch)
@@ -294,10 +294,10 @@ def waits_for_the_device(loader: MemmapLoader) -> bool:
 @pytest.mark.cuda
 @pytest.mark.parametrize("residency", ["cache", "ram", "disk", "gpu", "windows"])
 def test_taking_a_batch_does_not_wait_for_the_device(
-    train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch
+    train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch, tune: Tune
 ) -> None:
     if residency == "windows":
-        leave_room_for_windows(train, monkeypatch)
+        leave_room_for_windows(train, monkeypatch, tune)
         residency = "gpu"
     assert not waits_for_the_device(
         MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency, as_tuple=False)
@@ -315,7 +315,7 @@ def test_taking_thousands_of_images_does_not_wait_for_the_device(own_store: Path
 
 
 def test_the_next_window_travels_a_few_slices_a_step(
-    train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
+    train: MemmapDataset, small_device: str, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
     take = DeviceWindow.take
@@ -325,8 +325,7 @@ def test_the_next_window_travels_a_few_slices_a_step(
         take(self, sent, count)
 
     monkeypatch.setattr(DeviceWindow, "take", counted)
-    for name in ("GROUP_BYTES", "SMALL_GROUP_BYTES"):
-        monkeypatch.setattr(f"reader.loading.schedule.{name}", 1)
+    tune(batch_group_bytes=1, transformed_group_bytes=1)
     # a window of 18 rows is 3 slices and 3 steps
     list(MemmapLoader(train, 6, shuffle="block", device=small_device, residency="gpu", prefetch=0, as_tuple=False))
     assert taken[0] == 3
@@ -334,12 +333,13 @@ def test_the_next_window_travels_a_few_slices_a_step(
     assert sum(taken) == 15
 
 
-def test_on_simulated_streams_windows_are_the_same(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_simulated_streams_windows_are_the_same(
+    train: MemmapDataset, tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(eager=("copies", "kernels"))
     world.install(monkeypatch)
     row_bytes = train.manifest.row_bytes
-    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 6 * row_bytes)
-    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
+    tune(shuffle_block_bytes=6 * row_bytes, shuffle_window_blocks=3)
     monkeypatch.setattr("reader.loading.residencies.reading.room_on", lambda *_, **__: Room(GB, 2 * GB, 1))
     loader = MemmapLoader(train, 8, shuffle="block", device="cuda", residency="gpu", as_tuple=False)
     expected = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
@@ -540,12 +540,10 @@ def test_loaders_share_the_images_on_the_device_and_let_them_go(own_store: Path,
 @pytest.mark.parametrize("size", [1, 5, 40])
 @pytest.mark.parametrize("host", ["cache", "disk"])
 def test_windows_of_images_give_the_batches_of_the_block_order(
-    own_store: Path, device: str, size: int, host: str, monkeypatch: pytest.MonkeyPatch
+    own_store: Path, device: str, size: int, host: str, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = MemmapDataset(own_store, as_tuple=False)
-    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
-    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
-    monkeypatch.setattr(device_rows, "_WINDOWS_HELD", 1)
+    tune(shuffle_block_bytes=3 * data.manifest.row_bytes, shuffle_window_blocks=3, device_windows=1)
     monkeypatch.setattr(device_rows, "free_bytes", lambda device: 400_000)
     monkeypatch.setattr("reader.memory.residency._way_there", lambda reads: host)
     options: dict[str, Any] = {"shuffle": "block", "seed": 5}

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Tune
 from late_streams import CUDA, Event, Stream, World
 from tensordict import TensorDict
 
@@ -36,9 +37,9 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def train(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> MemmapDataset:
+def train(shared_store: Path, tune: Tune) -> MemmapDataset:
     # so small a batch would share its slot with others
-    monkeypatch.setattr("reader.loading.schedule.SMALL_GROUP_BYTES", 1)
+    tune(transformed_group_bytes=1)
     return MemmapDataset(shared_store, as_tuple=False)
 
 
@@ -76,10 +77,10 @@ def test_every_batch_is_right_however_late_copies_and_reads_are(
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_batches_that_share_a_slot_are_right_however_late_copies_and_reads_are(
-    train: MemmapDataset, schedule: str, prefetch: int, monkeypatch: pytest.MonkeyPatch
+    train: MemmapDataset, schedule: str, prefetch: int, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = expected(train, 10)
-    monkeypatch.setattr("reader.loading.schedule.SMALL_GROUP_BYTES", 3 * 10 * train.manifest.row_bytes)
+    tune(transformed_group_bytes=3 * 10 * train.manifest.row_bytes)
     world = World(**SCHEDULES[schedule])
     world.install(monkeypatch)
     assert read_late(world, train, 10, prefetch) == right
@@ -410,6 +411,7 @@ def test_only_a_thread_of_its_own_is_given_the_device(
 
 _CAPTURE = """
 import os, sys, threading, torch
+from conftest import Tune
 from reader import MemmapDataset, MemmapLoader; from reader.device import transfer
 guard = transfer._ignore_captures if sys.argv[2] == "guarded" else lambda: None
 captures = threading.Event()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import Tune
 from hypothesis import given
 from hypothesis import strategies as st
 from range_server import RangeServer
@@ -18,7 +19,6 @@ from range_server import RangeServer
 from reader import MemmapDataset, MemmapLoader
 from reader.format.errors import OrderError
 from reader.format.manifest import PIXELS
-from reader.loading import schedule
 from reader.order import CanonicalNodes, Cut
 
 ROW = 16 * 16 * 3
@@ -28,11 +28,9 @@ FROZEN = [106, 105, 147, 111, 225, 300, 297, 283]
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_blocks(tune: Tune) -> None:
     """Blocks of 8 rows, as the store has them, in windows of 4."""
-    monkeypatch.setattr(schedule, "BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(schedule, "WINDOW_BLOCKS", 4)
-    monkeypatch.setattr(schedule, "GROUP_BYTES", 4 * BLOCK)
+    tune(shuffle_block_bytes=BLOCK, shuffle_window_blocks=4, batch_group_bytes=4 * BLOCK)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import devices, make_tree
+from conftest import Tune, devices, make_tree
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler, SubsetRandomSampler
 
 from packer import pack
@@ -27,7 +27,7 @@ from reader import MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHor
 from reader.buffers import BufferPool
 from reader.loading.host_batches import Gathering
 from reader.loading.prefetch import Feed
-from reader.loading.schedule import GROUP_BYTES
+from reader.tuning import tuning
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def large_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def large(large_store: Path, monkeypatch: pytest.MonkeyPatch) -> MemmapDataset:
+def large(large_store: Path, tune: Tune) -> MemmapDataset:
     """A dataset whose batches are each handed over alone."""
-    monkeypatch.setattr("reader.loading.schedule.GROUP_BYTES", 1 << 20)
+    tune(batch_group_bytes=1 << 20)
     return MemmapDataset(large_store, as_tuple=False)
 
 
@@ -591,10 +591,9 @@ def test_repr_and_log_name_order_and_residency(train: MemmapDataset, caplog: pyt
 
 
 def test_block_order_of_a_store_sorted_by_class_warns(
-    train: MemmapDataset, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    train: MemmapDataset, caplog: pytest.LogCaptureFixture, tune: Tune
 ) -> None:
-    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 8 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
+    tune(shuffle_block_bytes=8 * train.manifest.row_bytes, shuffle_window_blocks=2)
     MemmapLoader(train, 16, shuffle="full", as_tuple=False)
     MemmapLoader(train.subset(np.random.default_rng(0).permutation(90)), 16, shuffle="block", as_tuple=False)
     assert not caplog.text
@@ -677,15 +676,13 @@ def test_small_batches_are_handed_over_together_but_not_what_a_transform_works_o
 
 def test_a_group_has_64_batches_at_most(train: MemmapDataset) -> None:
     loader = MemmapLoader(train.subset([0] * 400), 1, as_tuple=False)
-    steps = list(loader.schedule.steps(0, 0, iter(()), GROUP_BYTES))
+    steps = list(loader.schedule.steps(0, 0, iter(()), tuning().batch_group_bytes))
     assert [len(some.batches) for some in steps] == [64] * 6 + [16]
 
 
-def test_a_closed_loader_gives_nothing_that_was_taken_before(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_loader_gives_nothing_that_was_taken_before(train: MemmapDataset, tune: Tune) -> None:
     # groups of three: so many that the thread waits for room, and is there to be closed
-    monkeypatch.setattr("reader.loading.schedule.GROUP_BYTES", 3 * train.manifest.row_bytes)
+    tune(batch_group_bytes=3 * train.manifest.row_bytes)
     loader = MemmapLoader(train, 1, as_tuple=False)
     iterator = iter(loader)
     for _ in range(2):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from conftest import Tune
 
 from reader.loading import prefetch
 from reader.loading.prefetch import Begun, overlapped, without_thread
@@ -74,13 +75,13 @@ def test_an_error_of_what_is_started_is_held_by_nobody_once_it_was_raised() -> N
 
 @pytest.mark.parametrize("begins", [False, True])
 def test_an_interrupt_while_the_thread_is_started_leaves_nothing_that_cannot_be_stopped(
-    begins: bool, monkeypatch: pytest.MonkeyPatch
+    begins: bool, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     # a thread that was started begins in any case, however late; one that was not never does
-    monkeypatch.setattr(prefetch, "_START_SECONDS", 60.0 if begins else 0.01)
+    tune(feeder_start_seconds=60.0 if begins else 0.01)
     before = set(prefetch._live)
     with monkeypatch.context() as patch:
         # start() waits for the thread's first word, by an event; or the interrupt comes before all that

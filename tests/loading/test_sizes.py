@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_tree
+from conftest import Tune, make_tree
 from PIL import Image
 
 from packer import pack, push
@@ -28,7 +28,6 @@ from reader import (
 )
 from reader.compiled import Crops
 from reader.dataset.opened_store import OpenedStore
-from reader.loading import schedule
 from reader.loading.residencies import levels, levels_ahead
 from reader.loading.residencies.levels import LevelRows
 from reader.memory.residency import Reads
@@ -418,13 +417,12 @@ def assert_equal(found: list[tuple[Any, Any]], wanted: list[tuple[Any, Any]]) ->
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("order", ["full", "block"])
 def test_levels_read_from_the_disk_and_from_memory_are_those_of_the_page_cache(
-    leveled: Path, order: str, threads: int, monkeypatch: pytest.MonkeyPatch
+    leveled: Path, order: str, threads: int, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = MemmapDataset(leveled)
-    monkeypatch.setattr(schedule, "BLOCK_BYTES", 2 * data.manifest.row_bytes)
-    monkeypatch.setattr(schedule, "WINDOW_BLOCKS", 2)
+    tune(shuffle_block_bytes=2 * data.manifest.row_bytes, shuffle_window_blocks=2)
     # chunks of a few batches
-    monkeypatch.setattr(levels_ahead, "AHEAD_BYTES", 4 * data.manifest.row_bytes)
+    tune(window_ahead_bytes=4 * data.manifest.row_bytes)
     arguments: dict[str, Any] = {"shuffle": order, "threads": threads}
     wanted = batches_of(data, residency="cache", **arguments)
     monkeypatch.setattr(OpenedStore, "gather", _none)

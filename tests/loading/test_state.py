@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import Tune
 from torch.utils.data import DistributedSampler, IterableDataset, WeightedRandomSampler
 
 from reader import MemmapDataset, MemmapLoader
@@ -31,12 +32,14 @@ def train(shared_store: Path) -> MemmapDataset:
 @pytest.mark.parametrize("part", ["all rows", "a subset"])
 @pytest.mark.parametrize(("residency", "prefetch"), [("cache", 2), ("cache", 0), ("disk", 1)])
 def test_a_state_resumes_at_every_step(
-    train: MemmapDataset, order: str, part: str, residency: str, prefetch: int, monkeypatch: pytest.MonkeyPatch
+    train: MemmapDataset, order: str, part: str, residency: str, prefetch: int, tune: Tune
 ) -> None:
     # blocks, windows and groups so small that the epoch has several of each, and steps begin inside of them
-    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 5 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
-    monkeypatch.setattr("reader.loading.schedule.GROUP_BYTES", 3 * 7 * train.manifest.row_bytes)
+    tune(
+        shuffle_block_bytes=5 * train.manifest.row_bytes,
+        shuffle_window_blocks=3,
+        batch_group_bytes=3 * 7 * train.manifest.row_bytes,
+    )
     data = train if part == "all rows" else train.subset(np.arange(89, -1, -2))
     options = ORDERS[order] | {"seed": 2, "residency": residency, "prefetch": prefetch}
     if order == "weights":
@@ -66,10 +69,9 @@ def test_a_state_resumes_at_every_step(
 @pytest.mark.parametrize("before", [1, 2])
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_state_of_any_step_resumes_with_any_number_of_ranks(
-    train: MemmapDataset, order: str, before: int, after: int, monkeypatch: pytest.MonkeyPatch
+    train: MemmapDataset, order: str, before: int, after: int, tune: Tune
 ) -> None:
-    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 5 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
+    tune(shuffle_block_bytes=5 * train.manifest.row_bytes, shuffle_window_blocks=3)
 
     def ranks(world: int, **options: Any) -> list[MemmapLoader]:
         options = ORDERS[order] | {"seed": 2, "prefetch": 0, "residency": "cache"} | options

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import Tune
 from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 from reader import Compose, MemmapDataset, MemmapLoader, PerSample, RandomResizedCrop
@@ -207,10 +208,8 @@ def test_a_failing_transform_names_its_rows(train: MemmapDataset, prefetch: int,
     assert caught.value.__notes__ == [f"The transform failed on these rows of {train.path}: [3, 4, 5]"]
 
 
-def test_draws_noticed_in_one_thread_do_not_make_torch_compile_begin_again(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reader.loading.schedule.SMALL_GROUP_BYTES", 1)  # no two batches in one go
+def test_draws_noticed_in_one_thread_do_not_make_torch_compile_begin_again(train: MemmapDataset, tune: Tune) -> None:
+    tune(transformed_group_bytes=1)  # no two batches in one go
     # one thread enters and leaves a mode, as torch.compile does, and the feeder's draws are watched from within to beyond
     is_watched, is_left = threading.Event(), threading.Event()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_tree, memory_cgroup
+from conftest import Tune, make_tree, memory_cgroup
 
 import packer
 from reader import MemmapDataset, MemmapLoader, system
@@ -39,13 +39,15 @@ def train(shared_store: Path) -> MemmapDataset:
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_residency_changes_no_batch(
-    train: MemmapDataset, where: str, shuffle: bool | str, world_size: int, monkeypatch: pytest.MonkeyPatch
+    train: MemmapDataset, where: str, shuffle: bool | str, world_size: int, tune: Tune
 ) -> None:
     # blocks and windows small enough that 90 rows are several
-    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 7 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
-    for name in ("AHEAD_BYTES", "STREAM_BYTES"):
-        monkeypatch.setattr(f"reader.loading.host_batches.{name}", 20 * train.manifest.row_bytes)
+    tune(
+        shuffle_block_bytes=7 * train.manifest.row_bytes,
+        shuffle_window_blocks=3,
+        window_ahead_bytes=20 * train.manifest.row_bytes,
+        stream_ahead_bytes=20 * train.manifest.row_bytes,
+    )
     for rank in range(world_size):
         arguments = {"shuffle": shuffle, "rank": rank, "world_size": world_size}
         expected = MemmapLoader(train, 8, **arguments, as_tuple=False)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import check_golden_bytes, photo, store_bytes
+from conftest import Tune, check_golden_bytes, photo, store_bytes
 from row_forms import FRAMES, WAYS, Formed, flip
 from tensordict import TensorDict
 
@@ -45,7 +45,6 @@ def pair(request: pytest.FixtureRequest, formed: Formed) -> tuple[Path, Path]:
 @pytest.fixture
 def equal(formed: Formed) -> tuple[Path, Path]:
     return formed("equal", "raw"), formed("equal", "zstd")
-
 
 
 def same(one: Any, other: Any) -> bool:
@@ -98,7 +97,7 @@ def test_frames_that_are_in_memory_are_unpacked_where_they_are(
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_frames_on_the_disk_are_read_ahead_and_unpacked_where_they_were_read(
-    pair: tuple[Path, Path], shuffle: Any, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Path, Path], shuffle: Any, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw, packed = (MemmapDataset(path) for path in pair)
 
@@ -107,10 +106,12 @@ def test_frames_on_the_disk_are_read_ahead_and_unpacked_where_they_were_read(
 
     monkeypatch.setattr(frame_file, "_own_memory", read)
     # several windows and chunks
-    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * raw.manifest.row_bytes)
-    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
-    for name in ("AHEAD_BYTES", "STREAM_BYTES"):
-        monkeypatch.setattr(f"reader.loading.host_batches.{name}", 5 * PAGE_BYTES)
+    tune(
+        shuffle_block_bytes=3 * raw.manifest.row_bytes,
+        shuffle_window_blocks=2,
+        window_ahead_bytes=5 * PAGE_BYTES,
+        stream_ahead_bytes=5 * PAGE_BYTES,
+    )
     with (
         MemmapLoader(raw, 5, shuffle=shuffle) as expected,
         MemmapLoader(packed, 5, shuffle=shuffle, residency="disk") as found,

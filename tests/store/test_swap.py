@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_splits, make_tree, photo, store_bytes
+from conftest import Tune, make_splits, make_tree, photo, store_bytes
 from test_update import no_decoder
 
 import reader.format.check
@@ -167,14 +167,14 @@ def opened(out: Path) -> set[int]:
 @pytest.mark.parametrize("names", [0, 1])
 @pytest.mark.parametrize("way", ["overwrite", "update"])
 def test_killed_between_the_names_of_two_splits_neither_is_opened_and_any_pack_command_finishes(
-    way: str, names: int, exchanges: bool, splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, names: int, exchanges: bool, splits: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     pack(splits, tmp_path / "fresh", size=32)
     if not exchanges:
         script = DIES.replace("take_name, left =", "swap._exchange = lambda *_: False\ntake_name, left =")
         monkeypatch.setattr(sys.modules[__name__], "DIES", script)
-    monkeypatch.setattr(reader.format.check, "_SWAP_SECONDS", 0)
+    tune(half_swap_seconds=0)
     killed(way, names, splits, out)
     assert opened(out) == (set() if names else {12})
     no_decoder(monkeypatch)
@@ -197,10 +197,8 @@ def test_a_pack_that_is_refused_finishes_what_a_crash_has_left_of_the_splits_too
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills")
-def test_the_command_that_a_half_replaced_store_names_finishes_it(
-    splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader.format.check, "_SWAP_SECONDS", 0)
+def test_the_command_that_a_half_replaced_store_names_finishes_it(splits: Path, tmp_path: Path, tune: Tune) -> None:
+    tune(half_swap_seconds=0)
     killed("update", 1, splits, tmp_path / "out")
     expected = (
         rf"{tmp_path}/out is half replaced: train done, val not yet, and they do not belong together\."
@@ -242,16 +240,14 @@ def test_an_unfinished_split_beside_a_store_comes_together_with_it(splits: Path,
 
 @pytest.mark.skipif(os.name == "nt", reason="kills")
 @pytest.mark.parametrize("names", [0, 1])
-def test_merged_splits_replace_others_together(
-    names: int, splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merged_splits_replace_others_together(names: int, splits: Path, tmp_path: Path, tune: Tune) -> None:
     out, more = tmp_path / "out", tmp_path / "more"
     pack(splits, more, size=32)
     before = store_bytes(out)
     words = ["merge", str(out), str(more), str(out), "--overwrite"]
     done = subprocess.run([sys.executable, "-c", DIES, str(names), *words], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    monkeypatch.setattr(reader.format.check, "_SWAP_SECONDS", 0)
+    tune(half_swap_seconds=0)
     if names:
         with pytest.raises(IncompleteStoreError, match="do not belong together. Finish it: the same command again$"):
             MemmapDataset(out / "val")

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import torch
 from augmenting import pictures, v2
-from conftest import library_or_skip, torchvision_or_skip
+from conftest import Tune, library_or_skip, torchvision_or_skip
 from tensordict import TensorDict
 
 from packer import pack
 from reader import ImageBatch, MemmapDataset, MemmapLoader, PerSample, RandomHorizontalFlip
 from reader.epoch import in_epoch
-from reader.loading import schedule
 from reader.transforms import Compose, per_sample
 
 
@@ -79,9 +78,9 @@ def test_one_that_draws_from_pythons_random_runs_on_one_thread() -> None:
     assert set(seen) == {threading.get_ident()}
 
 
-def test_a_loop_that_draws_meanwhile_keeps_its_numbers(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_draws_meanwhile_keeps_its_numbers(shared_store: Path, tune: Tune) -> None:
     """The loop draws while the loader's thread is in the second batch."""
-    monkeypatch.setattr(schedule, "SMALL_GROUP_BYTES", 1)
+    tune(transformed_group_bytes=1)
     started, drawn, calls = threading.Event(), threading.Event(), itertools.count()
 
     def waiting(image: torch.Tensor) -> torch.Tensor:

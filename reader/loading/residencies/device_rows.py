@@ -15,13 +15,12 @@ from reader.loading.host_batches import Gathering
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group, Producer, Unfinished
 from reader.loading.ranks import ranks_sharing
-from reader.loading.schedule import SMALL_GROUP_BYTES, Schedule, block_rows, window_bytes
+from reader.loading.schedule import Schedule, block_rows, window_bytes
 from reader.loading.shared_residency import missing_on
 from reader.memory.residency import Residency, Room
 from reader.store import ImageBatch
+from reader.tuning import tuning
 
-# On a device at once: the window that batches come from, two where one ends, the slices of the next, and those being joined.
-_WINDOWS_HELD = 4
 _PREFETCH = 2
 
 
@@ -37,7 +36,7 @@ def room_on(schedule: Schedule, device: torch.device, processes: int) -> Room | 
         and dataset.has_all_rows
         and schedule.has_full_epochs
     )
-    windows_bytes = _WINDOWS_HELD * window_bytes(dataset.manifest) if has_windows else 0
+    windows_bytes = tuning().device_windows * window_bytes(dataset.manifest) if has_windows else 0
     sharing = ranks_sharing(processes, torch.cuda.device_count())
     total = total_bytes(device) if sharing > 1 else 0
     return Room(free, missing_on(schedule.part, device), windows_bytes, sharing, total)
@@ -52,7 +51,7 @@ def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Itera
     )
     gathering = Gathering(dataset, device, Residency(host, "", host), keep=_PREFETCH + 2, must_pin=False)
     producer = Producer(schedule, gathering, device, prefetch=_PREFETCH, resident=None, in_windows=False)
-    steps = schedule.steps(0, 0, schedule.sampled(), SMALL_GROUP_BYTES)
+    steps = schedule.steps(0, 0, schedule.sampled(), tuning().transformed_group_bytes)
     source = functools.partial(producer.groups, 0, 0, steps, lambda batch, start: batch)
     feed = Feed(entered(device, source), _PREFETCH)
     try:

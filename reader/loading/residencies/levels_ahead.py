@@ -19,7 +19,7 @@ from reader.buffers import FittingPool
 from reader.dataset.opened_store import OpenedStore
 from reader.epoch import stamped
 from reader.format.manifest import PAGE_BYTES
-from reader.loading.host_batches import AHEAD_BYTES, AHEAD_SHARE, without_pixels
+from reader.loading.host_batches import AHEAD_SHARE, without_pixels
 from reader.loading.iteration import first_step
 from reader.loading.residencies.levels import HeldLevel, LevelRows
 from reader.loading.schedule import Schedule
@@ -30,6 +30,7 @@ from reader.profiling import stage
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps
 from reader.store import Batch
+from reader.tuning import tuning
 
 # One that is read, one that is taken from, and one whose last batch may be transformed while the next one's first is begun.
 _CHUNKS = 3
@@ -79,7 +80,7 @@ class LevelsAhead:
         self._files: dict[int, RowReader] = {}
         self._chunks: deque[_StepGroup] = deque(maxlen=_CHUNKS)
         room = system.available_bytes() * AHEAD_SHARE
-        self._most = max(1, int(min(AHEAD_BYTES, room)) // levels.dataset.manifest.row_bytes)
+        self._most = max(1, int(min(tuning().window_ahead_bytes, room)) // levels.dataset.manifest.row_bytes)
 
     def read(self, batch_rows: torch.Tensor, factor: int) -> Batch:
         """Return rows as `LevelRows.read` does; may be called by several threads."""

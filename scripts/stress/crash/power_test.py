@@ -28,11 +28,10 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
-import reader.format.check
 from packer import PackError
 from reader.manifest import MANIFEST, StoreError, check_store
 from scripts.common.arguments import counts_parser
-from scripts.common.program import reported
+from scripts.common.program import reported, tune
 from scripts.stress._runs import KINDS, PUSHING, Run, TrialError, are_mixed, difference, files, make_run
 from scripts.stress.crash._calls import Call, Shim, read_strace, strace_words, without_opens
 from scripts.stress.crash._disk import Disk, Tree, write_tree
@@ -47,7 +46,7 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=3, help="disks that kept any part, for each cut")
     parser.add_argument("--no-strace", action="store_true", help="record with the shim alone")
     options = parser.parse_args()
-    reader.format.check._SWAP_SECONDS = 0  # what a power loss has left of a swap does not pass
+    tune(half_swap_seconds=0)  # what a power loss has left of a swap does not pass
 
     def trial(work: Path) -> dict[str, Any]:
         results: dict[str, Any] = {"seed": options.seed, "strace": _has_strace(options)}

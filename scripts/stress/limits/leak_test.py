@@ -23,10 +23,9 @@ from typing import Any
 
 from reader import MemmapDataset, MemmapLoader
 from reader.buffers import BufferPool
-from reader.loading import schedule
 from scripts.common.arguments import counts_parser
 from scripts.common.figures import machine
-from scripts.common.program import reported
+from scripts.common.program import reported, tune
 from scripts.common.timing import drain
 from scripts.samples.stores import sparse_store
 
@@ -39,7 +38,7 @@ def main() -> int:
     parser = counts_parser(__doc__, epochs=1000, iterators=10_000)
     parser.add_argument("--residency", nargs="*", choices=RESIDENCIES, default=RESIDENCIES)
     options = parser.parse_args()
-    schedule.GROUP_BYTES = 0
+    tune(batch_group_bytes=0)
 
     def trial(work: Path) -> dict[str, Any]:
         data, found = MemmapDataset(sparse_store(work / "store", ROWS)), []

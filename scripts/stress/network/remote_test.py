@@ -42,9 +42,8 @@ import torch
 from packer import pack_dataset
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.manifest import PIXELS
-from reader.loading import schedule
 from scripts.common.arguments import counts_parser
-from scripts.common.program import reported
+from scripts.common.program import reported, tune
 from scripts.common.shaped_server import started
 from scripts.stress._runs import TrialError
 from scripts.stress.network._small_disks import full_disk, punch_no_holes
@@ -67,7 +66,7 @@ def main() -> int:
     options = parser.parse_args()
     os.environ["LOCAL_WORLD_SIZE"] = str(options.ranks)
     # blocks of an order as small as the store's, and windows of 8
-    schedule.BLOCK_BYTES, schedule.WINDOW_BLOCKS = max(1, options.rows // 128) * _SIDE * _SIDE * 3, 8
+    tune(shuffle_block_bytes=max(1, options.rows // 128) * _SIDE * _SIDE * 3, shuffle_window_blocks=8)
 
     def trial(work: Path) -> dict[str, Any]:
         if options.slots:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_tree
+from conftest import Tune, make_tree, tuned
 from PIL import Image
 
 from packer import pack, push
@@ -26,7 +26,6 @@ from reader import (
 )
 from reader.compiled import Crops
 from reader.dataset.opened_store import OpenedStore
-from reader.loading import schedule
 from reader.loading.residencies import levels_ahead
 from reader.loading.residencies.levels import LevelRows
 from reader.rows import Rows
@@ -82,11 +81,10 @@ def batches_of(data: MemmapDataset, residency: str = "cache", size: int | None =
     """Return the batches of two epochs of small crops."""
     crop = Compose([RandomResizedCrop(SIDE, scale=(0.01, 1.0)), RandomHorizontalFlip()])
     host = "cache" if residency == "cold" else residency
-    with pytest.MonkeyPatch.context() as patch:
+    # chunks of a few batches
+    with pytest.MonkeyPatch.context() as patch, tuned(window_ahead_bytes=4 * data.manifest.row_bytes):
         if residency == "cold":
             patch.setattr(LevelRows, "read_ahead", lambda rows: {*rows.stores})
-        # chunks of a few batches
-        patch.setattr(levels_ahead, "AHEAD_BYTES", 4 * data.manifest.row_bytes)
         given = {"shuffle": "full", "as_tuple": False, "residency": host, "transform": crop, "size": size} | arguments
         with MemmapLoader(data, 5, **given) as loader:
             return [batch for _ in range(2) for batch in loader]
@@ -122,11 +120,10 @@ def test_masks_of_rows_read_from_levels_are_those_of_the_full_rows(
 
 @pytest.mark.parametrize("order", ["full", "block", False])
 def test_rows_with_masks_read_from_levels_are_the_same_wherever_they_are(
-    masked: Path, order: Any, monkeypatch: pytest.MonkeyPatch
+    masked: Path, order: Any, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = MemmapDataset(masked).subset([10, 3, 4, 0, 7, 8])
-    monkeypatch.setattr(schedule, "BLOCK_BYTES", 2 * data.manifest.row_bytes)
-    monkeypatch.setattr(schedule, "WINDOW_BLOCKS", 2)
+    tune(shuffle_block_bytes=2 * data.manifest.row_bytes, shuffle_window_blocks=2)
     wanted = batches_of(data, shuffle=order)
     # what is read ahead is all that is read
     monkeypatch.setattr(OpenedStore, "gather", None)

@@ -13,23 +13,22 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Tune
 from range_server import RangeServer, serving
 
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.manifest import MANIFEST, PIXELS
-from reader.loading import remote_ahead, schedule
 from reader.remote import cache_line
+from reader.tuning import tuning
 
 ROW = 16 * 16 * 3
 BLOCK = 8 * ROW
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(tune: Tune) -> None:
     """Blocks of 8 rows, as the store has them, in windows of 4."""
-    monkeypatch.setattr(schedule, "BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(schedule, "WINDOW_BLOCKS", 4)
-    monkeypatch.setattr(schedule, "GROUP_BYTES", 4 * BLOCK)
+    tune(shuffle_block_bytes=BLOCK, shuffle_window_blocks=4, batch_group_bytes=4 * BLOCK)
 
 
 def _fetched(server: RangeServer) -> int:
@@ -89,12 +88,11 @@ def test_blocks_are_asked_for_ahead_together(
 
 
 @pytest.mark.usefixtures("many_blocks")
-def test_the_first_batch_takes_three_round_trips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_batch_takes_three_round_trips(tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest, what else opening needs, then at once all blocks of a window, and nothing beside them."""
     from packer import pack_dataset
 
-    monkeypatch.setattr(schedule, "BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(schedule, "GROUP_BYTES", 256 * ROW)
+    tune(shuffle_block_bytes=BLOCK, batch_group_bytes=256 * ROW)
     monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "120")
     # 128 blocks of 8 rows
     images = torch.randint(0, 256, (1024, 16, 16, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -115,7 +113,7 @@ def test_the_first_batch_takes_three_round_trips(tmp_path: Path, monkeypatch: py
             batch = next(iter(loader))
         assert torch.equal(batch.pixels, images[batch.rows])
         assert not server.was_late
-        assert len(first) == schedule.WINDOW_BLOCKS
+        assert len(first) == tuning().shuffle_window_blocks
         assert asked == first
 
 
@@ -176,10 +174,8 @@ def test_a_copy_in_memory_takes_all_of_it(range_server: RangeServer, many_blocks
         assert torch.equal(torch.cat([batch.pixels for batch in loader]), MemmapDataset(many_blocks).store.pixels)
 
 
-def test_a_cache_below_a_window_is_refused(
-    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(schedule, "BLOCK_BYTES", BLOCK)
+def test_a_cache_below_a_window_is_refused(range_server: RangeServer, tmp_path: Path, tune: Tune) -> None:
+    tune(shuffle_block_bytes=BLOCK)
     remote = MemmapDataset(range_server.url, cache=tmp_path, cache_size=20 * BLOCK)
     with pytest.raises(
         ValueError, match=r"cache_size is 122.9 kB, and a window of shuffle='block' needs up to 196.6 kB"
@@ -223,9 +219,9 @@ def test_an_error_of_the_network_reaches_the_loop_and_the_epoch_is_resumed(
 
 @pytest.mark.usefixtures("small_blocks")
 def test_the_log_says_what_came_over_the_network(
-    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    range_server: RangeServer, tmp_path: Path, tune: Tune, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(remote_ahead, "LOG_SECONDS", 0.0)
+    tune(cache_log_seconds=0.0)
     with caplog.at_level(logging.INFO, logger="reader"):
         assert len([*MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 50)]) == 8
     lines = [record.getMessage() for record in caplog.records if "MB/s from the network" in record.getMessage()]
@@ -239,20 +235,20 @@ class _Terminal(io.StringIO):
         return True
 
 
-def _terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
+def _terminal(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> _Terminal:
     """Return what stands for stderr; bars that other tests left open are none of these."""
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(cache_line, "SECONDS", 0.0)
+    tune(cache_line_seconds=0.0)
     monkeypatch.setattr(cache_line, "_has_bars", lambda: False)
     return terminal
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_terminal_shows_how_the_cache_grows(
-    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    range_server: RangeServer, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = _terminal(monkeypatch)
+    terminal = _terminal(tune, monkeypatch)
     with MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 50, shuffle="block") as loader:
         assert len([*loader]) == 8
         states = terminal.getvalue().split("\r\x1b[K")
@@ -268,9 +264,9 @@ def test_a_terminal_shows_how_the_cache_grows(
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_line_that_a_loop_leaves_is_removed(
-    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    range_server: RangeServer, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = _terminal(monkeypatch)
+    terminal = _terminal(tune, monkeypatch)
     loader = MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 8, shuffle="block")
     next(iter(loader))
     loader.close()
@@ -283,11 +279,12 @@ def test_a_line_that_a_loop_leaves_is_removed(
 def test_no_line_is_shown_to(
     range_server: RangeServer,
     tmp_path: Path,
+    tune: Tune,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     how: str,
 ) -> None:
-    terminal = _terminal(monkeypatch)
+    terminal = _terminal(tune, monkeypatch)
     if how == "a log":
         monkeypatch.setattr(_Terminal, "isatty", lambda self: False)
     if how == "a bar":
