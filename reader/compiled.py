@@ -19,6 +19,7 @@ import torch
 from reader.buffers import BufferPool
 from reader.described import Described
 from reader.epoch import transform_threads
+from reader.tuning import tuning
 
 # as crops.c has them
 _IS_CUBIC, _IS_MIRRORED = 1, 2
@@ -35,8 +36,6 @@ STEPS = {name: number for number, name in enumerate(_NAMES.split())}
 _NUMBERS = 6
 _LEVELS = 256
 _FLOAT_BYTES = 4
-# Of pixels that are worth a thread.
-_LEAST_THREAD_BYTES = 1 << 18
 # Smaller ones malloc reuses too. Of larger ones so many idle buffers of each power of two are held.
 _LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
 
@@ -230,7 +229,7 @@ def float_tables(channels: int, of_level: Callable[[torch.Tensor], torch.Tensor]
 
 def for_each(call: Callable[[int], None], count: int, size_bytes: int) -> None:
     """Call a function with each of count numbers, on as many threads as the loader has, or torch, where the bytes are many."""
-    threads = min(_threads(), count, size_bytes // _LEAST_THREAD_BYTES)
+    threads = min(_threads(), count, size_bytes // tuning().call_thread_bytes)
 
     def calls(first: int) -> None:
         for n in range(first, count, threads):

@@ -59,6 +59,41 @@ class Tuning:
     # On a device at once: the window that batches come from, two where one ends, the slices of the next, and those being joined.
     device_windows: int = 4
 
+    # -- memory
+
+    # A thread that copies rows is given this much at least: handing it over costs some 20 us, in which 200 kB are copied.
+    copy_thread_bytes: int = 2 << 20
+    # Of one memcpy: glibc's writes past the caches from about 768 kB on, which takes 1.07 times as long, 1.5 times beside other
+    # programs (rows of 1280 x 960 x 3, 2 cores, 2026-11-21).
+    memcpy_bytes: int = 512 << 10
+    # From so many on a batch is more than the caches hold, and is written past them: epochs of batches of 38 MB had 1.07 times
+    # the rate, of 19 MB 1.0, of 10 MB 0.96, rows of 1280 x 960 x 3 1.5 times. Into fresh memory, whose zeros the kernel has just
+    # written to the caches, 0.95 (medians of 40 to 100 turns beside other programs, 2 cores of an AMD EPYC, 2026-11-24).
+    streamed_batch_bytes: int = 24 << 20
+    # Of pixels that a transform gets at a time, at most: what is made of them in float32 is near the size of a core's caches. At
+    # least: the calls of a transform that copies cost as much again below (crops of 224 x 224: 1.6 times the time at 1 MiB, 2.7
+    # times at 0.5 MiB).
+    most_part_bytes: int = 2 << 20
+    least_part_bytes: int = 1 << 20
+    # Read from a disk and copied at a time: little enough to stay in the caches, of all threads too.
+    staged_bytes: int = 2 << 20
+    # Smaller stores are warm after a few page faults.
+    small_store_bytes: int = 32 << 20
+    # Mapped memory is copied to a device so much at a time: page faults and copies then take turns.
+    device_copy_bytes: int = 64 << 20
+
+    # -- transforms
+
+    # Pixels per pass on a CPU (four times as many as float32): what fits in its cache.
+    cpu_pass_bytes: int = 150 << 10
+    # Images of different sizes are cut into one tensor of the largest box, this many bytes per pass (four times as many as
+    # float32).
+    padded_pass_bytes: int = 64 << 20
+    # Each mask's indices are int64, eight times the bytes: some masks at a time.
+    masks_a_pass: int = 32
+    # Of pixels that are worth a thread of the compiled part.
+    call_thread_bytes: int = 1 << 18
+
     # -- pack bench
 
     # No turn of a loader takes longer: batches may be so small that their bytes say nothing of it. 2 GiB at 4.3 GB/s.

@@ -23,6 +23,7 @@ from reader.loading.loader import MemmapLoader
 from reader.memory import residency
 from reader.memory.row_file import READ_BYTES, READERS, read_all
 from reader.system import MEMORY_FILE_SYSTEMS
+from reader.tuning import tuning
 
 IN_ORDER = "reading in order, as cat does"
 BY_THREADS = f"reading in order, {READERS} threads"
@@ -42,7 +43,7 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
         NotMeasured: the disk cannot be distinguished from memory here.
     """
     path, rows = data.path / PIXELS, RowBytes(data)
-    least = max(residency.SMALL_BYTES, rows.end(size))
+    least = max(tuning().small_store_bytes, rows.end(size))
     most = min(data.mapped.pixels.nbytes, int(system.available_bytes() * residency.COPY_SHARE))
     if system.file_system(path) in MEMORY_FILE_SYSTEMS:
         raise NotMeasured("the store is on a file system in memory.")

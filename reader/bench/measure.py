@@ -205,7 +205,7 @@ def measure(
         not_measured=not_measured,
         # smaller ones are in the page cache after a few page faults
         advice=tuple(
-            _advice(sections, cached if data.mapped.pixels.nbytes > residencies.SMALL_BYTES else 1.0, auto.name)
+            _advice(sections, cached if data.mapped.pixels.nbytes > tuning().small_store_bytes else 1.0, auto.name)
         ),
     )
 

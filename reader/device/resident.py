@@ -18,9 +18,7 @@ from reader.memory.pages import extents, pages_of
 from reader.memory.slots import Slots, count_of
 from reader.rows import Rows
 from reader.store import ImageBatch, RaggedBatch
-
-# Mapped memory is copied to a device so much at a time: page faults and copies then take turns.
-_PIECE_BYTES = 64 << 20
+from reader.tuning import tuning
 
 _Piece = TypeVar("_Piece")
 
@@ -108,7 +106,7 @@ class ResidentImages:
                 pixels=self._host.pixels.new_empty(0, device=self._device), **moved, batch_size=[]
             )
         part = torch.empty((count_of(missing, self.slots.count), PAGE_BYTES), dtype=torch.uint8, device=self._device)
-        most = max(1, _PIECE_BYTES // PAGE_BYTES)
+        most = max(1, tuning().device_copy_bytes // PAGE_BYTES)
         for start in range(0, len(part), most):
             stop = min(start + most, len(part))
             some = self._pages[start:stop] if missing is None else self._pages[torch.from_numpy(missing[start:stop])]

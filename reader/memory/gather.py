@@ -22,18 +22,10 @@ import numpy.typing as npt
 import torch
 
 from reader.compiled import row_copier
+from reader.tuning import tuning
 
-# A thread is given this much at least: handing it over costs some 20 us, in which 200 kB are copied.
-_LEAST_BYTES = 2 << 20
 # Pieces a thread: a thread that was held up leaves the rest of a batch to others.
 _PIECES = 2
-# Of one memcpy: glibc's writes past the caches from about 768 kB on, which takes 1.07 times as long, 1.5 times beside other
-# programs (rows of 1280 x 960 x 3, 2 cores, 2026-11-21).
-_MOST_BYTES = 512 << 10
-# From so many on a batch is more than the caches hold, and is written past them: epochs of batches of 38 MB had 1.07 times the
-# rate, of 19 MB 1.0, of 10 MB 0.96, rows of 1280 x 960 x 3 1.5 times. Into fresh memory, whose zeros the kernel has just written
-# to the caches, 0.95 (medians of 40 to 100 turns beside other programs, 2 cores of an AMD EPYC, 2026-11-24).
-_STREAMED_BYTES = 24 << 20
 # Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
@@ -96,7 +88,7 @@ class Gatherer:
         is_streamed: large batches are written past the caches; memory that was written before, such as a pool's, gains by that.
         """
         words = as_words(source)[0].numpy() if source.numel() else np.empty((0, 1), np.int64)
-        self._source, self._parts, self._is_streamed = source, _parts(words), is_streamed
+        self._source, self._parts, self._is_streamed, self._sizes = source, _parts(words), is_streamed, tuning()
         self._table = words.reshape(len(words) * self._parts, words.shape[1] // self._parts)
 
     def begin(self, rows: npt.NDArray[np.int64], out: torch.Tensor) -> Copies | None:
@@ -106,7 +98,7 @@ class Gatherer:
         for. The threads hold source and out until they are done, also where nobody waits.
         """
         threads = torch.get_num_threads()
-        pieces = min(_PIECES * threads, out.nbytes // _LEAST_BYTES)
+        pieces = min(_PIECES * threads, out.nbytes // self._sizes.copy_thread_bytes)
         if pieces < 1:
             _gather_small(self._source, rows, out)
             return None
@@ -119,7 +111,7 @@ class Gatherer:
         rows = np.ascontiguousarray(rows, np.int64)
         if parts > 1:
             rows = (rows[:, None] * parts + np.arange(parts)).reshape(-1)
-        copy = (row_copier() if self._is_streamed and out.nbytes >= _STREAMED_BYTES else None) or _copy
+        copy = (row_copier() if self._is_streamed and out.nbytes >= self._sizes.streamed_batch_bytes else None) or _copy
         step = -(-len(rows) // pieces)
         starts = range(0, len(rows), step)
         return on_threads(
@@ -173,12 +165,12 @@ def _gather_small(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.
 
 def _parts(words: npt.NDArray[np.int64]) -> int:
     """Return into how many equal parts rows are cut, where some such number cuts them into whole words."""
-    least = -(-words[:1].nbytes // _MOST_BYTES)
+    least = -(-words[:1].nbytes // tuning().memcpy_bytes)
     return next((n for n in range(least, 4 * least) if words.shape[1] % n == 0), 1)
 
 
 def _copy(source: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], out: npt.NDArray[np.int64]) -> None:
-    # row by row also where they are consecutive, see _MOST_BYTES;
+    # row by row also where they are consecutive, see memcpy_bytes;
     # numpy would check the rows again, into a buffer of its own: with "clip" it does not
     np.take(source, rows, axis=0, out=out, mode="clip")
 

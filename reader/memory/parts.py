@@ -17,10 +17,7 @@ from tensordict import TensorDict
 from reader.epoch import torch_thread_limit, transform_threads
 from reader.memory.gather import on_threads
 from reader.store import Batch, ImageBatch, RaggedBatch
-
-# Of pixels at a time, at most: what is made of them in float32 is near the size of a core's caches. At least: the calls of a
-# transform that copies cost as much again below (crops of 224 x 224: 1.6 times the time at 1 MiB, 2.7 times at 0.5 MiB).
-_MOST_BYTES, _LEAST_BYTES = 2 << 20, 1 << 20
+from reader.tuning import tuning
 
 
 def in_parts(call: Callable[[object], object], batch: Batch, threads: int) -> object:
@@ -52,9 +49,9 @@ def in_parts(call: Callable[[object], object], batch: Batch, threads: int) -> ob
 
 def _spans(batch: Batch, threads: int) -> list[tuple[int, int]]:
     """Cut a batch into runs of rows, as many for each thread if they are not too small: [(0, 6), (6, 12), ...]."""
-    count, size_bytes = len(batch), batch.pixels.numel()
-    wanted = -(-size_bytes // (_MOST_BYTES * threads)) * threads
-    parts = max(1, min(count, wanted, size_bytes // _LEAST_BYTES))
+    count, size_bytes, sizes = len(batch), batch.pixels.numel(), tuning()
+    wanted = -(-size_bytes // (sizes.most_part_bytes * threads)) * threads
+    parts = max(1, min(count, wanted, size_bytes // sizes.least_part_bytes))
     return [(count * n // parts, count * (n + 1) // parts) for n in range(parts)]
 
 

@@ -14,6 +14,7 @@ from reader import system
 from reader.format.filesystem import size_text
 from reader.memory.joined_file import RowSource
 from reader.system import MEMORY_FILE_SYSTEMS
+from reader.tuning import tuning
 
 RESIDENCIES = ("auto", "cache", "ram", "disk", "gpu")
 
@@ -23,8 +24,6 @@ _CACHE_SHARE = 0.8
 COPY_SHARE = 0.5
 # A share of pages below this is a cold store.
 WARM = 0.95
-# Smaller stores are warm after a few page faults.
-SMALL_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -193,4 +192,8 @@ def _may_copy(reads: Reads, room: int) -> bool:
 
 def is_cold(path: Path, size_bytes: int, offset: Callable[[], int] | None = None) -> bool:
     """Say whether reading the mapped file, or what `offset` draws of it, would mostly wait for page faults."""
-    return size_bytes > SMALL_BYTES and system.can_read_ahead() and system.cached_share(path, offset=offset) < WARM
+    return (
+        size_bytes > tuning().small_store_bytes
+        and system.can_read_ahead()
+        and system.cached_share(path, offset=offset) < WARM
+    )

@@ -16,11 +16,10 @@ import numpy as np
 
 from reader.memory.row_file import Read, RowFile, RowMemory
 from reader.rows import Rows
+from reader.tuning import tuning
 
 # Pieces of memory of this size on average are read straight into.
 _LEAST_PIECE_BYTES = 1 << 20
-# Read and copied at a time: little enough to stay in the caches, of all threads too.
-_STAGED_BYTES = 2 << 20
 _NOWHERE = -1
 
 
@@ -92,7 +91,7 @@ def scatter(file: RowFile, destinations: Destinations, reads: Sequence[Read]) ->
 
 def _read_staged(file: RowFile, row: int, pieces: Sequence[tuple[int, memoryview | None]]) -> None:
     """Read consecutive rows some at a time, and copy them to the memory of each piece."""
-    most = max(1, _STAGED_BYTES // file.row_bytes)
+    most = max(1, tuning().staged_bytes // file.row_bytes)
     staged = _staging(most * file.row_bytes)
     rows = np.frombuffer(staged, np.uint8)
     start, stop = row, row
@@ -120,7 +119,7 @@ def _staging(size_bytes: int) -> memoryview:
     """Return memory of this thread, the same each time; at least so many bytes."""
     memory: memoryview | None = getattr(_mine, "memory", None)
     if memory is None or len(memory) < size_bytes:
-        memory = _mine.memory = RowMemory(1, max(size_bytes, _STAGED_BYTES)).bytes
+        memory = _mine.memory = RowMemory(1, max(size_bytes, tuning().staged_bytes)).bytes
     return memory
 
 

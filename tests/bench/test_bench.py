@@ -48,7 +48,6 @@ from reader.bench.timeline import Timeline, record, record_store, timeline_of
 from reader.bench.ways import FirstRows, Loader, SliceCopies, TorchLoader
 from reader.format.errors import NotMeasured
 from reader.loading.host_batches import Gathering
-from reader.memory import residency
 from reader.system import MEMORY_FILE_SYSTEMS
 
 # Pages are dropped from the cache, which those that are not on the disk yet stay in.
@@ -253,9 +252,9 @@ def test_each_turn_counts_the_bytes_of_the_rows_that_it_had(
 
 
 def test_the_disk_is_read_as_far_as_complete_rows_of_own_sizes_reach(
-    ragged_store: Path, monkeypatch: pytest.MonkeyPatch
+    ragged_store: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(residency, "SMALL_BYTES", 1 << 16)
+    tune(small_store_bytes=1 << 16)
     monkeypatch.setattr(system, "file_system", lambda path: "ext4")
     monkeypatch.setattr("reader.bench.disk.drop", lambda path, size_bytes: dropped.append(size_bytes))
     dropped: list[int] = []

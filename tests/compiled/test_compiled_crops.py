@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from augmenting import pictures
+from conftest import Tune
 from tensordict import TensorDict
 
 from reader import (
@@ -354,7 +355,9 @@ def test_crops_are_written_where_they_are_asked_for() -> None:
     tables[1][:, 1] -= torch.arange(3)
     alone = compiled.cropped(pixels, tables[0], 3, Crops(tables[1], 24, 24, tables[2]))
     assert alone is not None
-    made = compiled.cropped(pixels, tables[0], 3, Crops(tables[1], 24, 24, tables[2]), into=(into, torch.tensor([3, 0, 4])))
+    made = compiled.cropped(
+        pixels, tables[0], 3, Crops(tables[1], 24, 24, tables[2]), into=(into, torch.tensor([3, 0, 4]))
+    )
     assert made is into
     assert torch.equal(into[[3, 0, 4]], alone)
     assert (into[[1, 2]] == 7).all()
@@ -384,7 +387,7 @@ def test_a_table_or_a_buffer_of_another_size_is_refused() -> None:
 
 
 def test_a_loader_gives_complete_batches_to_it_and_the_same_pixels(
-    shared_store: Path, monkeypatch: pytest.MonkeyPatch
+    shared_store: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, counts = MemmapDataset(shared_store), []
     transform = Compose([RandomResizedCrop(24), AlternatingFlip()])
@@ -395,8 +398,7 @@ def test_a_loader_gives_complete_batches_to_it_and_the_same_pixels(
         return boxes(crop, batch)
 
     monkeypatch.setattr(RandomResizedCrop, "boxes", counted)
-    monkeypatch.setattr("reader.memory.parts._MOST_BYTES", 20_000)
-    monkeypatch.setattr("reader.memory.parts._LEAST_BYTES", 1)
+    tune(most_part_bytes=20_000, least_part_bytes=1)
 
     def epoch(threads: int) -> torch.Tensor:
         with MemmapLoader(dataset, 30, shuffle="full", transform=transform, threads=threads) as loader:

@@ -23,7 +23,6 @@ from PIL import Image
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
-from reader.device import resident as residents
 from reader.device import windows
 from reader.device.transfer import pin
 from reader.device.windows import DeviceWindow
@@ -499,9 +498,9 @@ def assert_same_images(found: MemmapLoader, expected: MemmapLoader, epochs: int 
     ids=lambda options: "-".join(options) or "plain",
 )
 def test_images_of_their_own_sizes_on_the_device_are_those_of_the_cpu(
-    own_store: Path, device: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    own_store: Path, device: str, options: dict[str, Any], tune: Tune
 ) -> None:
-    monkeypatch.setattr(residents, "_PIECE_BYTES", 1000)
+    tune(device_copy_bytes=1000)
     data = MemmapDataset(own_store, as_tuple=False)
     loader = MemmapLoader(data, 7, device=device, residency="gpu", **options, as_tuple=False)
     assert (loader.residency, loader.in_windows) == ("gpu", False)

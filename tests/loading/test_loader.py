@@ -813,10 +813,8 @@ def test_an_interrupt_at_any_instruction_of_next_leaves_a_thread_that_ends(large
     assert opcode > 50
 
 
-def test_an_interrupt_at_any_instruction_of_a_gather_leaves_threads_that_copy(
-    large: MemmapDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reader.memory.gather._LEAST_BYTES", 1000)
+def test_an_interrupt_at_any_instruction_of_a_gather_leaves_threads_that_copy(large: MemmapDataset, tune: Tune) -> None:
+    tune(copy_thread_bytes=1000)
     opcode = 1
     while _interrupted_at(MemmapLoader(large, 8, prefetch=0, as_tuple=False), opcode):
         opcode += 1

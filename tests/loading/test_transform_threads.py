@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Tune
 
 from reader import (
     Compose,
@@ -19,7 +20,6 @@ from reader import (
     compiled,
     system,
 )
-from reader.memory import parts
 from reader.transforms import CutMix, MixUp, MultiCrop, PerSample, RandomApply, RandomErasing, torchvision_train
 
 
@@ -29,14 +29,13 @@ def train(shared_store: Path) -> MemmapDataset:
 
 
 @pytest.fixture(autouse=True)
-def lengths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+def lengths(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """Cut batches into parts of a few rows; gives the length of each crop's batch, and whether it ran on a thread of parts.
 
     Without the compiled part, which takes whole batches.
     """
     monkeypatch.setattr(compiled, "_function", lambda: None)
-    monkeypatch.setattr(parts, "_MOST_BYTES", 20_000)
-    monkeypatch.setattr(parts, "_LEAST_BYTES", 1)
+    tune(most_part_bytes=20_000, least_part_bytes=1)
     found, original = [], RandomResizedCrop.boxes
 
     def boxes(crop: RandomResizedCrop, batch: Any) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from augmenting import pictures
+from conftest import Tune
 from tensordict import TensorDict
 
 from reader import Compose, ImageBatch, Normalize, RaggedBatch, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
@@ -128,10 +129,9 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 @pytest.fixture(params=[1, 6000, 1 << 40], ids=["a row", "a few rows", "what each thread gets"])
-def part_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def part_bytes(request: pytest.FixtureRequest, tune: Tune) -> int:
     """How many bytes a part has at most, or about."""
-    monkeypatch.setattr(parts, "_MOST_BYTES", request.param)
-    monkeypatch.setattr(parts, "_LEAST_BYTES", 1)
+    tune(most_part_bytes=request.param, least_part_bytes=1)
     return request.param
 
 

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 import torch
+from conftest import Tune
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,8 +107,8 @@ def test_runs_are_recognised(rows: list[int], expected: bool) -> None:
     assert is_run(np.array(rows, dtype=np.int64)) is expected
 
 
-def test_a_large_gather_is_cut_into_pieces_that_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "_LEAST_BYTES", 1000)
+def test_a_large_gather_is_cut_into_pieces_that_are_right(tune: Tune) -> None:
+    tune(copy_thread_bytes=1000)
     source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (100, 30, 8), np.uint8))
     for rows in (np.arange(7, 90), np.random.default_rng(1).integers(0, 100, 83)):
         out = torch.zeros((83, 30, 8), dtype=torch.uint8)
@@ -118,9 +119,8 @@ def test_a_large_gather_is_cut_into_pieces_that_are_right(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("width, parts", [(8, 1), (700, 1), (1600, 2), (9000, 9), (9007, 1)])
-def test_large_rows_are_copied_in_parts(width: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "_LEAST_BYTES", 1000)
-    monkeypatch.setattr(copying, "_MOST_BYTES", 1000)
+def test_large_rows_are_copied_in_parts(width: int, parts: int, tune: Tune) -> None:
+    tune(copy_thread_bytes=1000, memcpy_bytes=1000)
     source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (9, width), np.uint8))
     assert copying._parts(source.numpy()) == parts
     rows = np.array([3, 3, 8, 0, 1, 2, 7])
@@ -131,10 +131,9 @@ def test_large_rows_are_copied_in_parts(width: int, parts: int, monkeypatch: pyt
 @pytest.mark.parametrize("width", [1, 63, 190, 192, 640, 4097])
 @pytest.mark.parametrize("is_built", [True, False])
 def test_a_batch_that_the_caches_do_not_hold_is_written_past_them(
-    width: int, start: int, is_built: bool, monkeypatch: pytest.MonkeyPatch
+    width: int, start: int, is_built: bool, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "_LEAST_BYTES", 1)
-    monkeypatch.setattr(copying, "_STREAMED_BYTES", 1)
+    tune(copy_thread_bytes=1, streamed_batch_bytes=1)
     if is_built and row_copier() is None:
         pytest.skip("the compiled part is not built here")
     calls = list[int]()
@@ -229,19 +228,19 @@ def test_a_forked_process_does_not_wait_for_the_threads_of_another() -> None:
     assert exitcode == 0
 
 
-def test_an_error_of_a_piece_is_raised_where_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "_LEAST_BYTES", 1000)
+def test_an_error_of_a_piece_is_raised_where_it_is_waited_for(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(copy_thread_bytes=1000)
     monkeypatch.setattr(copying, "_copy", lambda *_: {}["no such piece"])
     with pytest.raises(KeyError, match="no such piece"):
         gather(torch.ones((9, 1000)), np.arange(9), torch.zeros((9, 1000)))
 
 
 @pytest.mark.parametrize("lacks", ["threads", "an interpreter that goes on"])
-def test_without_threads_the_caller_copies(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_threads_the_caller_copies(lacks: str, tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(copying, "_LEAST_BYTES", 1000)
+    tune(copy_thread_bytes=1000)
     monkeypatch.setattr(copying, "_queues", {})
     if lacks == "threads":
         monkeypatch.setattr("_thread.start_new_thread", refuse)
@@ -262,8 +261,8 @@ def test_the_copying_threads_end_with_the_process_and_rows_can_be_read_after_the
     assert (done.stdout, done.stderr, done.returncode) == ("True\nTrue\n", "", 0)
 
 
-def test_a_forked_process_copies_with_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "_LEAST_BYTES", 1000)
+def test_a_forked_process_copies_with_threads_of_its_own(tune: Tune) -> None:
+    tune(copy_thread_bytes=1000)
     source, rows, out = torch.ones((9, 1000)), np.arange(9), torch.zeros((9, 1000))
     gather(source, rows, out)
     child = multiprocessing.get_context("fork").Process(target=gather, args=(source, rows, out))

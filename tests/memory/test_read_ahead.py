@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import Tune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reader.buffers import BufferPool
 from reader.format.errors import StoreError
-from reader.memory import row_file, scatter
+from reader.memory import row_file
 from reader.memory.read_ahead import ReadAhead
 from reader.memory.row_file import RowFile, plan_reads, read_all
 from reader.order import BlockOrder
@@ -132,10 +133,10 @@ def test_rows_are_read_straight_into_the_memory_of_their_step(
 
 @pytest.mark.parametrize("together", [1, 3, 64])
 def test_rows_of_a_large_read_go_to_many_offsets_by_way_of_little_memory(
-    large_rows: tuple[Path, np.ndarray], together: int, monkeypatch: pytest.MonkeyPatch
+    large_rows: tuple[Path, np.ndarray], together: int, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, contents = large_rows
-    monkeypatch.setattr(scatter, "_STAGED_BYTES", together * LARGE_ROW_BYTES)
+    tune(staged_bytes=together * LARGE_ROW_BYTES)
     into, read_into = list[int](), RowFile.read_into
 
     def counted(file: RowFile, memories: Sequence[memoryview], row: int, count: int) -> None:

@@ -529,13 +529,10 @@ def test_other_transforms_ask_for_a_crop_first(ragged_store: Path, transform: An
 
 
 @pytest.mark.parametrize("center", [False, True])
-def test_other_devices_give_the_same_crops_within_a_level(
-    ragged_store: Path, center: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from reader.transforms.kernels import resample
+def test_other_devices_give_the_same_crops_within_a_level(ragged_store: Path, center: bool, tune: Tune) -> None:
 
     # parts of a few images each
-    monkeypatch.setattr(resample, "_PADDED_BYTES", 1 << 18)
+    tune(padded_pass_bytes=1 << 18)
     batch = MemmapDataset(ragged_store, as_tuple=False)[[89, 3, 0, 50, 7]]
     boxes, grids = RandomResizedCrop(20).boxes(batch), None
     if center:

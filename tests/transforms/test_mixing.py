@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 from augmenting import assert_same_distribution, many, pictures, v2
-from conftest import devices
+from conftest import Tune, devices
 from tensordict import TensorDict
 
 from reader import Normalize
 from reader.transforms import Compose, CutMix, MixUp, RandomChoice, RandomErasing
-from reader.transforms.kernels import pixel_ops
 
 
 @pytest.mark.parametrize("device", devices())
@@ -44,7 +43,7 @@ def test_as_many_are_erased_as_p_says() -> None:
     assert abs(float((x1 > x0).float().mean()) - 0.25) < 5 * (0.25 * 0.75 / 4000) ** 0.5
 
 
-def test_noise_is_that_of_photographs_and_of_each_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_is_that_of_photographs_and_of_each_row_alone(tune: Tune) -> None:
     batch, erasing = pictures(30, size=(30, 40)), RandomErasing(1, (0.5, 0.5), (1, 1), "random")
     made = erasing(batch).pixels
     levels = torch.cat(
@@ -54,7 +53,7 @@ def test_noise_is_that_of_photographs_and_of_each_row_alone(monkeypatch: pytest.
     # a few are cut at 0 and 255
     assert abs(float(levels.float().std()) - 0.226 * 255) < 2
     assert torch.equal(erasing(batch[4:9]).pixels, made[4:9])
-    monkeypatch.setattr(pixel_ops, "_CPU_BYTES", 1)
+    tune(cpu_pass_bytes=1)
     assert torch.equal(erasing(batch).pixels, made)
 
 

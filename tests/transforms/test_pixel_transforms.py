@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from augmenting import assert_same_distribution, difference, many, pictures, v2
-from conftest import devices
+from conftest import Tune, devices
 
 from reader import ColorJitter, ImageBatch, RandomApply, RandomChoice
 from reader.transforms import (
@@ -86,7 +86,7 @@ def test_each_image_has_a_parameter_of_its_own(name: str, device: str) -> None:
         assert (made != torch.stack(expected)).float().mean() < 1e-2
 
 
-def test_parts_are_what_the_batch_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_what_the_batch_is(tune: Tune) -> None:
     batch, factor = pictures(), torch.linspace(0, 2.4, 12)
     full = pixel_ops.sharpness(batch.images, factor)
     seen: list[int] = []
@@ -95,16 +95,16 @@ def test_parts_are_what_the_batch_is(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(len(images))
         return pixel_ops.sharpness(images, factor)
 
-    monkeypatch.setattr(pixel_ops, "_CPU_BYTES", 5 * 24 * 20 * 3)
+    tune(cpu_pass_bytes=5 * 24 * 20 * 3)
     assert torch.equal(pixel_ops.in_parts(kernel, batch.images, factor), full)
     assert seen == [5, 5, 2]
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 100])
 @pytest.mark.parametrize("kernel", [pixel_ops.sharpness, pixel_ops.brightness])
-def test_some_images_are_changed_in_place(kernel: Any, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_images_are_changed_in_place(kernel: Any, at_once: int, tune: Tune) -> None:
     batch, factor, positions = pictures(), torch.linspace(0, 2.4, 12), [1, 2, 5, 6, 7, 9, 11]
-    monkeypatch.setattr(pixel_ops, "_CPU_BYTES", at_once * 24 * 20 * 3)
+    tune(cpu_pass_bytes=at_once * 24 * 20 * 3)
     expected = batch.images.clone()
     expected[positions] = kernel(batch.images, factor)[positions]
     interleaved = batch.pixels.clone()

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from reader.transforms.kernels.constants import tensor_on
+from reader.tuning import tuning
 
 # How much red, green and blue count in gray: torchvision's numbers (ITU-R 601).
 _GRAY = (0.2989, 0.587, 0.114)
-# Bytes of pixels per pass (four times as many as float32): what fits in the cache of a CPU, and leaves memory free elsewhere.
-_CPU_BYTES, _DEVICE_BYTES = 150 << 10, 64 << 20
+# Bytes of pixels per pass (four times as many as float32), elsewhere than on a CPU: what leaves memory free.
+_DEVICE_BYTES = 64 << 20
 
 Kernel = Callable[..., torch.Tensor]
 
@@ -40,7 +41,7 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
     """
     if not len(pixels) or torch.compiler.is_compiling():
         return kernel(pixels, *parameters)
-    limit = _CPU_BYTES if pixels.device.type == "cpu" else _DEVICE_BYTES
+    limit = tuning().cpu_pass_bytes if pixels.device.type == "cpu" else _DEVICE_BYTES
     step = max(1, limit // max(1, pixels[0].numel()))
     parts = zip(*(tensor.split(step) for tensor in (pixels, *parameters)), strict=True)
     # one result for all parts: joined at the end they would be in memory twice
@@ -61,7 +62,7 @@ def change(kernel: Kernel, images: torch.Tensor, indices: list[int], *parameters
         chosen = (tensor[index] for tensor in parameters)
         images[index] = in_parts(kernel, images[index], *chosen)
         return
-    step = max(1, _CPU_BYTES // max(1, images[:1].numel()))
+    step = max(1, tuning().cpu_pass_bytes // max(1, images[:1].numel()))
     for start in range(0, len(indices), step):
         some = indices[start : start + step]
         # a view for one image: gathering and scattering take longer than most kernels

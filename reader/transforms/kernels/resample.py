@@ -12,10 +12,7 @@ import torch
 
 from reader.compiled import Crops, Places, are_served, cropped, memory
 from reader.store import ImageBatch, RaggedBatch
-
-# Images of different sizes are cut into one tensor of the largest box, this many bytes per pass (four times as many as float32).
-_PADDED_BYTES = 64 << 20
-_MASKS_AT_ONCE = 32
+from reader.tuning import tuning
 
 # A number, or one for each sample: int64[B, 1].
 _Where = int | torch.Tensor
@@ -166,7 +163,7 @@ def resized_by_padding(batch: RaggedBatch, crops: Crops) -> torch.Tensor:
     at_corner = crops._replace(boxes=boxes - torch.stack([x0, y0, x0, y0], dim=-1), is_mirrored=None)
     made = []
     for part in torch.arange(len(batch), device=boxes.device).split(
-        max(1, _PADDED_BYTES // (across * down * channels))
+        max(1, tuning().padded_pass_bytes // (across * down * channels))
     ):
         y = torch.minimum(torch.arange(down, device=boxes.device), (y1 - y0)[part, None] - 1)
         chosen = lines.index_select(0, (first[part, None] + y * step[part, None]).view(-1))
@@ -187,8 +184,8 @@ def nearest_of_images(batch: RaggedBatch, crops: Crops) -> torch.Tensor:
     y, x = _centers(crops)
     assert batch.mask_offsets is not None
     first = batch.mask_offsets[:, None] + y * batch.shapes[:, 1:2].long()
-    # each mask's indices as int64, eight times the bytes: some masks at a time
-    parts = zip(first.split(_MASKS_AT_ONCE), x.split(_MASKS_AT_ONCE), strict=True)
+    some = tuning().masks_a_pass
+    parts = zip(first.split(some), x.split(some), strict=True)
     return torch.cat([batch.pixels.take(lines[:, :, None] + columns[:, None, :]) for lines, columns in parts])
 
 

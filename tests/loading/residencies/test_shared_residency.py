@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import devices, make_tree
+from conftest import Tune, devices, make_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,7 +71,9 @@ def check(loader: MemmapLoader) -> None:
     assert seen == len(loader.dataset)
 
 
-def test_train_val_and_a_subset_share_one_copy_of_what_they_read(data: MemmapDataset, residency_options: dict[str, Any]) -> None:
+def test_train_val_and_a_subset_share_one_copy_of_what_they_read(
+    data: MemmapDataset, residency_options: dict[str, Any]
+) -> None:
     train, val = data.split(0.8)
     some = data.subset(slice(0, None, 3))
     first = MemmapLoader(train, 7, shuffle="full", **residency_options, as_tuple=False)
@@ -82,7 +84,10 @@ def test_train_val_and_a_subset_share_one_copy_of_what_they_read(data: MemmapDat
     next(started)
     loaders_of_all = [
         first,
-        *(MemmapLoader(part, 7, shuffle="full", **residency_options, as_tuple=False) for part in (val, some, data, train)),
+        *(
+            MemmapLoader(part, 7, shuffle="full", **residency_options, as_tuple=False)
+            for part in (val, some, data, train)
+        ),
     ]
     assert {id(held(loader)) for loader in loaders_of_all} == {id(copy)}
     # each row, or page, is there once
@@ -276,7 +281,7 @@ def test_auto_leaves_copies_of_a_network_store_to_ranks_that_fit_together(
     assert ("processes of this host" in chosen.reason) is (processes > 1 and name == "ram")
 
 
-def test_a_part_whose_rows_are_cached_is_not_taken_for_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_whose_rows_are_cached_is_not_taken_for_cold(tmp_path: Path, tune: Tune) -> None:
     make_tree(tmp_path / "images", classes=2, each=20)
     pack(tmp_path / "images", tmp_path / "out", size=512, workers=1)
     data = MemmapDataset(tmp_path / "out", as_tuple=False)
@@ -293,7 +298,7 @@ def test_a_part_whose_rows_are_cached_is_not_taken_for_cold(tmp_path: Path, monk
     assert part.cached_share() == 1.0
     assert shared_residency.reads_of(data.subset(slice(1, None, 2)), 1).cached_share() < 0.1
     assert 0.3 < shared_residency.reads_of(data, 1).cached_share() < 0.7
-    monkeypatch.setattr(residency, "SMALL_BYTES", 0)
+    tune(small_store_bytes=0)
     assert not residency.is_cold(part.path, part.size_bytes, part.offset)
 
 

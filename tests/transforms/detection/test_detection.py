@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from augmenting import pictures, v2
-from conftest import devices, torchvision_or_skip
+from conftest import Tune, devices, torchvision_or_skip
 from detecting import boxes_of, detections, make_detection_store
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,8 +159,8 @@ def test_steps_that_are_made_at_once_give_what_each_by_itself_gives(steps: list[
         assert same(at_once.batch(), one_by_one)
 
 
-def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_LEAST_THREAD_BYTES", 1000)
+def test_threads_change_nothing(tune: Tune) -> None:
+    tune(call_thread_bytes=1000)
     recipe = Compose(
         [ColorJitter(0.5), ScaleJitter((90, 90), (0.5, 1.5)), FixedSizeCrop(64, (1, 2, 3)), Normalize(MEAN, STD)]
     )
