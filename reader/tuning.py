@@ -31,6 +31,26 @@ class Tuning:
     # Between the two names that a replacement of train and val changes are some 20 microseconds; what lasts for fifty such waits
     # is left of a crash.
     half_swap_seconds: float = 0.01
+    # Of a manifest that is fetched, which is in memory whole: this is that of 70 TB.
+    fetched_manifest_bytes: int = 256 << 20
+    # Of an object in storage at most. A block of rows with sizes of their own may be many times 8 MiB; what sends one holds it in
+    # memory.
+    object_bytes: int = 64 << 20
+
+    # -- the cache of a URL
+
+    # Requests in progress at most: all blocks of a window of shuffle="block", which its first batch waits for. At 80 MB/s each,
+    # as object storage gives one connection, they fill a link of 20 Gbit/s.
+    requests_at_once: int = 32
+    # Of one request, where neighbors are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
+    request_bytes: int = 16 << 20
+    # What requests in progress and what is being written hold together.
+    requests_held_bytes: int = requests_at_once * request_bytes
+    # A store that the cache has all of is asked for so long, then opened as it is there: a node without a network waits no
+    # longer.
+    cached_store_seconds: float = 5.0
+    # How long a fetcher that nobody asks any more is waited for.
+    fetcher_end_seconds: float = 5.0
 
     # -- loading
 

@@ -27,9 +27,9 @@ from reader.format.errors import BenchError
 from reader.format.filesystem import size_text
 from reader.format.tensors import NEEDS_RAW
 from reader.loading.loader import MemmapLoader
-from reader.remote.blocks import REQUEST_BYTES, THREADS
 from reader.remote.leftovers import Scratch
 from reader.remote.opening import Source
+from reader.tuning import tuning
 
 # More is fetched no differently.
 _MOST_BYTES = 1 << 30
@@ -142,9 +142,10 @@ def _fetch(data: MemmapDataset, url: str, end: int) -> float:
     folder, source = data.remote.folder, Source(url)
     source.look()
     stop = folder.starts[folder.blocks_of(0, end)[-1] + 1]
-    spans = [(at, min(stop, at + REQUEST_BYTES)) for at in range(0, stop, REQUEST_BYTES)]
+    step = tuning().request_bytes
+    spans = [(at, min(stop, at + step)) for at in range(0, stop, step)]
     started = time.perf_counter()
-    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(tuning().requests_at_once) as pool:
         for (at, until), done in zip(
             spans, pool.map(lambda span: source.read_pixels(folder.objects, *span), spans), strict=True
         ):

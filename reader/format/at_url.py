@@ -20,9 +20,7 @@ from reader.format.head import (
     with_digest,
 )
 from reader.format.manifest import PIXELS
-
-# A block of rows with sizes of their own may be many times 8 MiB; what sends one holds it in memory.
-OBJECT_BYTES = 64 << 20
+from reader.tuning import tuning
 
 _POINTER = {
     "generation": matching(rf"{GENERATIONS}/[0-9a-f]{{16}}", f"{GENERATIONS}/ and 16 hex digits"),
@@ -94,7 +92,7 @@ class BlockObjects:
         ends = [*itertools.accumulate(blocks, initial=0)]
         spans = [*itertools.pairwise(ends), (ends[-1], total)]
         # [0, total] of one small block without a filling
-        self.bounds = [at for begin, end in spans for at in range(begin, end, OBJECT_BYTES)] + [total]
+        self.bounds = [at for begin, end in spans for at in range(begin, end, tuning().object_bytes)] + [total]
 
     def names(self) -> list[str]:
         """Return the names of all objects, below the folder of the store."""

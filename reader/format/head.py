@@ -48,8 +48,6 @@ _READ_BYTES = 1 << 20
 # A million classes have 30 MB. A block has 8 MB of rows and 30 bytes here, so 1 GiB is that of 280 TB.
 _MOST_HEAD_BYTES = 128 << 20
 MOST_MANIFEST_BYTES = 1 << 30
-# One that is fetched is in memory whole: this is that of 70 TB.
-MOST_FETCHED_MANIFEST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)

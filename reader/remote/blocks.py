@@ -23,18 +23,10 @@ from reader.remote.depth import FEWEST, Request, RequestDepth
 from reader.remote.eviction import Plan, chosen
 from reader.remote.folder import GUARDED_SHARE, LOCK, CacheFolder, Locks
 from reader.remote.opening import Source, fetch_file, on_demand, write_beside
+from reader.tuning import tuning
 
-# Requests in progress at most: all blocks of a window of shuffle="block", which its first batch waits for. At 80 MB/s each, as
-# object storage gives one connection, they fill a link of 20 Gbit/s.
-THREADS = 32
-# What has come is written by these meanwhile.
+# What requests have brought is written by these meanwhile.
 _WRITING_THREADS = 8
-# Of one request, where neighbors are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
-REQUEST_BYTES = 16 << 20
-
-# What requests in progress and what is being written hold together.
-_MOST_UNDER_WAY_BYTES = THREADS * REQUEST_BYTES
-
 # Another process's fetch is looked for so often; it takes some ten times as long.
 _LOOK_SECONDS = 0.02
 # Kept for who draws them.
@@ -56,7 +48,9 @@ class BlockFetcher:
         self._locks = Locks(folder.inside / LOCK)
         self._pixels = os.open(folder.pixels, os.O_RDWR)
         self._table, self._plan = folder.table, Plan()
-        self._request_bytes = min(REQUEST_BYTES, int((self._limit or folder.starts[-1]) * GUARDED_SHARE))
+        sizes = tuning()
+        self._threads, self._most_held_bytes = sizes.requests_at_once, sizes.requests_held_bytes
+        self._request_bytes = min(sizes.request_bytes, int((self._limit or folder.starts[-1]) * GUARDED_SHARE))
         # one lock for all below
         self._changed = threading.Condition()
         self._urgent: deque[int] = deque()
@@ -66,12 +60,12 @@ class BlockFetcher:
         # when the last of them began and ended
         self._requests: deque[tuple[float, float]] = deque(maxlen=_MOST_REQUESTS)
         # and blocks that somebody waits for
-        self._depth, self._waited = RequestDepth(THREADS), Counter[int]()
+        self._depth, self._waited = RequestDepth(self._threads), Counter[int]()
         # that nobody waits for yet
         self._soon: set[int] = set()
         # when it was begun, and how it ended
         self._failed: dict[int, tuple[float, Exception]] = {}
-        for _ in range(THREADS + _WRITING_THREADS):
+        for _ in range(self._threads + _WRITING_THREADS):
             threading.Thread(target=self._serve, daemon=True).start()
 
     def plan(self, orders: Sequence[Sequence[int]]) -> None:
@@ -200,8 +194,8 @@ class BlockFetcher:
     def _next_run(self) -> list[int]:
         """Take the next block that is wanted and not there, with the neighbors behind it that are wanted too."""
         # until the link is measured, what is waited for has it to itself, but for what keeps it filled
-        ahead = FEWEST if self._waited or self._soon else THREADS
-        for queue, unmeasured in ((self._urgent, THREADS), (self._later, ahead)):
+        ahead = FEWEST if self._waited or self._soon else self._threads
+        for queue, unmeasured in ((self._urgent, self._threads), (self._later, ahead)):
             while queue and self._depth.in_progress < self._depth.requests(unmeasured):
                 block = queue.popleft()
                 if not self._is_wanted(block):
@@ -209,7 +203,7 @@ class BlockFetcher:
                     self._soon -= {block} - self._under_way
                     continue
                 run, size = [block], self._folder.size(block)
-                if self._under_way and size + sum(map(self._folder.size, self._under_way)) > _MOST_UNDER_WAY_BYTES:
+                if self._under_way and size + sum(map(self._folder.size, self._under_way)) > self._most_held_bytes:
                     queue.appendleft(block)
                     return []
                 while queue and queue[0] == run[-1] + 1 and self._is_wanted(queue[0]):

@@ -18,20 +18,15 @@ from urllib.parse import urlsplit
 
 from reader.format.errors import LibraryError, MissingObjectError, StoreError, UnreachableError
 from reader.format.filesystem import open_regular
-from reader.format.head import MOST_FETCHED_MANIFEST_BYTES
 from reader.format.shown import redacted
 from reader.remote.failures import failure, is_lasting
 from reader.remote.urls import checked_url
+from reader.tuning import tuning
 
 if TYPE_CHECKING:
     from obstore import GetOptions
 
 _T = TypeVar("_T")
-
-# Long enough for a server that is throttling or restarted; a training program should end at last.
-BUDGET_SECONDS = float(os.environ.get("PIXPACK_REMOTE_SECONDS") or 120)
-# A connection over which nothing comes for so long is given up. A server that is asked for 16 MiB may think for some seconds.
-STALL_SECONDS = min(20.0, BUDGET_SECONDS / 4)
 
 _FIRST_WAIT_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 10.0
@@ -82,7 +77,7 @@ class Objects:
             MissingObjectError, UnreachableError: as their names say.
             StoreError: access is denied, the object ends before stop, or the server sends more than is asked for.
         """
-        most_bytes = MOST_FETCHED_MANIFEST_BYTES if stop is None else stop - start
+        most_bytes = tuning().fetched_manifest_bytes if stop is None else stop - start
         data = self._retried(name, lambda: self._get(name, start, stop, most_bytes, answered), budget_seconds)
         if stop is not None and len(data) != stop - start:
             raise StoreError(
@@ -128,7 +123,7 @@ class Objects:
             except Exception as e:
                 text, seconds = _text(e), time.monotonic() - started
                 _raise_final(f"{self.url}/{name}", e, text)
-                if seconds + wait > min(budget_seconds, BUDGET_SECONDS):
+                if seconds + wait > min(budget_seconds, _retry_seconds()):
                     raise UnreachableError(
                         f"{self.url}/{name} cannot be read: {failure(e, text)}. It was tried {tries} times in {seconds:.0f} s."
                         " Look at the network, the address and the server; training can be resumed from the loader's state."
@@ -190,9 +185,9 @@ class _ByObstore:
         options: dict[str, Any] = {
             "client_options": {
                 "allow_http": url.startswith("http:") or endpoint.startswith("http:"),
-                "connect_timeout": f"{STALL_SECONDS:.3f}s",
-                "read_timeout": f"{STALL_SECONDS:.3f}s",
-                "timeout": f"{BUDGET_SECONDS:.3f}s",
+                "connect_timeout": f"{_stall_seconds():.3f}s",
+                "read_timeout": f"{_stall_seconds():.3f}s",
+                "timeout": f"{_retry_seconds():.3f}s",
             },
             "retry_config": {"max_retries": 0},
         }
@@ -227,6 +222,16 @@ class _ByObstore:
                 yield about["path"], int(about["size"]), str(about["e_tag"]), str(about["last_modified"])
 
 
+def _retry_seconds() -> float:
+    """Return for how long a request is tried: a server may be throttling or restarted; a training program should end at last."""
+    return float(os.environ.get("PIXPACK_REMOTE_SECONDS") or 120)
+
+
+def _stall_seconds() -> float:
+    """Return after how long a connection over which nothing comes is given up; a server that is asked for 16 MiB may think."""
+    return min(20.0, _retry_seconds() / 4)
+
+
 def _connected(url: str) -> _Carrier:
     try:
         if url.startswith("file:"):
@@ -236,7 +241,7 @@ def _connected(url: str) -> _Carrier:
         except ImportError:
             from reader.remote import by_fsspec
 
-            return by_fsspec.connected(url, STALL_SECONDS, BUDGET_SECONDS)
+            return by_fsspec.connected(url, _stall_seconds(), _retry_seconds())
     except ImportError as e:
         raise StoreError(
             f"{url} needs obstore, which is not installed, and fsspec cannot read it either ({e}): pip install"

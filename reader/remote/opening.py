@@ -48,12 +48,10 @@ from reader.remote.folder import (
 from reader.remote.leftovers import hold, remove_abandoned
 from reader.remote.objects import Objects
 from reader.remote.table import BlockTable
+from reader.tuning import tuning
 
 # Not needed to open: fetched when they are asked for.
 _ON_DEMAND = (SAMPLES, REJECTED)
-
-# A store that the cache has all of is asked for so long, then opened as it is there: a node without a network waits no longer.
-_KNOWN_SECONDS = 5.0
 
 _REQUESTS = 8
 # Of a file, at once: enough that the time to the first byte does not count.
@@ -140,7 +138,7 @@ def prepared(
     check_cache_folder(cache)
     source, known = Source(url), known_digest(cache, url)
     try:
-        source.look(_KNOWN_SECONDS if known else math.inf)
+        source.look(tuning().cached_store_seconds if known else math.inf)
     except UnreachableError:
         if not known:
             raise

@@ -25,13 +25,12 @@ from reader.format.manifest import MANIFEST
 from reader.remote.block_files import BlockPart
 from reader.remote.folder import FEWEST_BLOCKS, GUARDED_SHARE, INSIDE, CacheFolder, folder_of
 from reader.remote.urls import checked_url, size_of
+from reader.tuning import tuning
 
 # Of a block, which has one row more than that at most; see `check_cache_size`.
 _USUAL_BLOCK_BYTES = 8 << 20
 # Errors that a fetcher reports by their names, of each the first that fits.
 KINDS: tuple[type[Exception], ...] = (MissingObjectError, StoreError, ValueError)
-# How long a fetcher that nobody asks any more is waited for.
-_END_SECONDS = 5.0
 
 
 class RemoteStore:
@@ -279,7 +278,7 @@ def _end(process: subprocess.Popen[str]) -> None:
             with contextlib.suppress(OSError):
                 pipe.close()
     try:
-        process.wait(timeout=_END_SECONDS)
+        process.wait(timeout=tuning().fetcher_end_seconds)
     except subprocess.TimeoutExpired:
         # it waits for the network; what it has not marked as whole is fetched again
         process.kill()

@@ -29,7 +29,9 @@ from scripts.stress.hostile._stores import KINDS, Draft, valid_store
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
 pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
 
-from reader.remote import blocks, objects, opening
+from conftest import Tune
+
+from reader.remote import opening
 from reader.remote.blocks import BlockFetcher
 from reader.remote.folder import CacheFolder
 from reader.remote.objects import Objects
@@ -40,11 +42,11 @@ _MOST_SENT_BYTES = 32 << 20
 
 
 @pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "BUDGET_SECONDS", 5.0)
+def _patience(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "5")
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     # they wait for work as long as the process lives
-    monkeypatch.setattr(blocks, "THREADS", 1)
+    tune(requests_at_once=1)
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +116,8 @@ def test_nothing_waits_for_a_pipe(
 
 
 @pytest.mark.usefixtures("carrier")
-def test_an_answer_without_an_end_is_given_up(endless: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "MOST_FETCHED_MANIFEST_BYTES", 1 << 20)
+def test_an_answer_without_an_end_is_given_up(endless: RangeServer, tune: Tune) -> None:
+    tune(fetched_manifest_bytes=1 << 20)
     endless.trouble = only_with(f"class/{MANIFEST}", "endless")
     found = Objects(f"{endless.url}/class")
     for span in ((0, None), (0, 100), (5, 2000)):
@@ -127,9 +129,9 @@ def test_an_answer_without_an_end_is_given_up(endless: RangeServer, monkeypatch:
 @pytest.mark.usefixtures("carrier")
 @pytest.mark.parametrize("name", [MANIFEST, SAMPLES, PIXELS])
 def test_a_pull_takes_no_more_than_the_manifest_says(
-    name: str, endless: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, endless: RangeServer, tmp_path: Path, tune: Tune
 ) -> None:
-    monkeypatch.setattr(objects, "MOST_FETCHED_MANIFEST_BYTES", 1 << 20)
+    tune(fetched_manifest_bytes=1 << 20)
     endless.trouble = only_with(f"class/{name}", "endless")
     with pytest.raises((StoreError, PackError), match=r"has more than the [0-9]+ bytes that are expected"):
         pull(f"{endless.url}/class", tmp_path / "out")

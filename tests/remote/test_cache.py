@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from children import Child
+from conftest import Tune
 from range_server import RangeServer
 
 from packer import pack
@@ -106,10 +107,8 @@ def test_a_fetcher_that_dies_while_it_is_asked_is_one_sentence(range_server: Ran
     remote.ensure([3])
 
 
-def test_a_fetcher_that_does_not_end_is_killed(
-    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reader.remote.presence._END_SECONDS", 0.1)
+def test_a_fetcher_that_does_not_end_is_killed(range_server: RangeServer, tmp_path: Path, tune: Tune) -> None:
+    tune(fetcher_end_seconds=0.1)
     fetcher = RemoteStore(range_server.url, tmp_path)._started()
     os.kill(fetcher._process.pid, signal.SIGSTOP)
     fetcher.close()
@@ -238,17 +237,14 @@ def test_a_full_disk_is_one_sentence(
     assert CacheFolder(root).table.has(3)
 
 
-def test_no_more_than_is_planned_is_in_progress(
-    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_than_is_planned_is_in_progress(range_server: RangeServer, tmp_path: Path, tune: Tune) -> None:
     """Memory is bounded by requests in progress, whatever is asked for ahead."""
     from reader.remote import blocks
     from reader.remote.opening import prepared
 
     root, source = prepared(range_server.url, tmp_path / "cache", None)
     folder = CacheFolder(root)
-    monkeypatch.setattr(blocks, "_MOST_UNDER_WAY_BYTES", 5 * folder.size(0))
-    monkeypatch.setattr(blocks, "REQUEST_BYTES", 1)
+    tune(requests_held_bytes=5 * folder.size(0), request_bytes=1)
     range_server.delay_seconds, range_server.most_in_progress = 0.01, 0
     fetcher = blocks.BlockFetcher(folder, source, None)
     fetcher.ahead(range(50))

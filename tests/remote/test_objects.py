@@ -23,8 +23,7 @@ pytestmark = pytest.mark.usefixtures("carrier")
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "BUDGET_SECONDS", 2.0)
-    monkeypatch.setattr(objects, "STALL_SECONDS", 0.5)
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "2")
 
 
 def test_an_object_is_read_completely_and_in_part(range_server: RangeServer, many_blocks: Path, carrier: str) -> None:
@@ -85,7 +84,7 @@ def test_an_object_that_was_cut_short_is_named(range_server: RangeServer, many_b
 
 
 def test_a_server_that_is_not_there_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "BUDGET_SECONDS", 0.3)
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "0.3")
     says = r"http://127.0.0.1:9/out/x cannot be read: no server answers at 127\.0\.0\.1:9\. It was tried"
     with pytest.raises(UnreachableError, match=says) as caught:
         Objects("http://127.0.0.1:9/out").read("x")
@@ -140,12 +139,21 @@ def test_the_code_of_an_answer_is_reported_and_not_its_body(body: str) -> None:
     ("reported", "plain"),
     [
         ("request to http://u:p@h.invalid:80/x: dns error", "h.invalid:80 has no address in DNS"),
-        ("Cannot connect to host h.invalid:443 ssl:default [Name or service not known]", "h.invalid:443 has no address in DNS"),
-        ('Could not connect to the endpoint URL: "http://127.0.0.1:9/b?list-type=2"', "no server answers at 127.0.0.1:9"),
+        (
+            "Cannot connect to host h.invalid:443 ssl:default [Name or service not known]",
+            "h.invalid:443 has no address in DNS",
+        ),
+        (
+            'Could not connect to the endpoint URL: "http://127.0.0.1:9/b?list-type=2"',
+            "no server answers at 127.0.0.1:9",
+        ),
         ('Read timeout on endpoint URL: "https://h/b"', "h gives no answer in time"),
         ("Error GET https://h/b: invalid peer certificate: UnknownIssuer", "the certificate of h is not valid"),
         ("GET https://[::1]:9/b - non-2xx status code: 503 Busy, SlowDown", "[::1]:9 answers 503 Busy, SlowDown"),
-        ("GET https://h/timeout/certificates/x: connection closed", "GET https://h/timeout/certificates/x: connection closed"),
+        (
+            "GET https://h/timeout/certificates/x: connection closed",
+            "GET https://h/timeout/certificates/x: connection closed",
+        ),
         ("https://h/b kind: Connect, InvalidMessage(InvalidContentType)", "h does not speak TLS"),
         ("Cannot connect to host h:80 [[SSL: WRONG_VERSION_NUMBER] wrong version]", "h:80 does not speak TLS"),
         ("GET http://h/b - hyper::Error(IncompleteMessage)", "h ends the connection early"),
@@ -210,7 +218,7 @@ def failing_s3(many_blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The store as s3://bucket/out, on a server whose answers may be anything."""
     pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'pixpack[remote]'")
     # the first request of s3fs loads what botocore knows of S3, which takes seconds on a busy machine
-    monkeypatch.setattr(objects, "BUDGET_SECONDS", 30.0)
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "30")
     (tmp_path / "root/bucket").mkdir(parents=True)
     (tmp_path / "root/bucket/out").symlink_to(many_blocks)
     settings = {"AWS_ACCESS_KEY_ID": "some", "AWS_SECRET_ACCESS_KEY": "thing", "AWS_REGION": "us-east-1"}
@@ -248,7 +256,7 @@ def test_what_stays_is_one_sentence_of_s3_too(
     says: str,
 ) -> None:
     if kind is UnreachableError:
-        monkeypatch.setattr(objects, "BUDGET_SECONDS", 6.0)
+        monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "6")
     failing_s3.trouble = lambda name, count: trouble
     with pytest.raises(kind, match=says) as caught:
         Objects("s3://bucket/out").read(PIXELS, 0, 1000)
@@ -269,7 +277,7 @@ def test_an_object_of_s3_that_was_cut_short_is_named(failing_s3: RangeServer, ma
 
 
 def test_a_server_of_s3_that_is_not_there_is_given_up(failing_s3: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "BUDGET_SECONDS", 6.0)
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "6")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     says = r"s3://bucket/out/x cannot be read: no server answers at 127\.0\.0\.1:9\. It was tried"
     with pytest.raises(UnreachableError, match=says) as caught:

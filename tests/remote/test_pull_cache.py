@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Tune
 from range_server import RangeServer, serving
 
 from packer import OptionsError, pull
@@ -23,7 +24,7 @@ from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_USAGE
 from packer.operations.transfer import fill
 from reader import MemmapDataset, StoreError
 from reader.format.manifest import PIXELS
-from reader.remote import objects, opening
+from reader.remote import opening
 from reader.remote.presence import RemoteStore
 
 PULL = (sys.executable, "-m", "packer", "pull")
@@ -54,12 +55,12 @@ def test_a_filled_cache_opens_without_a_network(
 
 
 def test_a_filled_cache_is_opened_long_before_requests_are_given_up(
-    many_blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    many_blocks: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(many_blocks) as server:
         root = Path(pull(server.url, cache=tmp_path / "cache").out)
-    monkeypatch.setattr(objects, "BUDGET_SECONDS", 60.0)
-    monkeypatch.setattr(opening, "_KNOWN_SECONDS", 0.3)
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "60")
+    tune(cached_store_seconds=0.3)
     started = time.monotonic()
     assert opening.prepared(server.url, tmp_path / "cache", None)[0] == root
     assert time.monotonic() - started < 30

@@ -27,7 +27,6 @@ from packer.store.remote import objects, upload
 from packer.store.remote.at_url import RECORD, PushRecord
 from packer.store.remote.objects import LocalObjects, RemoteObjects
 from reader import MemmapDataset, system
-from reader.format import at_url
 from reader.format.manifest import MANIFEST, PIXELS
 
 URL = "memory://bucket/out"
@@ -105,10 +104,9 @@ def test_what_is_pulled_is_the_store_of_a_local_pack(images: Path, local: Path, 
 
 @pytest.mark.parametrize("options", [{}, {"max_size": 24}])
 def test_rows_with_sizes_of_their_own_and_large_blocks_are_cut_into_objects(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+    images: Path, tmp_path: Path, tune: Tune, options: dict[str, int]
 ) -> None:
-    for module in (at_url, upload):
-        monkeypatch.setattr(module, "OBJECT_BYTES", 1000)
+    tune(object_bytes=1000)
     pack(images, URL, fit="none", workers=1, **options)
     pack(images, tmp_path / "out", fit="none", workers=1, **options)
     assert _pulled(tmp_path) == store_bytes(tmp_path / "out")

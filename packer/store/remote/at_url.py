@@ -18,11 +18,12 @@ from packer.store.out_folder import is_dropped, is_manifest
 from packer.store.remote.objects import LocalObjects, RemoteObjects
 from reader.format.at_url import Pointer, read_pointer
 from reader.format.errors import StoreError
-from reader.format.head import GENERATIONS, MOST_FETCHED_MANIFEST_BYTES
+from reader.format.head import GENERATIONS
 from reader.format.journal import FOLDER
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
 from reader.format.tensors import LEVELS_FOLDER, TEXTS_FILE
+from reader.tuning import tuning
 
 # What a push in progress has sent. Beside the manifest, gone with the last that the push leaves behind.
 RECORD = ".pushing.json"
@@ -174,6 +175,6 @@ def read_store(objects: ObjectsAtUrl, url: str) -> tuple[bytes, Pointer]:
 
 
 def _read_manifest(objects: ObjectsAtUrl, url: str, name: str) -> bytes:
-    if objects.size(name) > MOST_FETCHED_MANIFEST_BYTES:
+    if objects.size(name) > tuning().fetched_manifest_bytes:
         raise PackError(f"{url}/{name} is larger than a manifest can be. Look at the URL.")
     return objects.read(name)

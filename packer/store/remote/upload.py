@@ -38,11 +38,12 @@ from packer.store.remote.at_url import (
 from packer.store.row_files import MASKS
 from packer.system import BINARY
 from reader import system
-from reader.format.at_url import OBJECT_BYTES, BlockObjects, encode_pointer, object_name, read_pointer
+from reader.format.at_url import BlockObjects, encode_pointer, object_name, read_pointer
 from reader.format.filesystem import error_path
 from reader.format.head import GENERATIONS
 from reader.format.manifest import MANIFEST, PIXELS, Block, Manifest, encode_manifest, read_manifest
 from reader.format.tensors import is_of_level
+from reader.tuning import tuning
 
 # Below a store's folder at the URL, each named by the byte of the journal where it begins.
 PIECES = f"{journals.FOLDER}/journal"
@@ -286,7 +287,8 @@ class Upload:
     def _checked_spans(self, descriptor: int, begin: int, result: Result) -> list[tuple[int, int]]:
         """Compare a block, of which the first byte is begin, with its checksum; returns its objects: first byte, bytes."""
         crc32, end = 0, begin + result.size_bytes
-        spans = [(start, min(OBJECT_BYTES, end - start)) for start in range(begin, end, OBJECT_BYTES)]
+        step = tuning().object_bytes
+        spans = [(start, min(step, end - start)) for start in range(begin, end, step)]
         for start, size_bytes in spans:
             crc32 = zlib.crc32(os.pread(descriptor, size_bytes, start), crc32)
         if crc32 != result.crc32:

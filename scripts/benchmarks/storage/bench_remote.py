@@ -34,8 +34,8 @@ import numpy as np
 from reader import MemmapDataset, MemmapLoader
 from reader.format.manifest import PIXELS
 from reader.loading.schedule import window_bytes
-from reader.remote.blocks import REQUEST_BYTES, THREADS
 from reader.remote.objects import Objects
+from reader.tuning import tuning
 from scripts.benchmarks.reading.bench_read import cached_store
 from scripts.benchmarks.storage._row_forms import RAW, add_forms, check_batch, check_once, file_bytes, in_forms
 from scripts.common.arguments import READ_WORK, bench_parser
@@ -146,9 +146,10 @@ def _loader(data: MemmapDataset) -> MemmapLoader:
 
 
 def _fetch(objects: Objects, size: int) -> None:
-    starts = range(0, size, REQUEST_BYTES)
-    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
-        for done in pool.map(lambda start: objects.read(PIXELS, start, min(size, start + REQUEST_BYTES)), starts):
+    step = tuning().request_bytes
+    starts = range(0, size, step)
+    with concurrent.futures.ThreadPoolExecutor(tuning().requests_at_once) as pool:
+        for done in pool.map(lambda start: objects.read(PIXELS, start, min(size, start + step)), starts):
             assert len(done)
 
 
