@@ -25,6 +25,64 @@ class Tuning:
     # against the pack, so that workers end together.
     block_bytes: int = 8 << 20
     least_block_inputs: int = 8
+    # Rows with sizes of their own that a worker holds before it writes: a block's are 8 MiB on average, and may be a thousand
+    # times that.
+    full_buffer_bytes: int = 16 << 20
+    # A worker that holds so many bytes is given nothing more: blocks of images of very different sizes hold far more than 8 MiB.
+    worker_held_bytes: int = 32 << 20
+    # Between two looks after the workers.
+    engine_poll_seconds: float = 0.25
+    # Where more than this is between two looks, this process was stopped, or the machine slept, or the disk was slow; and no
+    # worker is to blame.
+    longest_look_seconds: float = 1.0
+    # An image that takes longer, and some times longer than others do, holds up the blocks behind it, unless they go around it.
+    slow_image_seconds: float = 1.0
+    # Between two images a worker only writes or begins. A disk under load or a slow start must not cost it its work, which is
+    # why this is longer than most a --timeout. So long a stopped worker is waited for, too.
+    between_images_seconds: float = 60.0
+    # Work is shared again where a worker has nothing to do and another has more than so much of it.
+    shared_work_seconds: float = 0.1
+    # Of one call that makes rows of photographs, whose inputs nobody can take back.
+    photographs_seconds: float = 0.02
+    # More PNGs than made ones may be left by such calls, as of another size than the row's: each is then read twice.
+    left_pngs: int = 8
+    # A picture of 1 x 65,500 that covers 224 x 224 has 3.3 billion pixels, 13 GB. Above so many pixels, and so many rows, only
+    # the crop is resized.
+    most_resized_pixels: int = 16 << 20
+    most_resized_rows: int = 16
+    # A Ray head node answers in milliseconds, one under load in a few seconds; the rest is for importing ray.
+    ray_answer_seconds: float = 15.0
+    # Between two looks at workers that Ray starts.
+    ray_poll_seconds: float = 0.25
+    # Of one part, copied to where its rows belong.
+    part_copy_bytes: int = 16 << 20
+    # Runs of rows that a thread copies at once have as many bytes, or are one.
+    copied_run_bytes: int = 4 << 20
+
+    # -- sources of a pack
+
+    # Between tries of what cannot be read now: a minute in all, in which a server restarts or a network comes back.
+    source_pauses: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+    # The coarsest clock of a file system that we know (FAT): a file written later than this may change again and keep its mtime.
+    file_clock_ns: int = 2_000_000_000
+    # Objects that a worker asks for ahead, or that wait in its memory; a photograph has 0.1 to 5 MB.
+    source_objects_ahead: int = 64
+    # A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: of 30 ms, so many requests give 800 a
+    # second.
+    source_requests: int = 32
+
+    # -- stores at a URL, and logs
+
+    # Objects sent at once; each is in memory, 8 MiB as a rule.
+    uploads_at_once: int = 8
+    # Seconds between the tries of a request that writes, each shortened by up to a half: half a minute of a server that is
+    # throttling.
+    upload_pauses: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+    # Of a block that is pulled, in memory at once.
+    pulled_piece_bytes: int = 32 << 20
+    # In a log: a line for each such share of a stage, but none more often than this, so that a short command says nothing.
+    log_line_share: float = 0.1
+    log_line_seconds: float = 5.0
 
     # -- the format
 

@@ -253,9 +253,9 @@ def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str
         if not counts[most]:  # the classes are those of the boxes
             lines["a class"] = "no row has a label"
     if sources.is_grouped_by_class:
-        from packer.operations.class_order import ADVICE, WINDOW_BYTES
+        from packer.operations.class_order import ADVICE, is_mixed_whole
 
-        if manifest.rows * manifest.row_bytes > WINDOW_BYTES:
+        if not is_mixed_whole(manifest.rows * manifest.row_bytes):
             lines["order"] = f"rows {ADVICE}"
     if sources.sizes:
         common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in sources.sizes)

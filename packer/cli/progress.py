@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from reader.tuning import tuning
+
 if TYPE_CHECKING:
     from packer.report import Progress
 
-# In a log: a line for each tenth of a stage, but none more often than the first number of seconds, so that a short command says
-# nothing, and one after the second at the latest.
-_LEAST_SECONDS, _MOST_SECONDS = 5.0, 30.0
-_SHARE = 0.1
+# In a log: a line after so many seconds at the latest.
+_MOST_SECONDS = 30.0
 _WAITING = "waiting for the source: "
 # In so few columns tqdm's figures leave no room for the bar: only the time left and a short postfix are shown.
 _NARROW_COLUMNS = 98
@@ -158,7 +158,7 @@ class _Lines:
     """Plain lines for a log: of Slurm, of Docker, of a CI."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._shown_at = clock, clock()
+        self._clock, self._shown_at, self._sizes = clock, clock(), tuning()
         # of the stage in progress: its name, when it began and with what done, and what was done at its last line
         self._stage, self._started, self._first, self._shown = "", 0.0, 0, 0
         self._is_waiting = False
@@ -168,11 +168,11 @@ class _Lines:
         now = self._clock()
         if stage != self._stage:
             self._stage, self._started, self._first, self._shown = stage, now, done, done
-        is_tenth = total > 0 and done - self._shown >= _SHARE * total
+        is_tenth = total > 0 and done - self._shown >= self._sizes.log_line_share * total
         waits_for = "" if progress is None else progress.waits_for
         is_new = bool(waits_for) and not self._is_waiting
         self._is_waiting &= bool(waits_for)
-        if now - self._shown_at < (_LEAST_SECONDS if is_tenth or is_new else _MOST_SECONDS):
+        if now - self._shown_at < (self._sizes.log_line_seconds if is_tenth or is_new else _MOST_SECONDS):
             return
         self._shown_at, self._shown, self._is_waiting = now, done, bool(waits_for)
         seconds = now - self._started

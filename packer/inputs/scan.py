@@ -15,10 +15,10 @@ from packer.inputs.folders import scan_folder
 from packer.inputs.samples import Inputs
 from packer.inputs.tree import FileCounter, OnListed
 from packer.options import MAX_PIXELS, InputOptions
-from packer.sources import roots
 from packer.sources.roots import Roots, is_there, retried
 from packer.values import lasting_path
 from reader.format.urls import is_url
+from reader.tuning import tuning
 
 STDIN_NAMES = ("-", "-0")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -77,7 +77,7 @@ def scan(
                 waiting(str(e))
             raise
 
-    pauses = () if set(STDIN_NAMES).intersection(sources) else roots.PAUSES
+    pauses = () if set(STDIN_NAMES).intersection(sources) else tuning().source_pauses
     return retried(attempt, pauses, time.sleep, on=UnreadableError)
 
 

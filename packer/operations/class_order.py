@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-# What shuffle="block" mixes at a time: 32 blocks of 8 MiB. All of a store that has no more is mixed.
-WINDOW_BYTES = 256 << 20
+from reader.tuning import tuning
+
 # By far more often than rows at large.
 _ALIKE = 0.9
 
@@ -37,6 +37,11 @@ class ClassOrder:
         total = max(1, sum(counts))
         by_chance = sum((count / total) ** 2 for count in counts)
         return self._pairs > 0 and self._alike / self._pairs > _ALIKE > 2 * by_chance
+
+
+def is_mixed_whole(size_bytes: int) -> bool:
+    """Say whether all of a store of so many bytes is one window of shuffle="block"."""
+    return size_bytes <= tuning().shuffle_window_blocks * tuning().shuffle_block_bytes
 
 
 def lie_by_class(targets: Sequence[int]) -> bool:

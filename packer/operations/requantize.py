@@ -25,7 +25,6 @@ from packer.operations.requantize_worker import RequantizeJob, jpg_name
 from packer.options import COMPARED, MAX_PIXELS, WorkerOptions
 from packer.pixels.ffmpeg import mean_psnr, open_ffmpeg, versions
 from packer.report import Progress
-from packer.sources import roots
 from packer.sources.base import State
 from packer.sources.local import LocalSource
 from packer.sources.roots import Roots
@@ -142,7 +141,7 @@ def requantize(
     asked = None if size is None else str(size)
     head = {"quality": quality, "size": asked, "ffmpeg": versions()}
     folders = str(source.absolute()), str(out.absolute())
-    job = RequantizeJob(*folders, quality, _parsed(size), max_pixels, Roots.of([source]), roots.PAUSES)
+    job = RequantizeJob(*folders, quality, _parsed(size), max_pixels, Roots.of([source]))
     destination = _Destination(job, paths, refused, out, head)
     lines = destination.run(options, resume)
     compared = _compared(job, lines, fidelity)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from packer.clock import StageClock
 from packer.errors import DecodeError
 from packer.pixels.requantize import Recoder
 from packer.sources.local import LocalSource
-from packer.sources.roots import NOWHERE, PAUSES, Roots
+from packer.sources.roots import NOWHERE, Roots
 from packer.store.blocks import Result, Task
 from packer.store.files import temporary_of, write_synced
 from packer.workers.contracts import Marks
 from packer.workers.processes import InFlight
 from reader.format.journal import RejectedInput
 from reader.format.samples import encode_line
+from reader.tuning import tuning
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class RequantizeJob:
     size: tuple[int | None, int] | None
     max_pixels: int
     roots: Roots = NOWHERE
-    pauses: tuple[float, ...] = PAUSES
+    pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pauses)
 
     def recoder(self) -> Recoder:
         """Make what requantizes one image after the other."""

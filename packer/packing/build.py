@@ -23,7 +23,6 @@ from packer.packing.tasks import Packing, block_tasks, pack_job, witness
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport, Progress
-from packer.sources.base import OBJECTS_AHEAD
 from packer.sources.local import MISSING
 from packer.store import journal as journals
 from packer.store.blocks import Result
@@ -44,6 +43,7 @@ from reader.format.manifest import PIXELS, Block, FileEntry, Manifest, read_mani
 from reader.format.tensors import FACTORS, level_path
 from reader.format.unfinished import PARTS
 from reader.system import available_cpus
+from reader.tuning import tuning
 
 if TYPE_CHECKING:
     from packer.store.remote.upload import Upload
@@ -266,7 +266,7 @@ class Build:
             clock=self._clock,
             launcher=launcher,
             at_most=asked,
-            inputs_ahead=OBJECTS_AHEAD if self._inputs.url else 0,
+            inputs_ahead=tuning().source_objects_ahead if self._inputs.url else 0,
             # what other machines have written is in their memory, too
             move=self._move_rows if launcher is None else None,
         )

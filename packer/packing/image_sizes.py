@@ -25,6 +25,7 @@ from packer.sources.roots import NOWHERE
 from packer.text import counted
 from packer.workers.processes import begin_pool_worker, signals_held, start_context, without_main
 from reader.system import available_cpus
+from reader.tuning import tuning
 
 _SIZES_CHUNK = 256
 # Headers are nearly always within this; where they are not, all of the file is read.
@@ -53,7 +54,7 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, span: range | No
             for start in spans[split][::_SIZES_CHUNK]:
                 sources = sources_of(inputs, start, min(start + _SIZES_CHUNK, spans[split].stop))
                 with without_main(), signals_held():  # it may start a process
-                    waiting[pool.submit(upright_sizes, sources, options.max_pixels, roots.PAUSES)] = split
+                    waiting[pool.submit(upright_sizes, sources, options.max_pixels)] = split
         for future in concurrent.futures.as_completed(waiting):
             counts[waiting[future]].update(future.result())
             done = min(total, done + _SIZES_CHUNK)
@@ -124,11 +125,9 @@ def sources_of(inputs: Inputs, start: int, stop: int) -> list[Readable]:
     return [locate(root, path, inputs.archives, member, on) for path, member in zip(paths, members, strict=True)]
 
 
-def upright_sizes(
-    sources: Sequence[Readable], max_pixels: int, pauses: Sequence[float] = roots.PAUSES
-) -> dict[tuple[int, int], int]:
+def upright_sizes(sources: Sequence[Readable], max_pixels: int) -> dict[tuple[int, int], int]:
     """Count (height, width) over the images with a readable header; the others are rejected when they are decoded."""
-    decoder = Decoder(None, max_pixels=max_pixels)
+    decoder, pauses = Decoder(None, max_pixels=max_pixels), tuning().source_pauses
     counts: dict[tuple[int, int], int] = {}
     for source in sources:
         for most_bytes in (_HEADER_BYTES, most_file_bytes(max_pixels)):

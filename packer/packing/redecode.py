@@ -34,6 +34,7 @@ from reader.format.manifest import PIXELS, Manifest
 from reader.format.samples import Sample, read_samples
 from reader.format.tensors import pixel_decoders
 from reader.format.urls import is_url
+from reader.tuning import tuning
 
 NO_MEMBER = "has no such member"
 
@@ -70,7 +71,7 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
                 file.seek(begin)
                 stored = rows.pixels(row, file.read(size_bytes))
                 read = functools.partial(finder.source(sample).read, max_pixels=max_pixels)
-                data, _ = roots.retried(read, roots.PAUSES, time.sleep)
+                data, _ = roots.retried(read, tuning().source_pauses, time.sleep)
                 with warnings.catch_warnings():
                     # Pillow's, which the pack has recorded
                     warnings.simplefilter("ignore")

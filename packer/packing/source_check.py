@@ -20,6 +20,7 @@ from packer.sources.base import Readable
 from packer.sources.local import MISSING, LocalSource
 from reader.format.samples import Sample, read_rejects, read_samples
 from reader.system import available_cpus
+from reader.tuning import tuning
 
 # Files in memory at once are as many as threads; these wait to be read.
 _CHUNK = 256
@@ -91,11 +92,11 @@ def _compared(sample: Sample, locate: Callable[[], Readable]) -> str:
     try:
         source = locate()
         if isinstance(source, LocalSource) and source.member is None:
-            size_bytes, _ = roots.retried(source.state, roots.PAUSES, time.sleep)
+            size_bytes, _ = roots.retried(source.state, tuning().source_pauses, time.sleep)
             if size_bytes != sample.size_bytes:
                 return "gone" if size_bytes < 0 else "differs"
         read = functools.partial(source.read, max_pixels=sys.maxsize)
-        data, _ = roots.retried(read, roots.PAUSES, time.sleep)
+        data, _ = roots.retried(read, tuning().source_pauses, time.sleep)
     except DecodeError as e:
         return "gone" if str(e) in MISSING or str(e).endswith(NO_MEMBER) else "differs"
     return "" if hashlib.sha256(data).hexdigest() == sample.sha256 else "differs"

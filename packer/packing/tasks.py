@@ -12,7 +12,6 @@ from packer.inputs.samples import Inputs
 from packer.options import PackOptions, RowOptions
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
-from packer.sources import roots
 from packer.sources.roots import NOWHERE
 from packer.store.blocks import Task
 from packer.store.parts import Part
@@ -69,7 +68,6 @@ def pack_job(
         masks_path=str(out / MASKS) if layout.has_mask_file else "",
         upright_masks=options.upright_labels,
         roots=inputs.roots or NOWHERE,
-        pauses=roots.PAUSES,
     )
 
 

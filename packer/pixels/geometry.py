@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from packer.options import RowOptions
 from packer.values import side_limit
 from reader.format.row_kinds import row_kind
+from reader.tuning import tuning
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -21,10 +23,6 @@ if TYPE_CHECKING:
 
 # PIL.Image.Resampling by value, so that no image library is imported where only sizes are computed; nearest is for masks
 _RESAMPLE = {"bilinear": 2, "bicubic": 3, "lanczos": 1, "box": 4, "nearest": 0}
-
-# A picture of 1 x 65,500 that covers 224 x 224 has 3.3 billion pixels, 13 GB. Above both limits only the crop is resized.
-_MOST_RESIZED_PIXELS = 16 << 20
-_MOST_RESIZED_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -158,9 +156,12 @@ class Geometry:
     def is_strip(self, resized: tuple[int, int]) -> bool:
         """Say whether a picture is so long and narrow that resizing all of it, to throw most away, would cost gigabytes."""
         width, height = resized
-        return self.row_size((width, height)) != (width, height) and width * height > max(
-            _MOST_RESIZED_PIXELS, _MOST_RESIZED_ROWS * self.width * self.height
-        )
+        return self.row_size((width, height)) != (width, height) and width * height > self._most_resized
+
+    @functools.cached_property
+    def _most_resized(self) -> int:
+        """Pixels above which a picture is not resized whole."""
+        return max(tuning().most_resized_pixels, tuning().most_resized_rows * self.width * self.height)
 
     def _cropped_strip(self, image: Image.Image, width: int, height: int) -> Image.Image:
         """Resize what the crop keeps alone: 1 or 2 levels off the rule, in memory of the row's size."""

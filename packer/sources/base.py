@@ -10,8 +10,6 @@ from packer.options import MAX_PIXELS
 # A file may have so many bytes for each of --max-pixels, as 8 bits of 4 channels have uncompressed, and so many in any case: a
 # worker has all of it in memory.
 _BYTES_A_PIXEL, _LEAST_LIMIT = 4, 64 << 20
-# Objects that a worker asks for ahead, or that wait in its memory; a photograph has 0.1 to 5 MB.
-OBJECTS_AHEAD = 64
 State = tuple[int, int]
 
 

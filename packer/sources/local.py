@@ -22,13 +22,12 @@ from packer.sources.base import State, check_size
 from packer.sources.members import RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE, Roots
 from packer.system import BINARY, NO_DESCRIPTOR
+from reader.tuning import tuning
 
 _READ_BYTES = 1 << 20
 _PACKED_BYTES = 64 << 10
 # A file that changes while it is read is read again, so often at most.
 _READ_TRIES = 5
-# The coarsest clock of a file system that we know (FAT): a file written later than this may change again and keep its mtime.
-CLOCK_NS = 2_000_000_000
 # PKWARE APPNOTE 6.3.10, 4.3.7: 26 bytes that the central directory repeats, then the lengths of name and extra field
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 
@@ -135,7 +134,7 @@ class LocalSource:
         times = status.st_mtime_ns, status.st_ctime_ns
         now = os.fstat(descriptor)
         is_same = (now.st_size, now.st_mtime_ns, now.st_ctime_ns) == (status.st_size, *times)
-        return data, state, is_same and started - max(times) > CLOCK_NS
+        return data, state, is_same and started - max(times) > tuning().file_clock_ns
 
 
 def _read_member(descriptor: int, member: Member, wanted: int) -> bytes:

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 from packer.errors import DecodeError, SourceError
 from packer.options import MAX_PIXELS
-from packer.sources.base import OBJECTS_AHEAD, State, check_size
+from packer.sources.base import State, check_size
 from packer.sources.object_storage import PLAIN_NAME, direct_objects, open_url, reason
 from reader.format.shown import redacted
+from reader.tuning import tuning
 
-# A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: of 30 ms, so many requests give 800 a second.
-_REQUESTS = 32
 _TRIES = 3
 # A larger one is asked for by fsspec.
 _MOST_DIRECT_BYTES = 64 << 20
@@ -89,9 +88,10 @@ class ObjectPrefetch:
     """Asks for the objects of coming blocks, a few at a time, while this worker decodes. Safe from two threads."""
 
     def __init__(self, root: str) -> None:
-        self._root = root
+        sizes = tuning()
+        self._root, self._ahead = root, sizes.source_objects_ahead
         self._direct, self._direct_tries = direct_objects(root), _TRIES
-        self._pool = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="pixpack-fetch")
+        self._pool = ThreadPoolExecutor(sizes.source_requests, thread_name_prefix="pixpack-fetch")
         self._coming: dict[int, str] = {}
         self._fetched: dict[int, Future[bytes]] = {}
         self._lock = threading.Lock()
@@ -120,7 +120,7 @@ class ObjectPrefetch:
         return RemoteSource(self._root, path, fetched)
 
     def _fill(self) -> None:
-        while self._coming and len(self._fetched) < OBJECTS_AHEAD:
+        while self._coming and len(self._fetched) < self._ahead:
             index = next(iter(self._coming))
             self._fetched[index] = self._pool.submit(self._fetch, self._coming.pop(index))
 

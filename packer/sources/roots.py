@@ -20,9 +20,6 @@ from packer.text import system_reason
 
 _T = TypeVar("_T")
 
-# Between tries of what cannot be read now: a minute in all, in which a server restarts or a network comes back.
-PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-
 # What one file may have by itself: no such name, no right to read it, a link to itself, a device without a driver. All other
 # errors (EIO, ESTALE, ENOTCONN, ETIMEDOUT, EKEYEXPIRED, ...) are of the system that the file is on.
 _OF_THE_FILE = frozenset(

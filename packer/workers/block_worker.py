@@ -9,7 +9,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from packer.clock import StageClock
@@ -24,7 +24,7 @@ from packer.sources.base import Readable, State
 from packer.sources.local import LocalSource
 from packer.sources.locate import locate
 from packer.sources.members import Archive
-from packer.sources.roots import NOWHERE, PAUSES, Roots
+from packer.sources.roots import NOWHERE, Roots
 from packer.store.blocks import Result, Task
 from packer.store.files import write_at
 from packer.system import BINARY, NO_DESCRIPTOR
@@ -36,6 +36,7 @@ from reader.format.filesystem import error_path
 from reader.format.journal import RejectedInput
 from reader.format.samples import Sample
 from reader.format.urls import is_url
+from reader.tuning import tuning
 
 if TYPE_CHECKING:
     from packer.sources.remote import ObjectPrefetch
@@ -63,7 +64,7 @@ class PackJob:
     roots: Roots = NOWHERE
     # on a cluster: a file that each of its nodes must see
     witness: str = ""
-    pauses: tuple[float, ...] = PAUSES
+    pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pauses)
 
     def worker(self, in_flight: Marks | None, clock: StageClock) -> BlockWorker:
         """Make what does this job in a process of its own."""

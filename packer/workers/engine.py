@@ -23,25 +23,14 @@ from packer.workers.contracts import Closable, Job, Launcher, Shared, WorkerProc
 from packer.workers.offsets import Offsets
 from packer.workers.pieces import Piece, WorkerHandle, first_input
 from packer.workers.processes import exit_reason, process_state, start_context, start_worker
+from reader.tuning import tuning
 
 # Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn. It is
 # given no third to decode: near the end another worker would have none.
 _DEPTH, _UNDECODED = 4, 2
-# A worker that holds so many bytes is given nothing more: blocks of images of very different sizes hold far more than 8 MiB.
-_HELD_BYTES = 32 << 20
-_POLL_SECONDS = 0.25
-# Workers are looked after every _POLL_SECONDS. Where more than this is between two looks, this process was stopped, or the
-# machine slept, or the disk was slow; and no worker is to blame.
-_LONGEST_SECONDS = 1.0
 _MAX_IDLE_DEATHS = 3
-# An image that takes longer, and so many times longer than others do, holds up the blocks behind it, unless they go around it.
-_PATIENCE_SECONDS = 1.0
+# An image that takes so many times longer than others do holds up the blocks behind it, see slow_image_seconds.
 _PATIENCE_IMAGES = 4
-# Between two images a worker only writes or begins. A disk under load or a slow start must not cost it its work, which is
-# why this is longer than most a --timeout. So long a stopped worker is waited for, too.
-_BETWEEN_SECONDS = 60.0
-# Work is shared again where a worker has nothing to do and another has more than so much of it.
-_SHARED_SECONDS = 0.1
 # A worker on another machine reports every second that it runs. After so long without a message it is taken to be stopped.
 _SILENT_SECONDS = 3.0
 
@@ -93,6 +82,7 @@ class LocalEngine:
         self._most_undecoded = max(_UNDECODED, inputs_ahead)
         # seconds that an image took lately; 0.0: none is known
         self._pace, self._looked = 0.0, time.monotonic()
+        self._limits = tuning()
 
     def run(self, tasks: Iterator[Task], offset: int, *, ready: Callable[[], None]) -> Iterator[Result]:
         """Yield each block's result once its rows are written, in order.
@@ -132,7 +122,9 @@ class LocalEngine:
         """Yield what workers have to say; replace those that will say nothing any more."""
         by_pipe: dict[Connection, WorkerHandle] = {worker.pipe: worker for worker in self._workers}
         self._clock.enter("wait")
-        timeout = min(_POLL_SECONDS, _SHARED_SECONDS) if self._is_exhausted else _POLL_SECONDS
+        timeout = self._limits.engine_poll_seconds
+        if self._is_exhausted:
+            timeout = min(timeout, self._limits.shared_work_seconds)
         ready: list[Any] = multiprocessing.connection.wait(list(by_pipe), timeout=timeout)
         self._clock.enter("serve")
         for pipe in ready:
@@ -140,7 +132,7 @@ class LocalEngine:
             try:
                 message = pipe.recv()
             except (EOFError, OSError):
-                worker.process.join(_POLL_SECONDS)  # so that its exit code is known
+                worker.process.join(self._limits.engine_poll_seconds)  # so that its exit code is known
                 self._replace(worker, f"its worker ended ({exit_reason(worker.process.exitcode)})")
                 continue
             worker.silent = 0.0
@@ -211,26 +203,31 @@ class LocalEngine:
         """Replace workers that stand still for too long, let others go around those that do for long, and share what is left."""
         now = time.monotonic()
         passed = now - self._looked
-        if passed >= _POLL_SECONDS:
+        if passed >= self._limits.engine_poll_seconds:
             self._looked = now
             self._refill()
             for worker in list(self._workers):
-                worker.look(min(passed, _LONGEST_SECONDS), None if self._launcher is None else _SILENT_SECONDS)
+                worker.look(
+                    min(passed, self._limits.longest_look_seconds), None if self._launcher is None else _SILENT_SECONDS
+                )
                 self._look_after(worker)
         self._share()
 
     def _look_after(self, worker: WorkerHandle) -> None:
         """Replace a worker that stands still for too long, or let the others go around it; being stopped is not being slow."""
         seconds, suspect = worker.still - worker.halted, worker.suspect()
-        if worker.halted > max(self._timeout, _BETWEEN_SECONDS) and process_state(worker.process) != "t":
+        if (
+            worker.halted > max(self._timeout, self._limits.between_images_seconds)
+            and process_state(worker.process) != "t"
+        ):
             self._replace(worker, f"it was stopped for {worker.halted:.0f} seconds", is_blamed=False)
         elif suspect is None:
-            if seconds > max(self._timeout, _BETWEEN_SECONDS):
+            if seconds > max(self._timeout, self._limits.between_images_seconds):
                 self._replace(worker, f"it stood still for {seconds:.0f} seconds between two images")
         elif seconds > self._timeout:
             self._check_source(worker, suspect)
             self._replace(worker, f"decoding it took more than {self._timeout:g} seconds (--timeout)")
-        elif worker.still > max(_PATIENCE_SECONDS, _PATIENCE_IMAGES * self._pace):
+        elif worker.still > max(self._limits.slow_image_seconds, _PATIENCE_IMAGES * self._pace):
             self._go_around(worker, suspect)
 
     def _check_source(self, worker: WorkerHandle, piece: Piece) -> None:
@@ -285,7 +282,7 @@ class LocalEngine:
     def _is_long(self, worker: WorkerHandle) -> bool:
         """Whether what a worker has not begun will take it long."""
         count = worker.behind()
-        return count > 0 and max(self._pace * count, time.monotonic() - worker.heard) > _SHARED_SECONDS
+        return count > 0 and max(self._pace * count, time.monotonic() - worker.heard) > self._limits.shared_work_seconds
 
     # -- workers
 
@@ -321,7 +318,7 @@ class LocalEngine:
 
     def _has_room(self, worker: WorkerHandle, undecoded: int) -> bool:
         most_inputs = (self._most_undecoded + _DEPTH - _UNDECODED - 1) * self._block_inputs
-        return worker.has_room(min(undecoded, self._most_undecoded), most_inputs, _HELD_BYTES)
+        return worker.has_room(min(undecoded, self._most_undecoded), most_inputs, self._limits.worker_held_bytes)
 
     def _next_piece(self) -> Piece | None:
         """Return a piece that waits for a worker, else the next of the source; None where there is neither."""

@@ -15,8 +15,9 @@ from packer.pixels.layout import RowLayout
 from packer.pixels.row import Row
 from packer.pixels.statistics import ChannelSums
 from packer.store.blocks import Result
-from packer.workers.row_buffers import FULL_BYTES, DecodedRows
+from packer.workers.row_buffers import DecodedRows
 from reader import frames
+from reader.tuning import tuning
 
 
 class FrameBuffer:
@@ -26,12 +27,12 @@ class FrameBuffer:
         self._layout, self._clock, self._packer = layout, clock, frames.packer(layout.form, layout.channel_count)
         self._sums, self._crc32 = ChannelSums(layout.channel_count), native().crc32
         self.row_bytes, self.has_content = layout.size_bytes(1), layout.geometry.has_content
-        self._chunk, self._room = bytearray(), memoryview(b"")
+        self._chunk, self._room, self._full_bytes = bytearray(), memoryview(b""), tuning().full_buffer_bytes
 
     @property
     def is_full(self) -> bool:
         """Whether the frames of the task are so many bytes that they are to be written first."""
-        return len(self._chunk) >= FULL_BYTES
+        return len(self._chunk) >= self._full_bytes
 
     def begin(self, most_rows: int) -> None:
         """Do nothing: `finish` has begun the next task."""

@@ -15,17 +15,15 @@ from packer.clock import StageClock
 from packer.pixels.compiled import Input, Made, PhotographsOf
 from packer.pixels.decode import Decoder, is_photograph
 from packer.pixels.formats import jpeg
-from packer.sources import local
 from packer.sources.members import RAW, Archive, Member
 from packer.store.blocks import Result, Task
 from packer.workers.row_buffers import MadeRows
 from reader.format.fields import INT64_MOST
 from reader.format.samples import Sample
+from reader.tuning import tuning
 
-# Of one call, whose inputs nobody can take back: as many as take so long, going by the call before.
-_AT_ONCE, _CALL_SECONDS = 8, 0.02
-# More PNGs than made ones may be left, as of another size than the row's: each is then read twice.
-_LEFT_PNGS = 8
+# Of one call, whose inputs nobody can take back: no more, and as many as take photographs_seconds, going by the call before.
+_AT_ONCE = 8
 # A folder of photographs has some hundred sizes.
 _PLANS = 4096
 
@@ -52,7 +50,7 @@ class Photographs:
         clock: StageClock,
     ) -> None:
         self._made_by, self._root, self._archives, self._decoder, self._rows = made_by, root, archives, decoder, rows
-        self._marks, self._clock, self._at_once, self._spare_pngs = marks, clock, 1, _LEFT_PNGS
+        self._marks, self._clock, self._at_once, self._spare_pngs = marks, clock, 1, tuning().left_pngs
         self._plan = functools.lru_cache(_PLANS)(decoder.plan)
 
     @classmethod
@@ -96,13 +94,13 @@ class Photographs:
             self._rows.row_bytes,
             self._marks,
             self._rows.crc32(result),
-            local.CLOCK_NS,
+            tuning().file_clock_ns,
         )
         for stage, share in zip(("read", "resize", "checksum"), seconds, strict=True):
             self._clock.charge(stage, share)
         self._clock.enter("other")
         spent = time.perf_counter() - begun_seconds
-        self._at_once = max(1, min(_AT_ONCE, int(_CALL_SECONDS * len(inputs) / spent)))
+        self._at_once = max(1, min(_AT_ONCE, int(tuning().photographs_seconds * len(inputs) / spent)))
         self._rows.add_made(result, len(made), crc32, sums)
         for n, known in enumerate(made, start=first):
             self._add(result, task, n, known)

@@ -22,10 +22,9 @@ from typing import Any
 from packer.errors import EngineError
 from packer.workers.contracts import Job
 from packer.workers.ray_node import Host, keep_alive
+from reader.tuning import tuning
 
 _CONNECT_SECONDS = 5.0
-# A head node answers in milliseconds, one under load in a few seconds; the rest is for importing ray.
-_ANSWER_SECONDS = 15.0
 # Ray's client waits for minutes for one who accepts the connection and is no Ray, and cannot be configured otherwise.
 _PING = """
 import sys
@@ -39,7 +38,6 @@ except Exception as e:
 _MODE = "RAY_AUTH_MODE"
 # Ray starts a process and it imports numpy and Pillow; a node may be busy meanwhile.
 _START_SECONDS = 120.0
-_POLL_SECONDS = 0.25
 _LOST_AT_MOST = 5
 
 
@@ -84,11 +82,11 @@ def _check_answers(address: str) -> None:
 def _is_let_in(address: str, **environment: str) -> bool:
     """Ask Ray at an address; False where it wants another token. What else fails says nothing: joining says what is wrong."""
     # in a process of its own, which can be ended
-    ping = [sys.executable, "-c", _PING, address]
+    ping, seconds = [sys.executable, "-c", _PING, address], tuning().ray_answer_seconds
     try:
         done = subprocess.run(
             ping,
-            timeout=_ANSWER_SECONDS,
+            timeout=seconds,
             check=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -97,7 +95,7 @@ def _is_let_in(address: str, **environment: str) -> bool:
         )
     except subprocess.TimeoutExpired:
         raise EngineError(
-            f"{address} accepts connections, but no Ray cluster answers there within {_ANSWER_SECONDS:g} seconds."
+            f"{address} accepts connections, but no Ray cluster answers there within {seconds:g} seconds."
             " Give the address that `ray start --head` prints."
         ) from None
     return b"AuthenticationError" not in done.stdout
@@ -131,7 +129,7 @@ class RayWorkers:
         self._key = secrets.token_bytes(32)
         self._listener = Listener((ray.util.get_node_ip_address(), 0), backlog=1024, authkey=self._key)
         # a node that cannot start a worker would be waited for forever
-        self._listener._listener._socket.settimeout(_POLL_SECONDS)  # type: ignore[attr-defined]
+        self._listener._listener._socket.settimeout(tuning().ray_poll_seconds)  # type: ignore[attr-defined]
         # actor, the number that it will send, what it will return
         self._starting: list[tuple[Any, str, object]] = []
 
@@ -183,7 +181,7 @@ class RayWorkers:
     def _accept(self, job: Job) -> Connection:
         lost = 0
         # by counting, not by the clock: it runs on while this process is stopped
-        for _ in range(math.ceil(_START_SECONDS / _POLL_SECONDS)):
+        for _ in range(math.ceil(_START_SECONDS / tuning().ray_poll_seconds)):
             try:
                 connection = self._listener.accept()
             except TimeoutError:

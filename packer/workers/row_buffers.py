@@ -15,11 +15,10 @@ from packer.pixels.layout import RowLayout
 from packer.pixels.row import Row
 from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.blocks import Result
+from reader.tuning import tuning
 
 # So many bytes of rows are checked at once: while they are in the CPU's cache, and small rows not one by one.
 _CHECK_BYTES = 64 << 10
-# Rows with sizes of their own: a block's are 8 MiB on average, and may be a thousand times that.
-FULL_BYTES = 16 << 20
 
 
 @dataclass
@@ -152,12 +151,16 @@ class VariableRowBuffer:
     """Rows as large as their images, each with its mask behind it."""
 
     def __init__(self, layout: RowLayout, clock: StageClock) -> None:
-        self._clock, self._block = clock, RaggedBlock(layout.channel_count)
+        self._clock, self._block, self._full_bytes = (
+            clock,
+            RaggedBlock(layout.channel_count),
+            tuning().full_buffer_bytes,
+        )
 
     @property
     def is_full(self) -> bool:
         """Whether the rows of the task are so many bytes that they are to be written first."""
-        return self._block.size_bytes >= FULL_BYTES
+        return self._block.size_bytes >= self._full_bytes
 
     def begin(self, most_rows: int) -> None:
         """Do nothing: `finish` has begun the next task."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Tune
 
 from packer.cli import app
 from packer.cli import progress as module
@@ -183,12 +184,11 @@ def test_all_commands_write_lines_and_quiet_ones_none(
     arguments: list[str],
     stage: str,
     is_quiet: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    tune: Tune,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """As if every report came after an hour; what is on stdout is the result and no more."""
-    monkeypatch.setattr(module, "_LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(module, "_SHARE", 0.0)
+    tune(log_line_seconds=0.0, log_line_share=0.0)
     paths = {"IMAGES": images, "STORE": store, "OUT": tmp_path / "out", "file://OUT": f"file://{tmp_path / 'out'}"}
     words = [str(paths.get(word, word)) for word in arguments]
     assert run([*words, *(["--quiet"] if is_quiet else [])]) == 0

@@ -161,8 +161,8 @@ def test_splits_come_from_a_web_server_and_none_goes_there(root: Path, tmp_path:
             push(root / "class", f"{server.url}/new")
 
 
-def test_a_block_is_pulled_in_pieces(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packer.operations.transfer.pull._PIECE_BYTES", 50)
+def test_a_block_is_pulled_in_pieces(root: Path, tmp_path: Path, tune: Tune) -> None:
+    tune(pulled_piece_bytes=50)
     pull(f"file://{root}/own-masks", tmp_path / "out")
     assert (tmp_path / "out" / PIXELS).read_bytes() == (root / "own-masks" / PIXELS).read_bytes()
     draft = Draft.copy(root / "own-masks", tmp_path / "url")

@@ -25,8 +25,7 @@ from packer.errors import DecodeError, SourceError, UnreadableError
 from packer.inputs import remote as remote_inputs
 from packer.inputs.remote import list_objects
 from packer.operations.verify import verify
-from packer.packing import build
-from packer.sources import object_storage, roots
+from packer.sources import object_storage
 from packer.sources import remote as remotes
 from packer.sources.base import OBJECTS_AHEAD
 from reader.format.manifest import read_json_lines
@@ -43,8 +42,7 @@ fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip inst
 def _memory(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> Iterator[None]:
     """Objects in this process's memory, which forked workers inherit; blocks of 2 inputs, of which a worker has two."""
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    tune(least_block_inputs=2)
-    monkeypatch.setattr(build, "OBJECTS_AHEAD", 4)
+    tune(least_block_inputs=2, source_objects_ahead=4)
     yield
     fsspec.filesystem("memory").store.clear()
 
@@ -181,11 +179,11 @@ def test_an_object_that_cannot_be_read_is_rejected_and_the_network_gets_a_second
     ],
 )
 def test_storage_that_refuses_or_vanishes_stops_the_pack_unsealed_and_it_continues(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
+    images: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
 ) -> None:
     url = _upload(images, "memory://set")
     pack(url, tmp_path / "full", size=32)
-    monkeypatch.setattr(roots, "PAUSES", (0.01, 0.01))
+    tune(source_pauses=(0.01, 0.01))
     # of the worker, which is forked, too
     kind, expired = type(fsspec.filesystem("memory")), multiprocessing.get_context("fork").Event()
     with monkeypatch.context() as patch:
@@ -217,10 +215,10 @@ def _set_at(done: int, event: Event) -> Callable[[Any], None]:
 
 @pytest.mark.slow
 def test_a_bucket_that_is_emptied_or_refused_meanwhile_is_no_reject(
-    images: Path, tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, s3: str, tune: Tune
 ) -> None:
     url = _upload(images, f"{s3}/set")
-    monkeypatch.setattr(roots, "PAUSES", (0.01,))
+    tune(source_pauses=(0.01,))
     files = fsspec.filesystem("s3")
     objects = list(files.find("pictures/set"))
 
@@ -246,10 +244,10 @@ class Direct:
         return memoryview(b"direct " + name.encode())
 
 
-def test_what_is_not_read_directly_is_read_by_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_read_directly_is_read_by_fsspec(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     direct = Direct()
     monkeypatch.setattr(remotes, "direct_objects", lambda url: direct)
-    monkeypatch.setattr(remotes, "_REQUESTS", 1)
+    tune(source_requests=1)
     monkeypatch.setattr(remotes.RemoteSource, "fetch", lambda source: b"fsspec " + source.path.encode())
     fetcher = remotes.ObjectPrefetch("memory://any")
     paths = ["a/b.jpg", "x1.jpg", "a b.jpg", "a//b.jpg", "../b.jpg", "a%20b.jpg", "x2.jpg", "c.jpg", "x3.jpg", "d.jpg"]
@@ -444,11 +442,11 @@ BAD_URLS: list[tuple[Url, str]] = [
 
 @pytest.mark.parametrize(("make", "sentence"), BAD_URLS)
 def test_what_is_wrong_with_s3_is_one_sentence(
-    s3: str, s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Url, sentence: str
+    s3: str, s3_server: str, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch, make: Url, sentence: str
 ) -> None:
     with monkeypatch.context() as patch:
         url = make(patch, s3_server)
-        patch.setattr(roots, "PAUSES", (0.01,))
+        tune(source_pauses=(0.01,))
         with pytest.raises((ScanError, SourceError)) as caught:
             pack(url, tmp_path / "out", size=32)
     _forget()

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import interrupted, store_bytes
+from conftest import Tune, interrupted, store_bytes
 from PIL import Image
 from test_boxes import coco
 from test_lists import listed
@@ -430,12 +430,12 @@ def test_of_rows_that_come_twice_each_counts(shared_store: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("only", [False, True])
-def test_rows_in_any_order_are_those_rows(only: bool, images: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_rows_in_any_order_are_those_rows(only: bool, images: Path, tmp_path: Path, tune: Tune) -> None:
     """Also where few rows of a block that was checked before are read alone."""
     pack(images, tmp_path / "out", fit="none", **labels(images, tmp_path))
     order = np.random.default_rng(0).permutation(np.tile(np.arange(24), 4))
     if only:
-        monkeypatch.setattr(row_sources, "_TASK_BYTES", 1)
+        tune(copied_run_bytes=1)
     subset(tmp_path / "out", tmp_path / "any", rows=order)
     full = rows_of(tmp_path / "out")
     assert rows_of(tmp_path / "any") == [full[row] for row in order]
@@ -587,7 +587,9 @@ def test_a_lock_that_cannot_be_written_is_let_go(
         assert len(MemmapDataset(out)) == 180
 
 
-def test_a_shared_lock_that_cannot_be_written_stays_for_who_holds_it(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_shared_lock_that_cannot_be_written_stays_for_who_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -773,7 +775,12 @@ def test_the_commands_say_what_they_made(
     ],
 )
 def test_what_is_no_row_number_on_standard_input_is_named(
-    text: str, sentence: str, shared_store: Path, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+    text: str,
+    sentence: str,
+    shared_store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.stdin", iter_text(text))
     assert run(["subset", str(shared_store), str(tmp_path / "out"), "--rows", "-"]) == 2

@@ -8,13 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import make_splits, make_tree, photo
+from conftest import Tune, make_splits, make_tree, photo
 from PIL import Image
 
 from packer import pack
 from packer.cli.app import run
 from packer.cli.messages import manifest_lines, source_lines
-from packer.operations import class_order
 from packer.operations.info import SourceStatistics, describe
 from reader import MemmapDataset
 from reader.format.errors import StoreError
@@ -126,9 +125,9 @@ def test_a_sheet_has_a_line_for_each_class(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_large_store_sorted_by_class_is_to_be_packed_with_shuffle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tune: Tune, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(class_order, "WINDOW_BYTES", 36 * 16 * 16 * 3 - 1)
+    tune(shuffle_block_bytes=36 * 16 * 16 * 3 - 1, shuffle_window_blocks=1)
     make_tree(tmp_path / "images", classes=3, each=12)
     for seed, says in ((None, True), (0, False)):
         out = tmp_path / f"out{seed}"
@@ -136,16 +135,14 @@ def test_a_large_store_sorted_by_class_is_to_be_packed_with_shuffle(
         assert describe(out).sources[""].is_grouped_by_class is says
         assert run(["info", str(out)]) == 0
         assert ("rows are ordered class by class. For shuffle='block'" in capsys.readouterr().out) is says
-    monkeypatch.setattr(class_order, "WINDOW_BYTES", 36 * 16 * 16 * 3)
+    tune(shuffle_block_bytes=36 * 16 * 16 * 3)
     assert run(["info", str(tmp_path / "outNone")]) == 0
     assert "class by class" not in capsys.readouterr().out
 
 
-def test_a_plan_says_so_before_the_pack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_says_so_before_the_pack(tmp_path: Path, tune: Tune, capsys: pytest.CaptureFixture[str]) -> None:
     make_tree(tmp_path / "images", classes=3, each=12)
     for most, says in ((1000, True), (1 << 30, False)):
-        monkeypatch.setattr(class_order, "WINDOW_BYTES", most)
+        tune(shuffle_block_bytes=most, shuffle_window_blocks=1)
         assert run(["plan", str(tmp_path / "images"), "--crop", "32", "--workers", "1", "--quiet"]) == 0
         assert ("these images are ordered class by class. For shuffle='block'" in capsys.readouterr().out) is says

@@ -71,8 +71,7 @@ def test_parts_of_rows_with_sizes_of_their_own_are_the_bytes_of_one_pack(
     images: Path, tmp_path: Path, tune: Tune, max_size: int | str | None
 ) -> None:
     # as many inputs a block as have room in it, so that blocks follow from the sizes of all images
-    tune(block_bytes=10_000)
-    tune(least_block_inputs=30)
+    tune(block_bytes=10_000, least_block_inputs=30)
     for name in ("class0/001a.jpg", "class1/004.jpg", "class2/007.jpg"):
         (images / name).write_bytes(b"no image")
     chosen: dict[str, Any] = {"size": None, "fit": "none", "max_size": max_size}
@@ -484,11 +483,11 @@ def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_seal_that_dies_at_any_step_resumes_to_the_same_bytes(
-    images: Path, tmp_path: Path, reference: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, reference: dict[str, bytes], tune: Tune
 ) -> None:
     """Before and after each rename, write, sync and removal; what a part has given away, it must not take back."""
     _pack_parts(images, tmp_path / "parts", 3)
-    monkeypatch.setattr(joins, "_COPY_BYTES", 10_000)
+    tune(part_copy_bytes=10_000)
     deaths = 0
     for at in itertools.count(0, 3):
         out = tmp_path / f"out{at}"

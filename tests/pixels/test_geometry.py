@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import photo, torchvision_or_skip
+from conftest import Tune, photo, torchvision_or_skip
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from packer.pixels import geometry as fits
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 
@@ -113,16 +112,13 @@ def test_dct_scaling_leaves_twice_the_target(size: tuple[int, int], scale: int) 
 
 @pytest.mark.parametrize("resample", RESAMPLES)
 @pytest.mark.parametrize("size", [(40, 900), (700, 31), (500, 375)])
-def test_of_a_strip_only_the_crop_is_resized(
-    size: tuple[int, int], resample: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_strip_only_the_crop_is_resized(size: tuple[int, int], resample: str, tune: Tune) -> None:
     image = photo(*size, seed=4)
     geometry = Geometry(32, 48, resample=resample)
     resized = geometry.resized(*size)
     exact, _ = geometry.to_row(image, resized)
-    monkeypatch.setattr(fits, "_MOST_RESIZED_PIXELS", 0)
-    monkeypatch.setattr(fits, "_MOST_RESIZED_ROWS", 1)
-    row, content = geometry.to_row(image, resized)
+    tune(most_resized_pixels=0, most_resized_rows=1)
+    row, content = Geometry(32, 48, resample=resample).to_row(image, resized)
     assert (row.size, content) == ((48, 32), (0, 0, 32, 48))
     # a box that is not on whole pixels: Pillow rounds the filter's weights elsewhere
     off = np.abs(np.asarray(row).astype(int) - np.asarray(exact).astype(int))

@@ -44,7 +44,7 @@ def _forked_and_impatient(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
     """Blocks of 2 inputs, forked workers, and pauses of no length that a person would notice."""
     tune(least_block_inputs=2)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    monkeypatch.setattr(roots, "PAUSES", (0.01, 0.02))
+    tune(source_pauses=(0.01, 0.02))
 
 
 def once_at(done: int, act: Callable[[], object]) -> Callable[[Progress], None]:
@@ -550,7 +550,7 @@ def test_an_empty_mount_point_is_a_source_that_is_away_also_of_splits_parts_and_
 
 @pytest.mark.parametrize("run", [pack, requantize])
 def test_progress_says_which_image_is_waited_for_until_it_is_read(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any
+    images: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch, run: Any
 ) -> None:
     options: dict[str, Any] = {"size": 32}
     if run is requantize:
@@ -572,7 +572,7 @@ def test_progress_says_which_image_is_waited_for_until_it_is_read(
 
     monkeypatch.setattr(sources.os, "open", opened)
     read_one_by_one(monkeypatch)
-    monkeypatch.setattr(roots, "PAUSES", (0.1,) * 1000)
+    tune(source_pauses=(0.1,) * 1000)
     run(images, tmp_path / "out", workers=1, progress=report, **options)
     assert {*seen} == {"", str(path)}
     assert seen[-1] == ""
@@ -590,9 +590,9 @@ def test_progress_says_what_cannot_be_listed(images: Path, tmp_path: Path, monke
 # -- siblings
 
 
-def test_pauses_count_as_no_standstill(images: Path, tmp_path: Path, failing: Failing, monkeypatch: Any) -> None:
+def test_pauses_count_as_no_standstill(images: Path, tmp_path: Path, failing: Failing, tune: Tune) -> None:
     failing.fail("class1/003.jpg", errno.EIO, times=1)
-    monkeypatch.setattr(roots, "PAUSES", (3.0,))
+    tune(source_pauses=(3.0,))
     assert pack(images, tmp_path / "out", size=32, workers=1, timeout=1).rows == 24
 
 

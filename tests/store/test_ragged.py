@@ -32,7 +32,6 @@ from packer import DiskFullError, OptionsError, pack
 from packer.cli.app import run
 from packer.operations.show import contact_sheet, row_image
 from packer.operations.verify import verify
-from packer.store import blocks
 from reader import (
     AlternatingFlip,
     CenterCrop,
@@ -232,8 +231,7 @@ def test_a_pack_continues_though_its_sources_grew_meanwhile(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
 ) -> None:
     """How many inputs make a block follows from what headers said when it began."""
-    tune(block_bytes=40_000)
-    monkeypatch.setattr(blocks, "_BLOCKS_AT_LEAST", 1)
+    tune(block_bytes=40_000, least_block_inputs=24)
 
     interrupted(pack, images, tmp_path / "out", fit="none", workers=1, inputs=1)
     photo(900, 700, 1).save(images / "class2/007.jpg")

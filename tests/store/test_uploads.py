@@ -383,9 +383,9 @@ def test_what_an_interrupted_pack_left_is_not_removed_with_what_another_has_star
 
 
 def test_requests_are_tried_again_and_an_end_is_one_sentence(
-    images: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, local: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "_PAUSES", (0.0, 0.0))
+    tune(upload_pauses=(0.0, 0.0))
     put, failures = RemoteObjects.put, 0
 
     def failing(self: RemoteObjects, name: str, content: bytes) -> None:
@@ -401,7 +401,7 @@ def test_requests_are_tried_again_and_an_end_is_one_sentence(
         pack(images, URL, size=16, workers=1)
     assert "\n" not in str(caught.value)
     is_down, failures = False, 0
-    monkeypatch.setattr(upload, "_REQUESTS", 1)
+    tune(uploads_at_once=1)
     pack(images, URL, size=16, workers=1, resume=True)
     assert _pulled(tmp_path) == store_bytes(local)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import photo
+from conftest import Tune, photo, tuned
 from PIL import Image
 
 from packer.errors import DecodeError
@@ -21,10 +21,9 @@ from packer.options import RowOptions
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import row_decoder
 from packer.pixels.statistics import ChannelSums
-from packer.sources import local as sources
 from packer.sources.local import LocalSource
 from packer.store.blocks import Result, Task
-from packer.workers import processes, row_buffers
+from packer.workers import processes
 from packer.workers.block_worker import BlockWorker, PackJob
 
 CALLS = ("stat", "open", "fstat", "lseek", "read", "close")
@@ -122,11 +121,11 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 def test_a_row_is_one_version_of_its_file_whenever_that_changes(
     tmp_path: Path,
     watched: Watched,
-    monkeypatch: pytest.MonkeyPatch,
+    tune: Tune,
     change: Callable[[Path, bytes], None],
     clock_ns: int,
 ) -> None:
-    monkeypatch.setattr(sources, "CLOCK_NS", clock_ns)
+    tune(file_clock_ns=clock_ns)
     # PPM: no checksum, no entropy code; half of one file and half of another decode as well as either
     path = tmp_path / "a.ppm"
     for seed, size in ((1, (60, 50)), (2, (61, 53))):
@@ -165,8 +164,7 @@ def test_a_file_that_stands_still_is_read_once_and_a_fresh_one_twice(tmp_path: P
     path.write_bytes(b"x" * PIECE)
     reads = []
     for clock in (0, 10**18):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sources, "CLOCK_NS", clock)
+        with tuned(file_clock_ns=clock):
             watched.start(0, lambda: None)
             assert LocalSource(str(path)).read()[0] == b"x" * PIECE
             watched.stop()
@@ -262,10 +260,10 @@ def test_rows_are_written_at_a_byte_and_their_masks_at_one_byte_a_pixel(tmp_path
 
 
 def test_rows_with_sizes_of_their_own_are_held_up_to_a_number_of_bytes_and_one_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tune: Tune
 ) -> None:
     """However large the images of a block are: a piece ends with the image that passes the limit."""
-    monkeypatch.setattr(row_buffers, "FULL_BYTES", 10_000)
+    tune(full_buffer_bytes=10_000)
     sizes = [(20, 20)] * 10 + [(90, 90)] * 4 + [(20, 20)] * 10
     for n, size in enumerate(sizes):
         photo(*size, n).save(tmp_path / f"{n:02}.png")

@@ -219,11 +219,11 @@ def _only_reject_is(tmp_path: Path, images: Path, path: Path, reason: str) -> No
 
 @pytest.mark.parametrize("method", ["decode", "write"])
 def test_a_worker_that_stops_between_two_images_costs_nothing_but_time(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    images: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """No image is in flight before a block is begun and while one is written."""
     pack(images, tmp_path / "full", size=32)
-    monkeypatch.setattr(engines, "_BETWEEN_SECONDS", 0.5)
+    tune(between_images_seconds=0.5)
     original = getattr(BlockWorker, method)
 
     def stopping(worker: BlockWorker, *content: Any) -> Any:
@@ -270,10 +270,8 @@ def many(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "many", each=40, size=(40, 30))
 
 
-def test_the_others_work_on_while_an_image_stalls(
-    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.2)
+def test_the_others_work_on_while_an_image_stalls(many: Path, tmp_path: Path, faults: Faults, tune: Tune) -> None:
+    tune(slow_image_seconds=0.2)
     slow = many / "class0/003.jpg"
     faults.make(slow, stall)
     report = pack(many, tmp_path / "out", size=16, workers=2, max_rejects=1, timeout=1.2)
@@ -292,11 +290,11 @@ def test_the_others_work_on_while_an_image_stalls(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_slow_images_that_end_well_shift_no_row(
-    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch, workers: int
+    many: Path, tmp_path: Path, faults: Faults, tune: Tune, workers: int
 ) -> None:
     """The others go around them, and nothing is decoded twice."""
     pack(many, tmp_path / "full", size=16)
-    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.05)
+    tune(slow_image_seconds=0.05)
     for name in ("class0/003.jpg", "class0/004.jpg", "class1/007.jpg"):
         faults.make(many / name, lambda: time.sleep(0.3))
     assert pack(many, tmp_path / "out", size=16, workers=workers).rejected == 0
@@ -307,15 +305,13 @@ def test_slow_images_that_end_well_shift_no_row(
 @pytest.mark.parametrize("fit", ["crop", "none"])
 @pytest.mark.parametrize("slow", ["all", "one of each block", "the last"])
 def test_slow_sources_are_decoded_once_each(
-    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch, slow: str, fit: str
+    many: Path, tmp_path: Path, faults: Faults, tune: Tune, slow: str, fit: str
 ) -> None:
     """As on an overloaded file server: each image takes longer than the others' patience, and some are none."""
     (many / "class1/007.jpg").write_bytes(b"no image")
     options: dict[str, Any] = {"size": None if fit == "none" else 16, "fit": fit, "max_rejects": 1}
     pack(many, tmp_path / "full", **options)
-    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.01)
-    monkeypatch.setattr(engines, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(engines, "_SHARED_SECONDS", 0.01)
+    tune(slow_image_seconds=0.01, engine_poll_seconds=0.01, shared_work_seconds=0.01)
     paths = sorted(many.rglob("*.jpg"))
     for path in {"all": paths, "one of each block": paths[1::2], "the last": paths[-3:]}[slow]:
         faults.make(path, lambda: time.sleep(0.03))
@@ -326,13 +322,13 @@ def test_slow_sources_are_decoded_once_each(
 
 
 def test_a_slow_image_that_is_none_costs_a_move_and_no_decoding(
-    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+    many: Path, tmp_path: Path, faults: Faults, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All others are decoded and written before it is known."""
     slow = many / "class0/003.jpg"
     slow.write_bytes(b"no image")
     pack(many, tmp_path / "full", size=16, max_rejects=1)
-    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.1)
+    tune(slow_image_seconds=0.1)
     log, moved = tmp_path / "log", []
     log.unlink()
 
@@ -445,11 +441,11 @@ def _is_stopped(pid: int | str) -> bool:
 
 
 def test_two_changes_at_once_lose_no_block(
-    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+    many: Path, tmp_path: Path, faults: Faults, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second comes while most of what is decoded again waits to be given out."""
     pack(many, tmp_path / "full", size=16)
-    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.05)
+    tune(slow_image_seconds=0.05)
     faults.make(many / "class0/000.jpg", lambda: time.sleep(0.5))
     original, calls = engines.LocalEngine._receive, itertools.count()
 
@@ -464,15 +460,15 @@ def test_two_changes_at_once_lose_no_block(
 
 
 def test_where_every_image_stalls_the_processes_stay_few(
-    tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, faults: Faults, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a file server that went away."""
     images = make_tree(tmp_path / "images", classes=1, each=6)
-    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.05)
+    tune(slow_image_seconds=0.05)
     for path in images.rglob("*.jpg"):
         faults.make(path, stall)
     most = []
-    monkeypatch.setattr(engines, "_POLL_SECONDS", 0.02)
+    tune(engine_poll_seconds=0.02)
     original = engines.LocalEngine._events
 
     def events(self: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import photo
+from conftest import Tune, photo
 from PIL import Image, ImageCms
 
 from packer import pack
@@ -30,7 +30,6 @@ from packer.pixels import compiled
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import jpeg, png
 from packer.pixels.geometry import Geometry
-from packer.sources import local
 from packer.store.blocks import Result, Task
 from packer.workers import photographs
 from packer.workers.block_worker import BlockWorker, PackJob
@@ -140,12 +139,10 @@ def decoded(job: PackJob, task: Task, *, at_once: int, **options: Any) -> tuple[
     ids=str,
 )
 @pytest.mark.parametrize("compress", [False, True], ids=["raw", "zstd"])
-def test_what_is_known_of_a_block_is_the_same(
-    mixed: Path, geometry: Geometry, compress: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_known_of_a_block_is_the_same(mixed: Path, geometry: Geometry, compress: bool, tune: Tune) -> None:
     if compress:
         pytest.importorskip("zstandard")
-    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+    tune(file_clock_ns=LONG_AGO)
     names = names_of(mixed)
     task = Task(3, 20, names, [*range(len(names))], refused={22: "why"})
     job = PackJob(str(mixed), "", geometry, RowOptions(max_pixels=300_000, compress=compress))
@@ -215,9 +212,8 @@ def pngs() -> tuple[dict[str, bytes], dict[str, bytes]]:
     return served, left
 
 
-def test_plain_pngs_of_the_row_s_size_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
-    monkeypatch.setattr(photographs, "_LEFT_PNGS", 99)
+def test_plain_pngs_of_the_row_s_size_are_served(tmp_path: Path, tune: Tune) -> None:
+    tune(file_clock_ns=LONG_AGO, left_pngs=99)
     served, left = pngs()
     for name, content in (served | left).items():
         (tmp_path / f"{name}.png").write_bytes(content)
@@ -242,8 +238,8 @@ def test_plain_pngs_of_the_row_s_size_are_served(tmp_path: Path, monkeypatch: py
         assert len(made) == (name in served), name
 
 
-def test_pngs_of_another_size_are_soon_no_longer_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+def test_pngs_of_another_size_are_soon_no_longer_tried(tmp_path: Path, tune: Tune) -> None:
+    tune(file_clock_ns=LONG_AGO)
     for n in range(30):
         (tmp_path / f"{n:02}.png").write_bytes(as_png(photo(40 if n < 9 else 32, 32, n)))
     job, names = PackJob(str(tmp_path), "", Geometry(32, 32), RowOptions()), sorted(os.listdir(tmp_path))
@@ -251,8 +247,8 @@ def test_pngs_of_another_size_are_soon_no_longer_tried(tmp_path: Path, monkeypat
         assert decoded(job, Task(0, 0, names[first:], [0] * (30 - first)), at_once=1)[2] == count
 
 
-def test_rows_of_another_bit_depth_take_no_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+def test_rows_of_another_bit_depth_take_no_png(tmp_path: Path, tune: Tune) -> None:
+    tune(file_clock_ns=LONG_AGO)
     (tmp_path / "0.png").write_bytes(as_png(photo(32, 32, 1)))
     job = PackJob(str(tmp_path), "", Geometry(32, 32), RowOptions(bit_depth=16))
     assert Decoder(Geometry(32, 32), bit_depth=16).inflate is None
@@ -260,20 +256,18 @@ def test_rows_of_another_bit_depth_take_no_png(tmp_path: Path, monkeypatch: pyte
     assert maker is None or maker._decoder.inflate is None
 
 
-def test_a_file_changed_lately_is_left_to_where_it_is_read_twice(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_changed_lately_is_left_to_where_it_is_read_twice(mixed: Path, tune: Tune) -> None:
     task = Task(0, 0, ["00.jpg", "01.jpg"], [0, 1])
     job = PackJob(str(mixed), "", Geometry(32, 32), RowOptions())
     for clock_ns, count in ((LONG_AGO, 2), (10**18, 0)):
-        monkeypatch.setattr(local, "CLOCK_NS", clock_ns)
+        tune(file_clock_ns=clock_ns)
         result, _, served = decoded(job, task, at_once=8)
         assert (result.rows, served) == (2, count)
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-def test_members_of_a_tar_are_made_as_one_by_one(
-    mixed: Path, tmp_path: Path, form: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+def test_members_of_a_tar_are_made_as_one_by_one(mixed: Path, tmp_path: Path, form: int, tune: Tune) -> None:
+    tune(file_clock_ns=LONG_AGO)
     with tarfile.open(tmp_path / "all.tar", "w", format=form) as tar:
         tar.add(mixed, arcname="images")
         tar.addfile(tarfile.TarInfo("images/nothing.jpg"))
@@ -313,8 +307,8 @@ def test_a_part_of_a_file_that_is_not_there_is_left(mixed: Path, tmp_path: Path)
             call([odd], bytearray(576))
 
 
-def test_inputs_that_are_asked_back_are_not_started(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+def test_inputs_that_are_asked_back_are_not_started(mixed: Path, tune: Tune) -> None:
+    tune(file_clock_ns=LONG_AGO)
     worker = BlockWorker(PackJob(str(mixed), "", Geometry(32, 32), RowOptions()))
     assert worker._photographs is not None
     worker._photographs._at_once = 8
@@ -330,8 +324,8 @@ def test_inputs_that_are_asked_back_are_not_started(mixed: Path, monkeypatch: py
     assert asked == [1, 2, 3, 4, 5, 5]
 
 
-def test_slow_inputs_are_started_one_by_one(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+def test_slow_inputs_are_started_one_by_one(mixed: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(file_clock_ns=LONG_AGO)
     for seconds, count in ((1.0, 1), (1e-9, 8)):
         worker = BlockWorker(PackJob(str(mixed), "", Geometry(32, 32), RowOptions()))
         assert worker._photographs is not None
@@ -346,8 +340,8 @@ def _started(worker: BlockWorker) -> Result:
     return Result(0, 0)
 
 
-def test_the_image_in_flight_is_marked_as_for_one_by_one(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+def test_the_image_in_flight_is_marked_as_for_one_by_one(mixed: Path, tune: Tune) -> None:
+    tune(file_clock_ns=LONG_AGO)
     marks = (ctypes.c_int64 * 4)(-1, 0, 0, 7)
     seen: list[tuple[int, ...]] = []
     job = PackJob(str(mixed), "", Geometry(32, 32), RowOptions())
@@ -366,10 +360,12 @@ def test_the_image_in_flight_is_marked_as_for_one_by_one(mixed: Path, monkeypatc
     assert tuple(marks) == (-1, 5, 0, 0)
 
 
-def test_a_pack_is_the_same_to_the_byte(mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_is_the_same_to_the_byte(
+    mixed: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     for name, clock_ns in (("calls", LONG_AGO), ("singly", 10**18)):
-        monkeypatch.setattr(local, "CLOCK_NS", clock_ns)
+        tune(file_clock_ns=clock_ns)
         pack(mixed, tmp_path / name, size=32, workers=2, max_rejects="100%")
     for name in ("manifest.json", "samples.jsonl", "rejected.jsonl", "_tensordict/pixels.memmap"):
         assert (tmp_path / "calls" / name).read_bytes() == (tmp_path / "singly" / name).read_bytes()
@@ -510,7 +506,7 @@ def test_no_marks_may_be_anywhere(mixed: Path) -> None:
 
 
 def test_what_ends_a_worker_within_a_call_costs_that_image_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "images").mkdir()
     for n in range(24):
@@ -524,9 +520,9 @@ def test_what_ends_a_worker_within_a_call_costs_that_image_alone(
             os.kill(os.getpid(), signal.SIGKILL)
         return plan(self, width, height)
 
-    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+    tune(file_clock_ns=LONG_AGO)
     monkeypatch.setattr(Decoder, "plan", deadly)
-    monkeypatch.setattr(photographs, "_CALL_SECONDS", 1000)
+    tune(photographs_seconds=1000)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     pack(tmp_path / "images", tmp_path / "out", size=32, workers=1, max_rejects="100%")
     rejects = [reject.path for reject in read_rejects(tmp_path / "out")]

@@ -25,7 +25,6 @@ from packer import OptionsError, PackError, pack, seal_parts, update
 from packer.packing import build
 from packer.packing import pack as pipeline
 from packer.report import Progress
-from packer.sources import roots
 from packer.workers import ray
 from packer.workers import ray_node as nodes
 from reader.format.manifest import read_json_lines
@@ -92,8 +91,7 @@ def test_a_part_on_a_cluster_goes_with_one_of_this_machine(
     cluster: Any, photos: Path, tmp_path: Path, tune: Tune
 ) -> None:
     # five of the largest rows a block, so that blocks follow from the sizes of all images
-    tune(block_bytes=5 * 24 * 32 * 3)
-    tune(least_block_inputs=150)
+    tune(block_bytes=5 * 24 * 32 * 3, least_block_inputs=150)
     chosen: dict[str, Any] = {"fit": "none", "max_size": 32}
     pack(photos, tmp_path / "reference", workers=1, **chosen)
     pack(photos, tmp_path / "out", part="2/2", engine="ray", address=cluster.address, **chosen)
@@ -189,10 +187,10 @@ def test_an_address_that_nobody_answers_at_is_one_sentence(images: Path, tmp_pat
 
 @pytest.mark.parametrize("by", ["--address", "RAY_ADDRESS"])
 def test_who_accepts_a_connection_and_is_no_ray_is_one_sentence_and_out_is_untouched(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+    images: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     pytest.importorskip("ray", reason="ray is not installed: pip install 'pixpack[ray]'")
-    monkeypatch.setattr(ray, "_ANSWER_SECONDS", 1.0)
+    tune(ray_answer_seconds=1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("RAY_ADDRESS", address)
@@ -284,11 +282,11 @@ class _BrokenCluster:
 
 
 def test_nodes_without_the_package_end_the_pack_with_one_sentence(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = _BrokenCluster()
     monkeypatch.setitem(sys.modules, "ray", cluster)  # type: ignore[arg-type]
-    monkeypatch.setattr(ray, "_POLL_SECONDS", 0.01)
+    tune(ray_poll_seconds=0.01)
     with pytest.raises(PackError) as caught:
         pack(images, tmp_path / "out", size=32, workers=2, engine="ray")
     assert str(caught.value) == (
@@ -374,8 +372,7 @@ def test_a_connected_worker_that_stalls_or_dies_is_replaced(
 def test_a_node_says_that_a_source_went_away_and_none_of_its_images_is_rejected(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
 ) -> None:
-    tune(least_block_inputs=2)
-    monkeypatch.setattr(roots, "PAUSES", (0.01,))
+    tune(least_block_inputs=2, source_pauses=(0.01,))
     pack(images, tmp_path / "reference", size=32)
     monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
     with monkeypatch.context() as patch:

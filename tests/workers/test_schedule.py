@@ -13,6 +13,7 @@ from multiprocessing.connection import Pipe
 from typing import Any
 
 import pytest
+from conftest import Tune
 
 from packer.errors import EngineError
 from packer.store.blocks import Result, Task
@@ -187,14 +188,14 @@ class Scene:
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+def scene(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> Scene:
     scene = Scene()
     clock = types.SimpleNamespace(monotonic=lambda: scene.now, perf_counter=lambda: scene.now)
     monkeypatch.setattr(engines, "time", clock)
     monkeypatch.setattr(engines, "start_worker", lambda context, job, inherited: (*scene.start(job), [-1, 0, 0]))
-    monkeypatch.setattr(engines, "_POLL_SECONDS", 0.0)
+    tune(engine_poll_seconds=0.0)
     # a test's clock passes in jumps
-    monkeypatch.setattr(engines, "_LONGEST_SECONDS", math.inf)
+    tune(longest_look_seconds=math.inf)
     return scene
 
 
@@ -656,10 +657,8 @@ def test_a_task_that_ends_early_is_continued_by_its_worker_once_it_holds_less(sc
     scene.play(script(), workers=1, blocks=2)
 
 
-def test_who_holds_much_gets_nothing_more_but_what_all_others_wait_for(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engines, "_HELD_BYTES", 0)
+def test_who_holds_much_gets_nothing_more_but_what_all_others_wait_for(scene: Scene, tune: Tune) -> None:
+    tune(worker_held_bytes=0)
 
     def script() -> Iterator[None]:
         other, first = scene.workers
@@ -682,9 +681,9 @@ def test_who_holds_much_gets_nothing_more_but_what_all_others_wait_for(
 
 
 @pytest.mark.parametrize("is_between", [False, True])
-def test_time_in_which_this_process_was_stopped_is_no_workers(scene: Scene, is_between: bool, monkeypatch: Any) -> None:
+def test_time_in_which_this_process_was_stopped_is_no_workers(scene: Scene, is_between: bool, tune: Tune) -> None:
     """A look comes every quarter of a second; one an hour late says that this process was stopped, or the machine slept."""
-    monkeypatch.setattr(engines, "_LONGEST_SECONDS", 1.0)
+    tune(longest_look_seconds=1.0)
 
     def script() -> Iterator[None]:
         (worker,) = scene.workers
@@ -702,7 +701,9 @@ def test_time_in_which_this_process_was_stopped_is_no_workers(scene: Scene, is_b
 
 
 @pytest.mark.parametrize("state", ["T", "t"])
-def test_an_image_is_not_slow_while_its_worker_is_stopped(scene: Scene, state: str, monkeypatch: Any) -> None:
+def test_an_image_is_not_slow_while_its_worker_is_stopped(
+    scene: Scene, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (engines, pieces):
         monkeypatch.setattr(module, "process_state", lambda process: state if process is scene.all[0] else "R")
     scene.is_local = True

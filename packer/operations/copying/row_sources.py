@@ -31,9 +31,8 @@ from reader.format.samples import Sample
 from reader.format.shown import redacted
 from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, TensorSpec
 from reader.format.urls import is_url
+from reader.tuning import tuning
 
-# Runs of rows that a thread takes at once have as many bytes, or are one.
-_TASK_BYTES = 4 << 20
 _REMEDY = "Copy the store again, or pack again."
 
 
@@ -154,13 +153,13 @@ class CopySource:
 
     def tasks(self) -> Iterator[tuple[int, list[int]]]:
         """Yield runs of the rows that one thread reads, none so small that handing it over costs more: (begin, ends)."""
-        begin, ends, size_bytes, last = 0, [], 0, 0
+        begin, ends, size_bytes, last, least = 0, [], 0, 0, tuning().copied_run_bytes
         sizes = np.concatenate([[0], np.cumsum(self.sizes)])
         for end in self.runs():
             ends.append(end)
             size_bytes += int(sizes[end] - sizes[last])
             last = end
-            if size_bytes >= _TASK_BYTES:
+            if size_bytes >= least:
                 yield begin, ends
                 begin, ends, size_bytes = end, [], 0
         if ends:

@@ -262,7 +262,7 @@ def summary(found: SizePlan) -> str:
         lines += _shown_rates(found.time, best)
     elif found.time is not None:
         lines.append("to compare rows that are compressed, without loss: pip install 'pixpack[zstd]'")
-    if found.is_grouped_by_class and best.pixel_bytes > class_order.WINDOW_BYTES:
+    if found.is_grouped_by_class and not class_order.is_mixed_whole(best.pixel_bytes):
         lines.append(f"these images {class_order.ADVICE}")
     if found.time is not None:
         lines.append(_shown_time(found.time))

@@ -41,12 +41,12 @@ from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, read_manifest
 from reader.format.shown import redacted, shown
 from reader.format.unfinished import PARTS, PULLED, unfinished_message
+from reader.tuning import tuning
 
 # Where a pull in progress comes from: what is begun from one URL is not continued from another.
 _SOURCE = f"{Path(PULLED).parent.as_posix()}/url.json"
 # Enough to fill a link while one answer is on its way; each holds a block, 8 MB.
 _REQUESTS = 8
-_PIECE_BYTES = 32 << 20
 
 
 def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = None) -> CopyReport:
@@ -255,8 +255,8 @@ def _pull_pixels(copy: Transfer, path: Path, found: Pointer, manifest: Manifest,
 
 def _spans(start: int, size_bytes: int) -> list[tuple[int, int]]:
     """Cut a block into what is held at once: a block of ours is one piece, that of a stranger may have any size."""
-    stop = start + size_bytes
-    return [(at, min(at + _PIECE_BYTES, stop)) for at in range(start, stop, _PIECE_BYTES)]
+    stop, step = start + size_bytes, tuning().pulled_piece_bytes
+    return [(at, min(at + step, stop)) for at in range(start, stop, step)]
 
 
 def _crc32(pieces: Iterable[bytes]) -> int:

@@ -48,8 +48,7 @@ from reader.format.journal import Header
 from reader.format.manifest import MANIFEST, PIXELS, FileEntry
 from reader.format.tensors import FACTORS, level_path
 from reader.format.unfinished import PARTS
-
-_COPY_BYTES = 16 << 20
+from reader.tuning import tuning
 
 
 def seal_parts(
@@ -292,9 +291,9 @@ def _finished(
 def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> None:
     """Copy the first size_bytes of a file to an offset of another; they are on disk when it returns."""
     with error_path(source), open(source, "rb") as read, open(dest, "r+b", buffering=0) as written:
-        done = 0
+        done, most = 0, tuning().part_copy_bytes
         while done < size_bytes:
-            data = read.read(min(_COPY_BYTES, size_bytes - done))
+            data = read.read(min(most, size_bytes - done))
             if not data:
                 raise JournalError(
                     f"{source} has {done} bytes, its journal says {size_bytes}. Pack that part again with --overwrite."

@@ -49,11 +49,6 @@ from reader.tuning import tuning
 PIECES = f"{journals.FOLDER}/journal"
 # Of masks that are in a file of their own, a piece a block, each named by its first byte of that file: until that is sent.
 _MASK_PIECES = f"{journals.FOLDER}/masks"
-# Sent at once; each holds an object, 8 MiB as a rule.
-_REQUESTS = 8
-# Seconds between the tries of a request, each shortened by up to a half: half a minute of a server that is throttling.
-_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-
 
 _T = TypeVar("_T")
 
@@ -79,7 +74,7 @@ class Upload:
         # from bytes of the pixels to those of the masks; None: they have no file
         self._mask_bytes: Callable[[int], int] | None = None
         self._run = secrets.token_hex(8)
-        self._pool = concurrent.futures.ThreadPoolExecutor(_REQUESTS)
+        self._pool = concurrent.futures.ThreadPoolExecutor(tuning().uploads_at_once)
 
     @property
     def is_started(self) -> bool:
@@ -356,7 +351,7 @@ class Upload:
 
     def _retried(self, request: Callable[[], _T]) -> _T:
         started = time.monotonic()
-        for pause in (*_PAUSES, None):
+        for pause in (*tuning().upload_pauses, None):
             try:
                 return request()
             except (FileExistsError, OptionsError):
