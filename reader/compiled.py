@@ -229,7 +229,7 @@ def float_tables(channels: int, of_level: Callable[[torch.Tensor], torch.Tensor]
 
 def for_each(call: Callable[[int], None], count: int, size_bytes: int) -> None:
     """Call a function with each of count numbers, on as many threads as the loader has, or torch, where the bytes are many."""
-    threads = min(_threads(), count, size_bytes // tuning().call_thread_bytes)
+    threads = min(_threads(), count, size_bytes // tuning().compiled_thread_bytes)
 
     def calls(first: int) -> None:
         for n in range(first, count, threads):

@@ -17,9 +17,9 @@ _VALUES = "PIXPACK_TUNING"
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Sizes in bytes or counts, times in seconds. Each default carries its reason."""
+    """Sizes, counts and times, named with their units. Each default carries its reason."""
 
-    # -- packing
+    # -- packing: blocks, workers, pixels
 
     # A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
     # against the pack, so that workers end together.
@@ -43,13 +43,13 @@ class Tuning:
     # Work is shared again where a worker has nothing to do and another has more than so much of it.
     shared_work_seconds: float = 0.1
     # Of one call that makes rows of photographs, whose inputs nobody can take back.
-    photographs_seconds: float = 0.02
+    photographs_call_seconds: float = 0.02
     # More PNGs than made ones may be left by such calls, as of another size than the row's: each is then read twice.
-    left_pngs: int = 8
+    unmade_pngs: int = 8
     # A picture of 1 x 65,500 that covers 224 x 224 has 3.3 billion pixels, 13 GB. Above so many pixels, and so many rows, only
     # the crop is resized.
-    most_resized_pixels: int = 16 << 20
-    most_resized_rows: int = 16
+    whole_resize_pixels: int = 16 << 20
+    whole_resize_rows: int = 16
     # A Ray head node answers in milliseconds, one under load in a few seconds; the rest is for importing ray.
     ray_answer_seconds: float = 15.0
     # Between two looks at workers that Ray starts.
@@ -62,7 +62,7 @@ class Tuning:
     # -- sources of a pack
 
     # Between tries of what cannot be read now: a minute in all, in which a server restarts or a network comes back.
-    source_pauses: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+    source_pause_seconds: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
     # The coarsest clock of a file system that we know (FAT): a file written later than this may change again and keep its mtime.
     file_clock_ns: int = 2_000_000_000
     # Objects that a worker asks for ahead, or that wait in its memory; a photograph has 0.1 to 5 MB.
@@ -71,15 +71,18 @@ class Tuning:
     # second.
     source_requests: int = 32
 
-    # -- stores at a URL, and logs
+    # -- packing to a URL, and from one
 
     # Objects sent at once; each is in memory, 8 MiB as a rule.
     uploads_at_once: int = 8
     # Seconds between the tries of a request that writes, each shortened by up to a half: half a minute of a server that is
     # throttling.
-    upload_pauses: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+    upload_pause_seconds: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
     # Of a block that is pulled, in memory at once.
     pulled_piece_bytes: int = 32 << 20
+
+    # -- the command
+
     # In a log: a line for each such share of a stage, but none more often than this, so that a short command says nothing.
     log_line_share: float = 0.1
     log_line_seconds: float = 5.0
@@ -151,10 +154,10 @@ class Tuning:
     # Of pixels that a transform gets at a time, at most: what is made of them in float32 is near the size of a core's caches. At
     # least: the calls of a transform that copies cost as much again below (crops of 224 x 224: 1.6 times the time at 1 MiB, 2.7
     # times at 0.5 MiB).
-    most_part_bytes: int = 2 << 20
-    least_part_bytes: int = 1 << 20
+    transform_part_bytes: int = 2 << 20
+    least_transform_part_bytes: int = 1 << 20
     # Read from a disk and copied at a time: little enough to stay in the caches, of all threads too.
-    staged_bytes: int = 2 << 20
+    staged_read_bytes: int = 2 << 20
     # Smaller stores are warm after a few page faults.
     small_store_bytes: int = 32 << 20
     # Mapped memory is copied to a device so much at a time: page faults and copies then take turns.
@@ -168,16 +171,16 @@ class Tuning:
     # float32).
     padded_pass_bytes: int = 64 << 20
     # Each mask's indices are int64, eight times the bytes: some masks at a time.
-    masks_a_pass: int = 32
+    masks_per_pass: int = 32
     # Of pixels that are worth a thread of the compiled part.
-    call_thread_bytes: int = 1 << 18
+    compiled_thread_bytes: int = 1 << 18
 
     # -- pack bench
 
     # No turn of a loader takes longer: batches may be so small that their bytes say nothing of it. 2 GiB at 4.3 GB/s.
     bench_turn_seconds: float = 0.5
     # After so long, a few rounds are enough of any: a device that takes seconds for a round is still measured within a minute.
-    bench_seconds: float = 10.0
+    bench_rounds_seconds: float = 10.0
 
 
 _DEFAULTS = Tuning()
@@ -198,7 +201,7 @@ def tuning() -> Tuning:
 
 @functools.cache
 def _parsed(text: str) -> Tuning:
-    """Parse "least_block_inputs=2 source_pauses=0.1,0.2"."""
+    """Parse "least_block_inputs=2 source_pause_seconds=0.1,0.2"."""
     given: dict[str, Any] = {}
     for word in text.split():
         name, _, value = word.partition("=")

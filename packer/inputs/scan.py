@@ -77,7 +77,7 @@ def scan(
                 waiting(str(e))
             raise
 
-    pauses = () if set(STDIN_NAMES).intersection(sources) else tuning().source_pauses
+    pauses = () if set(STDIN_NAMES).intersection(sources) else tuning().source_pause_seconds
     return retried(attempt, pauses, time.sleep, on=UnreadableError)
 
 

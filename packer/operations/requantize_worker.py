@@ -34,7 +34,7 @@ class RequantizeJob:
     size: tuple[int | None, int] | None
     max_pixels: int
     roots: Roots = NOWHERE
-    pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pauses)
+    pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pause_seconds)
 
     def recoder(self) -> Recoder:
         """Make what requantizes one image after the other."""

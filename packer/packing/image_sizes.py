@@ -127,7 +127,7 @@ def sources_of(inputs: Inputs, start: int, stop: int) -> list[Readable]:
 
 def upright_sizes(sources: Sequence[Readable], max_pixels: int) -> dict[tuple[int, int], int]:
     """Count (height, width) over the images with a readable header; the others are rejected when they are decoded."""
-    decoder, pauses = Decoder(None, max_pixels=max_pixels), tuning().source_pauses
+    decoder, pauses = Decoder(None, max_pixels=max_pixels), tuning().source_pause_seconds
     counts: dict[tuple[int, int], int] = {}
     for source in sources:
         for most_bytes in (_HEADER_BYTES, most_file_bytes(max_pixels)):

@@ -71,7 +71,7 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
                 file.seek(begin)
                 stored = rows.pixels(row, file.read(size_bytes))
                 read = functools.partial(finder.source(sample).read, max_pixels=max_pixels)
-                data, _ = roots.retried(read, tuning().source_pauses, time.sleep)
+                data, _ = roots.retried(read, tuning().source_pause_seconds, time.sleep)
                 with warnings.catch_warnings():
                     # Pillow's, which the pack has recorded
                     warnings.simplefilter("ignore")

@@ -92,11 +92,11 @@ def _compared(sample: Sample, locate: Callable[[], Readable]) -> str:
     try:
         source = locate()
         if isinstance(source, LocalSource) and source.member is None:
-            size_bytes, _ = roots.retried(source.state, tuning().source_pauses, time.sleep)
+            size_bytes, _ = roots.retried(source.state, tuning().source_pause_seconds, time.sleep)
             if size_bytes != sample.size_bytes:
                 return "gone" if size_bytes < 0 else "differs"
         read = functools.partial(source.read, max_pixels=sys.maxsize)
-        data, _ = roots.retried(read, tuning().source_pauses, time.sleep)
+        data, _ = roots.retried(read, tuning().source_pause_seconds, time.sleep)
     except DecodeError as e:
         return "gone" if str(e) in MISSING or str(e).endswith(NO_MEMBER) else "differs"
     return "" if hashlib.sha256(data).hexdigest() == sample.sha256 else "differs"

@@ -161,7 +161,7 @@ class Geometry:
     @functools.cached_property
     def _most_resized(self) -> int:
         """Pixels above which a picture is not resized whole."""
-        return max(tuning().most_resized_pixels, tuning().most_resized_rows * self.width * self.height)
+        return max(tuning().whole_resize_pixels, tuning().whole_resize_rows * self.width * self.height)
 
     def _cropped_strip(self, image: Image.Image, width: int, height: int) -> Image.Image:
         """Resize what the crop keeps alone: 1 or 2 levels off the rule, in memory of the row's size."""

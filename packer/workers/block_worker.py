@@ -64,7 +64,7 @@ class PackJob:
     roots: Roots = NOWHERE
     # on a cluster: a file that each of its nodes must see
     witness: str = ""
-    pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pauses)
+    pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pause_seconds)
 
     def worker(self, in_flight: Marks | None, clock: StageClock) -> BlockWorker:
         """Make what does this job in a process of its own."""

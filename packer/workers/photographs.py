@@ -22,7 +22,7 @@ from reader.format.fields import INT64_MOST
 from reader.format.samples import Sample
 from reader.tuning import tuning
 
-# Of one call, whose inputs nobody can take back: no more, and as many as take photographs_seconds, going by the call before.
+# Of one call, whose inputs nobody can take back: no more, and as many as take photographs_call_seconds, going by the call before.
 _AT_ONCE = 8
 # A folder of photographs has some hundred sizes.
 _PLANS = 4096
@@ -50,7 +50,7 @@ class Photographs:
         clock: StageClock,
     ) -> None:
         self._made_by, self._root, self._archives, self._decoder, self._rows = made_by, root, archives, decoder, rows
-        self._marks, self._clock, self._at_once, self._spare_pngs = marks, clock, 1, tuning().left_pngs
+        self._marks, self._clock, self._at_once, self._spare_pngs = marks, clock, 1, tuning().unmade_pngs
         self._plan = functools.lru_cache(_PLANS)(decoder.plan)
 
     @classmethod
@@ -100,7 +100,7 @@ class Photographs:
             self._clock.charge(stage, share)
         self._clock.enter("other")
         spent = time.perf_counter() - begun_seconds
-        self._at_once = max(1, min(_AT_ONCE, int(tuning().photographs_seconds * len(inputs) / spent)))
+        self._at_once = max(1, min(_AT_ONCE, int(tuning().photographs_call_seconds * len(inputs) / spent)))
         self._rows.add_made(result, len(made), crc32, sums)
         for n, known in enumerate(made, start=first):
             self._add(result, task, n, known)

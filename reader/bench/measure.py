@@ -304,7 +304,7 @@ def _in_turns(
         while (
             rounds < _FEWEST_ROUNDS
             or (passed := time.perf_counter() - started) < seconds
-            or (rounds < least and passed < tuning().bench_seconds)
+            or (rounds < least and passed < tuning().bench_rounds_seconds)
         ):
             first = rounds % len(names)
             for name in names[first:] + names[:first]:

@@ -50,8 +50,8 @@ def in_parts(call: Callable[[object], object], batch: Batch, threads: int) -> ob
 def _spans(batch: Batch, threads: int) -> list[tuple[int, int]]:
     """Cut a batch into runs of rows, as many for each thread if they are not too small: [(0, 6), (6, 12), ...]."""
     count, size_bytes, sizes = len(batch), batch.pixels.numel(), tuning()
-    wanted = -(-size_bytes // (sizes.most_part_bytes * threads)) * threads
-    parts = max(1, min(count, wanted, size_bytes // sizes.least_part_bytes))
+    wanted = -(-size_bytes // (sizes.transform_part_bytes * threads)) * threads
+    parts = max(1, min(count, wanted, size_bytes // sizes.least_transform_part_bytes))
     return [(count * n // parts, count * (n + 1) // parts) for n in range(parts)]
 
 

@@ -91,7 +91,7 @@ def scatter(file: RowFile, destinations: Destinations, reads: Sequence[Read]) ->
 
 def _read_staged(file: RowFile, row: int, pieces: Sequence[tuple[int, memoryview | None]]) -> None:
     """Read consecutive rows some at a time, and copy them to the memory of each piece."""
-    most = max(1, tuning().staged_bytes // file.row_bytes)
+    most = max(1, tuning().staged_read_bytes // file.row_bytes)
     staged = _staging(most * file.row_bytes)
     rows = np.frombuffer(staged, np.uint8)
     start, stop = row, row
@@ -119,7 +119,7 @@ def _staging(size_bytes: int) -> memoryview:
     """Return memory of this thread, the same each time; at least so many bytes."""
     memory: memoryview | None = getattr(_mine, "memory", None)
     if memory is None or len(memory) < size_bytes:
-        memory = _mine.memory = RowMemory(1, max(size_bytes, tuning().staged_bytes)).bytes
+        memory = _mine.memory = RowMemory(1, max(size_bytes, tuning().staged_read_bytes)).bytes
     return memory
 
 

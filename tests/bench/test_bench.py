@@ -60,14 +60,14 @@ QUICK = ["--seconds", "0.2", "--batch-size", "16"]
 @pytest.fixture(autouse=True, scope="module")
 def _few_rounds() -> Iterator[None]:
     """Time two rounds, where a user's bench times six or more."""
-    with tuned(bench_seconds=0.0):
+    with tuned(bench_rounds_seconds=0.0):
         yield
 
 
 @pytest.fixture
 def all_rounds(tune: Tune) -> None:
     """Time as many rounds as for a user."""
-    tune(bench_seconds=10.0)
+    tune(bench_rounds_seconds=10.0)
 
 
 @pytest.fixture(scope="module")

@@ -398,7 +398,7 @@ def test_a_loader_gives_complete_batches_to_it_and_the_same_pixels(
         return boxes(crop, batch)
 
     monkeypatch.setattr(RandomResizedCrop, "boxes", counted)
-    tune(most_part_bytes=20_000, least_part_bytes=1)
+    tune(transform_part_bytes=20_000, least_transform_part_bytes=1)
 
     def epoch(threads: int) -> torch.Tensor:
         with MemmapLoader(dataset, 30, shuffle="full", transform=transform, threads=threads) as loader:

@@ -411,7 +411,6 @@ def test_only_a_thread_of_its_own_is_given_the_device(
 
 _CAPTURE = """
 import os, sys, threading, torch
-from conftest import Tune
 from reader import MemmapDataset, MemmapLoader; from reader.device import transfer
 guard = transfer._ignore_captures if sys.argv[2] == "guarded" else lambda: None
 captures = threading.Event()

@@ -242,7 +242,7 @@ def test_the_loader_brings_masks_along(own_store: Path, residency: str) -> None:
 @pytest.mark.parametrize("transform", [RandomResizedCrop((20, 24), seed=4), CenterCrop(24, fraction=0.875)])
 def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(own_store: Path, transform: Any, tune: Tune) -> None:
 
-    tune(masks_a_pass=2)
+    tune(masks_per_pass=2)
     data = MemmapDataset(own_store, as_tuple=False)
     batch = data[[5, 0, 3, 6, 2]]
     with in_epoch(3):

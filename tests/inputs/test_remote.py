@@ -27,9 +27,9 @@ from packer.inputs.remote import list_objects
 from packer.operations.verify import verify
 from packer.sources import object_storage
 from packer.sources import remote as remotes
-from packer.sources.base import OBJECTS_AHEAD
 from reader.format.manifest import read_json_lines
 from reader.remote import objects
+from reader.tuning import Tuning
 from scripts import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -183,7 +183,7 @@ def test_storage_that_refuses_or_vanishes_stops_the_pack_unsealed_and_it_continu
 ) -> None:
     url = _upload(images, "memory://set")
     pack(url, tmp_path / "full", size=32)
-    tune(source_pauses=(0.01, 0.01))
+    tune(source_pause_seconds=(0.01, 0.01))
     # of the worker, which is forked, too
     kind, expired = type(fsspec.filesystem("memory")), multiprocessing.get_context("fork").Event()
     with monkeypatch.context() as patch:
@@ -218,7 +218,7 @@ def test_a_bucket_that_is_emptied_or_refused_meanwhile_is_no_reject(
     images: Path, tmp_path: Path, s3: str, tune: Tune
 ) -> None:
     url = _upload(images, f"{s3}/set")
-    tune(source_pauses=(0.01,))
+    tune(source_pause_seconds=(0.01,))
     files = fsspec.filesystem("s3")
     objects = list(files.find("pictures/set"))
 
@@ -379,9 +379,13 @@ def test_a_pack_of_objects_imports_no_fsspec(images: Path, tmp_path: Path, s3: s
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "local")
 
 
-def test_requests_are_in_flight_while_others_wait_and_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_in_flight_while_others_wait_and_never_too_many(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No answer comes before so many are asked for: one at a time would wait forever."""
-    asked, full, most = set(), threading.Barrier(remotes._REQUESTS), 0
+    requests, ahead = Tuning().source_requests, Tuning().source_objects_ahead
+    tune(source_objects_ahead=ahead)
+    asked, full, most = set(), threading.Barrier(requests), 0
 
     def fetch(source: remotes.RemoteSource, most_bytes: int | None = None) -> bytes:
         nonlocal most
@@ -393,13 +397,13 @@ def test_requests_are_in_flight_while_others_wait_and_never_too_many(monkeypatch
     taken = 0
     monkeypatch.setattr(remotes.RemoteSource, "fetch", fetch)
     fetcher = remotes.ObjectPrefetch("memory://x")
-    count = 10 * remotes._REQUESTS
+    count = 10 * requests
     for start in range(0, count, 8):
         fetcher.expect((n, str(n)) for n in range(start, start + 8))
     for taken in range(count):
         assert fetcher.source(taken, str(taken)).read()[0] == str(taken).encode()
     assert len(asked) == count
-    assert remotes._REQUESTS <= most <= OBJECTS_AHEAD + 1
+    assert requests <= most <= ahead + 1
 
 
 def test_latency_is_hidden(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +450,7 @@ def test_what_is_wrong_with_s3_is_one_sentence(
 ) -> None:
     with monkeypatch.context() as patch:
         url = make(patch, s3_server)
-        tune(source_pauses=(0.01,))
+        tune(source_pause_seconds=(0.01,))
         with pytest.raises((ScanError, SourceError)) as caught:
             pack(url, tmp_path / "out", size=32)
     _forget()

@@ -35,7 +35,7 @@ def lengths(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool
     Without the compiled part, which takes whole batches.
     """
     monkeypatch.setattr(compiled, "_function", lambda: None)
-    tune(most_part_bytes=20_000, least_part_bytes=1)
+    tune(transform_part_bytes=20_000, least_transform_part_bytes=1)
     found, original = [], RandomResizedCrop.boxes
 
     def boxes(crop: RandomResizedCrop, batch: Any) -> torch.Tensor:

@@ -131,7 +131,7 @@ def assert_same(found: Any, expected: Any) -> None:
 @pytest.fixture(params=[1, 6000, 1 << 40], ids=["a row", "a few rows", "what each thread gets"])
 def part_bytes(request: pytest.FixtureRequest, tune: Tune) -> int:
     """How many bytes a part has at most, or about."""
-    tune(most_part_bytes=request.param, least_part_bytes=1)
+    tune(transform_part_bytes=request.param, least_transform_part_bytes=1)
     return request.param
 
 

@@ -136,7 +136,7 @@ def test_rows_of_a_large_read_go_to_many_offsets_by_way_of_little_memory(
     large_rows: tuple[Path, np.ndarray], together: int, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, contents = large_rows
-    tune(staged_bytes=together * LARGE_ROW_BYTES)
+    tune(staged_read_bytes=together * LARGE_ROW_BYTES)
     into, read_into = list[int](), RowFile.read_into
 
     def counted(file: RowFile, memories: Sequence[memoryview], row: int, count: int) -> None:

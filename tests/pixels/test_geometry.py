@@ -117,7 +117,7 @@ def test_of_a_strip_only_the_crop_is_resized(size: tuple[int, int], resample: st
     geometry = Geometry(32, 48, resample=resample)
     resized = geometry.resized(*size)
     exact, _ = geometry.to_row(image, resized)
-    tune(most_resized_pixels=0, most_resized_rows=1)
+    tune(whole_resize_pixels=0, whole_resize_rows=1)
     row, content = Geometry(32, 48, resample=resample).to_row(image, resized)
     assert (row.size, content) == ((48, 32), (0, 0, 32, 48))
     # a box that is not on whole pixels: Pillow rounds the filter's weights elsewhere

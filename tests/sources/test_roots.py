@@ -44,7 +44,7 @@ def _forked_and_impatient(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
     """Blocks of 2 inputs, forked workers, and pauses of no length that a person would notice."""
     tune(least_block_inputs=2)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    tune(source_pauses=(0.01, 0.02))
+    tune(source_pause_seconds=(0.01, 0.02))
 
 
 def once_at(done: int, act: Callable[[], object]) -> Callable[[Progress], None]:
@@ -572,7 +572,7 @@ def test_progress_says_which_image_is_waited_for_until_it_is_read(
 
     monkeypatch.setattr(sources.os, "open", opened)
     read_one_by_one(monkeypatch)
-    tune(source_pauses=(0.1,) * 1000)
+    tune(source_pause_seconds=(0.1,) * 1000)
     run(images, tmp_path / "out", workers=1, progress=report, **options)
     assert {*seen} == {"", str(path)}
     assert seen[-1] == ""
@@ -592,7 +592,7 @@ def test_progress_says_what_cannot_be_listed(images: Path, tmp_path: Path, monke
 
 def test_pauses_count_as_no_standstill(images: Path, tmp_path: Path, failing: Failing, tune: Tune) -> None:
     failing.fail("class1/003.jpg", errno.EIO, times=1)
-    tune(source_pauses=(3.0,))
+    tune(source_pause_seconds=(3.0,))
     assert pack(images, tmp_path / "out", size=32, workers=1, timeout=1).rows == 24
 
 

@@ -385,7 +385,7 @@ def test_what_an_interrupted_pack_left_is_not_removed_with_what_another_has_star
 def test_requests_are_tried_again_and_an_end_is_one_sentence(
     images: Path, local: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tune(upload_pauses=(0.0, 0.0))
+    tune(upload_pause_seconds=(0.0, 0.0))
     put, failures = RemoteObjects.put, 0
 
     def failing(self: RemoteObjects, name: str, content: bytes) -> None:

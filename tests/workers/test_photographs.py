@@ -213,7 +213,7 @@ def pngs() -> tuple[dict[str, bytes], dict[str, bytes]]:
 
 
 def test_plain_pngs_of_the_row_s_size_are_served(tmp_path: Path, tune: Tune) -> None:
-    tune(file_clock_ns=LONG_AGO, left_pngs=99)
+    tune(file_clock_ns=LONG_AGO, unmade_pngs=99)
     served, left = pngs()
     for name, content in (served | left).items():
         (tmp_path / f"{name}.png").write_bytes(content)
@@ -522,7 +522,7 @@ def test_what_ends_a_worker_within_a_call_costs_that_image_alone(
 
     tune(file_clock_ns=LONG_AGO)
     monkeypatch.setattr(Decoder, "plan", deadly)
-    tune(photographs_seconds=1000)
+    tune(photographs_call_seconds=1000)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     pack(tmp_path / "images", tmp_path / "out", size=32, workers=1, max_rejects="100%")
     rejects = [reject.path for reject in read_rejects(tmp_path / "out")]

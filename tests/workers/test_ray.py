@@ -372,7 +372,7 @@ def test_a_connected_worker_that_stalls_or_dies_is_replaced(
 def test_a_node_says_that_a_source_went_away_and_none_of_its_images_is_rejected(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
 ) -> None:
-    tune(least_block_inputs=2, source_pauses=(0.01,))
+    tune(least_block_inputs=2, source_pause_seconds=(0.01,))
     pack(images, tmp_path / "reference", size=32)
     monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
     with monkeypatch.context() as patch:

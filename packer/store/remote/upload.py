@@ -351,7 +351,7 @@ class Upload:
 
     def _retried(self, request: Callable[[], _T]) -> _T:
         started = time.monotonic()
-        for pause in (*tuning().upload_pauses, None):
+        for pause in (*tuning().upload_pause_seconds, None):
             try:
                 return request()
             except (FileExistsError, OptionsError):

@@ -184,7 +184,7 @@ def nearest_of_images(batch: RaggedBatch, crops: Crops) -> torch.Tensor:
     y, x = _centers(crops)
     assert batch.mask_offsets is not None
     first = batch.mask_offsets[:, None] + y * batch.shapes[:, 1:2].long()
-    some = tuning().masks_a_pass
+    some = tuning().masks_per_pass
     parts = zip(first.split(some), x.split(some), strict=True)
     return torch.cat([batch.pixels.take(lines[:, :, None] + columns[:, None, :]) for lines, columns in parts])
 

@@ -160,7 +160,7 @@ def test_steps_that_are_made_at_once_give_what_each_by_itself_gives(steps: list[
 
 
 def test_threads_change_nothing(tune: Tune) -> None:
-    tune(call_thread_bytes=1000)
+    tune(compiled_thread_bytes=1000)
     recipe = Compose(
         [ColorJitter(0.5), ScaleJitter((90, 90), (0.5, 1.5)), FixedSizeCrop(64, (1, 2, 3)), Normalize(MEAN, STD)]
     )
