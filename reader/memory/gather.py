@@ -88,7 +88,8 @@ class Gatherer:
         is_streamed: large batches are written past the caches; memory that was written before, such as a pool's, gains by that.
         """
         words = as_words(source)[0].numpy() if source.numel() else np.empty((0, 1), np.int64)
-        self._source, self._parts, self._is_streamed, self._sizes = source, _parts(words), is_streamed, tuning()
+        self._source, self._is_streamed, self._sizes = source, is_streamed, tuning()
+        self._parts = _parts(words, self._sizes.memcpy_bytes)
         self._table = words.reshape(len(words) * self._parts, words.shape[1] // self._parts)
 
     def begin(self, rows: npt.NDArray[np.int64], out: torch.Tensor) -> Copies | None:
@@ -163,9 +164,9 @@ def _gather_small(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.
         torch.index_select(words, 0, torch.from_numpy(rows), out=into)
 
 
-def _parts(words: npt.NDArray[np.int64]) -> int:
+def _parts(words: npt.NDArray[np.int64], most_bytes: int) -> int:
     """Return into how many equal parts rows are cut, where some such number cuts them into whole words."""
-    least = -(-words[:1].nbytes // tuning().memcpy_bytes)
+    least = -(-words[:1].nbytes // most_bytes)
     return next((n for n in range(least, 4 * least) if words.shape[1] % n == 0), 1)
 
 

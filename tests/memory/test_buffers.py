@@ -122,7 +122,7 @@ def test_a_large_gather_is_cut_into_pieces_that_are_right(tune: Tune) -> None:
 def test_large_rows_are_copied_in_parts(width: int, parts: int, tune: Tune) -> None:
     tune(copy_thread_bytes=1000, memcpy_bytes=1000)
     source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (9, width), np.uint8))
-    assert copying._parts(source.numpy()) == parts
+    assert copying._parts(source.numpy(), 1000) == parts
     rows = np.array([3, 3, 8, 0, 1, 2, 7])
     assert torch.equal(gather(source, rows, torch.zeros((7, width), dtype=torch.uint8)), source[torch.from_numpy(rows)])
 
