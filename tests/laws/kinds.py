@@ -14,10 +14,10 @@ import json
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -35,6 +35,31 @@ IMAGES: dict[str, tuple[int, int]] = {
 }
 BROKEN = "bee/3.jpg"
 ROWS = len(IMAGES) - 1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One input.
+
+    Attributes:
+        name: the path of its image; the folder is its class, where no list says another.
+        size: (width, height) of the image.
+        picture: the number that the image is drawn from; None: the file is no image.
+        values: the number that boxes, masks, texts, targets and further columns follow from.
+        label: its class in a list, table or tar.
+    """
+
+    name: str
+    size: tuple[int, int]
+    picture: int | None
+    values: int
+    label: str
+
+
+SAMPLES = tuple(
+    Sample(name, size, None if name == BROKEN else number, number, name.partition("/")[0])
+    for number, (name, size) in enumerate(IMAGES.items())
+)
 # what every kind is packed with, beside its own options: one reject is allowed
 COMMON: dict[str, Any] = {"max_rejects": 1}
 
@@ -58,29 +83,53 @@ class Inputs:
         return Inputs(there(self.images), folder, {name: there(value) for name, value in self.options.items()})
 
 
-def _tree(root: Path) -> Path:
-    """Write IMAGES below a folder."""
-    for seed, (name, (width, height)) in enumerate(IMAGES.items()):
-        path = root / name
+class Kind(Protocol):
+    """Writes the files of some samples below a folder, and says how they are packed."""
+
+    def __call__(self, folder: Path, samples: Sequence[Sample] = ...) -> Inputs: ...
+
+
+@functools.cache
+def _image_bytes(suffix: str, size: tuple[int, int], picture: int | None) -> bytes:
+    if picture is None:
+        return b"no image"
+    stream = io.BytesIO()
+    photo(*size, picture).save(stream, "PNG" if suffix == ".png" else "JPEG", quality=90)
+    return stream.getvalue()
+
+
+def _data(sample: Sample) -> bytes:
+    return _image_bytes(Path(sample.name).suffix, sample.size, sample.picture)
+
+
+def _tree(root: Path, samples: Sequence[Sample]) -> Path:
+    """Write the images below a folder."""
+    for sample in samples:
+        path = root / sample.name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if name == BROKEN:
-            path.write_bytes(b"no image")
-        else:
-            photo(width, height, seed).save(path, quality=90)
+        path.write_bytes(_data(sample))
     return root
 
 
-def _of_tree(**options: Any) -> Callable[[Path], Inputs]:
+def _labels(samples: Sequence[Sample]) -> list[str]:
+    return sorted({sample.label for sample in samples})
+
+
+def _of_tree(**options: Any) -> Kind:
     """Pack a folder of class folders with these options."""
-    return lambda folder: Inputs(_tree(folder / "images"), folder, COMMON | options)
+
+    def made(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
+        return Inputs(_tree(folder / "images", samples), folder, COMMON | options)
+
+    return made
 
 
-def _of_table(columns: Callable[[int, str], dict[str, object]], **options: Any) -> Callable[[Path], Inputs]:
-    """Pack a .csv with a line for each image: its path and what `columns(number, name)` gives."""
+def _of_table(columns: Callable[[Sample], dict[str, object]], **options: Any) -> Kind:
+    """Pack a .csv with a line for each image: its path and what `columns(sample)` gives."""
 
-    def made(folder: Path) -> Inputs:
-        _tree(folder / "images")
-        lines = [{"path": name} | columns(number, name) for number, name in enumerate(IMAGES)]
+    def made(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
+        _tree(folder / "images", samples)
+        lines = [{"path": sample.name} | columns(sample) for sample in samples]
         with open(folder / "images" / "table.csv", "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*lines[0]])
             writer.writeheader()
@@ -90,89 +139,86 @@ def _of_table(columns: Callable[[int, str], dict[str, object]], **options: Any) 
     return made
 
 
-def _jsonl(folder: Path) -> Inputs:
+def _jsonl(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
     """Pack a .jsonl whose labels are names."""
-    _tree(folder / "images")
-    lines = [json.dumps({"path": name, "label": name.partition("/")[0]}) + "\n" for name in IMAGES]
+    _tree(folder / "images", samples)
+    lines = [json.dumps({"path": sample.name, "label": sample.label}) + "\n" for sample in samples]
     (folder / "images" / "list.jsonl").write_text("".join(lines))
     return Inputs(folder / "images" / "list.jsonl", folder, COMMON | {"size": 32})
 
 
-def _tar(folder: Path) -> Inputs:
-    """Pack a tar as WebDataset writes it: n.jpg and n.cls."""
-    _tree(folder / "images")
-    classes = sorted({name.partition("/")[0] for name in IMAGES})
+def _tar(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
+    """Pack a tar as WebDataset writes it: KEY.jpg and KEY.cls."""
+    labels = _labels(samples)
+    folder.mkdir(exist_ok=True)
     with tarfile.open(folder / "samples.tar", "w") as tar:
-        for number, name in enumerate(IMAGES):
-            label = str(classes.index(name.partition("/")[0])).encode()
-            data = (folder / "images" / name).read_bytes()
-            for suffix, content in ((Path(name).suffix, data), (".cls", label)):
-                entry = tarfile.TarInfo(f"{number:04}{suffix}")
+        for sample in samples:
+            path = Path(sample.name)
+            label = str(labels.index(sample.label)).encode()
+            for suffix, content in ((path.suffix, _data(sample)), (".cls", label)):
+                entry = tarfile.TarInfo(f"{path.parent.name}{path.stem}{suffix}")
                 entry.size = len(content)
                 tar.addfile(entry, io.BytesIO(content))
     return Inputs(folder / "samples.tar", folder, COMMON | {"size": 32})
 
 
-def _zip(folder: Path) -> Inputs:
+def _zip(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
     """Pack a zip of class folders."""
-    _tree(folder / "images")
+    folder.mkdir(exist_ok=True)
     with zipfile.ZipFile(folder / "images.zip", "w", zipfile.ZIP_DEFLATED) as file:
-        for name in IMAGES:
-            file.write(folder / "images" / name, name)
+        for sample in samples:
+            file.writestr(sample.name, _data(sample))
     return Inputs(folder / "images.zip", folder, COMMON | {"size": 32})
 
 
-def _boxes(folder: Path) -> Inputs:
-    """Pack boxes of a COCO file, none to three an image."""
-    _tree(folder / "images")
-    ids = {name: number for number, name in enumerate(IMAGES, start=1)}
-    categories = [{"id": 3, "name": "head"}, {"id": 8, "name": "wing"}]
+def _boxes(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
+    """Pack boxes of a COCO file, none to three an image; their categories are the labels of the images."""
+    _tree(folder / "images", samples)
+    labels = _labels(samples)
+    categories = [{"id": 3 + 5 * number, "name": name} for number, name in enumerate(labels)]
     annotations = [
         {
-            "id": 10 * ids[name] + n,
-            "image_id": ids[name],
-            "category_id": (3, 8)[n % 2],
-            "bbox": [2 + 5 * n, 3 + 4 * n, 12, 9 + n],
+            "id": 10 * image + n,
+            "image_id": image,
+            "category_id": 3 + 5 * ((labels.index(sample.label) + n) % len(labels)),
+            "bbox": [2 + 5 * n + sample.values % 5, 3 + 4 * n, 12, 9 + n],
         }
-        for name in IMAGES
-        for n in range(ids[name] % 4)
+        for image, sample in enumerate(samples, start=1)
+        for n in range((sample.values + 1) % 4)
     ]
-    images = [{"id": ids[name], "file_name": name, "width": w, "height": h} for name, (w, h) in IMAGES.items()]
+    images = [
+        {"id": image, "file_name": sample.name, "width": sample.size[0], "height": sample.size[1]}
+        for image, sample in enumerate(samples, start=1)
+    ]
     content = {"images": images, "annotations": annotations, "categories": categories}
     (folder / "boxes.json").write_text(json.dumps(content))
     return Inputs(folder / "images", folder, COMMON | {"size": 32, "boxes": folder / "boxes.json"})
 
 
-def _masks(**options: Any) -> Callable[[Path], Inputs]:
+def _masks(**options: Any) -> Kind:
     """Pack a mask of random values for each image."""
 
-    def made(folder: Path) -> Inputs:
-        _tree(folder / "images")
-        for seed, (name, (width, height)) in enumerate(IMAGES.items()):
-            path = (folder / "masks" / name).with_suffix(".png")
+    def made(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
+        _tree(folder / "images", samples)
+        for sample in samples:
+            path = (folder / "masks" / sample.name).with_suffix(".png")
             path.parent.mkdir(parents=True, exist_ok=True)
-            values = np.random.default_rng(seed).integers(0, 5, (height, width), dtype=np.uint8)
+            values = np.random.default_rng(sample.values).integers(0, 5, sample.size[::-1], dtype=np.uint8)
             Image.fromarray(values).save(path)
         return Inputs(folder / "images", folder, COMMON | options | {"masks": folder / "masks"})
 
     return made
 
 
-def _splits(folder: Path) -> Inputs:
+def _splits(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
     """Pack a folder of train and val into a store each; val lacks one of the classes."""
-    _tree(folder / "images" / "train")
-    for name in ("ant/0.jpg", "ant/1.jpg", "cat/1.jpg", "cat/2.png"):
-        path = folder / "images" / "val" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        photo(50, 44, 90 + len(name)).save(path)
+    _tree(folder / "images" / "train", samples)
+    chosen = [sample for sample in samples if sample.label != "bee" and sample.values % 2]
+    _tree(folder / "images" / "val", [replace(sample, picture=90 + sample.values) for sample in chosen])
     return Inputs(folder / "images", folder, COMMON | {"size": 32})
 
 
-def _class_of(number: int, name: str) -> str:
-    return name.partition("/")[0]
-
-
-KINDS: dict[str, Callable[[Path], Inputs]] = {
+KINDS: dict[str, Kind] = {
     "crop": _of_tree(size=32),
     "pad": _of_tree(size=(24, 40), fit="pad"),
     "gray": _of_tree(size=32, channels="gray", fit="squash"),
@@ -186,20 +232,29 @@ KINDS: dict[str, Callable[[Path], Inputs]] = {
     "levels-own-sizes": _of_tree(fit="none", levels=2),
     "shuffled": _of_tree(size=32, shuffle=3),
     "list": _jsonl,
-    "table": _of_table(lambda n, name: {"label": _class_of(n, name), "weight": n / 4}),
+    "table": _of_table(lambda one: {"label": one.label, "weight": one.values / 4}),
     "tar": _tar,
     "zip": _zip,
     "boxes": _boxes,
     "masks": _masks(size=32),
     "masks-own-sizes": _masks(fit="none"),
     "texts": _of_table(
-        lambda n, name: {"label": _class_of(n, name), "caption": ["a grey cat", "", "zwei Vögel", "猫"][n % 4] * n},
+        lambda one: {
+            "label": one.label,
+            "caption": ["a grey cat", "", "zwei Vögel", "猫"][one.values % 4] * one.values,
+        },
         text_column="caption",
     ),
-    "regression": _of_table(lambda n, name: {"x": n / 8, "y": -n}, target_column="x,y"),
-    "multi-hot": _of_table(lambda n, name: {"tags": ["red", "red;blue", "green", ""][n % 4]}, target_column="tags"),
+    "regression": _of_table(lambda one: {"x": one.values / 8, "y": -one.values}, target_column="x,y"),
+    "multi-hot": _of_table(
+        lambda one: {"tags": [one.label, f"Red;{one.label}", "Green", ""][one.values % 4]}, target_column="tags"
+    ),
     "several-targets": _of_table(
-        lambda n, name: {"kind": _class_of(n, name), "age": n + 0.5, "tags": ["red", "red;blue", "green"][n % 3]},
+        lambda one: {
+            "kind": one.label,
+            "age": one.values + 0.5,
+            "tags": ["Red", f"Red;{one.label}", "Green"][one.values % 3],
+        },
         target_column="kind,age,tags",
     ),
     "splits": _splits,

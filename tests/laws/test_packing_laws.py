@@ -1,0 +1,157 @@
+"""However a kind is packed, its bytes are those of one worker's pack: by many, interrupted, in parts, on Ray, to a URL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import store_bytes
+from kinds import BROKEN, KINDS, Inputs, MakeInputs, MakeStore, refusal, stores_of
+
+from packer import OptionsError, Progress, pack, pull, push, seal_parts
+
+# kind -> the sentence by which it refuses --part
+NO_PARTS = dict.fromkeys(
+    ["boxes", "masks", "masks-own-sizes"], "--boxes and --masks do not go together with --part yet"
+)
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(small_blocks: None) -> None:
+    """Blocks of two inputs, so that order, workers and commits matter."""
+
+
+def interrupt_at_new(seen: set[tuple[str, str, int]]) -> Callable[[Progress], None]:
+    """Make a progress callback that interrupts once as Ctrl-C would, where a pack is that has not been seen before."""
+    interrupted = False
+
+    def stop(progress: Progress) -> None:
+        nonlocal interrupted
+        where = progress.split, progress.stage, progress.done
+        # of the bytes that are allocated the first suffice
+        if interrupted or where in seen or (progress.stage == "allocate" and progress.done):
+            return
+        seen.add(where)
+        interrupted = True
+        raise KeyboardInterrupt
+
+    return stop
+
+
+def blocks_of(out: Path) -> int:
+    return sum(len(json.loads((store / "manifest.json").read_text())["blocks"]) for store in stores_of(out).values())
+
+
+@every_kind
+@pytest.mark.parametrize("workers", [2, 3])
+def test_any_number_of_workers_gives_the_same_bytes(
+    kind: str, workers: int, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
+) -> None:
+    inputs = inputs_of(kind)
+    pack(inputs.images, tmp_path / "out", workers=workers, **inputs.options)
+    assert store_bytes(tmp_path / "out") == store_bytes(store_of(kind))
+
+
+def pack_with_interruptions(inputs: Inputs, out: Path, **options: Any) -> int:
+    """Pack, interrupted before the first block and after each; returns how often."""
+    seen: set[tuple[str, str, int]] = set()
+    for _ in range(200):
+        try:
+            progress = interrupt_at_new(seen)
+            pack(inputs.images, out, workers=1, resume=True, progress=progress, **options, **inputs.options)
+            return len([stage for _, stage, _ in seen if stage == "pack"])
+        except KeyboardInterrupt:
+            assert not (out / "manifest.json").exists()
+    pytest.fail("the pack gets no further")
+
+
+@every_kind
+def test_interrupted_after_each_block_it_resumes_to_the_same_bytes_and_is_then_confirmed(
+    kind: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
+) -> None:
+    inputs, out = inputs_of(kind), tmp_path / "out"
+    assert pack_with_interruptions(inputs, out) > blocks_of(out)
+    assert store_bytes(out) == store_bytes(store_of(kind))
+    states = {path: path.stat() for path in out.rglob("*") if path.is_file()}
+    report = pack(inputs.images, out, workers=1, resume=True, **inputs.options)
+    assert report.resumed_from == report.inputs > 0
+    assert {path: path.stat() for path in out.rglob("*") if path.is_file()} == states
+
+
+@every_kind
+def test_parts_in_any_order_and_interrupted_are_sealed_to_the_same_bytes(
+    kind: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
+) -> None:
+    inputs, out = inputs_of(kind), tmp_path / "out"
+    with refusal(NO_PARTS.get(kind), OptionsError):
+        pack(inputs.images, out, workers=1, part="3/3", **inputs.options)
+    assert pack_with_interruptions(inputs, out, part="2/3") > 2
+    pack(inputs.images, out, workers=1, part="1/3", **inputs.options)
+    seal_parts(out)
+    assert store_bytes(out) == store_bytes(store_of(kind))
+
+
+@every_kind
+def test_packed_to_a_url_and_pulled_it_is_the_same_bytes(
+    kind: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
+) -> None:
+    inputs, url = inputs_of(kind), f"file://{tmp_path}/url"
+    pack(inputs.images, url, workers=1, **inputs.options)
+    pull(url, tmp_path / "pulled")
+    assert store_bytes(tmp_path / "pulled") == store_bytes(store_of(kind))
+
+
+@every_kind
+def test_pushed_and_pulled_it_is_the_same_bytes_and_again_copies_nothing(
+    kind: str, store_of: MakeStore, tmp_path: Path
+) -> None:
+    out, url = store_of(kind), f"file://{tmp_path}/url"
+    reference = store_bytes(out)
+    reports = [push(out, url), push(out, url), pull(url, tmp_path / "pulled"), pull(url, tmp_path / "pulled")]
+    assert store_bytes(tmp_path / "pulled") == store_bytes(out) == reference
+    size = reports[0].store_bytes
+    assert [(one.copied_bytes, one.kept_bytes) for one in (reports[0], reports[1], reports[3])] == [
+        (size, 0),
+        (0, size),
+        (0, size),
+    ]
+    # zeros behind the last row are not sent
+    assert (reports[2].kept_bytes, reports[2].copied_bytes > size // 2) == (0, True)
+
+
+@every_kind
+def test_a_reject_is_recorded_once_with_its_reason(kind: str, store_of: MakeStore) -> None:
+    train = [store for split, store in stores_of(store_of(kind)).items() if split != "val"]
+    (line,) = (train[0] / "rejected.jsonl").read_text().splitlines()
+    reject, manifest = json.loads(line), json.loads((train[0] / "manifest.json").read_text())
+    expected = {"tar": "samples.tar/bee3.jpg", "zip": f"images.zip/{BROKEN}"}.get(kind, BROKEN)
+    assert (reject["path"], manifest["rejected"]) == (expected, 1)
+    assert len(reject["reason"]) > 10
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of a Ray cluster of one node with two CPUs."""
+    utilities = pytest.importorskip("ray.cluster_utils", reason="ray is not installed: pip install 'pixpack[ray]'")
+    settings = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80 << 20}
+    with pytest.MonkeyPatch.context() as patch:
+        # else its workers wait for all other tests on this machine
+        patch.setenv("RAY_worker_niceness", "0")
+        cluster = utilities.Cluster(initialize_head=True, head_node_args=settings)
+        yield cluster.address
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+@every_kind
+def test_a_ray_cluster_gives_the_same_bytes(
+    kind: str, address: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
+) -> None:
+    inputs = inputs_of(kind)
+    pack(inputs.images, tmp_path / "out", engine="ray", address=address, **inputs.options)
+    assert store_bytes(tmp_path / "out") == store_bytes(store_of(kind))
