@@ -1,0 +1,116 @@
+"""Copies of rows, by subset and merge: each row is what it was, with the name of its class, in the order that is asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import store_bytes, tuned
+from kinds import BROKEN, KINDS, SAMPLES, MakeStore, refusal, stores_of
+from stored_rows import manifest_of, rows_of
+
+from packer import ScanError, merge, pack, subset, verify
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+PackSome = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(small_blocks: None) -> None:
+    """Blocks of two inputs, so that rows come from many blocks."""
+
+
+@pytest.fixture(scope="session")
+def intact_of(tmp_path_factory: pytest.TempPathFactory) -> PackSome:
+    """Pack a kind without its reject, of all classes or of some: intact_of("crop", "ant bee")."""
+
+    @functools.cache
+    def packed(kind: str, labels: str = "ant bee cat", *, backwards: bool = False) -> Path:
+        folder = tmp_path_factory.mktemp(f"intact-{kind}")
+        chosen = [one for one in SAMPLES if one.name != BROKEN and one.label in labels.split()]
+        inputs = KINDS[kind](folder / "inputs", chosen)
+        options = dict(inputs.options)
+        if backwards:
+            names = manifest_of(next(iter(stores_of(packed(kind, labels)).values())))["classes"]
+            options["classes"] = folder / "classes.txt"
+            options["classes"].write_text("\n".join(reversed(names)))
+        with tuned(least_block_inputs=2):
+            pack(inputs.images, folder / "out", workers=1, **options)
+        return folder / "out"
+
+    return packed
+
+
+@every_kind
+def test_all_rows_are_the_store_again(kind: str, intact_of: PackSome, tmp_path: Path) -> None:
+    subset(intact_of(kind), tmp_path / "again", fraction=1)
+    assert store_bytes(tmp_path / "again") == store_bytes(intact_of(kind))
+
+
+@every_kind
+def test_reversed_rows_are_the_rows_and_reversed_again_the_store(
+    kind: str, intact_of: PackSome, tmp_path: Path
+) -> None:
+    for split, store in stores_of(intact_of(kind)).items():
+        there, back = tmp_path / f"there{split}", tmp_path / f"back{split}"
+        report = subset(store, there, rows=slice(None, None, -1))
+        assert report.rows == manifest_of(store)["rows"]
+        assert rows_of(there) == rows_of(store)[::-1]
+        assert verify(there).problems == []
+        subset(there, back, rows=slice(None, None, -1))
+        assert store_bytes(back) == store_bytes(store)
+
+
+@every_kind
+def test_a_subset_has_no_rejects_and_the_rows_that_are_named(kind: str, store_of: MakeStore, tmp_path: Path) -> None:
+    store = stores_of(store_of(kind)).get("train", store_of(kind))
+    chosen = [11, 0, 5, 5, 12]
+    report = subset(store, tmp_path / "few", rows=chosen)
+    full = rows_of(store)
+    assert (report.rows, report.rejected) == (5, 0)
+    assert rows_of(tmp_path / "few") == [full[row] for row in chosen]
+    assert verify(tmp_path / "few").problems == []
+
+
+@every_kind
+def test_a_store_that_was_cut_in_two_is_merged_to_the_store(kind: str, intact_of: PackSome, tmp_path: Path) -> None:
+    for split, store in stores_of(intact_of(kind)).items():
+        halves = [tmp_path / f"first{split}", tmp_path / f"second{split}"]
+        for half, rows in zip(halves, (slice(None, 2), slice(2, None)), strict=True):
+            subset(store, half, rows=rows)
+        merge(halves, tmp_path / f"whole{split}")
+        if kind in ("shuffled", "boxes"):
+            assert rows_of(tmp_path / f"whole{split}") == rows_of(store)
+        else:
+            assert store_bytes(tmp_path / f"whole{split}") == store_bytes(store)
+
+
+@every_kind
+def test_merged_rows_keep_their_classes_by_name_where_lists_are_equally_long(
+    kind: str, intact_of: PackSome, tmp_path: Path
+) -> None:
+    parts = [intact_of(kind, "ant bee"), intact_of(kind, "bee cat")]
+    merge(parts, tmp_path / "out")
+    for split, store in stores_of(tmp_path / "out").items():
+        merged, (first, second) = rows_of(store), (rows_of(part / split) for part in parts)
+        assert merged == first + second
+        assert verify(store).problems == []
+        assert all(row["target"] == row["line's target"] for row in merged)
+
+
+# kind -> the sentence by which it refuses a file with its classes in another order
+NO_LIST = {"several-targets": "lists the classes of one of the columns kind, age, tags, and not of tags"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "regression"])
+def test_merged_rows_keep_their_classes_by_name_where_lists_differ_in_order(
+    kind: str, intact_of: PackSome, tmp_path: Path
+) -> None:
+    with refusal(NO_LIST.get(kind), ScanError):
+        parts = [intact_of(kind, "ant bee"), intact_of(kind, "bee cat", backwards=True)]
+    for n, (one, other) in enumerate((parts, parts[::-1])):
+        merge([one, other], tmp_path / str(n))
+        for split, store in stores_of(tmp_path / str(n)).items():
+            assert rows_of(store) == rows_of(one / split) + rows_of(other / split)
