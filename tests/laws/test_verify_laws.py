@@ -1,0 +1,114 @@
+"""Damage to a store: verify finds a flipped byte of any file and names its row; a file of another size is refused unchanged."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import store_bytes
+from kinds import KINDS, MakeStore, stores_of
+from stored_rows import manifest_of
+
+from packer import verify
+from reader import MemmapDataset, StoreError
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+PIXELS = "_tensordict/pixels.memmap"
+
+
+def offsets_of(size: int) -> set[int]:
+    """Return the first, the middle and the last byte of a file."""
+    return {0, size // 2, size - 1} if size else set()
+
+
+def damaged_rows(store: Path, offset: int) -> tuple[int, int] | None:
+    """Return the rows that a byte of the pixels is of: those of its block, compressed the one row; None behind the last row."""
+    head = manifest_of(store)
+    frames = store / "_tensordict" / "frames.memmap"
+    if frames.exists():
+        ends = np.fromfile(frames, "<i8").reshape(-1, 2)[:, 1].tolist()
+        row = bisect.bisect_right(ends, offset)
+        return (row, row + 1) if row < head["rows"] else None
+    own = "own-sizes" in head["reader_features"]
+    row_bytes = head["height"] * head["width"] * head["channels"]
+    sizes = [block[3] if own else block[0] * row_bytes for block in head["blocks"]]
+    block = bisect.bisect_right(list(itertools.accumulate(sizes)), offset)
+    if block == len(sizes):
+        return None
+    start = sum(rows for rows, *_ in head["blocks"][:block])
+    return start, start + head["blocks"][block][0]
+
+
+def with_levels(store: Path) -> Iterator[tuple[str, Path]]:
+    """Yield a store, and its levels with the prefix of their files."""
+    yield "", store
+    for divisor in manifest_of(store).get("levels", ()):
+        yield f"levels/{divisor}/", store / "levels" / str(divisor)
+
+
+@every_kind
+def test_verify_finds_a_flip_in_each_file_and_names_the_rows_of_pixels(
+    kind: str, store_of: MakeStore, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(store_of(kind), tmp_path / "out"))
+    assert verify(out).problems == []
+    for split, store in stores_of(out).items():
+        prefix = f"{split}/" if split else ""
+        for name, content in store_bytes(store).items():
+            for offset in offsets_of(len(content)):
+                changed = bytearray(content)
+                changed[offset] ^= 1 << offset % 8
+                (store / name).write_bytes(changed)
+                check_found(out, store, prefix, name, offset)
+            (store / name).write_bytes(content)
+    assert verify(out).problems == []
+
+
+def problems_of(out: Path) -> list[tuple[str, tuple[int, int] | None]]:
+    """Return the files and rows that verify names; of a store that cannot be opened the file that is named."""
+    try:
+        return [(problem.file, problem.rows) for problem in verify(out).problems]
+    except StoreError as e:
+        text = str(e).replace("\\", "/")
+        return [(str(path.relative_to(out)), None) for path in out.rglob("*.json") if str(path) in text]
+
+
+def check_found(out: Path, store: Path, prefix: str, name: str, offset: int) -> None:
+    """See that verify names the file that is damaged, and of pixels its rows."""
+    where = f"{name}, byte {offset}"
+    problems = problems_of(out)
+    rows = {rows for file, rows in problems if file == prefix + name}
+    assert rows, where
+    # rows are not what damaged spans and shapes say
+    also = {prefix + name.replace(one, "pixels.memmap") for one in ("frames.memmap", "shapes.memmap")}
+    assert {file for file, _ in problems} <= {prefix + name} | also, where
+    if name.endswith("manifest.json"):
+        return
+    level, root = next(pair for pair in reversed([*with_levels(store)]) if name.startswith(pair[0]))
+    own = name.removeprefix(level)
+    if own == PIXELS:
+        assert rows == {damaged_rows(root, offset)}, where
+    elif own == "_tensordict/targets.memmap" or (own == "samples.jsonl" and offset == 0):
+        count = manifest_of(root)["rows"]
+        row = 0 if offset == 0 else offset // ((root / own).stat().st_size // count)
+        assert rows == {(row, row + 1)}, where
+
+
+@every_kind
+def test_a_file_that_was_cut_or_grew_is_refused_unchanged(kind: str, store_of: MakeStore, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(store_of(kind), tmp_path / "out"))
+    for store in stores_of(out).values():
+        for name, content in store_bytes(store).items():
+            for other in [content[:-1], content + b"\0"] if content else [b"\0"]:
+                (store / name).write_bytes(other)
+                with pytest.raises(StoreError) as caught:
+                    MemmapDataset(store)
+                assert name in str(caught.value).replace("\\", "/")
+                assert (store / name).read_bytes() == other
+            (store / name).write_bytes(content)
+        assert len(MemmapDataset(store)) == manifest_of(store)["rows"]
