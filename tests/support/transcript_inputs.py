@@ -1,0 +1,94 @@
+"""Images, lists, labels and archives that transcripts pack. Each image has one color, so that every decoder gives its pixels."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+CLASSES = {"ant": (32, 24), "bee": (24, 32), "cow": (40, 40)}
+
+
+def make_inputs(root: Path) -> Path:
+    """Make all of them in a folder, and return it."""
+    for number, (name, size) in enumerate(CLASSES.items()):
+        for n in range(4):
+            _save(root / "images" / name / f"{n}.png", size, (40 * number, 60 * n, 20))
+            _save(root / "same" / name / f"{n}.png", (16, 16), (40 * number, 60 * n, 20))
+            _save(root / "photos" / name / f"{n}.jpg", size, (40 * number, 60 * n, 20))
+    for split, counts in {"train": 3, "val": 1}.items():
+        for number, name in enumerate(CLASSES):
+            for n in range(counts):
+                _save(root / "splits" / split / name / f"{n}.png", (16, 16), (9 * number, n, len(split)))
+    _make_lists(root)
+    _make_labels(root)
+    _make_archives(root)
+    return root
+
+
+def _save(
+    path: Path, size: tuple[int, int], color: tuple[int, ...] | int, mode: str = "RGB", **options: object
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, color).save(path, **options)
+
+
+def _make_lists(root: Path) -> None:
+    rows = [(f"{name}/{n}", name, n / 4, f"{name} number {n}") for name in CLASSES for n in range(4)]
+    lines = ["id,label,score,weight,caption", *(f"{i},{c},{s},{2 * s},{t}" for i, c, s, t in rows)]
+    (root / "list.csv").write_text("\n".join(lines) + "\n")
+    (root / "classes.txt").write_text("\n".join([*CLASSES, "dog"]) + "\n")
+    (root / "reversed.txt").write_text("\n".join(reversed(CLASSES)) + "\n")
+
+
+def _make_labels(root: Path) -> None:
+    """Make 3 photographs with two boxes each, as COCO's and as YOLO's files, with outlines and with masks."""
+    photos = []
+    annotations = []
+    for number in range(3):
+        name = f"{number}.png"
+        _save(root / "boxed" / name, (40, 40), (9, 50 * number, 99))
+        _save(root / "masks" / name, (40, 40), number, "L")
+        (root / "yolo").mkdir(exist_ok=True)
+        (root / "yolo" / f"{number}.txt").write_text("0 0.5 0.5 0.5 0.5\n1 0.25 0.25 0.1 0.1\n")
+        photos.append({"id": number, "file_name": name, "width": 40, "height": 40})
+        for category, (x, y, w, h) in enumerate([(10, 10, 20, 20), (8, 8, 4, 4)]):
+            outline = [x, y, x + w, y, x + w, y + h, x, y + h]
+            annotations.append(
+                {
+                    "id": 2 * number + category,
+                    "image_id": number,
+                    "category_id": category + 1,
+                    "bbox": [x, y, w, h],
+                    "area": w * h,
+                    "iscrowd": 0,
+                    "segmentation": [outline],
+                }
+            )
+    categories = [{"id": 1, "name": "wing"}, {"id": 2, "name": "leg"}]
+    coco = {"images": photos, "annotations": annotations, "categories": categories}
+    (root / "boxes.json").write_text(json.dumps(coco))
+
+
+def _make_archives(root: Path) -> None:
+    with zipfile.ZipFile(root / "images.zip", "w") as archive:
+        for path in sorted((root / "images").rglob("*.png")):
+            archive.write(path, path.relative_to(root / "images"))
+    for shard in range(2):
+        with tarfile.open(root / f"shard-{shard}.tar", "w") as tar:
+            for n in range(3):
+                for suffix, data in ((".png", _png(30 * n + shard)), (".cls", str(n).encode())):
+                    member = tarfile.TarInfo(f"{shard}{n}{suffix}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+
+
+def _png(level: int) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(np.full((16, 16, 3), level, np.uint8)).save(stream, "PNG")
+    return stream.getvalue()

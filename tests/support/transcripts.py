@@ -1,0 +1,221 @@
+"""Transcripts of the command: texts of `$ pack ...` lines, each with what it prints and its exit code, run again to compare.
+
+A transcript is a file of tests/golden/transcripts. Its lines are
+
+    # words for the reader; "# exit-codes.md: 28" names the row of docs/reference that the next commands show
+    % a line of shell that prepares something, and must succeed
+    $ pack images/ out/ --size 16          a command; what follows is written by running it:
+    found 3 classes                        its standard output,
+    2> pack: note: ...                     its standard error,
+    exit 0                                 its exit code
+
+Each file runs in a folder of its own, with the images of `make_inputs`. A line that is only `pack` and its words, also behind a
+pipe, runs in this process; any other, with an assignment, a redirection or a pipe behind it, is a line of bash, where pack is a
+process. Behind the command, `# SIGINT` or `# SIGTERM` sends that signal while it waits for standard input, and `# without NAME`
+hides a library. What differs from machine to machine is replaced by `plain`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import json
+import os
+import re
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PACK
+
+from packer.cli.app import run
+
+ROOT = Path(__file__).parents[2]
+# What is the same on every machine.
+ENVIRONMENT = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+# Nothing of these may come from whoever runs the tests.
+FOREIGN = ("AWS_", "RAY_", "NO_COLOR", "FORCE_COLOR", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "PIXPACK_REMOTE")
+IN_PROCESS = re.compile(r"(?:(?P<feed>[^#]*) \| )?pack(?P<words>(?: '[^']*'| [^\s|;&<>]+)*)(?: +# (?P<how>.*))?")
+
+# Text that differs from machine to machine, or from run to run, and what stands for it.
+_REPLACED = [
+    # progress, which a slow machine shows after five seconds
+    (r"(?m)^(pack: [\d,]+ of [\d,]+ images, \d+%|\w+: \d+%, ).*\n", ""),
+    (r"(?m)^(pixpack|decoder:|resizing:|compiled part:|fidelity) .*", r"\1 ..."),
+    (r"(?m)^decoders .*(\n {12}.*)*", "decoders ..."),
+    # of plan: measured here
+    (r"(?m)^(better here:|packing takes|.*--compress (jpeg:95 )?takes) .*", r"\1 ..."),
+    (r"\d+% of it", "N% of it"),
+    (r"\d[\d,]*\.\d+ s\b", "N s"),
+    (r"[\d,.]+ images/s", "N images/s"),
+    (r"\d[\d,.]* (bytes|[kMGT]i?B)/s", "N B/s"),
+    (r"\d[\d,.]* (bytes|[kMGT]i?B)\b", "N kB"),
+    (r"\b(sha256|crc32):[0-9a-f]+", r"\1:HEX"),
+    (r"\b[0-9a-f]{64}\b", "HEX"),
+]
+# Names of values in JSON that do, and of numbers.
+_OF_THE_MACHINE = {"profile", "decoders", "time"}
+_OF_THE_MACHINE |= {
+    "threads",
+    "torch",
+    "file_system",
+    "cached_share",
+    "residency_reason",
+    "not_measured",
+    "sections",
+    "advice",
+}
+_OF_THE_MACHINE |= {"timeline", "first_batch_ms", "residency"}
+_FIGURES = re.compile(r"seconds|_per_second|bytes|psnr|ssim|rate|share$")
+
+
+class Session:
+    """A folder in which the lines of one transcript run, one after the other."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self._folder, self._patch, self._capture = folder, patch, capture
+        shim = folder.parent / "bin" / "pack"
+        shim.parent.mkdir()
+        shim.write_text(f'#!/bin/sh\nexec {shlex.join(PACK)} "$@"\n')
+        shim.chmod(0o755)
+        for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+            patch.delenv(name)
+        path = os.pathsep.join([str(shim.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+        for name, value in {**ENVIRONMENT, "HOME": str(folder), "PATH": path}.items():
+            patch.setenv(name, value)
+        patch.chdir(folder)
+
+    def replay(self, text: str) -> str:
+        """Return a transcript with what its commands print and return here."""
+        return "\n".join(self._lines(text)) + "\n"
+
+    def _lines(self, text: str) -> Iterator[str]:
+        for line in without_answers(text):
+            yield line
+            if line.startswith("% "):
+                done = subprocess.run(["bash", "-euc", line[2:]], capture_output=True, text=True, timeout=60)
+                assert done.returncode == 0, f"{line}\n{done.stderr}"
+            if line.startswith("$ "):
+                code, out, err = self._answer(line[2:])
+                yield from plain(out, self._folder).splitlines()
+                yield from (f"2> {text}".rstrip() for text in plain(err, self._folder).splitlines())
+                yield f"exit {code}"
+
+    def _answer(self, line: str) -> tuple[int, str, str]:
+        """Run a command; returns its exit code, and what it writes to stdout and stderr."""
+        match = IN_PROCESS.fullmatch(line)
+        if match is None:
+            return _shell(line.partition("  # ")[0])
+        words = [word for part in shlex.split(match["words"]) for word in _expanded(part, self._folder)]
+        how, _, what = (match["how"] or "").partition(" ")
+        if how in ("SIGINT", "SIGTERM"):
+            return _signalled(words, signal.Signals[how])
+        hidden = {name for name in what.split() if how == "without"}
+        feed = subprocess.run(["bash", "-c", match["feed"] or ":"], capture_output=True, check=True, timeout=60).stdout
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [name for name in sys.modules if name.partition(".")[0] in hidden]:
+                patch.delitem(sys.modules, name)
+            if hidden:
+                patch.setattr(sys, "meta_path", [_Hiding(finder, hidden) for finder in sys.meta_path])
+            return self._in_process(words, feed)
+
+    def _in_process(self, words: list[str], feed: bytes) -> tuple[int, str, str]:
+        self._capture.readouterr()
+        kept, (reading, writing) = os.dup(0), os.pipe()
+        os.write(writing, feed)  # less than a pipe holds
+        os.close(writing)
+        os.dup2(reading, 0)
+        with pytest.MonkeyPatch.context() as patch, open(reading) as stdin:
+            patch.setattr(sys, "stdin", stdin)
+            try:
+                code = run(words)
+            finally:
+                os.dup2(kept, 0)
+                os.close(kept)
+        return code, *self._capture.readouterr()
+
+
+def without_answers(text: str) -> Iterator[str]:
+    """Yield the lines of a transcript that are not written by running it: an answer ends with its exit code."""
+    lines = text.splitlines()
+    number = 0
+    while number < len(lines):
+        yield lines[number]
+        number += 1
+        if lines[number - 1].startswith("$ "):
+            ahead = [n for n in range(number, len(lines)) if lines[n].startswith(("$ ", "exit "))]
+            if ahead and lines[ahead[0]].startswith("exit "):
+                number = ahead[0] + 1
+
+
+class _Hiding:
+    """A finder that finds none of these modules, as where they are not installed."""
+
+    def __init__(self, finder: Any, names: set[str]) -> None:
+        self._finder, self._names = finder, names
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return what the finder finds, or None."""
+        return None if name.partition(".")[0] in self._names else self._finder.find_spec(name, path, target)
+
+
+def _expanded(word: str, folder: Path) -> list[str]:
+    """Return the words that a shell makes of one: the files of a pattern, and $PWD."""
+    return sorted(glob.glob(word)) if "*" in word else [word.replace("$PWD", str(folder))]
+
+
+def _shell(line: str) -> tuple[int, str, str]:
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout, done.stderr
+
+
+def _signalled(words: list[str], number: signal.Signals) -> tuple[int, str, str]:
+    """Run a command that reads a list, and send it a signal once it has read the first line and waits for more."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*PACK, *words], **pipes) as process:  # type: ignore[call-overload]
+        process.stdin.write(b"images/ant/0.png\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + 60
+        while _unread(process.stdin.fileno()) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    return process.returncode, out.decode(), err.decode()
+
+
+def _unread(pipe: int) -> int:
+    """Return how many bytes of a pipe its reader has not taken."""
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
+    return int(count)
+
+
+def plain(text: str, folder: Path) -> str:
+    """Replace what differs from machine to machine, and write JSON with a line a key."""
+    if text.startswith("{") and text.count("\n") == 1:
+        text = _spread(json.loads(text))
+    text = text.replace(str(folder), "$PWD").replace(str(ROOT), "$CLONE")
+    for pattern, stands in _REPLACED:
+        text = re.sub(pattern, stands, text)
+    return text
+
+
+def _spread(value: dict[str, object], indent: str = "") -> str:
+    """Write an object with a line a key; of values that differ from run to run, only that they are numbers."""
+    lines = ["{"]
+    for key, inner in value.items():
+        if key in _OF_THE_MACHINE:
+            lines.append(f'{indent} "{key}": ...')
+        elif isinstance(inner, dict) and inner:
+            lines.append(f'{indent} "{key}": {_spread(inner, indent + " ").rstrip()}')
+        else:
+            is_figure = isinstance(inner, int | float) and not isinstance(inner, bool) and _FIGURES.search(key)
+            lines.append(f'{indent} "{key}": {"N" if is_figure else json.dumps(inner)}')
+    return "\n".join([*lines, f"{indent}}}"]) + "\n"
