@@ -220,9 +220,10 @@ def _splits(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
 
 KINDS: dict[str, Kind] = {
     "crop": _of_tree(size=32),
-    "pad": _of_tree(size=(24, 40), fit="pad"),
-    "gray": _of_tree(size=32, channels="gray", fit="squash"),
+    "pad": _of_tree(size=(24, 40), fit="pad", resample="bicubic"),
+    "gray": _of_tree(size=32, channels="gray", fit="squash", strict=True, exact=True, max_pixels=10_000),
     "own-sizes": _of_tree(fit="none", max_size=48),
+    "rgba-own-sizes": _of_tree(fit="none", max_size="short:30", channels="rgba"),
     "zstd": _of_tree(size=32, compress=True),
     "zstd-own-sizes": _of_tree(fit="none", compress=True),
     "jpeg": _of_tree(size=32, compress="jpeg:95"),
@@ -244,6 +245,7 @@ KINDS: dict[str, Kind] = {
             "caption": ["a grey cat", "", "zwei Vögel", "猫"][one.values % 4] * one.values,
         },
         text_column="caption",
+        shuffle=3,
     ),
     "regression": _of_table(lambda one: {"x": one.values / 8, "y": -one.values}, target_column="x,y"),
     "multi-hot": _of_table(
@@ -256,6 +258,7 @@ KINDS: dict[str, Kind] = {
             "tags": ["Red", f"Red;{one.label}", "Green"][one.values % 3],
         },
         target_column="kind,age,tags",
+        shuffle=3,
     ),
     "splits": _splits,
 }
