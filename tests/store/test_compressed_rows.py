@@ -12,7 +12,7 @@ from conftest import interrupted, store_bytes
 from row_forms import WAYS, Formed, flip, stored, table
 from torch.utils.data import DataLoader
 
-from packer import merge, pack, pull, push, subset, update
+from packer import merge, pack, subset
 from packer.errors import PackError
 from packer.operations.verify import verify
 from packer.packing.parts.seal_parts import seal_parts
@@ -67,14 +67,6 @@ def test_a_dataloader_of_torch_reads_them(packed: Path) -> None:
         assert torch.equal(torch.cat([images for images, _ in DataLoader(data, 8, num_workers=workers)]), data[:][0])
 
 
-def test_they_are_pushed_and_pulled_as_they_are(packed: Path, tmp_path: Path) -> None:
-    pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'pixpack[remote]'")
-    url = (tmp_path / "bucket" / "out").as_uri()
-    push(packed, url)
-    pull(url, tmp_path / "back")
-    assert store_bytes(tmp_path / "back") == store_bytes(packed)
-
-
 def test_splits_are_compressed_too(tree: Path, tmp_path: Path, form: str) -> None:
     for split in ("train", "val"):
         shutil.copytree(tree / "class0", tmp_path / "images" / split / "class0")
@@ -114,27 +106,11 @@ def test_a_resumed_pack_has_the_same_bytes(
     assert store_bytes(out) == store_bytes(straight)
 
 
-def test_parts_make_the_same_store(
-    pair: tuple[Path, Path], tree: Path, tmp_path: Path, way: str, form: str
-) -> None:
+def test_parts_make_the_same_store(pair: tuple[Path, Path], tree: Path, tmp_path: Path, way: str, form: str) -> None:
     for number in (1, 2):
         pack(tree, tmp_path / "out", compress=form, part=f"{number}/2", workers=1, **WAYS[way])
     seal_parts(tmp_path / "out")
     assert store_bytes(tmp_path / "out") == store_bytes(pair[1])
-
-
-@pytest.mark.parametrize("kind", ["equal", "own"])
-def test_an_update_takes_over_rows(tree: Path, tmp_path: Path, kind: str, form: str) -> None:
-    images, out = tmp_path / "images", tmp_path / "out"
-    shutil.copytree(tree, images)
-    pack(images, out, compress=form, workers=1, **WAYS[kind])
-    first, *_, last = sorted(images.rglob("*.jpg"))
-    first.unlink()
-    shutil.copy(images / "class1" / last.name, last)
-    report = update(images, out, workers=1)
-    pack(images, tmp_path / "again", compress=form, workers=1, **WAYS[kind])
-    assert (report.kept, report.rows) == (22, 23)
-    assert store_bytes(out) == store_bytes(tmp_path / "again")
 
 
 def test_a_copy_is_compressed_as_a_pack_is(pair: tuple[Path, Path], tmp_path: Path, form: str) -> None:
