@@ -13,7 +13,7 @@ import pytest
 from conftest import check_golden_bytes, interrupted, make_tree, photo, store_bytes
 from test_store import write_head
 
-from packer import OptionsError, PackError, merge, pack, plan, pull, push, subset, update, verify
+from packer import OptionsError, PackError, merge, pack, plan, pull, push, subset, verify
 from packer.cli.app import run
 from packer.operations.planning.plan import summary
 from packer.packing import levels
@@ -158,27 +158,6 @@ def test_joined_stores_are_read_without_their_levels(folder: Path, tmp_path: Pat
     joined = concat([MemmapDataset(tmp_path / "one"), MemmapDataset(tmp_path / "two")])
     assert (joined.manifest.levels, len(joined)) == ((), 12)
     assert np.array_equal(joined[0][0], joined[6][0])
-
-
-def test_a_subset_in_order_is_what_packing_its_images_makes(folder: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"size": 32, "levels": 2, "workers": 1}
-    pack(folder, tmp_path / "all", max_rejects=1, **options)
-    shutil.copytree(folder, tmp_path / "images")
-    (tmp_path / "images" / "class0" / "bad.jpg").unlink()
-    pack(tmp_path / "images", tmp_path / "six", **options)
-    subset(tmp_path / "all", tmp_path / "some", rows=slice(None))
-    assert store_bytes(tmp_path / "some") == store_bytes(tmp_path / "six")
-
-
-def test_an_update_makes_the_levels_of_a_fresh_pack(folder: Path, tmp_path: Path) -> None:
-    images = shutil.copytree(folder, tmp_path / "images")
-    options: dict[str, Any] = {"size": 32, "levels": 2, "max_rejects": 1, "workers": 1}
-    pack(images, tmp_path / "out", **options)
-    shutil.copy(sorted((images / "class0").glob("0*.jpg"))[0], images / "class1" / "zz.jpg")
-    sorted((images / "class0").glob("0*.jpg"))[0].unlink()
-    assert update(images, tmp_path / "out", max_rejects=1, workers=1).kept == 5
-    pack(images, tmp_path / "again", **options)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "again")
 
 
 @pytest.mark.parametrize("name", ["_tensordict/pixels.memmap", "manifest.json", "samples.jsonl"])
