@@ -213,14 +213,6 @@ def test_the_stores_of_splits_are_found_in_any_case(mixed: Path, tmp_path: Path)
     assert list(stores_of(tmp_path / "nothing")) == [""]
 
 
-def test_splits_are_updated_in_place(mixed: Path, tmp_path: Path) -> None:
-    pack(mixed, tmp_path / "out", size=16)
-    photo(40, 40, 77).save(mixed / "Validation/class1/new.jpg")
-    assert update(mixed, tmp_path / "out").kept == 10
-    pack(mixed, tmp_path / "fresh", size=16)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
-
-
 def test_the_layout_is_in_the_json_report(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([str(mixed), str(tmp_path / "out"), "--size", "16", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
