@@ -70,14 +70,6 @@ def class_of(data: MemmapDataset, row: int) -> str:
 # -- subset
 
 
-@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
-def test_all_rows_are_the_store_again(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", **options)
-    report = subset(tmp_path / "out", tmp_path / "again", fraction=1)
-    assert (report.rows, report.rejected) == (24, 0)
-    assert store_bytes(tmp_path / "again") == store_bytes(tmp_path / "out")
-
-
 @pytest.mark.parametrize("options", ALIKE.values(), ids=ALIKE)
 def test_the_rows_of_some_classes_are_what_packing_these_alone_gives(
     options: dict[str, Any], images: Path, tmp_path: Path
