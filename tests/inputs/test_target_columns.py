@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import store_bytes
 from test_lists import listed, scanned
 from test_store import write_head
 
-from packer import PackError, ScanError, pack, seal_parts
+from packer import PackError, ScanError, pack
 from packer.cli.app import run
 from reader import MemmapDataset, MemmapLoader, RandomCrop
 from reader.format.errors import StoreError
@@ -90,15 +89,6 @@ def test_info_reports_the_kind_and_classes_of_each(
     assert run(["info", str(tmp_path / "out"), "--json"]) == 0
     head = json.loads(capsys.readouterr().out)
     assert head["further_targets"]["tags"] == {"kind": "multi-hot", "classes": ["x", "y", "z"]}
-
-
-def test_a_shuffled_pack_and_one_in_parts_have_the_same_targets(manifests: tuple[Path, Path], tmp_path: Path) -> None:
-    options: dict[str, Any] = {"size": 32, "target_column": COLUMNS, "shuffle": 3}
-    pack(manifests[0], tmp_path / "one", **options)
-    for part in ("1/2", "2/2"):
-        pack(manifests[0], tmp_path / "parts", part=part, **options)
-    seal_parts(tmp_path / "parts")
-    assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "one")
 
 
 WRONG = [
