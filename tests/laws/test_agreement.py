@@ -132,6 +132,27 @@ def test_verify_compares_the_digest_of_all_pixels(options: dict[str, Any], image
     assert run(["verify", str(store)]) == 1
 
 
+COUNTS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "more inputs": lambda fields: fields.update(inputs=fields["inputs"] + 1),
+    "fewer inputs": lambda fields: fields.update(inputs=fields["inputs"] - 1),
+    "more rejects": lambda fields: fields.update(rejected=fields["rejected"] + 1),
+    "fewer rows": lambda fields: fields.update(rows=fields["rows"] - 1, inputs=fields["inputs"] - 1),
+    "another height": lambda fields: fields.update(height=fields["height"] - 1),
+    "other channels": lambda fields: fields.update(channels=1),
+}
+
+
+@pytest.mark.parametrize("what", COUNTS)
+def test_a_manifest_whose_counts_disagree_is_refused(what: str, images: Path, tmp_path: Path) -> None:
+    store = packed(images, tmp_path / "out", levels=1)
+    resealed(store, lambda fields: None)
+    assert verify(store).problems == []
+    resealed(store, COUNTS[what])
+    with pytest.raises(StoreError, match="manifest"):
+        MemmapDataset(store)
+    assert run(["verify", str(store)]) == 1
+
+
 # -- class lists
 
 LISTS = {

@@ -138,6 +138,15 @@ def test_random_transforms_depend_on_seed_epoch_position_and_row_alone(train: Me
     assert 25 < mirrored < 65
 
 
+def test_loaders_of_other_seeds_augment_otherwise(train: MemmapDataset) -> None:
+    def pixels(seed: int) -> torch.Tensor:
+        loader = MemmapLoader(train, 90, seed=seed, transform=RandomCrop(24, padding=2), as_tuple=False)
+        return next(iter(loader)).pixels
+
+    assert torch.equal(pixels(1), pixels(1))
+    assert not torch.equal(pixels(1), pixels(2))
+
+
 def test_a_subset_is_loaded_by_its_rows(train: MemmapDataset) -> None:
     part = train.subset([70, 3, 41, 42])
     assert rows_of(MemmapLoader(part, 3, as_tuple=False)) == [70, 3, 41, 42]

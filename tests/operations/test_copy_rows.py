@@ -289,10 +289,13 @@ def test_what_the_stores_rejected_is_listed_for_both(images: Path, tmp_path: Pat
     first = part_of(images, tmp_path / "first", ["class0"])
     (first / "class0" / "bad.jpg").write_bytes(b"no image")
     pack(first, tmp_path / "a", size=32, max_rejects=1)
-    pack(part_of(images, tmp_path / "second", ["class0", "class1"]), tmp_path / "b", size=32)
+    second = part_of(images, tmp_path / "second", ["class0", "class1"])
+    (second / "class1" / "worse.jpg").write_bytes(b"nothing")
+    pack(second, tmp_path / "b", size=32, max_rejects=1)
     report = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
-    assert (report.inputs, report.rows, report.rejected) == (25, 24, 1)
-    assert (tmp_path / "both" / REJECTED).read_bytes() == (tmp_path / "a" / REJECTED).read_bytes()
+    assert (report.inputs, report.rows, report.rejected) == (26, 24, 2)
+    lines = [(tmp_path / name / REJECTED).read_bytes() for name in ("a", "b")]
+    assert (tmp_path / "both" / REJECTED).read_bytes() == b"".join(lines)
     assert verify(tmp_path / "both").problems == []
     assert subset(tmp_path / "both", tmp_path / "half", fraction=0.5).rejected == 0
 

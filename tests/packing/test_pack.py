@@ -23,7 +23,7 @@ import pytest
 from conftest import PACK, harm_at, interrupted, make_splits, make_tree, photo, store_bytes
 from PIL import Image
 
-from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
+from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack, pack_dataset
 from packer.operations.copying.merge import merge
 from packer.operations.transfer.splits import pull
 from packer.operations.verify import verify
@@ -723,6 +723,21 @@ def test_on_error_fail_forgets_the_reject_whether_fixed_or_not(images: Path, tmp
     bad.write_bytes(intact)
     report = pack(images, tmp_path / "out", size=32, on_error="fail", resume=True)
     assert (report.rows, report.rejected) == (24, 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "content"), [((9, 8), [2, 0, 6, 8]), ((8, 8), [2, 0, 6, 8]), ((4, 11), [0, 1, 4, 9])], ids=str
+)
+def test_of_padding_that_is_odd_the_smaller_half_comes_first(
+    tmp_path: Path, size: tuple[int, int], content: list[int]
+) -> None:
+    image = np.full((4, 8, 3), 200, np.uint8)
+    pack_dataset([(image, 0)], tmp_path / "out", size=size, fit="pad")
+    row = MemmapDataset(tmp_path / "out", as_tuple=False)[0]
+    assert row.content.tolist() == content
+    y0, x0, y1, x1 = content
+    assert int(row.pixels[y0:y1, x0:x1].min()) == 200
+    assert int(row.pixels.sum()) == int(image.sum())
 
 
 @pytest.mark.parametrize("fit", ["pad", "inside"])

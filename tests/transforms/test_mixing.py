@@ -131,6 +131,13 @@ def test_targets_by_hand() -> None:
     torch.testing.assert_close(mixed(batch).targets, expected)
     batch.targets = torch.tensor([[1, 0], [1, 1]], dtype=torch.uint8)
     torch.testing.assert_close(MixUp()(batch).targets[:, 0], torch.ones(2))
+    # each with the one before it, the first with the last
+    batch = pictures(3)
+    batch.targets = torch.arange(3)
+    for mix in (MixUp(num_classes=3), CutMix(num_classes=3)):
+        made, mine = mix(batch), torch.eye(3)
+        kept = float(made.targets[0, 0])
+        torch.testing.assert_close(made.targets, mine * kept + mine[[2, 0, 1]] * (1 - kept))
 
 
 def test_one_of_two_mixes_is_chosen_for_all_of_a_batch() -> None:

@@ -200,6 +200,15 @@ def test_as_many_are_changed_as_p_says_each_by_itself(transform: Any) -> None:
     assert torch.equal(transform(batch[700:705]).pixels, made[700:705])
 
 
+def test_blur_and_gray_of_one_seed_are_drawn_apart() -> None:
+    batch = pictures(600)
+    sigmas, gray = GaussianBlur(3).sigmas(batch), RandomGrayscale(0.5)(batch).pixels
+    is_gray = (gray[..., 0] == gray[..., 1]).flatten(1).all(1)
+    assert 200 < is_gray.sum() < 400
+    # of 0.1 to 2 each mean is off by some 0.03
+    assert abs(float(sigmas[is_gray].mean() - sigmas[~is_gray].mean())) < 0.3
+
+
 def test_blurs_are_drawn_as_torchvision_draws_them() -> None:
     theirs = v2().GaussianBlur(5, (0.3, 1.9))
     sigmas = [theirs.make_params([])["sigma"][0] for _ in range(4000)]

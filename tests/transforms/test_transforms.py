@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from augmenting import pictures
 from conftest import devices, torchvision_or_skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -350,6 +351,11 @@ def test_boxes_are_drawn_by_torchvisions_definition(size: tuple[int, int], scale
     drawn = draw(batch, 5, RESIZED_CROP).T.tolist()
     expected = [torchvisions_box(*size, numbers, scale, ratio) for numbers in drawn]
     assert RandomResizedCrop(8, scale, ratio, seed=5).boxes(batch).tolist() == expected
+
+
+def test_the_ratio_of_a_box_is_its_width_by_its_height() -> None:
+    x0, y0, x1, y1 = RandomResizedCrop(8, scale=(0.1, 0.1), ratio=(2.9, 3.1)).boxes(pictures(50, size=(40, 60))).float().unbind(1)
+    assert float(((x1 - x0) / (y1 - y0)).min()) > 2
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
