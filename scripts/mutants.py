@@ -47,7 +47,7 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Fault:
+class Mutant:
     """One file of tests/mutants: what it breaks, and the tests that are to notice."""
 
     name: str
@@ -56,14 +56,15 @@ class Fault:
     patch: str
 
     @classmethod
-    def read(cls, path: Path) -> Fault:
+    def read(cls, path: Path) -> Mutant:
         """Read a file of tests/mutants.
 
         Raises:
             ValueError: it names no test.
         """
         patch = path.read_text(encoding="utf-8")
-        breaks, _, tests = re.split(r"^(?:diff --git|---) ", patch, maxsplit=1, flags=re.MULTILINE)[0].partition("\nTests:")
+        head = re.split(r"^(?:diff --git|---) ", patch, maxsplit=1, flags=re.MULTILINE)[0]
+        breaks, _, tests = head.partition("\nTests:")
         if not tests.split():
             raise ValueError(f"{path.name} names no tests. Expected a line 'Tests: tests/...' before the diff.")
         return cls(path.stem, " ".join(breaks.split()), tuple(tests.split()), patch)
@@ -121,16 +122,16 @@ class Copy:
         if found.returncode or len(paths) != 6 or not all(path.startswith(str(self.root)) for path in paths):
             raise SystemExit(f"the copy is not what Python imports: {found.stdout}{found.stderr}")
 
-    def score(self, fault: Fault) -> Score:
+    def score(self, mutant: Mutant) -> Score:
         """Apply a patch, run its tests, and take it back."""
         started = time.monotonic()
-        if not self._apply(fault.patch):
-            return Score(fault.name, fault.room, fault.breaks, "stale", "", 0.0)
+        if not self._apply(mutant.patch):
+            return Score(mutant.name, mutant.room, mutant.breaks, "stale", "", 0.0)
         try:
-            outcome, by = self._outcome(*self.run(fault.tests))
+            outcome, by = self._outcome(*self.run(mutant.tests))
         finally:
-            self._apply(fault.patch, "--reverse")
-        return Score(fault.name, fault.room, fault.breaks, outcome, by, round(time.monotonic() - started, 1))
+            self._apply(mutant.patch, "--reverse")
+        return Score(mutant.name, mutant.room, mutant.breaks, outcome, by, round(time.monotonic() - started, 1))
 
     def run(self, tests: Sequence[str], *options: str, seconds: float = _TIMEOUT_SECONDS) -> tuple[int | None, str]:
         """Run tests; returns pytest's exit code, None where it was ended for its time, and what it printed."""
@@ -209,13 +210,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     patches = [PATCHES / f"{name}.patch" for name in given.names] or sorted(PATCHES.glob("*.patch"))
     if missing := [patch.stem for patch in patches if not patch.is_file()]:
         parser.error(f"tests/mutants has no {', '.join(missing)}")
-    faults = [Fault.read(patch) for patch in patches]
+    mutants = [Mutant.read(patch) for patch in patches]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="pixpack-mutants-", ignore_cleanup_errors=True) as work:
         copies = [Copy(Path(work) / str(number)) for number in range(max(1, given.jobs))]
-        if not given.no_baseline and not _passes(copies[0], faults, len(copies)):
+        if not given.no_baseline and not _passes(copies[0], mutants, len(copies)):
             return 1
-        scores = _scored(faults, copies)
+        scores = _scored(mutants, copies)
     counts = {outcome: sum(score.outcome == outcome for score in scores) for outcome in {s.outcome for s in scores}}
     print("; ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items(), reverse=True)))
     for score in scores:
@@ -226,15 +227,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if counts.keys() == {"killed"} else 1
 
 
-def _passes(copy: Copy, faults: Sequence[Fault], processes: int) -> bool:
+def _passes(copy: Copy, mutants: Sequence[Mutant], processes: int) -> bool:
     """Run all tests that are named, each once, without a mutant; says what fails."""
     copy.check_imports()
-    tests = sorted({test for fault in faults for test in fault.tests})
+    tests = sorted({test for mutant in mutants for test in mutant.tests})
     # a module is run once, though tests of it are named beside it
     tests = [test for test in tests if "::" not in test or test.partition("::")[0] not in tests]
     started = time.monotonic()
     spread = ("-p", "xdist", "-n", str(processes), "--dist", "loadscope") if processes > 1 else ()
-    code, printed = copy.run(tests, *spread, seconds=_TIMEOUT_SECONDS * len(faults))
+    code, printed = copy.run(tests, *spread, seconds=_TIMEOUT_SECONDS * len(mutants))
     if code:
         print(f"{printed}\nThe tests fail without a mutant.", file=sys.stderr)
     else:
@@ -243,23 +244,23 @@ def _passes(copy: Copy, faults: Sequence[Fault], processes: int) -> bool:
     return code == 0
 
 
-def _scored(faults: Sequence[Fault], copies: Sequence[Copy]) -> list[Score]:
+def _scored(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> list[Score]:
     """Score each mutant in a copy that is free; prints each as it ends."""
     free: SimpleQueue[Copy] = SimpleQueue()
     for copy in copies:
         free.put(copy)
 
-    def score(fault: Fault) -> Score:
+    def score(mutant: Mutant) -> Score:
         copy = free.get()
         try:
-            found = copy.score(fault)
+            found = copy.score(mutant)
         finally:
             free.put(copy)
         print(found, flush=True)
         return found
 
     with ThreadPoolExecutor(len(copies)) as pool:
-        waiting = [pool.submit(score, fault) for fault in faults]
+        waiting = [pool.submit(score, mutant) for mutant in mutants]
         try:
             return [future.result() for future in waiting]
         except BaseException:

@@ -7,26 +7,26 @@ from pathlib import Path
 import pytest
 
 from scripts import ROOT
-from scripts.mutants import PATCHES, Copy, Fault, main
+from scripts.mutants import PATCHES, Copy, Mutant, main
 
 PATHS = sorted(PATCHES.glob("*.patch"))
 
 
 def test_there_are_sixty_in_all_rooms() -> None:
     assert len(PATHS) >= 60
-    assert len({file.partition("/")[0] for path in PATHS for file in Fault.read(path).files}) == 2
-    rooms = {"/".join(file.split("/")[:2]) for path in PATHS for file in Fault.read(path).files}
+    assert len({file.partition("/")[0] for path in PATHS for file in Mutant.read(path).files}) == 2
+    rooms = {"/".join(file.split("/")[:2]) for path in PATHS for file in Mutant.read(path).files}
     folders = {f"{top}/{path.name}" for top in ("packer", "reader") for path in (ROOT / top).iterdir() if path.is_dir()}
     assert {room for room in folders if not room.endswith("__pycache__")} - rooms == set()
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_each_names_what_is_there(path: Path) -> None:
-    fault = Fault.read(path)
-    assert fault.breaks.endswith(".")
-    assert all((ROOT / test.partition("::")[0]).exists() for test in fault.tests)
-    assert fault.files
-    assert all((ROOT / file).is_file() for file in fault.files)
+    mutant = Mutant.read(path)
+    assert mutant.breaks.endswith(".")
+    assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.tests)
+    assert mutant.files
+    assert all((ROOT / file).is_file() for file in mutant.files)
 
 
 def test_a_name_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,10 +38,10 @@ def test_a_name_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) 
 def test_a_patch_that_does_not_fit_is_stale_and_processes_import_the_copy(tmp_path: Path) -> None:
     copy = Copy(tmp_path / "copy")
     copy.check_imports()
-    fault = Fault.read(PATHS[0])
-    file = copy.root / fault.files[0]
+    mutant = Mutant.read(PATHS[0])
+    file = copy.root / mutant.files[0]
     file.write_text(file.read_text().replace("e", "o"))
-    assert copy.score(fault).outcome == "stale"
+    assert copy.score(mutant).outcome == "stale"
     (tmp_path / "none.patch").write_text("It breaks nothing.\n\n--- a/x\n+++ b/x\n")
     with pytest.raises(ValueError, match=r"none\.patch names no tests"):
-        Fault.read(tmp_path / "none.patch")
+        Mutant.read(tmp_path / "none.patch")
