@@ -28,7 +28,7 @@ ITEMS = {
     "int64": (8, "q"),
     "float64": (8, "d"),
 }
-FEATURES = {"own-sizes", "own-masks", "compressed-rows", "jpeg-rows", "text-columns"}
+FEATURES = {"own-sizes", "own-masks", "compressed-rows", "jpeg-rows", "text-columns", "levels"}
 TARGETS = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
 DIGEST = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
 BLOCK = re.compile(r"\[(\d+(?:, \d+)*)\]")
@@ -93,6 +93,7 @@ class Store:
             self._check_targets()
             self._check_files()
             self._check_folders()
+            self._check_levels()
         except (KeyError, TypeError, AttributeError):
             raise Refused("a key is missing, or a value of another type") from None
 
@@ -125,6 +126,8 @@ class Store:
         need(not self.masks or (self.own and "masks" not in head["extras"]), "own-masks")
         self.texts = texts(head.get("texts", []))
         need(bool(self.texts) == ("text-columns" in self.features) and len({*self.texts}) == len(self.texts), "texts")
+        self.levels = head.get("levels", [])
+        need(self.levels in ([2], [2, 4]) if "levels" in self.features else self.levels == [], "levels")
 
     def _check_labels(self) -> None:
         head, one = self.head, {"size": None}
@@ -184,7 +187,8 @@ class Store:
             need(kind != "multi-hot" or not classes or shape == [len(classes)], "the classes of a multi-hot target")
 
     def _check_files(self) -> None:
-        files, metas = self.head["files"], self._metas()
+        files, metas = dict(self.head["files"]), self._metas()
+        self.level_files = {name: files.pop(name) for name in [*files] if name.startswith("levels/")}
         paths = {f"_tensordict/{name}.memmap" for name in self.tensors}
         need(
             {*files} == paths | {*metas, "samples.jsonl", "rejected.jsonl"} | ({TEXTS} if self.texts else set()),
@@ -246,6 +250,35 @@ class Store:
             for name in os.listdir(self.root / folder):
                 is_listed = f"{folder}/{name}" in self.head["files"] or (folder, name) == ("_tensordict", "extras")
                 need(is_listed or name.startswith("."), f"{name} is not listed")
+
+    def _check_levels(self) -> None:
+        """Check each level as a store, and that it is one of the same rows."""
+        listed = set()
+        for level in self.levels:
+            folder = f"levels/{level}"
+            need(
+                not (self.root / "levels").is_symlink() and not (self.root / folder).is_symlink(), "a folder is a link"
+            )
+            found = Store(self.root / folder)
+            names = {f"{folder}/{name}" for name in (*found.head["files"], "manifest.json")}
+            need(names <= {*self.level_files}, "the files of a level")
+            for name in names:
+                entry, size = self.level_files[name], os.lstat(self.root / name).st_size
+                need(type(entry["digest"]) is str and re.fullmatch(r"sha256:[0-9a-f]{64}", entry["digest"]), "a digest")
+                need(size == integer(entry["size_bytes"]), f"the file {name}")
+            listed |= names
+            same = [
+                (each.rows, each.channels, each.head["content"], each.own, each.packed, each.jpegs)
+                for each in (self, found)
+            ]
+            need(same[0] == same[1] and not found.levels and not found.masks and not found.head["extras"], "a level")
+            sides = tuple(side // level for side in self.sides)
+            need(found.sides == (tuple(max(1, side) for side in sides) if self.own else sides), "the sides of a level")
+        need({*self.level_files} == listed, "the files of levels")
+
+    def level(self, divisor: int) -> Store:
+        """Return the store of a level."""
+        return Store(self.root / f"levels/{divisor}")
 
     def blocks(self) -> list[list[int]]:
         """Return the blocks."""
@@ -369,7 +402,9 @@ class Store:
         need(data[:2] == b"\xff\xd8" and data[-2:] == b"\xff\xd9", "a JPEG")
         offset, sizes = 2, []
         while data[offset : offset + 2] != b"\xff\xda":
-            need(data[offset : offset + 2] in (b"\xff\xe0", b"\xff\xdb", b"\xff\xc4", b"\xff\xc0"), "a segment of a JPEG")
+            need(
+                data[offset : offset + 2] in (b"\xff\xe0", b"\xff\xdb", b"\xff\xc4", b"\xff\xc0"), "a segment of a JPEG"
+            )
             length = int.from_bytes(data[offset + 2 : offset + 4], "big")
             if data[offset + 1] == 0xC0:
                 sizes.append(data[offset + 4 : offset + 2 + length])
@@ -420,7 +455,7 @@ def check_option(key: str, value: Any) -> None:
     elif key in ("crop_fraction", "min_visibility"):
         need(number(value) and (key != "crop_fraction" or 0 < value <= 1), key)
     elif key == "max_size" and value is not None:
-        is_short = type(value) is str and re.fullmatch(r"short:[1-9]\d*", value)
+        is_short = type(value) is str and re.fullmatch(r"short:[1-9]\d*(/[24])?|\d+/[24]", value)
         need(is_short or integer(value, 1) > 0, key)
 
 
