@@ -111,13 +111,13 @@ def test_a_part_that_is_not_the_first_reads_no_headers_of_others(
 
 
 def test_a_part_whose_inputs_are_others_since_images_have_other_sizes_is_started_over(
-    images: Path, tmp_path: Path, tune: Tune
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tune(least_block_inputs=8)
+    monkeypatch.setattr(division, "block_inputs", lambda count, row_bytes: 8)
     chosen: dict[str, Any] = {"size": None, "fit": "none"}
     _pack_parts(images, tmp_path / "out", 3, [2], **chosen)
     # as of larger images: part 2 is inputs 6 to 12, no longer 8 to 16
-    tune(least_block_inputs=6)
+    monkeypatch.setattr(division, "block_inputs", lambda count, row_bytes: 6)
     report = pack(images, tmp_path / "out", fit="none", part="2/3", resume=True, overwrite=True)
     assert (report.inputs, report.resumed_from) == (6, 0)
     _pack_parts(images, tmp_path / "out", 3, [1, 3], **chosen)

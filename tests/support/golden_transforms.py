@@ -2,7 +2,7 @@
 
     python tests/support/golden_transforms.py STORES              one line of JSON
     python tests/support/golden_transforms.py STORES --torch      the same where the compiled part cannot be imported
-    python tests/support/golden_transforms.py STORES --threads    all of it on one thread and on two
+    python tests/support/golden_transforms.py STORES --threads    large batches on one thread too
 
 It runs in a process of its own, since two things are decided when libraries are imported: whether there is a compiled part, and
 which vector instructions torch takes. Those are AVX2 on every machine, see ENVIRONMENT, so that digests are alike on all of them.
@@ -25,15 +25,13 @@ from digests import Table, digest
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
-# torch's own kernels, and those of MKL and oneDNN that it calls; and batches of a few kilobytes are shared by threads
-TUNING = {"transform_part_bytes": 3000, "least_transform_part_bytes": 2000, "compiled_thread_bytes": 1}
-ENVIRONMENT = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "AVX2"} | {
-    "PIXPACK_TESTING": "1",
-    "PIXPACK_TUNING": " ".join(f"{name}={value}" for name, value in TUNING.items()),
-}
+# torch's own kernels, and those of MKL and oneDNN that it calls
+ENVIRONMENT = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 # (seed of the loader, seed of the transform, epoch): who ignores one of them does not give the digests of the second
 PASSES = ((0, 0, 0), (1, 7, 2))
 ROWS, HEIGHT, WIDTH = 10, 24, 20
+# a batch of which two threads take a part each has 2 MiB or more
+LARGE, LARGE_ROWS, LARGE_SIDE = "large", 96, 88
 
 # (seed, channels) -> transform
 Make = Callable[[int, int], Any]
@@ -104,6 +102,8 @@ def make_stores(root: Path) -> None:
         pack_dataset(rows, root / name, size=(HEIGHT, WIDTH), channels=name, workers=1)
     hot = [(pixels(n), [n % 2, int(n > 3), 1]) for n in range(ROWS)]
     pack_dataset(hot, root / "multi-hot", size=(HEIGHT, WIDTH), workers=1)
+    large = [(pixels(n, LARGE_SIDE, LARGE_SIDE), n % 3) for n in range(LARGE_ROWS)]
+    pack_dataset(large, root / LARGE, size=LARGE_SIDE, workers=1)
     trees: dict[str, tuple[Callable[[int], tuple[int, int]], list[Any], dict[str, Any]]] = {
         "padded": (lambda n: (HEIGHT, WIDTH - 6 * (n % 2)), [], {"size": (HEIGHT, WIDTH), "fit": "pad"}),
         "boxes": (one_size, [_boxes], {"size": (HEIGHT, WIDTH)}),
@@ -129,13 +129,12 @@ KINDS: Kinds = {
     "own sizes": (6, PASSES[1:]),
     **dict.fromkeys(("gray", "rgba", "padded", "masks"), (ROWS, PASSES[1:])),
     **dict.fromkeys(("own gray", "own rgba", "own boxes", "own masks"), (ROWS, PASSES[1:])),
+    LARGE: (LARGE_ROWS, PASSES[1:]),
 }
 # for transforms that mix targets
 MULTI_HOT: Kinds = {"multi-hot": (6, PASSES)}
 # Without the compiled part: it makes pixels, of images of one size and of their own, and boxes are moved without it in any case.
-BY_TORCH = ("rgb", "gray", "rgba", "masks", "own sizes", "own boxes")
-# The others are read on two threads.
-ON_ONE_THREAD = ("gray", "rgba", "own sizes")
+BY_TORCH = ("rgb", "gray", "rgba", "masks", "own sizes", "own boxes", LARGE)
 
 
 # -- transforms
@@ -334,19 +333,16 @@ OF_CONVERTED = {name: KINDS[name] for name in ("rgb", "own boxes")}
 # -- digests
 
 
-def tables_of(stores: Path, *, by_torch: bool, on_both: bool) -> dict[str, Table]:
-    """Return the digests of `reader`'s transforms, and of torchvision's; on_both: all of them on one and on two threads."""
+def tables_of(stores: Path, *, by_torch: bool, threads: tuple[int, ...]) -> dict[str, Table]:
+    """Return the digests of `reader`'s transforms, and of torchvision's; threads: how many to try with large batches."""
     from reader import MemmapDataset
 
     opened = {kind: MemmapDataset(stores / kind, as_tuple=False) for kind in KINDS | MULTI_HOT}
 
-    def threads(kind: str) -> tuple[int, ...]:
-        return (1, 2) if on_both else (1,) if kind in ON_ONE_THREAD else (2,)
-
     def digests(name: str, make: Make, kinds: Kinds) -> dict[str, str]:
         mixed = MULTI_HOT if name.startswith(("CutMix", "MixUp", "none")) else {}
         return {
-            kind: _digests(make, opened[kind], batch_size, passes, threads(kind))
+            kind: _digests(make, opened[kind], batch_size, passes, threads if kind == LARGE else (1,))
             for kind, (batch_size, passes) in (kinds | mixed).items()
             if kind in BY_TORCH or not by_torch
         }
@@ -395,7 +391,8 @@ def main(stores: Path, *options: str) -> None:
     if "--torch" in options:
         sys.modules["pixpack_native"] = None  # type: ignore[assignment]
     torch.set_num_threads(1)
-    tables = tables_of(stores, by_torch="--torch" in options, on_both="--threads" in options)
+    threads = (1, 2) if "--threads" in options else (2,)
+    tables = tables_of(stores, by_torch="--torch" in options, threads=threads)
     print(json.dumps({"cpu": torch.backends.cpu.get_cpu_capability()} | tables))
 
 

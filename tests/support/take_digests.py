@@ -1,6 +1,6 @@
 """Take the digests of tests/golden/digests again, on purpose: where a change of what transforms or orders give is meant.
 
-    PIXPACK_TORCHVISION=.venv/torchvision .venv/bin/python tests/support/take_digests.py [transforms] [orders]
+    PIXPACK_TORCHVISION=.venv/torchvision .venv/bin/python tests/support/take_digests.py [transforms]
 
 No test calls it. The commit that has new digests says why they change. It needs torchvision, and an x86-64 with AVX2.
 """
@@ -37,18 +37,7 @@ def _with_threads(table: dict[str, dict[str, str]]) -> dict[str, str]:
     return {case: text for case, kinds in table.items() for text in kinds.values() if " <> " in text}
 
 
-def take_orders() -> None:
-    """Record the rows of all orders."""
-    import golden_orders
-    from conftest import tuned
-    from digests import record
-
-    with tempfile.TemporaryDirectory() as folder, tuned(**golden_orders.TUNING):
-        golden_orders.make_stores(Path(folder))
-        record("orders", golden_orders.table_of(Path(folder)))
-
-
-TAKE: dict[str, Callable[[], None]] = {"transforms": take_transforms, "orders": take_orders}
+TAKE: dict[str, Callable[[], None]] = {"transforms": take_transforms}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or TAKE:

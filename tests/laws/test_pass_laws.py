@@ -1,0 +1,302 @@
+"""Loaders give each row as their order says, wherever rows are read from, on any rank, from any step on.
+
+The cases cover every two of: kind of store, order, residency, what becomes of the last step, world size, prefetch, part of the
+store, form of the batches, world size of the resumed epoch. OPTIONS says which, and REFUSED what pixpack refuses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from conftest import Tune
+from kinds import KINDS, ROWS, refusal
+from rows import Files, FilesOf, rows_in, small_sizes
+from torch.utils.data import BatchSampler, DistributedSampler
+
+from reader import MemmapDataset, MemmapLoader, concat
+
+BATCH, SEED = 3, 5
+SOME = [11, 2, 3, 4, 0, 12, 7, 8, 10, 5]
+
+
+class Case(NamedTuple):
+    """One loader of each rank. resumed: the world size that resumes its epochs."""
+
+    kind: str
+    order: str
+    residency: str
+    last: str
+    world: int
+    prefetch: int
+    part: str
+    form: str
+    resumed: int
+
+
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "kind": tuple(KINDS),
+    "order": ("sequential", "full", "block", "True", "weights", "mixture", "sampler", "batches"),
+    "residency": ("cache", "ram", "disk", "auto", "gpu", "url"),
+    "last": ("pad", "drop_last", "pad=False"),
+    "world": (1, 2, 3),
+    "prefetch": (0, 2),
+    "part": ("all", "subset", "joined"),
+    "form": ("batch", "tuple"),
+    "resumed": (1, 2, 3),
+}
+_NO_NAMES = "names are those of datasets that reader.concat joined"
+_NO_CONCAT = "is at a URL, and concat takes stores on disk"
+_NO_PAD = "pad=False is for orders of the loader: what an epoch is, the sampler decides"
+_NUMBERS = {name: n for n, name in enumerate(OPTIONS)}
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
+_COMPRESSED = "residency 'gpu' of rows with sizes of their own: .* its rows are compressed"
+# Two options that pixpack refuses together, and its sentence.
+REFUSED: dict[Pair, str] = {
+    (("order", "mixture"), ("part", "all")): _NO_NAMES,
+    (("order", "mixture"), ("part", "subset")): _NO_NAMES,
+    (("order", "sampler"), ("last", "pad=False")): _NO_PAD,
+    (("order", "batches"), ("last", "pad=False")): _NO_PAD,
+    (("residency", "url"), ("part", "joined")): _NO_CONCAT,
+    (("order", "mixture"), ("residency", "url")): _NO_CONCAT,
+    (("kind", "zstd-own-sizes"), ("residency", "gpu")): _COMPRESSED,
+    (("kind", "jpeg-own-sizes"), ("residency", "gpu")): _COMPRESSED,
+}
+
+
+def pair(one: tuple[str, Any], other: tuple[str, Any]) -> Pair:
+    """Return two options in their order."""
+    return (one, other) if _NUMBERS[one[0]] < _NUMBERS[other[0]] else (other, one)
+
+
+def pairs(case: Case) -> list[Pair]:
+    """Return every two options of a case."""
+    return [*itertools.combinations(zip(OPTIONS, case, strict=True), 2)]
+
+
+def all_pairs() -> list[Pair]:
+    """Return every two options that there are."""
+    two = itertools.combinations(OPTIONS, 2)
+    return [((a, one), (b, other)) for a, b in two for one in OPTIONS[a] for other in OPTIONS[b]]
+
+
+def covering() -> list[Case]:
+    """Return cases that have every two options that go together: each begins with two that none has yet, and adds most others."""
+    left, cases, used = dict.fromkeys(p for p in all_pairs() if p not in REFUSED), list[Case](), Counter[Any]()
+    while left:
+        chosen = dict(next(iter(left)))
+        for name in [name for name in OPTIONS if name not in chosen]:
+            new = {
+                value: sum(pair((name, value), other) in left for other in chosen.items())
+                for value in _allowed(name, chosen)
+            }
+            chosen[name] = max(new, key=lambda value: (new[value], -used[name, value]))
+        cases.append(Case(**chosen))
+        used.update(chosen.items())
+        for two in pairs(cases[-1]):
+            left.pop(two, None)
+    return cases
+
+
+def refused() -> list[tuple[Case, str]]:
+    """Return a case of each two options that are refused together, with no other such two where there is a choice."""
+    cases = []
+    for two, sentence in REFUSED.items():
+        chosen = dict(two)
+        for name in [name for name in OPTIONS if name not in chosen]:
+            chosen[name] = (_allowed(name, chosen) or OPTIONS[name])[-1]
+        cases.append((Case(**chosen), sentence))
+    return cases
+
+
+def _allowed(name: str, chosen: Mapping[str, Any]) -> list[Any]:
+    """Return the values of an option that go with those chosen."""
+    return [v for v in OPTIONS[name] if not any(pair((name, v), other) in REFUSED for other in chosen.items())]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a case's loaders read, and what its files hold. rows: which row of the files each of the dataset is."""
+
+    case: Case
+    data: MemmapDataset
+    local: MemmapDataset
+    files: Files
+    rows: list[int]
+
+    @classmethod
+    def of(cls, case: Case, first: Files, second: Files, cache: Path) -> Source:
+        """Open what a case names."""
+        url = f"file://{first.path}"
+        if case.part == "joined":
+            one = MemmapDataset(url, cache=cache) if case.residency == "url" else MemmapDataset(first.path)
+            data = concat({"a": one, "b": MemmapDataset(second.path)})
+            return cls(case, data, data, first.joined(second), [*range(len(data))])
+        local = MemmapDataset(first.path)
+        data = MemmapDataset(url, cache=cache) if case.residency == "url" else local
+        if case.part == "subset":
+            return cls(case, data.subset(SOME), local.subset(SOME), first, SOME)
+        return cls(case, data, local, first, [*range(ROWS)])
+
+    def loader(self, rank: int, world: int) -> MemmapLoader:
+        """Make the loader of a rank."""
+        case, is_last_dropped = self.case, self.case.last == "drop_last"
+        options: dict[str, Any] = {"seed": SEED} | self._order(self.data, rank, world, case.order)
+        if case.residency != "url":
+            options["residency"] = case.residency
+        if case.last == "pad=False":
+            options["pad"] = False
+        return MemmapLoader(
+            self.data,
+            BATCH,
+            drop_last=is_last_dropped,
+            prefetch=case.prefetch,
+            rank=rank,
+            world_size=world,
+            as_tuple=case.form == "tuple",
+            **options,
+        )
+
+    def _order(self, data: MemmapDataset, rank: int, world: int, order: str) -> dict[str, Any]:
+        if order in ("full", "block", "True"):
+            return {"shuffle": order == "True" or order}
+        if order == "weights":
+            return {"weights": np.arange(len(data)) % 4}
+        if order == "mixture":
+            return {"weights": {"a": 0.25, "b": 0.75}}
+        is_last_dropped = self.case.last == "drop_last"
+        if order in ("sampler", "batches"):
+            sampler = DistributedSampler(data, world, rank, seed=SEED, drop_last=is_last_dropped)
+            return {"sampler": sampler if order == "sampler" else BatchSampler(sampler, BATCH, is_last_dropped)}
+        return {}
+
+    @property
+    def is_sampled(self) -> bool:
+        """Say whether torch's sampler decides which rows a rank gets."""
+        return self.case.order in ("sampler", "batches")
+
+    def order(self, epochs: int) -> list[list[int]]:
+        """Return the rows of the first epochs for one rank, read one by one from the mapped files."""
+        order = self.case.order
+        if order == "True":
+            order = "block" if self.case.residency == "url" else "full"
+        options = {"seed": SEED, "residency": "cache", "prefetch": 0, "as_tuple": False} | self._order(
+            self.local, 0, 1, order
+        )
+        with MemmapLoader(self.local, 1, rank=0, world_size=1, **options) as loader:
+            return [[row for batch in loader for row in batch.rows.tolist()] for _ in range(epochs)]
+
+    def steps(self, order: list[int], epoch: int, world: int, start: int = 0) -> list[list[list[int]]]:
+        """Return for each rank the rows of its steps from a position of an epoch's order on, as the documentation says."""
+        if self.is_sampled:
+            return [self._sampled(epoch, rank, world)[start:] for rank in range(world)]
+        last, ranks = self.case.last, [list[list[int]]() for _ in range(world)]
+        for begin in range(start, len(order), world * BATCH):
+            rows = order[begin : begin + world * BATCH]
+            share, more = divmod(len(rows), world)
+            if last == "drop_last" and len(rows) < world * BATCH:
+                break
+            if last == "pad" and more:
+                rows, share, more = rows + (order * world)[: world - more], share + 1, 0
+            for rank, steps in enumerate(ranks):
+                at = rank * share + min(rank, more)
+                steps += [rows[at : at + share + (rank < more)]] if share or rank < more else []
+        return ranks
+
+    def _sampled(self, epoch: int, rank: int, world: int) -> list[list[int]]:
+        is_last_dropped = self.case.last == "drop_last"
+        sampler = DistributedSampler(self.rows, world, rank, seed=SEED, drop_last=is_last_dropped)
+        sampler.set_epoch(epoch)
+        rows = [self.rows[position] for position in sampler]
+        steps = [rows[n : n + BATCH] for n in range(0, len(rows), BATCH)]
+        return [step for step in steps if len(step) == BATCH or not is_last_dropped]
+
+
+# A disk is read straight into the batches of large rows alone, in every order.
+FROM_DISK = [
+    Case("large", order, "disk", "pad", 1, 2, "joined" if order == "mixture" else "all", "batch", 2)
+    for order in OPTIONS["order"]
+]
+CASES = [pytest.param(case, None, id="-".join(map(str, case))) for case in [*covering(), *FROM_DISK]]
+ALL_CASES = CASES + [pytest.param(case, sentence, id="-".join(map(str, case))) for case, sentence in refused()]
+SourceOf = Callable[[Case], Source]
+
+
+@pytest.fixture
+def source_of(
+    files_of: FilesOf, second_of: FilesOf, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> SourceOf:
+    """Open what a case names, with sizes so small that an epoch has several blocks, windows and reads."""
+
+    def opened(case: Case) -> Source:
+        first = files_of(case.kind)
+        tune(**small_sizes(MemmapDataset(first.path)))
+        # the CPU plays a device with room for all
+        monkeypatch.setattr("reader.loading.residencies.device_rows.free_bytes", lambda device: 1 << 30)
+        return Source.of(case, first, second_of(case.kind), tmp_path / "cache")
+
+    return opened
+
+
+def test_the_cases_have_every_two_options_that_go_together() -> None:
+    assert {*all_pairs()} == {pair for case in covering() for pair in pairs(case)} | {*REFUSED}
+    assert not {pair for case in covering() for pair in pairs(case)} & {*REFUSED}
+
+
+@pytest.mark.parametrize(("case", "sentence"), ALL_CASES)
+def test_ranks_share_each_epoch_and_kept_batches_stay(case: Case, sentence: str | None, source_of: SourceOf) -> None:
+    with refusal(sentence, ValueError):
+        source = source_of(case)
+        loaders = [source.loader(rank, case.world) for rank in range(case.world)]
+    orders, kept = source.order(2), []
+    if case.order in ("sequential", "full", "block", "True"):
+        assert all(sorted(order) == sorted(source.rows) for order in orders)
+        assert (orders[0] == orders[1]) == (orders[0] == source.rows) == (case.order == "sequential")
+    for epoch, order in enumerate(orders):
+        expected = source.steps(order, epoch, case.world)
+        assert [len(loader) for loader in loaders] == [len(steps) for steps in expected]
+        for step in itertools.zip_longest(*loaders):
+            for steps, batch in zip(expected, step, strict=True):
+                if batch is not None:
+                    kept.append((batch, steps.pop(0)))
+        assert not any(expected)
+    for batch, rows in kept:
+        assert case.form == "tuple" or batch.rows.tolist() == rows
+        assert rows_in(batch) == [source.files.expected(n, as_tuple=case.form == "tuple") for n in rows]
+    for loader in loaders:
+        loader.close()
+
+
+@pytest.mark.parametrize(("case", "sentence"), CASES)
+def test_an_epoch_resumes_at_every_step_on_any_world_size(case: Case, sentence: None, source_of: SourceOf) -> None:
+    source, is_tuple = source_of(case), case.form == "tuple"
+    orders = source.order(2)
+    world = case.world if source.is_sampled else case.resumed
+    running = [source.loader(rank, case.world) for rank in range(case.world)]
+    count = max(map(len, running))
+    for done, _ in enumerate(itertools.zip_longest(*running), start=1):
+        state = running[0].state_dict()
+        assert all(type(value) is int for value in state.values())
+        if case.last != "pad=False" and not source.is_sampled:
+            assert all(loader.state_dict() == state for loader in running)
+        resumed = [source.loader(rank, world) for rank in range(world)]
+        for loader in resumed:
+            loader.load_state_dict(state)
+        position = done if source.is_sampled else min(done * BATCH * case.world, len(orders[0]))
+        rest = [source.steps(orders[0], 0, world, position)] if done < count else []
+        for expected in [*rest, source.steps(orders[1], 1, world)]:
+            for loader, steps in zip(resumed, expected, strict=True):
+                iterator = iter(loader)
+                assert len(iterator) == len(steps) or source.is_sampled
+                found = [rows_in(batch) for batch in iterator]
+                assert found == [[source.files.expected(n, as_tuple=is_tuple) for n in rows] for rows in steps]
+        for loader in resumed:
+            loader.close()
+    for loader in running:
+        loader.close()
