@@ -261,24 +261,6 @@ def test_close_ends_the_thread_and_the_loader_can_be_used_again(train: MemmapDat
 # -- state and ranks
 
 
-def test_a_state_moves_from_two_ranks_to_one_and_three(train: MemmapDataset) -> None:
-    full = rows_of(MemmapLoader(train, 5, shuffle="full", as_tuple=False))
-    loaders = [MemmapLoader(train, 5, shuffle="full", rank=r, world_size=2, as_tuple=False) for r in range(2)]
-    iterators = [iter(loader) for loader in loaders]
-    seen = [next(it).rows.tolist() for _ in range(4) for it in iterators]
-    assert [row for rows in seen for row in rows] == full[:40]
-    state = loaders[1].state_dict()
-    assert state == loaders[0].state_dict()
-    for world in (1, 3):
-        rest = []
-        for rank in range(world):
-            loader = MemmapLoader(train, 5, shuffle="full", rank=rank, world_size=world, as_tuple=False)
-            loader.load_state_dict(state)
-            rest += rows_of(loader)
-        # 50 rows on 3 ranks: the last step wraps around to the epoch's first row
-        assert sorted(rest) == sorted(full[40:] + (full[:1] if world == 3 else []))
-
-
 def test_another_state_is_refused(train: MemmapDataset) -> None:
     loader = MemmapLoader(train, 4, seed=1, as_tuple=False)
     state = loader.state_dict()
@@ -290,12 +272,6 @@ def test_another_state_is_refused(train: MemmapDataset) -> None:
         MemmapLoader(train, 4, seed=1, shuffle="full", as_tuple=False).load_state_dict(state)
     with pytest.raises(ValueError, match="the state is of another store"):
         loader.load_state_dict(state | {"store": 1})
-
-
-def test_ranks_share_the_short_last_batch(train: MemmapDataset) -> None:
-    parts = [[b.rows.tolist() for b in MemmapLoader(train, 40, rank=r, world_size=4, as_tuple=False)] for r in range(4)]
-    assert [[len(rows) for rows in part] for part in parts] == [[23]] * 4
-    assert sorted({row for part in parts for rows in part for row in rows}) == list(range(90))
 
 
 # -- weights and samplers
@@ -609,12 +585,6 @@ def test_block_order_of_a_store_sorted_by_class_warns(
     MemmapLoader(train, 16, shuffle="block", as_tuple=False)
     assert "its rows are ordered class by class" in caplog.text
     assert "Pack with --shuffle SEED" in caplog.text
-
-
-def test_residency_ram_reads_the_same(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 16, shuffle="full", residency="ram", as_tuple=False)
-    for batch in loader:
-        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
 
 
 # -- batches of more than a megabyte: a group each, so queue, recycling and errors work batch by batch

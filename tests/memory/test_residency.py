@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Tune, make_tree, memory_cgroup
+from conftest import make_tree, memory_cgroup
 
 import packer
 from reader import MemmapDataset, MemmapLoader, system
@@ -33,29 +33,6 @@ GB = 10**9
 @pytest.fixture
 def train(shared_store: Path) -> MemmapDataset:
     return MemmapDataset(shared_store, as_tuple=False)
-
-
-@pytest.mark.parametrize("where", ["cache", "ram", "disk"])
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_residency_changes_no_batch(
-    train: MemmapDataset, where: str, shuffle: bool | str, world_size: int, tune: Tune
-) -> None:
-    # blocks and windows small enough that 90 rows are several
-    tune(
-        shuffle_block_bytes=7 * train.manifest.row_bytes,
-        shuffle_window_blocks=3,
-        window_ahead_bytes=20 * train.manifest.row_bytes,
-        stream_ahead_bytes=20 * train.manifest.row_bytes,
-    )
-    for rank in range(world_size):
-        arguments = {"shuffle": shuffle, "rank": rank, "world_size": world_size}
-        expected = MemmapLoader(train, 8, **arguments, as_tuple=False)
-        loader = MemmapLoader(train, 8, **arguments, residency=where, as_tuple=False)
-        assert loader.residency == where
-        for _ in range(2):
-            pairs = list(zip(loader, expected, strict=True))
-            assert all(torch.equal(a.rows, b.rows) and torch.equal(a.pixels, b.pixels) for a, b in pairs)
 
 
 @pytest.mark.parametrize("where", ["ram", "disk"])
