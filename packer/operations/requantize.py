@@ -31,7 +31,7 @@ from packer.sources.roots import Roots
 from packer.store.blocks import Result, Task
 from packer.store.files import write_atomically
 from packer.store.journal import FOLDER
-from packer.store.lock import LOCK, Lock
+from packer.store.lock import LOCK, Lock, checked
 from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
 from packer.system import FULL
 from packer.values import check_quality, parse_size
@@ -196,13 +196,16 @@ class _Destination:
             # immediately: a killed run must keep the record of what is done
             begun = "".join(map(encode_line, [self._head, *lines.values()]))
             write_atomically(self._out / _UNFINISHED, begun.encode("ascii"))
-            with open(self._out / _UNFINISHED, "a", encoding="ascii") as record:
+            with checked(lock.check), open(self._out / _UNFINISHED, "a", encoding="ascii") as record:
                 for result in self._results(lines, options, lock):
+                    lock.check()
                     record.writelines(result.samples)
                     record.flush()
                     lines |= {line["path"]: line for line in map(json.loads, result.samples)}
             ordered = [lines[path] for path in self._paths]
+            lock.check()
             write_atomically(self._out / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
+            lock.check()
             # last, and under the lock: another run may begin here as soon as it is gone
             shutil.rmtree(self._out / FOLDER)
         except OSError as e:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,11 +26,11 @@ from packer.report import PackReport, Progress
 from packer.sources.local import MISSING
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.build_folder import BuildFolder, finish
+from packer.store.build_folder import BuildFolder, finish, release
 from packer.store.disk_space import allocate, check_room, move_rows
 from packer.store.failures import as_pack_error
 from packer.store.files import remove_tree, sync_folder
-from packer.store.lock import LOCK, Lock
+from packer.store.lock import Lock, checked
 from packer.store.out_folder import sync_names
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
 from packer.store.row_files import MASKS
@@ -95,23 +95,13 @@ class Build:
         self._span, self._block_inputs = division.span, division.block_inputs
         self._sizes[PIXELS] = division.pixels_bytes
         self._committed = Committed(self._span.start)
-        locks: list[Lock] = []
         try:
             created = self._folder.make()
-            locks = self._folder.lock()
-            self._held += locks
+            self._held += self._folder.lock()
+            lock = self._folder.own_lock
+            self._job = dataclasses.replace(self._job, lock=(str(lock.path.absolute()), lock.content))
             self._folder.check_again()
-            try:
-                report = self._run_locked()
-            except _NothingPacked as e:
-                self._folder.remove(created)
-                if self._upload is not None:
-                    self._upload.withdraw()
-                raise PackError(str(e)) from None
-            if not self._folder.replaces and self._part is None:
-                finish([self._folder], locks)
-                release(self._held, locks)
-            return report
+            return self._run_locked(created)
         except SourceError as e:
             one = " A single file that stays unreadable is rejected when an empty one takes its place."
             raise SourceError(
@@ -132,7 +122,22 @@ class Build:
         """Return what to raise instead of an error of files, processes or the disk."""
         return as_pack_error(error, self._folder.out, self._sizes)
 
-    def _run_locked(self) -> PackReport:
+    def _run_locked(self, created: bool) -> PackReport:
+        try:
+            with checked(self._folder.check):
+                report = self._made()
+        except _NothingPacked as e:
+            self._folder.remove(created)
+            if self._upload is not None:
+                self._upload.withdraw()
+            raise PackError(str(e)) from None
+        if not self._folder.replaces and self._part is None:
+            locks = self._folder.locks
+            finish([self._folder], locks)
+            release(self._held, locks)
+        return report
+
+    def _made(self) -> PackReport:
         begun = journals.read_header(self._folder.out) if self._folder.resumes() else None
         header = self._header(begun)
         if begun and self._options.overwrite and (header_difference(begun, header) or begun.span != header.span):
@@ -158,7 +163,8 @@ class Build:
             self._options.report(self._progress("seal", self._span.stop))
             commit = None if self._upload is None else self._commit_at_url
             levels = None if self._levels is None else functools.partial(self._levels, self._folder)
-            sealed = seal(self._folder.out, header, self._job.layout, self._inputs, commit=commit, levels=levels)
+            out, layout, check = self._folder.out, self._job.layout, self._folder.check
+            sealed = seal(out, header, layout, self._inputs, check=check, commit=commit, levels=levels)
         finally:
             journal.close()
         if sealed is None:
@@ -172,11 +178,13 @@ class Build:
     def _begin(self, header: Header) -> tuple[Committed, journals.Journal]:
         """Clear away what an earlier pack left, and begin a journal."""
         out = self._folder.out
+        self._folder.check()
         # the journal goes first and comes last: it must never outlive the rows that it names
         journals.discard(out)
         # and the working folder, which marks OUT as that of a pack
         sync_folder(out)
         self._folder.clear()
+        self._folder.check()
         if self._part is not None:
             save_inputs(out, self._inputs, self._span)
             # of an earlier start: a level must have the same images
@@ -185,6 +193,7 @@ class Build:
                     remove_tree(level)
         elif (out / PARTS).exists():
             remove_tree(out / PARTS)
+        self._folder.check()
         paths = [out / name for name in self._row_files]
         for path in paths:
             path.parent.mkdir(exist_ok=True)
@@ -215,6 +224,7 @@ class Build:
         committed, end = read_committed(out, self._inputs, self._job, self._span.start)
         if committed.other_plugin:
             raise self._begun_with(f"other decoders{committed.other_plugin}")
+        self._folder.check()
         return committed, journals.Journal.reopen(out, end)
 
     def _begun_with(self, what: str) -> PackError:
@@ -242,6 +252,7 @@ class Build:
 
     def _allocate(self, name: str) -> None:
         room = self._sizes[name]
+        self._folder.check()
         allocate(
             self._folder.out / name, room, lambda done: self._options.report(self._progress("allocate", done, room))
         )
@@ -277,8 +288,8 @@ class Build:
             for result in engine.run(tasks, begun.size_bytes, ready=ready):
                 if committer is None:
                     rows = [self._folder.out / name for name in self._row_files]
-                    done = begun.inputs_stop, begun.rows_stop
-                    committer = Committer(rows, journal, *done, workers=workers, upload=self._upload)
+                    done, check = (begun.inputs_stop, begun.rows_stop), self._folder.check
+                    committer = Committer(rows, journal, *done, check, workers=workers, upload=self._upload)
                 self._take(result)
                 committer.put(result)
                 ready()
@@ -297,6 +308,7 @@ class Build:
     def _move_rows(self, start: int, target: int, size_bytes: int) -> None:
         """Move bytes of the file of rows that are too far back, and with them their masks."""
         layout, out = self._job.layout, self._folder.out
+        self._folder.check()
         move_rows(out / PIXELS, start, target, size_bytes)
         if layout.has_mask_file:
             move_rows(out / MASKS, *map(layout.mask_bytes, (start, target, size_bytes)))
@@ -325,8 +337,7 @@ class Build:
         self._job = dataclasses.replace(self._job, witness=witness(self._inputs))
         find_decoders = functools.partial(pixel_versions, self._options.shaping())
         # the lock names this process: no other folder of that name holds the same
-        lock = self._folder.out.absolute() / LOCK
-        return RayWorkers(self._options.address, (str(lock), lock.read_bytes()), find_decoders(), find_decoders)
+        return RayWorkers(self._options.address, self._job.lock, find_decoders(), find_decoders)
 
     def _tick(self, engine: LocalEngine) -> None:
         progress, path = self._progress("pack", self._committed.inputs_stop), engine.waits_for()
@@ -386,10 +397,3 @@ class Build:
 
 class _NothingPacked(Exception):
     """All inputs were rejected."""
-
-
-def release(held: list[Lock], locks: Sequence[Lock]) -> None:
-    """Let go of some of the locks that are held."""
-    for lock in locks:
-        lock.close()
-        held.remove(lock)

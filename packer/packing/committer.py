@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ class Committer:
     Blocks that arrive while a sync runs are committed together by the next one.
 
     Args:
+        check: called before each commit; raises where OUT was renamed or removed.
         upload: what sends rows and journal to the URL that is packed to; None: they stay here.
     """
 
@@ -40,11 +42,12 @@ class Committer:
         journal: Journal,
         inputs_done: int,
         rows_done: int,
+        check: Callable[[], None],
         *,
         workers: int,
         upload: Upload | None = None,
     ) -> None:
-        self._journal, self._files, self._upload = journal, rows, upload
+        self._journal, self._files, self._check, self._upload = journal, rows, check, upload
         self._inputs, self._rows = inputs_done, rows_done
         # bounded: what waits here is lost in a crash, and a disk slower than the decoders must slow them down
         self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS * workers)
@@ -93,6 +96,7 @@ class Committer:
                 last = None in batch
                 results = [result for result in batch[: batch.index(None) if last else None] if result is not None]
                 if results:
+                    self._check()
                     self._save(results)
                     self._inputs += sum(result.inputs for result in results)
                     self._rows += sum(result.rows for result in results)

@@ -64,6 +64,7 @@ class Levels:
                     break
                 if not tries_left:
                     raise PackError(f"{what}. Do not change images while they are packed, and continue with --resume.")
+                folder.check()
                 remove_tree(self._made(folder.out, factor))
             if self._part is None:
                 entries |= files_of(folder.out, factor)
@@ -81,6 +82,7 @@ class Levels:
         if (out / MANIFEST).exists():
             if dict(read_manifest(out).options) == options.shaping():
                 return
+            folder.check()
             remove_tree(out)
         # inputs that the store rejects have no row here either; they are not opened
         inputs = dataclasses.replace(

@@ -20,7 +20,7 @@ from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.inputs.splits import stores_of
 from packer.options import PackOptions
-from packer.packing.build import Build, release
+from packer.packing.build import Build
 from packer.packing.image_sizes import common_size
 from packer.packing.keywords import takes
 from packer.packing.levels import Levels
@@ -29,7 +29,7 @@ from packer.pixels.formats import jpeg
 from packer.pixels.formats.versions import littlecms_version
 from packer.report import PackReport, Progress
 from packer.sources.roots import is_missing
-from packer.store.build_folder import finish, replaces_store
+from packer.store.build_folder import finish, release, replaces_store
 from packer.store.disk_space import guard_standard_streams
 from packer.store.lock import Lock
 from packer.store.out_folder import (

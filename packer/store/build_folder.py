@@ -35,10 +35,14 @@ class BuildFolder:
     """The folder of one store being made; out is where its files are written, final where they belong.
 
     replaces: whether these are two, as it replaces a store, or is a split beside which a store is replaced.
+
+    Attributes:
+        locks: that `lock` took: of OUT where this is a part of it, of `out`, of an unfinished pack that is replaced.
     """
 
     def __init__(self, out: Path, options: OutputOptions, part: Part | None, *, replaces: bool | None = None) -> None:
         self._part, self._parent, self._options = part, out, options
+        self.locks: list[Lock] = []
         self.final = out if part is None else part.folder(out)
         self.replaces = replaces_store(self.final, options) if replaces is None else replaces
         self.out = replacement(self.final) if self.replaces else self.final
@@ -72,11 +76,27 @@ class BuildFolder:
                 for folder in self._locked_folders():
                     for lock in locks[-1:]:
                         undone.callback(lock.close)
-                    locks.append(Lock(folder))
+                    is_beside = self.replaces and folder == self.out
+                    locks.append(Lock(folder, replaces=self.final if is_beside else None))
                 undone.pop_all()
+                self.locks = locks
                 return locks
         except FileNotFoundError:
             raise finished_meanwhile(self.final) from None
+
+    @property
+    def own_lock(self) -> Lock:
+        """The lock of the folder that files are written to."""
+        return self.locks[0 if self._part is None else 1]
+
+    def check(self) -> None:
+        """See that each folder still is the one that was locked, and the one to be replaced too; raises PackError."""
+        self._check_own()
+        self.own_lock.check_replaced()
+
+    def _check_own(self) -> None:
+        for lock in self.locks:
+            lock.check()
 
     def _locked_folders(self) -> list[Path]:
         """Name the folders to lock: where it works, and an unfinished pack that it will replace."""
@@ -106,6 +126,7 @@ class BuildFolder:
     def clear(self) -> None:
         """Remove what an earlier pack left, and nothing else, but for the working folder, which must go last."""
         for name in OWN_NAMES - {journals.FOLDER}:
+            self._check_own()
             entry = self.out / name
             if entry.is_dir() and not entry.is_symlink():
                 remove_tree(entry)
@@ -116,6 +137,7 @@ class BuildFolder:
         """Leave nothing behind that looks like a store."""
         self.clear()
         sync_folder(self.out)
+        self._check_own()
         remove_tree(self.out / journals.FOLDER)
         if created or self.replaces:
             with contextlib.suppress(OSError):  # another program has put a file there meanwhile
@@ -123,16 +145,28 @@ class BuildFolder:
 
 
 def finish(folders: Sequence[BuildFolder], locks: Sequence[Lock]) -> None:
-    """Move sealed stores to their destinations, all or none, and remove the working folders, under the locks to their end."""
+    """Move sealed stores to their destinations, all or none, and remove the working folders, under the locks to their end.
+
+    Raises:
+        PackError: a folder was renamed or removed meanwhile.
+    """
     if os.name == "nt":
         for lock in locks:
             lock.close()  # Windows moves and removes no open file
-    if replacing := [folder.final for folder in folders if folder.replaces]:
+    if replacing := {folder.final: folder.own_lock for folder in folders if folder.replaces}:
         swap(replacing)
     for folder in folders:
         if not folder.replaces:
+            folder.check()
             # last, and under the lock: another pack may begin here as soon as it is gone
             remove_working_folder(folder.final)
+
+
+def release(held: list[Lock], locks: Sequence[Lock]) -> None:
+    """Let go of some of the locks that are held."""
+    for lock in locks:
+        lock.close()
+        held.remove(lock)
 
 
 def replaces_store(out: Path, options: OutputOptions) -> bool:

@@ -1,4 +1,8 @@
-"""The lock on a store that is being made: one process at a time, on any host that shares the folder."""
+"""The lock on a store that is being made: one process at a time, on any host that shares the folder.
+
+Also knows whether the paths that it locked still lead to the same folders: a user may rename or remove them at any time, and what
+another command makes under the same name must not be touched.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from packer.errors import LockedError, PackError
@@ -27,50 +32,77 @@ class Lock:
 
     Shared is what the parts of one pack hold beside each other: none of them may be there while OUT is packed or sealed.
 
+    Args:
+        replaces: the folder that OUT will replace: it must stay the same, or missing, until then.
+
     Raises:
         LockedError: another process holds it; names its pid and host.
         PackError: the file system has no locks.
         FileNotFoundError: another process has just finished OUT and taken the lock's file away.
     """
 
-    def __init__(self, out: Path, *, is_shared: bool = False) -> None:
-        self.path = out / LOCK
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+    def __init__(self, out: Path, *, is_shared: bool = False, replaces: Path | None = None) -> None:
+        self.path, self._replaces = out / LOCK, replaces
+        # open, so that no other folder gets their inode numbers; None: there is none
+        self._folder = _open_folder(out)
+        self._replaced = None if replaces is None else _open_folder(replaces)
+        self._descriptor = -1
+        # what its file says, by which workers know it
+        self.content = b"" if is_shared else json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
         try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             take_lock(self._descriptor, is_shared)
         except OSError as e:
-            os.close(self._descriptor)
+            self._close_files()
+            if self._descriptor < 0:
+                raise
             if e.errno not in _HELD:
                 raise _no_locks(self.path, e) from None
             holder = _holder(self.path)
             raise LockedError(f"{out} is being packed by {holder}. Wait for it, or choose another OUT.") from None
         try:
-            self._sign(is_shared)
+            self._sign()
         except FileNotFoundError:
-            os.close(self._descriptor)
+            self._close_files()
             raise
         except BaseException:
             if not is_shared:  # others hold a shared lock; a process that opened this one sees that its name is gone
                 with contextlib.suppress(OSError):
-                    os.unlink(self.path)
+                    os.unlink(self._own(LOCK), dir_fd=self._folder)
             self.close()
             raise
 
-    def _sign(self, is_shared: bool) -> None:
+    def check(self) -> None:
+        """See that OUT still is the folder that was locked: called before each truncate, rename, delete and commit in it.
+
+        Raises:
+            PackError: it was renamed, removed or replaced by someone else.
+        """
+        self.check_moved(self.path.parent.parent)
+
+    def check_moved(self, out: Path) -> None:
+        """See the same once OUT was renamed."""
+        refresh_names(out / LOCK)
+        _check(out, out, self._folder)
+        _check(out, out / LOCK, self._descriptor)
+
+    def check_replaced(self) -> None:
+        """See that the folder that OUT will replace still is the one that was there, or none where there was none."""
+        if self._replaces is not None:
+            refresh_names(self._replaces)
+            _check(self._replaces, self._replaces, self._replaced)
+
+    def _sign(self) -> None:
         """See that the file still has its name, and write down who holds it."""
         # over NFS also for whatever is read in OUT under the lock: the changes of the previous holder must be visible
         refresh_names(self.path)
-        try:
-            is_there = os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
-        except FileNotFoundError:
-            is_there = False
-        if not is_there:
+        if not _leads_to(self.path, self._descriptor):
             # opened before its holder removed it: a lock on a file without a name keeps no one out
             raise FileNotFoundError(errno.ENOENT, "the lock was removed meanwhile", str(self.path))
         with error_path(self.path):
             os.ftruncate(self._descriptor, 0)
-            if not is_shared:
-                os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+            if self.content:
+                os.write(self._descriptor, self.content)
                 # NFS keeps written bytes here for half a minute, and other hosts must read who holds OUT
                 os.fsync(self._descriptor)
 
@@ -79,7 +111,41 @@ class Lock:
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
             # NFS kept the file, and so its folder, for as long as it was open; one that holds anything else stays
-            os.rmdir(self.path.parent)
+            os.rmdir(self._own(FOLDER), dir_fd=self._folder)
+        self._descriptor = -1
+        self._close_files()
+
+    def _own(self, name: str) -> str:
+        """Name a file for a call that takes the locked folder as dir_fd, where the system has that."""
+        return name if self._folder is not None else str(self.path.parent.parent / name)
+
+    def _close_files(self) -> None:
+        for descriptor in (self._descriptor, self._folder, self._replaced):
+            if descriptor is not None and descriptor >= 0:
+                os.close(descriptor)
+        self._folder = self._replaced = None
+
+
+@contextlib.contextmanager
+def checked(check: Callable[[], None]) -> Iterator[None]:
+    """Where something fails inside because OUT was renamed or removed, raise what `check` of its lock does instead."""
+    try:
+        yield
+    except Exception:
+        check()
+        raise
+
+
+def check_same_lock(path: str, content: bytes) -> None:
+    """Refuse, in a worker on any host, to write below a folder whose lock is not the one that its command wrote.
+
+    Raises:
+        PackError: the folder was renamed, removed or replaced.
+    """
+    with contextlib.suppress(OSError):
+        if Path(path).read_bytes() == content:
+            return
+    raise _taken(Path(path).parent.parent)
 
 
 def take_lock(descriptor: int, is_shared: bool) -> None:
@@ -97,6 +163,36 @@ def take_lock(descriptor: int, is_shared: bool) -> None:
         os.lseek(descriptor, 0, os.SEEK_SET)
         return
     fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+
+
+def _open_folder(path: Path) -> int | None:
+    try:
+        return None if os.name == "nt" else os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+
+
+def _leads_to(path: Path, descriptor: int | None) -> bool:
+    """Whether a path leads to an open file or folder, or to none where there was none."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return descriptor is None
+    return descriptor is not None and os.path.samestat(found, os.fstat(descriptor))
+
+
+def _check(out: Path, path: Path, descriptor: int | None) -> None:
+    """Raise where a path no longer leads to an open file or folder of OUT."""
+    # Windows renames and removes no folder with an open file in it
+    if os.name != "nt" and not _leads_to(path, descriptor):
+        raise _taken(out)
+
+
+def _taken(out: Path) -> PackError:
+    return PackError(
+        f"{out} was renamed, removed or replaced while this command worked on it, and what is there now was left as it is."
+        " Move the folder back, or choose another OUT, and give the command again."
+    )
 
 
 def _no_locks(path: Path, error: OSError) -> PackError:

@@ -43,17 +43,21 @@ def seal(
     layout: RowLayout,
     inputs: Inputs,
     blocks: Iterable[Result] | None = None,
+    *,
+    check: Callable[[], None],
     commit: Commit | None = None,
     levels: Callable[[], dict[str, FileEntry]] | None = None,
 ) -> Manifest | None:
     """Turn committed blocks, those of OUT's journal or the given ones, into a finished store; None where they hold no row.
 
-    commit: called instead of writing the manifest, once everything it names is synced. levels: called before that, to make the
+    check: called before each step that truncates or commits; raises where OUT was renamed or removed. commit: called instead of
+    writing the manifest, once everything it names is synced. levels: called before that, to make the
     levels; returns their files.
 
     The manifest is written after everything it names is synced; no journal is touched. What became of boxes is added to the
     notes of the inputs.
     """
+    check()
     if extra_specs(inputs, layout):
         (out / EXTRAS).mkdir(exist_ok=True)
     written = RowFiles(out, layout, inputs)
@@ -68,13 +72,14 @@ def seal(
         )
     if not written.rows:
         return None
+    check()
     set_size(out / PIXELS, written.pixel_bytes, pixels)
     if layout.has_mask_file:
         size_bytes = layout.mask_bytes(written.pixel_bytes)
         set_size(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
     files |= levels() if levels is not None else {}
-    manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks, commit)
+    manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks, check, commit)
     of_split = f"{header.split}: " if header.split else ""
     inputs.notes += [f"{of_split}{note}" for note in written.notes()]
     return manifest
@@ -105,19 +110,23 @@ def commit_manifest(
     fields: dict[str, Any],
     files: dict[str, FileEntry],
     blocks: Iterable[Block],
+    check: Callable[[], None],
     commit: Commit | None = None,
 ) -> Manifest:
     """Write what follows from the fields of a manifest, sync all names, then the manifest itself: from then on OUT is a store.
 
     Args:
         files: of each file that is there, synced.
+        check: called before the first file is written, and before the commit.
         commit: called instead of writing the manifest.
     """
     manifest = Manifest(**fields, files=files | _metadata_entries(fields, files))
+    check()
     for name, content in metadata_files(manifest).items():
         write_synced(out / name, content)
     for folder in [out / EXTRAS] * bool(manifest.extras) + [out / "_tensordict", out]:
         sync_folder(folder)
+    check()
     if commit is None:
         write_atomically(out / MANIFEST, encode_manifest(manifest, blocks))
     else:

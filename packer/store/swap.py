@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from packer.store import journal as journals
@@ -29,23 +29,28 @@ from reader.format.manifest import MANIFEST
 from reader.format.unfinished import SWAPPING, read_swapping
 
 
-def swap(destinations: Sequence[Path]) -> None:
-    """Put the finished store that is beside each of these destinations there; open readers keep the old files.
+def swap(destinations: Mapping[Path, Lock]) -> None:
+    """Put the finished store that is beside each of these destinations, and locked, there; open readers keep the old files.
 
     The new ones bring their working folders, which distinguish a crash here from one before. Each name changes in one
     step where the system can (Linux). Elsewhere, and on file systems that cannot, a crash between the two renames leaves the
     new store complete under its working name.
     """
-    for destination in destinations:
+    for destination, lock in destinations.items():
+        lock.check_replaced()
         remove_trash(destination)
         if (destination / journals.FOLDER).exists():
             # left of a crash, and taken for the new one's once it is beside
             remove_working_folder(destination)
     if len(destinations) > 1:
         names = json.dumps(sorted(destination.name for destination in destinations)).encode()
-        for destination in destinations:
+        for destination, lock in destinations.items():
+            lock.check()
             write_synced(replacement(destination) / SWAPPING, names)
             sync_folder(replacement(destination) / journals.FOLDER)
+    for lock in destinations.values():
+        lock.check()
+        lock.check_replaced()
     # the names first, at once: until the last of them is changed the splits do not belong together
     exchanged = [destination for destination in destinations if _take_name(destination)]
     for parent in dict.fromkeys(destination.absolute().parent for destination in destinations):
@@ -56,7 +61,8 @@ def swap(destinations: Sequence[Path]) -> None:
     for destination in destinations:
         remove_trash(destination)
         sync_folder(destination.absolute().parent)
-    for destination in destinations:
+    for destination, lock in destinations.items():
+        lock.check_moved(destination)
         # last, and under the lock: another pack may begin here as soon as it is gone
         remove_working_folder(destination)
 
@@ -74,16 +80,15 @@ def finish_swap(out: Path) -> bool:
     for destination in destinations:
         check_no_links(*own_paths(destination))
     with contextlib.ExitStack() as held:
-        pending = []
+        pending: dict[Path, Lock] = {}
         for destination in destinations:
             new = replacement(destination)
             if not (new / journals.FOLDER).is_dir() or not (new / MANIFEST).is_file():
                 continue
             try:
-                held.enter_context(contextlib.closing(Lock(new)))
+                pending[destination] = held.enter_context(contextlib.closing(Lock(new, replaces=destination)))
             except FileNotFoundError:  # who was at it has just finished
                 continue
-            pending.append(destination)
         if pending:
             swap(pending)
     for destination in destinations:

@@ -27,6 +27,7 @@ from packer.sources.members import Archive
 from packer.sources.roots import NOWHERE, Roots
 from packer.store.blocks import Result, Task
 from packer.store.files import write_at
+from packer.store.lock import check_same_lock
 from packer.system import BINARY, NO_DESCRIPTOR
 from packer.workers.contracts import Marks
 from packer.workers.photographs import Photographs
@@ -65,6 +66,8 @@ class PackJob:
     # on a cluster: a file that each of its nodes must see
     witness: str = ""
     pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pause_seconds)
+    # of the folder that rows are written to: its file, and what that must say; "": nothing holds it
+    lock: tuple[str, bytes] = ("", b"")
 
     def worker(self, in_flight: Marks | None, clock: StageClock) -> BlockWorker:
         """Make what does this job in a process of its own."""
@@ -179,6 +182,8 @@ class BlockWorker:
     def _write(self, path: str, data: memoryview, offset: int) -> None:
         if path not in self._files:
             self._files[path] = os.open(path, os.O_WRONLY | BINARY)
+            if self._job.lock[0]:  # behind the opening: a rename between the two is noticed
+                check_same_lock(*self._job.lock)
         with error_path(path):
             write_at(self._files[path], data, offset)
 

@@ -136,7 +136,9 @@ def test_a_source_that_nothing_more_can_open_is_no_reject(tmp_path: Path, monkey
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells by /proc which file is closed")
-def test_a_close_that_fails_while_out_is_started_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_that_fails_while_out_is_started_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = make_tree(tmp_path / "images")
     close = os.close
 

@@ -100,12 +100,12 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     original = getattr(owner, name)
     inode: list[int] = []
 
-    def late(*arguments: Any) -> Any:
+    def late(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(owner, name, original)
         done = _command(images, out, *(["--resume"] if is_resumed else []))
         assert done.returncode == 0, done.stderr
         inode.append((out / "manifest.json").stat().st_ino)
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(owner, name, late)
     with pytest.raises(PackError, match="was finished by another process just now"):

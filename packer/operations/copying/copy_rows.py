@@ -25,7 +25,7 @@ from packer.store.build_folder import BuildFolder, finish, replaces_store
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.files import remove_tree, sync_folder
-from packer.store.lock import Lock
+from packer.store.lock import Lock, checked
 from packer.store.out_folder import ANNOUNCED, check_destination, check_out, check_takes_splits, resolved_out
 from packer.store.parts import check_no_parts
 from packer.store.reports import store_report, summed_report
@@ -112,7 +112,8 @@ def _copied(
         folder.check_again()
         undone.callback(folder.remove, created)
         try:
-            manifest = _made(plan, folder, sizes, progress)
+            with checked(folder.check):
+                manifest = _made(plan, folder, sizes, progress)
         except Exception:
             _check_all_same(plan)
             raise
@@ -166,9 +167,10 @@ def _made(plan: CopyPlan, folder: BuildFolder, sizes: dict[str, int], progress: 
     _clear(folder)
     levels: dict[str, FileEntry] = {}
     for factor in plan.levels:
-        _copied_into(_level_plan(plan, factor), level_path(folder.out, factor), sizes, progress, {})
+        level = level_path(folder.out, factor)
+        _copied_into(_level_plan(plan, factor), level, folder.check, sizes, progress, {})
         levels |= files_of(folder.out, factor)
-    manifest = _copied_into(plan, folder.out, sizes, progress, levels)
+    manifest = _copied_into(plan, folder.out, folder.check, sizes, progress, levels)
     check_store(folder.out)  # what cannot be opened must replace no store
     return manifest
 
@@ -176,13 +178,14 @@ def _made(plan: CopyPlan, folder: BuildFolder, sizes: dict[str, int], progress: 
 def _copied_into(
     plan: CopyPlan,
     out: Path,
+    check: Callable[[], None],
     sizes: dict[str, int],
     progress: OnProgress,
     levels: Mapping[str, FileEntry],
 ) -> Manifest:
     with contextlib.ExitStack() as held:
         sources = [held.enter_context(contextlib.closing(CopySource(selection))) for selection in plan.selections]
-        copy = StoreCopy(plan, sources, out, progress, levels)
+        copy = StoreCopy(plan, sources, out, check, progress, levels)
         sizes |= copy.sizes
         return copy.run()
 
@@ -226,10 +229,12 @@ def _clear(folder: BuildFolder) -> None:
 
     So whoever looks after a death finds no pack to resume.
     """
+    folder.check()
     (folder.out / ANNOUNCED).unlink(missing_ok=True)
     journals.discard(folder.out)
     sync_folder(folder.out)
     folder.clear()
     for unfinished in (folder.out / PARTS, (folder.out / PULLED).parent):
         if unfinished.exists():
+            folder.check()
             remove_tree(unfinished)

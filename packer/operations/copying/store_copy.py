@@ -90,17 +90,18 @@ class _Copied:
 
 
 class StoreCopy:
-    """One store being made; where each row comes from and goes to is known from the start. levels: files that are there."""
+    """One store being made; where each row goes to is known from the start. check: of OUT's lock; levels: files there are."""
 
     def __init__(
         self,
         plan: CopyPlan,
         sources: list[CopySource],
         out: Path,
+        check: Callable[[], None],
         progress: OnProgress,
         levels: Mapping[str, FileEntry],
     ) -> None:
-        self._plan, self._out, self._progress, self._levels = plan, out, progress, levels
+        self._plan, self._out, self._check, self._progress, self._levels = plan, out, check, progress, levels
         self._like = plan.selections[0].manifest
         self._noted = SampleNotes()
         self._sources, self._mine = sources, threading.local()
@@ -135,6 +136,7 @@ class StoreCopy:
         """Write all files, then the manifest."""
         for source in self._sources:
             source.check()
+        self._check()
         for path, _ in self._tensors.values():
             (self._out / path).parent.mkdir(parents=True, exist_ok=True)
         pixels = self._out / PIXELS
@@ -143,6 +145,7 @@ class StoreCopy:
         sync_names(self._out)
         check_room(self._out, self.sizes, AGAIN)
         allocate(pixels, self._file_bytes, lambda done: self._progress(Progress("allocate", done, self._file_bytes)))
+        self._check()
         with contextlib.ExitStack() as held:
             names = [path for path, _ in self._tensors.values()] + [SAMPLES, REJECTED]
             names += [TEXTS_FILE] if self._plan.texts else []
@@ -177,6 +180,7 @@ class StoreCopy:
             lines = with_errors(self._lines(start, stop), found.errors)
             self._noted.add(lines.decode("ascii"))
             files[SAMPLES].write(lines)
+            self._check()
             self._progress(Progress("copy", stop, self._rows))
         for source in self._sources if self._plan.has_rejects else ():
             with error_path(source.path / REJECTED):
@@ -188,12 +192,13 @@ class StoreCopy:
             writer.close()
             used = writer.size_bytes
         filling = bytes(-used % PAGE_BYTES if self._is_flat else 0)
+        self._check()
         set_size(pixels, used, used + len(filling))
         crc32 = crc32_combine(crc32, zlib.crc32(filling), len(filling))
         entries = {name: file.close() for name, file in files.items()} | dict(self._levels)
         entries[PIXELS] = FileEntry(used + len(filling), f"crc32:{crc32:08x}")
         mean, std = channel_statistics(pixel_count, *sums.tolist())
-        return commit_manifest(self._out, self._fields(mean, std), entries, blocks)
+        return commit_manifest(self._out, self._fields(mean, std), entries, blocks, self._check)
 
     def _fields(self, mean: list[float], std: list[float]) -> dict[str, object]:
         like, plan = self._like, self._plan
@@ -266,10 +271,7 @@ class StoreCopy:
     def _write(
         self, descriptor: int, source: CopySource, base_row: int, first: int, runs: list[int], cut: int
     ) -> list[_Copied]:
-        """Copy the pixels of a source's runs, the first of which begins at its first-th row; its rows begin at row `base_row`.
-
-        Returns what is known of them, cut at blocks.
-        """
+        """Copy runs of rows from a source's first-th on, whose row 0 goes to `base_row`; returns what is known, by block."""
         if not hasattr(self._mine, "scratch"):
             self._mine.scratch = ReadBuffer(), ReadBuffer()
         pieces: list[_Copied] = []

@@ -21,7 +21,7 @@ from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer, file_
 from packer.store import journal as journals
 from packer.store.disk_space import allocate, check_room
 from packer.store.files import sync_folder, write_at, write_atomically
-from packer.store.lock import Lock
+from packer.store.lock import Lock, checked
 from packer.store.out_folder import (
     OWN_NAMES,
     check_no_links,
@@ -66,10 +66,11 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
         return _already_there(copy, root, head)
     _check_out(root, copy.url, head)
     (root / PULLED).parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(_locked(root)):
+    with contextlib.closing(_locked(root)) as lock:
         if (root / MANIFEST).exists():
             return _already_there(copy, root, head)
         _check_out(root, copy.url, head)
+        lock.check()
         write_atomically(root / _SOURCE, json.dumps({"url": _public(copy.url)}).encode())
         # read from a file of its own name, as every manifest is
         write_atomically(root / PULLED, head)
@@ -81,18 +82,21 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
         sizes = {name: entry.size_bytes for name, entry in manifest.files.items()}
         copy.total_bytes = sum(sizes.values())
         _check_room(root, sizes)
-        with copy.explaining("read", root), _replaced_meanwhile(copy, head):
+        with checked(lock.check), copy.explaining("read", root), _replaced_meanwhile(copy, head):
             for name, entry in manifest.files.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 if name == PIXELS:
-                    _pull_pixels(copy, root / name, found, manifest, blocks)
+                    lock.check()
+                    _pull_pixels(copy, root / name, found, manifest, blocks, lock)
                 else:
-                    _pull_file(copy, root / name, name_in(found.folder, name), entry)
+                    _pull_file(copy, root / name, name_in(found.folder, name), entry, lock)
         for parent in {(root / name).parent for name in manifest.files}:
             sync_folder(parent)
         sync_names(root)
+        lock.check()
         write_atomically(root / MANIFEST, head)
         check_store(root)
+        lock.check()
         remove_working_folder(root)
     return copy.report(root, len(manifest.files) + 1)
 
@@ -192,13 +196,14 @@ def _replaced_meanwhile(copy: Transfer, head: bytes) -> Iterator[None]:
         ) from None
 
 
-def _pull_file(copy: Transfer, path: Path, name: str, entry: FileEntry) -> None:
+def _pull_file(copy: Transfer, path: Path, name: str, entry: FileEntry, lock: Lock) -> None:
     if path.is_file() and path.stat().st_size == entry.size_bytes and file_digest(path, entry) == entry.digest:
         copy.count(entry.size_bytes, is_copied=False)
         return
     # first, as a file of another size need not end
     if copy.objects.size(name) != entry.size_bytes:
         raise _damaged(copy, name)
+    lock.check()
     copy.objects.fetch(name, path)
     if file_digest(path, entry) != entry.digest:
         raise _damaged(copy, name)
@@ -207,7 +212,9 @@ def _pull_file(copy: Transfer, path: Path, name: str, entry: FileEntry) -> None:
     copy.count(entry.size_bytes, is_copied=True)
 
 
-def _pull_pixels(copy: Transfer, path: Path, found: Pointer, manifest: Manifest, blocks: list[Block]) -> None:
+def _pull_pixels(
+    copy: Transfer, path: Path, found: Pointer, manifest: Manifest, blocks: list[Block], lock: Lock
+) -> None:
     """Bring each block whose checksum is not right yet, several at a time; all are on disk when it returns."""
     size_bytes, is_new = manifest.files[PIXELS].size_bytes, not path.exists()
     ends = [*itertools.accumulate((block.size_bytes for block in blocks), initial=0)]
@@ -241,6 +248,7 @@ def _pull_pixels(copy: Transfer, path: Path, found: Pointer, manifest: Manifest,
         allocate(path, size_bytes, lambda done: None)
         pool = concurrent.futures.ThreadPoolExecutor(_REQUESTS)
         for count, is_copied in _as_they_end(pool, [pool.submit(bring, block) for block in blocks]):
+            lock.check()
             copy.count(count, is_copied=is_copied)
         with error_path(path):
             os.ftruncate(descriptor, size_bytes)

@@ -29,7 +29,7 @@ from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.disk_space import allocate
 from packer.store.files import sync_folder, write_at
-from packer.store.lock import Lock
+from packer.store.lock import Lock, checked
 from packer.store.out_folder import (
     check_no_links,
     is_finished,
@@ -73,8 +73,8 @@ def seal_parts(
         found = {}
         for split, destination in splits.items():
             if not is_finished(destination):
-                locked.enter_context(contextlib.closing(_lock(destination)))
-                found[split] = _CompleteParts.open(destination)
+                lock = locked.enter_context(contextlib.closing(_lock(destination)))
+                found[split] = _CompleteParts.open(destination, lock)
         reports = {}
         for split, destination in splits.items():
             report = _sealed(destination, found.get(split), split, options)
@@ -107,7 +107,9 @@ def _sealed(out: Path, parts: _CompleteParts | None, split: str, options: Worker
         manifest = check_store(out)
         report = store_report(manifest, Inputs(out), out, 0.0, manifest.inputs)
     else:
-        report = parts.seal(lambda done, total: options.report(Progress("seal", done, total, split=split)))
+        with checked(parts.lock.check):
+            report = parts.seal(lambda done, total: options.report(Progress("seal", done, total, split=split)))
+        parts.lock.check()
     remove_working_folder(out)
     return dataclasses.replace(report, seconds=time.monotonic() - started)
 
@@ -120,6 +122,7 @@ class _CompleteParts:
     """
 
     out: Path
+    lock: Lock
     folders: list[Path]
     rows: list[int]
     sizes_bytes: list[int]
@@ -128,23 +131,23 @@ class _CompleteParts:
     source_bytes: int = 0
 
     @classmethod
-    def open(cls, out: Path) -> _CompleteParts:
-        """Check that the parts of OUT together are one complete pack; OUT is locked."""
+    def open(cls, out: Path, lock: Lock) -> _CompleteParts:
+        """Check that the parts of OUT together are one complete pack; lock: of OUT."""
         parts = started_parts(out)
         if not parts:
             raise PackError(f"{out} holds no part of a pack. Parts are made by: pack IMAGES {out} --part i/n")
         _check_all_there(out, parts)
-        found = cls._of(out, parts, out)
+        found = cls._of(out, lock, parts, out)
         for factor in FACTORS[: found.header.options.get("levels", 1) - 1]:
             level = level_path(out, factor)
             # sealed before the store is: a run that was interrupted between has left it so
             if not (level / MANIFEST).exists():
-                found.levels[factor] = cls._of(level, parts, out)
+                found.levels[factor] = cls._of(level, lock, parts, out)
                 _check_same_images(out, parts, factor)
         return found
 
     @classmethod
-    def _of(cls, out: Path, parts: list[Part], store: Path) -> _CompleteParts:
+    def _of(cls, out: Path, lock: Lock, parts: list[Part], store: Path) -> _CompleteParts:
         """Check the parts of a store, or of one of its levels; the store is what commands name."""
         folders = [part.folder(out) for part in parts]
         for part, folder in zip(parts, folders, strict=True):
@@ -161,7 +164,7 @@ class _CompleteParts:
             for part, header in zip(parts, headers, strict=True)
         ]
         rows, sizes_bytes = ([*column] for column in zip(*found, strict=True))
-        return cls(out, folders, rows, sizes_bytes, headers[0], {})
+        return cls(out, lock, folders, rows, sizes_bytes, headers[0], {})
 
     def seal(self, progress: Callable[[int, int], None]) -> PackReport:
         """Gather the rows, write all other files, and commit by the manifest."""
@@ -169,7 +172,15 @@ class _CompleteParts:
         if not any(self.rows):
             raise PackError(f"nothing of {inputs.base} could be packed: every input was rejected.")
         self._gather(progress)
-        manifest = seal(self.out, self.header, _layout(self.header), inputs, self._blocks(), levels=self._seal_levels)
+        manifest = seal(
+            self.out,
+            self.header,
+            _layout(self.header),
+            inputs,
+            self._blocks(),
+            check=self.lock.check,
+            levels=self._seal_levels,
+        )
         assert manifest is not None  # there are rows
         report = store_report(manifest, inputs, self.out, 0.0, manifest.inputs)
         return dataclasses.replace(report, source_bytes=self.source_bytes)
@@ -180,6 +191,7 @@ class _CompleteParts:
         for factor in FACTORS[: self.header.options.get("levels", 1) - 1]:
             if factor in self.levels:
                 self.levels[factor].seal(lambda done, total: None)
+            self.lock.check()
             remove_working_folder(level_path(self.out, factor))
             entries |= files_of(self.out, factor)
         return entries
@@ -196,6 +208,7 @@ class _CompleteParts:
         for folder in (self.out, *self.folders):
             refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
         if not pixels.exists():
+            self.lock.check()
             pixels.parent.mkdir(exist_ok=True)
             os.rename(self.folders[0] / PIXELS, pixels)
             for folder in (pixels.parent, self.out, (self.folders[0] / PIXELS).parent):
@@ -206,8 +219,10 @@ class _CompleteParts:
             progress(done, sum(self.rows))
             source, stop = folder / PIXELS, offset + size_bytes
             if source.exists():
+                self.lock.check()
                 allocate(pixels, stop, lambda done: None)
                 _copy(source, pixels, offset, stop - offset)
+                self.lock.check()
                 source.unlink()
                 sync_folder(source.parent)
             done, offset = done + rows, stop
