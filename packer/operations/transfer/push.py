@@ -15,6 +15,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError, PackError
 from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer, file_digest
+from packer.store.lock import checked
 from packer.store.out_folder import enclosing_store
 from packer.store.remote.at_url import (
     RECORD,
@@ -26,7 +27,7 @@ from packer.store.remote.at_url import (
     read_record,
 )
 from packer.store.remote.objects import LocalObjects
-from reader.format.at_url import BlockObjects, encode_pointer, generation_of
+from reader.format.at_url import BlockObjects, encode_pointer, generation_of, read_pointer
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
@@ -73,21 +74,27 @@ def announce(out: str | os.PathLike[str], url: str, overwrite: bool) -> None:
 
 def _found(root: Path, copy: Transfer, overwrite: bool) -> _Push:
     """Look at a store and at the URL that it is to be pushed to; refuse what is in the way."""
-    manifest = check_store(root)
+    manifest, content = check_store(root), (root / MANIFEST).read_bytes()
+    if read_pointer(content, MANIFEST).digest != manifest.digest:
+        raise _replaced(root, copy.url)
     copy.total_bytes = sum(entry.size_bytes for entry in manifest.files.values())
     _check_not_itself(root, copy)
     found = inspect_url(copy.objects, copy.url)
     _check_url(copy.url, manifest, found, overwrite)
-    return _Push(copy, root, manifest, found, overwrite)
+    return _Push(copy, root, manifest, content, found, overwrite)
 
 
 @dataclass(frozen=True)
 class _Push:
-    """A push to a URL where it may be: nothing, this store, the beginning of it, or what --overwrite replaces."""
+    """A push to a URL where it may be: nothing, this store, the beginning of it, or what --overwrite replaces.
+
+    content: the bytes of the manifest, read once: they are what is committed.
+    """
 
     copy: Transfer
     root: Path
     manifest: Manifest
+    content: bytes
     found: Pushed
     overwrite: bool
 
@@ -118,7 +125,9 @@ class _Push:
         sent = self._sent_before()
         if not self.is_there:
             self.begin(sent)
-        self._send(sent)
+        with checked(self._check_same):
+            self._send(sent)
+        self._check_same()
         self._commit()
         if is_ours:
             # last the record, by which the same command knows that something may be left
@@ -161,11 +170,19 @@ class _Push:
                     f"{self.root / name} is not what the manifest says: nothing of it was sent. Run: pack verify {self.root}"
                 )
             objects.send(self.root / name, target)
+            self._check_same()  # before it is recorded: what was sent may be a file of the other store
             sent[name] = entry.digest
             if not self.is_there:
                 self._check_record()
                 objects.put(RECORD, PushRecord(self.manifest.digest, self.folder, sent).to_bytes())
             self.copy.count(entry.size_bytes, is_copied=True)
+
+    def _check_same(self) -> None:
+        """See that OUT is the store that it was when the push began; raises PackError."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if (self.root / MANIFEST).read_bytes() == self.content:
+                return
+        raise _replaced(self.root, self.copy.url)
 
     def _check_block_objects(self) -> None:
         """See that the pixels of a store that was packed straight to the URL are all there; raises PackError."""
@@ -180,7 +197,7 @@ class _Push:
 
     def _commit(self) -> None:
         """Write the manifest, by which the URL holds this store, after a look that no other push was faster."""
-        objects, content = self.copy.objects, (self.root / MANIFEST).read_bytes()
+        objects, content = self.copy.objects, self.content
         if self.folder and not self._has_manifest(content):
             objects.put(name_in(self.folder, MANIFEST), content)
         if self.is_there:
@@ -258,6 +275,13 @@ def _check_url(url: str, manifest: Manifest, found: Pushed, overwrite: bool) -> 
 def _short(digest: str) -> str:
     """Name a store by as much of its digest as its folder at a URL is named by."""
     return shown(digest[:23]) if digest else "damaged"
+
+
+def _replaced(root: Path, url: str) -> PackError:
+    return PackError(
+        f"{root} was replaced, renamed or removed while it was pushed: nothing was committed at {url}. Push again, with"
+        " --overwrite."
+    )
 
 
 def _taken_over(url: str) -> PackError:

@@ -1,0 +1,94 @@
+"""A store that is replaced while it is pushed: the URL never holds a manifest over the pixels of another store."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Tune, make_tree, store_bytes
+
+from packer import PackError, pack, pull, push, verify
+from packer.cli.app import run
+from reader import MemmapDataset
+from reader.format.errors import StoreError
+
+SENTENCE = (
+    r"^\S*/out was replaced, renamed or removed while it was pushed: nothing was committed at \S*/far\. Push again, with"
+    r" --overwrite\.$"
+)
+
+
+def _replaced(root: Path) -> None:
+    (root / "out").rename(root / "out.old")
+    shutil.copytree(root / "other", root / "out")
+
+
+def _overwritten(root: Path) -> None:
+    pack(root / "more", root / "out", size=32, workers=1, overwrite=True)
+
+
+def _removed(root: Path) -> None:
+    shutil.rmtree(root / "out")
+
+
+@pytest.fixture
+def root(tmp_path: Path, tune: Tune) -> Path:
+    """The store out, and another of images of the same names and sizes, so that all files but one are as large."""
+    tune(least_block_inputs=2)
+    pack(make_tree(tmp_path / "images", classes=2, each=4), tmp_path / "out", size=32, workers=1)
+    make_tree(tmp_path / "more", classes=2, each=4, size=(90, 70))
+    pack(tmp_path / "more", tmp_path / "other", size=32, workers=1)
+    return tmp_path
+
+
+@pytest.mark.parametrize("holds_other", [False, True], ids=["free", "replaced at the URL"])
+@pytest.mark.parametrize("change", [_replaced, _overwritten, _removed])
+@pytest.mark.parametrize("moment", ["first file", "last file"])
+def test_a_store_that_is_replaced_while_it_is_pushed_is_not_committed(
+    moment: str, change: Callable[[Path], None], holds_other: bool, root: Path
+) -> None:
+    url, changed = f"file://{root}/far", []
+    if holds_other:
+        pack(root / "images", root / "before", size=16, workers=1)
+        push(root / "before", url)
+
+    def progress(done: int, total: int) -> None:
+        if not changed and (moment == "first file" or done == total):
+            changed.append(True)
+            change(root)
+
+    with pytest.raises(PackError, match=SENTENCE):
+        push(root / "out", url, overwrite=holds_other, progress=progress)
+    assert changed
+    if holds_other:
+        pull(url, root / "still")
+        assert store_bytes(root / "still") == store_bytes(root / "before")
+    else:
+        with pytest.raises(StoreError):
+            MemmapDataset(url, cache=root / "cache")
+    if not (root / "out").exists():
+        return
+    assert run(["push", str(root / "out"), url, "--overwrite"]) == 0
+    pull(url, root / "back")
+    assert store_bytes(root / "back") == store_bytes(root / "out")
+    assert verify(root / "back").problems == []
+
+
+def test_a_store_that_is_pushed_again_after_it_was_put_back_is_complete_at_the_url(root: Path) -> None:
+    """What was sent of the other store meanwhile is not taken for a file of this one."""
+    url, changed = f"file://{root}/far", []
+
+    def progress(done: int, total: int) -> None:
+        if not changed:
+            changed.append(True)
+            _replaced(root)
+
+    with pytest.raises(PackError, match=SENTENCE):
+        push(root / "out", url, progress=progress)
+    (root / "out").rename(root / "elsewhere")
+    (root / "out.old").rename(root / "out")
+    push(root / "out", url)
+    pull(url, root / "back")
+    assert store_bytes(root / "back") == store_bytes(root / "out")
