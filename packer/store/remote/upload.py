@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
-from packer.errors import OptionsError, PackError
+from packer.errors import DiskFullError, OptionsError, PackError
 from packer.sources.object_storage import cause, is_refused, reason
 from packer.store import journal as journals
 from packer.store.blocks import Result
@@ -36,7 +36,8 @@ from packer.store.remote.at_url import (
     read_store,
 )
 from packer.store.row_files import MASKS
-from packer.system import BINARY
+from packer.system import BINARY, FULL
+from packer.text import system_reason
 from reader import system
 from reader.format.at_url import BlockObjects, encode_pointer, object_name, read_pointer
 from reader.format.filesystem import error_path
@@ -357,6 +358,11 @@ class Upload:
             except (FileExistsError, OptionsError):
                 raise
             except Exception as e:
+                if isinstance(e, OSError) and e.errno in FULL:
+                    raise DiskFullError(
+                        f"{self.url} cannot be written: {system_reason(e)}. What was sent is kept: free some space and continue"
+                        " with --resume."
+                    ) from None
                 if pause is None or is_refused(e):
                     seconds = time.monotonic() - started
                     raise PackError(
