@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import SupportsIndex
 
 from packer.errors import OptionsError
+from reader.format.filesystem import absolute_path
 from reader.format.tensors import JPEG, ZSTD, jpeg_quality
 from reader.format.urls import is_url
 
@@ -100,7 +101,7 @@ def check_levels(levels: int, sides: tuple[int, int] | None) -> None:
 
 def lasting_path(path: str) -> str:
     """Return a path that means the same from any folder; a URL and standard input do already."""
-    return path if is_url(path) or path in ("-", "-0") else os.path.abspath(path)
+    return path if is_url(path) or path in ("-", "-0") else absolute_path(path)
 
 
 def format_size(size: tuple[int, int]) -> str:

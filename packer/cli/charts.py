@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.cli.messages import size
 from packer.errors import PictureError
+from reader.format.filesystem import absolute_path
 from reader.format.row_kinds import row_kind
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def about(report: Report) -> str:
     height, width, channels = report["row_shape"]
     up_to = row_kind(has_own_sizes=report["has_own_sizes"]).up_to
     return (
-        f"{os.path.basename(os.path.abspath(report['store']))}: {report['rows']:,} rows of {up_to}{height} x {width} x"
+        f"{os.path.basename(absolute_path(report['store']))}: {report['rows']:,} rows of {up_to}{height} x {width} x"
         f" {channels}, {size(report['pixel_bytes'])}, batches of {report['batch_size']}, {report['threads']} threads,"
         f" torch {report['torch']}"
     )

@@ -36,6 +36,7 @@ from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE
 from packer.sources.tar_headers import is_header, listed_all
 from packer.text import counted
+from reader.format.filesystem import absolute_path
 
 
 def archive_kind(path: Path) -> str | None:
@@ -244,7 +245,7 @@ def list_members(path: Path) -> dict[str, list[Member]]:
 
 def _empty(paths: list[Path]) -> Inputs:
     """Return Inputs without samples whose root is the folder that holds all the archives."""
-    absolute = [Path(os.path.abspath(path)) for path in paths]
+    absolute = [Path(absolute_path(path)) for path in paths]
     root = Path(os.path.commonpath([path.parent for path in absolute]))
     archives = []
     for path in absolute:

@@ -14,6 +14,7 @@ from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import is_junk_file, junk_above
 from packer.options import InputOptions
 from reader.format.fields import Json
+from reader.format.filesystem import absolute_path, plain_path
 
 _NAMED = 3
 
@@ -58,12 +59,12 @@ def locate_inputs(listing: Listing, start: Path, options: InputOptions, *, is_fo
     listing.paths = [path if path.endswith(suffix) else path + suffix for path in listing.paths]
     notes = _slashed(listing, start, options)
     base = _base(listing, start, options)
-    absolute = [_absolute(base, path) for path in listing.paths]
+    absolute = [plain_path(os.path.join(base, path)) for path in listing.paths]
     if is_found:
         absolute, found = _without_folders(listing, absolute)
         notes += found
     _check_base(listing, base, absolute, options)
-    root = os.path.normpath(start) if options.root is None else root_of(options)
+    root = plain_path(start) if options.root is None else root_of(options)
     outside = next((i for i, path in enumerate(absolute) if not path.startswith(os.path.join(root, ""))), None)
     if outside is not None or (is_found and options.root is None):
         if options.root is not None:
@@ -92,7 +93,7 @@ def locate_inputs(listing: Listing, start: Path, options: InputOptions, *, is_fo
 
 def root_of(options: InputOptions) -> str:
     """Return --root as an absolute path."""
-    root = _absolute(os.getcwd(), os.fspath(options.root or ""))
+    root = absolute_path(options.root or "")
     if not os.path.isdir(root):
         raise ScanError(f"--root {options.root} is not a folder.")
     return root
@@ -109,9 +110,11 @@ def _base(listing: Listing, start: Path, options: InputOptions) -> str:
     root, here = root_of(options), os.getcwd()
     relative = [path for path in listing.paths if not os.path.isabs(path)]
     inside = os.path.join(root, "")
-    if root == here or not all(os.path.join(_absolute(here, path), "").startswith(inside) for path in relative):
+    if root == here or not all(
+        os.path.join(plain_path(os.path.join(here, path)), "").startswith(inside) for path in relative
+    ):
         return root
-    first = next((path for path in relative if _absolute(here, path) != root), "")
+    first = next((path for path in relative if plain_path(os.path.join(here, path)) != root), "")
     is_below, is_here = (os.path.exists(os.path.join(base, first)) for base in (root, here))
     if first and is_below and is_here:
         raise ScanError(
@@ -172,15 +175,6 @@ def _without(listing: Listing, absolute: list[str], is_odd: list[bool], what: st
     note = f"{sum(is_odd)} lines of {listing.name} {what}, line {first} first, and are skipped."
     listing.lines = [listing.lines[index] for index in others]
     return [absolute[index] for index in others], [note]
-
-
-def _absolute(base: str, path: str) -> str:
-    """Return an absolute path without dots; what stands before a .. is resolved first, as it may be a symbolic link."""
-    joined = os.path.join(base, path)
-    if ".." in joined.split(os.sep):
-        folder, name = os.path.split(joined)
-        joined = os.path.realpath(joined) if name in ("..", ".", "") else os.path.join(os.path.realpath(folder), name)
-    return os.path.normpath(joined)
 
 
 def _common_folder(paths: list[str]) -> str:

@@ -36,6 +36,7 @@ from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
 from packer.system import FULL
 from packer.values import check_quality, parse_size
 from packer.workers.engine import LocalEngine
+from reader.format.filesystem import plain_path
 from reader.format.manifest import read_json_lines
 from reader.format.samples import encode_line
 from reader.system import available_cpus
@@ -131,7 +132,7 @@ def requantize(
             where its disk is full.
     """
     started = time.monotonic()
-    source, out = Path(images), Path(os.path.normpath(os.fspath(dest)))
+    source, out = Path(images), Path(plain_path(dest))
     check_quality("-q", quality)
     options = WorkerOptions(workers=workers, max_rejects=max_rejects, timeout=timeout, progress=progress)
     open_ffmpeg()

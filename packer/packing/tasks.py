@@ -17,6 +17,7 @@ from packer.store.blocks import Task
 from packer.store.parts import Part
 from packer.store.row_files import MASKS
 from packer.workers.block_worker import PackJob
+from reader.format.filesystem import absolute_path
 from reader.format.manifest import PIXELS
 from reader.format.tensors import codec_of
 
@@ -63,7 +64,7 @@ def pack_job(
         rows=RowOptions.among(options),
         archives=inputs.archives,
         has_masks=layout.has_masks,
-        masks_root=os.path.abspath(options.masks or ""),
+        masks_root=absolute_path(options.masks or ""),
         draws_masks=options.draws_masks,
         masks_path=str(out / MASKS) if layout.has_mask_file else "",
         upright_masks=options.upright_labels,

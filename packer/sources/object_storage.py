@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from packer.errors import RemoteError
 from reader.format.errors import LibraryError, StoreError
 from reader.format.shown import redacted
+from reader.format.urls import file_path
 from reader.remote.failures import failure, is_lasting
+from reader.remote.urls import checked_url
 
 if TYPE_CHECKING:
     from reader.remote.objects import Objects
@@ -48,9 +50,10 @@ def open_url(url: str) -> tuple[Any, str]:
     try:
         import fsspec
 
-        # a local disk, unlike object storage, wants its folders made
-        settings = {"auto_mkdir": True} if url.startswith("file:") else {}
-        files, path = fsspec.core.url_to_fs(url, **settings)
+        if url.lower().startswith("file:"):
+            # a local disk, unlike object storage, wants its folders made
+            return fsspec.filesystem("file", auto_mkdir=True), file_path(checked_url(url))
+        files, path = fsspec.core.url_to_fs(url)
     except ImportError as e:
         raise RemoteError(
             f"{redacted(url)} cannot be opened: {redacted(str(e))}. For s3:// install 'pixpack[remote]'."

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from packer.errors import SourceChangedError, SourceError, UnreadableError
 from packer.text import system_reason
+from reader.format.filesystem import absolute_path
 
 _T = TypeVar("_T")
 
@@ -58,7 +59,7 @@ class Roots:
         Raises:
             SourceError: one is not there, or cannot be examined.
         """
-        return cls(tuple(map(_root, map(os.path.abspath, paths))), tuple(_mounts().items()))
+        return cls(tuple(map(_root, map(absolute_path, paths))), tuple(_mounts().items()))
 
     def again(self) -> Roots:
         """Look at the same paths from this host; raises SourceError where one is missing here."""
@@ -66,7 +67,7 @@ class Roots:
 
     def lost(self, path: str) -> str:
         """Say what has become of what a file is on; "" where all of it is as it was listed."""
-        path = os.path.abspath(path)
+        path = absolute_path(path)
         for root in self.paths:
             if path == root.path or path.startswith(os.path.join(root.path, "")):
                 try:

@@ -17,7 +17,7 @@ from packer.store.files import sync_folder, write_synced
 from packer.store.lock import Lock
 from packer.system import FULL
 from packer.text import system_reason
-from reader.format.filesystem import error_path, refresh_names
+from reader.format.filesystem import error_path, plain_path, refresh_names
 from reader.format.journal import JOURNAL
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
@@ -319,7 +319,7 @@ def _is_ours(manifest: Path) -> bool:
 
 
 def resolved_out(out: str | os.PathLike[str]) -> Path:
-    """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it."""
+    """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it. Links are resolved."""
     if is_url(out):
         raise OptionsError(
             f"OUT {redacted(os.fspath(out))} is a URL, expected a folder. Make the store in a folder, then:"
@@ -327,7 +327,7 @@ def resolved_out(out: str | os.PathLike[str]) -> Path:
         )
     if not os.fspath(out):
         raise OptionsError("OUT is empty, expected the name of a folder.")
-    target = Path(os.path.normpath(os.fspath(out)))
+    target = Path(plain_path(out))
     if target.name in ("", "..") or target.is_symlink():
         target = Path(os.path.realpath(target))
     if not target.name:

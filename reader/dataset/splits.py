@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils.data import ConcatDataset
 
 from reader.format.errors import StoreError
+from reader.format.filesystem import absolute_path
 from reader.format.manifest import MANIFEST, read_manifest
 from reader.format.shown import redacted, shown
 from reader.format.urls import is_url
@@ -23,7 +24,7 @@ def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
     Raises:
         StoreError: there is no such split, or the splits have different classes: the same target would mean different ones.
     """
-    root = Path(os.path.abspath(path))
+    root = Path(absolute_path(path))
     if split is None:
         return root
     if (root / MANIFEST).is_file():

@@ -6,6 +6,7 @@ Imports only the standard library, and writes nothing.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -15,6 +16,26 @@ from typing import IO, TypeVar
 from reader.format.errors import StoreError
 
 _T = TypeVar("_T")
+
+
+def plain_path(path: str | os.PathLike[str]) -> str:
+    """Return a path without . and .., where what stands before a .. is resolved first: it may be a symbolic link.
+
+    Example:
+        >>> plain_path("./images/"), plain_path("../images")
+        ('images', '../images')
+    """
+    text = os.fspath(path)
+    names = itertools.dropwhile(lambda name: name in ("", ".", ".."), text.split(os.sep))
+    if ".." in names:
+        folder, name = os.path.split(text)
+        text = os.path.realpath(text) if name in ("..", ".", "") else os.path.join(os.path.realpath(folder), name)
+    return os.path.normpath(text)
+
+
+def absolute_path(path: str | os.PathLike[str]) -> str:
+    """Return a path that means the same from any folder, without . and .., as `plain_path` does."""
+    return plain_path(os.path.join(os.getcwd(), os.fspath(path)))
 
 
 @contextlib.contextmanager

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 from reader.format.errors import LibraryError, MissingObjectError, StoreError, UnreachableError
 from reader.format.filesystem import open_regular
 from reader.format.shown import redacted
+from reader.format.urls import file_path
 from reader.remote.failures import failure, is_lasting
 from reader.remote.urls import checked_url
 from reader.tuning import tuning
@@ -152,10 +152,7 @@ class _DiskFolder:
     library = "Python"
 
     def __init__(self, url: str) -> None:
-        # takes 10 ms to import, and object storage needs none of it
-        from urllib.request import url2pathname
-
-        self._folder = Path(url2pathname(urlsplit(url).path))
+        self._folder = Path(file_path(url))
         if not self._folder.exists():
             raise MissingObjectError(f"{url} does not exist. Expected the folder of a store.")
 

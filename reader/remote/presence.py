@@ -21,6 +21,7 @@ from typing import Any
 
 from reader.format.errors import MissingObjectError, StoreError
 from reader.format.fields import Json
+from reader.format.filesystem import absolute_path
 from reader.format.manifest import MANIFEST
 from reader.remote.block_files import BlockPart
 from reader.remote.folder import FEWEST_BLOCKS, GUARDED_SHARE, INSIDE, CacheFolder, folder_of
@@ -54,7 +55,7 @@ class RemoteStore:
         cache_size: int | str | None = None,
         digest: str | None = None,
     ) -> None:
-        self.url, self.cache = checked_url(url), Path(os.path.abspath(cache))
+        self.url, self.cache = checked_url(url), Path(absolute_path(cache))
         self.limit = None if cache_size is None else size_of(cache_size)
         self._digest = digest
         # whether its folder has blocks in slots, once that is known

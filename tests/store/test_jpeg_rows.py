@@ -41,6 +41,7 @@ def equal(formed: Formed) -> tuple[Path, Path]:
     return formed("equal", "raw"), formed("equal", "jpeg:95")
 
 
+
 def each_image(store: Path) -> list[torch.Tensor]:
     return [image for image, _ in MemmapDataset(store)]  # type: ignore[attr-defined]
 

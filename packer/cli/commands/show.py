@@ -14,6 +14,7 @@ from packer.cli.options import CACHE, StorePath, parse_rows
 from packer.cli.output import say
 from packer.errors import OptionsError
 from packer.options import TILES, TILES_A_LINE
+from reader.format.filesystem import absolute_path, plain_path
 from reader.format.urls import is_url
 
 
@@ -96,9 +97,9 @@ def _draw(
 def _sheet_path(out: str, split: str, output: str | None) -> str:
     """Name a store's picture; that of a split has the split's name in it: sheet.png -> sheet-train.png."""
     # "." and ".." are no names that another could stand beside
-    beside = os.path.normpath(out)
+    beside = plain_path(out)
     if os.path.basename(beside) in (".", ".."):
-        beside = os.path.abspath(out)
+        beside = absolute_path(out)
     of_split = f"-{split}" if split else ""
     if output is None:
         return f"{beside}{of_split}-sheet.png"

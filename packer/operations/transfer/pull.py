@@ -37,7 +37,7 @@ from packer.system import BINARY
 from reader.format.at_url import BlockObjects, Pointer
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
-from reader.format.filesystem import error_path
+from reader.format.filesystem import error_path, plain_path
 from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, read_manifest
 from reader.format.shown import redacted, shown
 from reader.format.unfinished import PARTS, PULLED, unfinished_message
@@ -57,7 +57,7 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
         PackError: the URL holds no store or cannot be read; LockedError, DiskFullError.
         StoreError: the store at the URL needs a newer reader, or OUT holds it and is damaged.
     """
-    root = Path(os.path.normpath(os.fspath(out)))
+    root = Path(plain_path(out))
     copy = Transfer(url, progress)
     _check_outside(root, copy)
     with copy.explaining("read", root):

@@ -20,7 +20,7 @@ from packer.store.files import sync_folder, temporary_of, write_atomically, writ
 from packer.store.out_folder import sync_names
 from packer.system import BINARY
 from reader.format.errors import MissingObjectError, StoreError
-from reader.format.filesystem import error_path, open_regular
+from reader.format.filesystem import error_path, open_regular, plain_path
 from reader.format.manifest import MANIFEST
 from reader.format.urls import is_url
 from reader.remote.objects import Objects
@@ -46,7 +46,7 @@ def open_objects(url: str) -> LocalObjects | RemoteObjects | WebObjects:
             f" ./{url}"
         )
     if not is_url(url):
-        return LocalObjects(Path(os.path.normpath(url)))
+        return LocalObjects(Path(plain_path(url)))
     if url.lower().startswith(("http:", "https:")):
         return WebObjects(url)
     files, root = open_url(url)

@@ -1,0 +1,109 @@
+"""A path with .. behind a link, and a URL of a file, name the same folder for every command, and for the system."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import interrupted, make_tree, store_bytes
+
+from packer import PackError, merge, pack, pull, push, subset, update, verify
+from packer.cli.app import run
+from reader import MemmapDataset
+
+Command = Callable[[Path, str], Any]
+
+# each makes, or replaces, a store at OUT from the folder of things and the way to it
+WRITERS: dict[str, Command] = {
+    "pack": lambda root, out: pack(root / "images", out, size=32, workers=1),
+    "pack --overwrite": lambda root, out: pack(root / "images", out, size=32, workers=1, overwrite=True),
+    "update": lambda root, out: update(root / "images", out, workers=1),
+    "merge": lambda root, out: merge([root / "mine", root / "mine"], out),
+    "subset": lambda root, out: subset(root / "mine", out, rows=[1, 0]),
+    "pull": lambda root, out: pull(os.fspath(root / "mine"), out),
+    "push": lambda root, out: push(root / "mine", out),
+    "push --overwrite": lambda root, out: push(root / "mine", out, overwrite=True),
+}
+REPLACING = {"pack --overwrite", "update", "push --overwrite"}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A link to far/deep, so that link/.. is far; images, and a store of them."""
+    (tmp_path / "far/deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("far/deep", target_is_directory=True)
+    make_tree(tmp_path / "images", classes=2, each=2)
+    pack(tmp_path / "images", tmp_path / "mine", size=32, workers=1)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_command_writes_where_the_system_says_that_out_is(name: str, root: Path) -> None:
+    pack(make_tree(root / "others", classes=1, each=3), root / "out", size=16, workers=1)
+    if name in REPLACING:
+        pack(root / "images", root / "far/out", size=32, workers=1)
+        (root / "images/class0/000.jpg").unlink()
+        pack(root / "images", root / "mine", size=32, workers=1, overwrite=True)
+    beside = store_bytes(root / "out")
+    WRITERS[name](root, f"{root}/link/../out")
+    assert store_bytes(root / "out") == beside
+    assert (root / "far/out/manifest.json").is_file()
+    assert not [path for path in root.iterdir() if path.name.startswith(".")]
+
+
+def test_a_command_reads_where_the_system_says_that_its_inputs_are(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is something else at the place that the text of the path names."""
+    far = make_tree(root / "far/images", classes=3, each=2)
+    (root / "far/list.csv").write_text("path,label\nimages/class0/000.jpg,a\n")
+    pack(far, root / "far/out", size=16, workers=1)
+    pack(root / "images", root / "out", size=16, workers=1)
+    given = f"{root}/link/.."
+    assert pack(f"{given}/images", root / "packed", size=16, workers=1).rows == 6
+    assert pack(f"{given}/list.csv", root / "listed", size=16, workers=1).rows == 1
+    assert len(MemmapDataset(f"{given}/out")) == 6
+    assert run(["info", f"{given}/out", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 6
+    assert verify(f"{given}/out", images=f"{given}/images").problems == []
+    assert subset(f"{given}/out", root / "some", fraction=1).rows == 6
+    assert update(f"{given}/images", root / "packed", workers=1).kept == 6
+    assert run(["show", f"{given}/out"]) == 0
+    assert (root / "far/out-sheet.png").is_file()
+
+
+def test_an_interrupted_pack_names_the_folder_that_its_images_were_in(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tree(root / "far/images", classes=3, each=2)
+    monkeypatch.chdir(root)
+    interrupted(pack, "link/../images", root / "out", inputs=0, size=16, workers=1)
+    with pytest.raises(PackError, match=rf"Resume with: pack {root}/far/images "):
+        pack("link/../images", root / "out", size=16)
+
+
+@pytest.mark.parametrize("way", ["plain", "percent"])
+def test_a_file_url_is_the_same_folder_for_every_command(
+    way: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = root / {"plain": "run", "percent": "run 1 %41é"}[way]
+    url = folder.as_uri()
+    assert ("%" in url) == (way == "percent")
+    push(root / "mine", url)
+    assert {path.name for path in root.iterdir()} == {"far", "link", "images", "mine", folder.name}
+    assert store_bytes(folder) == store_bytes(root / "mine")
+    pull(url, root / "back")
+    assert store_bytes(root / "back") == store_bytes(root / "mine")
+    assert run(["info", url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 4
+    assert len(MemmapDataset(url, cache=root / "cache")) == 4
+    images = (root / "images").rename(root / f"images of {folder.name}")
+    assert pack(images.as_uri(), root / "packed", size=32, workers=1).rows == 4
+    pack(images, f"{url}-packed", size=32, workers=1)
+    assert (root / f"{folder.name}-packed/manifest.json").is_file()
+    assert run(["push", str(root / "mine"), f"{url}#2"]) == 2
+    assert "query" in capsys.readouterr().err
