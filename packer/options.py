@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
@@ -44,16 +47,35 @@ class _Options:
     """A group of options: an option's name, default and meaning stand here and nowhere else; its click decorator is in `cli`."""
 
     def __post_init__(self) -> None:
-        """Bring options that may be given in several forms to one; raises OptionsError."""
+        """Check the kind of each value, and bring options that may be given in several forms to one; raises OptionsError."""
+        group: Any = type(self)
+        for name, kinds in _plain_kinds(group).items():
+            object.__setattr__(self, name, values.of_kind(name, getattr(self, name), kinds))
         for name, parse in _PARSED.items():
             if hasattr(self, name):
-                object.__setattr__(self, name, parse(getattr(self, name)))
+                value = getattr(self, name)
+                try:
+                    object.__setattr__(self, name, parse(value))
+                except TypeError:
+                    raise OptionsError(f"--{name.replace('_', '-')} is {value!r}, expected text or a path.") from None
 
     @classmethod
     def among(cls: type[_Group], others: object) -> _Group:
         """Return the options of this group that other options, or options by name, have; the rest is as by default."""
         given = others if isinstance(others, Mapping) else vars(others)
         return cls(**{option.name: given[option.name] for option in fields(cls) if option.name in given})
+
+
+@functools.cache
+def _plain_kinds(group: type[Any]) -> dict[str, tuple[type, ...]]:
+    """Return the kinds that an option's values may be of, by its annotation; of options that are parsed, none."""
+    plain = {bool, int, float, str, type(None)}
+    hints = typing.get_type_hints(group)
+    kinds = {
+        name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,) for name, hint in hints.items()
+    }
+    names = {option.name for option in fields(group)} - _PARSED.keys()
+    return {name: kinds[name] for name in names if plain.issuperset(kinds[name])}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +164,7 @@ class RowOptions(ShapeOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         values.check_one_of("icc", self.icc, ICC)
-        if self.bit_depth is not None and not (isinstance(self.bit_depth, int) and 8 <= self.bit_depth <= 16):
+        if self.bit_depth is not None and not 8 <= self.bit_depth <= 16:
             raise OptionsError(f"--bit-depth is {self.bit_depth!r}, expected 8 to 16 bits.")
         values.check_max_size(self.max_size, self.fit, _MAX_SIDE)
         values.check_levels(self.levels, self.sides)
@@ -187,11 +209,6 @@ class LabelOptions(_Options):
     boxes: str | os.PathLike[str] | None = None
     masks: str | os.PathLike[str] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.classes is not None and not isinstance(self.classes, str | os.PathLike):
-            raise OptionsError(f"--classes is {self.classes!r}, expected the path of a store or of a file.")
-
     @property
     def draws_masks(self) -> bool:
         """Whether masks are drawn of the outlines in the label files."""
@@ -216,11 +233,11 @@ class InputOptions(LabelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shuffle is not None and not (isinstance(self.shuffle, int) and self.shuffle >= 0):
+        if self.shuffle is not None and self.shuffle < 0:
             raise OptionsError(f"--shuffle is {self.shuffle!r}, expected an integer of 0 or more.")
         if not 0 <= self.min_visibility <= 1:
             raise OptionsError(f"--min-visibility is {self.min_visibility}, expected a share from 0 to 1.")
-        if self.max_boxes is not None and not (isinstance(self.max_boxes, int) and self.max_boxes >= 1):
+        if self.max_boxes is not None and self.max_boxes < 1:
             raise OptionsError(f"--max-boxes is {self.max_boxes!r}, expected 1 or more.")
         if self.boxes is None and (self.max_boxes, self.min_visibility) != (None, InputOptions.min_visibility):
             raise OptionsError("--min-visibility and --max-boxes belong to --boxes.")
@@ -253,11 +270,13 @@ class WorkerOptions(_Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.workers is not None and not (isinstance(self.workers, int) and 1 <= self.workers <= 4096):
+        if self.workers is not None and not 1 <= self.workers <= 4096:
             raise OptionsError(f"--workers is {self.workers!r}, expected 1 to 4096.")
         values.check_one_of("on-error", self.on_error, ON_ERROR)
+        if self.progress is not None and not callable(self.progress):
+            raise OptionsError(f"progress is {self.progress!r}, expected a function that takes a Progress.")
         self.allowed_rejects(0)
-        if not isinstance(self.timeout, int | float) or not self.timeout > 0:
+        if not self.timeout > 0:
             raise OptionsError(f"--timeout is {self.timeout}, expected more than 0 seconds.")
 
     def allowed_rejects(self, inputs: int) -> int:
@@ -389,6 +408,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
 
 _PARSED: dict[str, Callable[[Any], object]] = {
     "size": values.parsed_size,
+    "classes": values.path_text,
     "compress": values.row_form,
     "missing": values.words_of,
     "root": values.path_text,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 import os
 import re
@@ -13,6 +14,31 @@ from packer.errors import OptionsError
 from reader.format.filesystem import absolute_path
 from reader.format.tensors import JPEG, ZSTD, jpeg_quality
 from reader.format.urls import is_url
+
+_KINDS = {bool: "True or False", int: "an integer", float: "a number", str: "text", type(None): "None"}
+
+
+def of_kind(name: str, value: object, kinds: tuple[type, ...]) -> object:
+    """Return an option's value, numbers of other libraries as Python's own; True is no number. Raises OptionsError.
+
+    Example:
+        >>> of_kind("workers", 2, (int, type(None)))
+        2
+    """
+    if isinstance(value, bool):
+        if bool in kinds:
+            return value
+    elif value is None or isinstance(value, str):
+        if type(value) in kinds or (str in kinds and value is not None):
+            return value
+    elif int in kinds and isinstance(value, numbers.Integral):
+        return int(value)
+    elif float in kinds and isinstance(value, int | float):
+        return value
+    elif float in kinds and isinstance(value, numbers.Real):
+        return float(value)
+    expected = " or ".join(words for kind, words in _KINDS.items() if kind in kinds)
+    raise OptionsError(f"--{name.replace('_', '-')} is {value!r}, expected {expected}.")
 
 
 def parsed_size(size: int | str | Iterable[SupportsIndex] | None) -> tuple[int, int] | None:
@@ -58,6 +84,10 @@ def side_limit(max_size: int | str | None) -> tuple[int, bool, int]:
     return int(match[2]), match[1] == "short", int(match[3] or 1)
 
 
+class LevelLimit(str):
+    """--max-size of a level, such as "512/2": the rows of the store, and by what their sides are divided. No user gives one."""
+
+
 def recorded_limit(max_size: int | str | None) -> int | str | None:
     """Return --max-size as a manifest records it: pixels of the longer side, "short:S", or None; of a level also "S/2"."""
     side, is_short, divisor = side_limit(max_size)
@@ -75,7 +105,7 @@ def check_max_size(max_size: int | str | None, fit: str, most: int) -> None:
             f"--max-size belongs to --fit none, not to --fit {fit}: add --fit none, or give --size instead."
         )
     side, _, divisor = side_limit(max_size)
-    if not 1 <= side <= most and divisor == 1:
+    if not isinstance(max_size, LevelLimit) and (divisor > 1 or not 1 <= side <= most):
         raise OptionsError(f"--max-size is {max_size!r}, expected 1 to {most} pixels.")
 
 
@@ -85,7 +115,7 @@ _LEAST_LEVEL_SIDE = 8
 
 def check_levels(levels: int, sides: tuple[int, int] | None) -> None:
     """Refuse a number of levels that is none, or for which rows of (height, width) are too small or not even."""
-    if not isinstance(levels, int) or not 1 <= levels <= 3:
+    if not 1 <= levels <= 3:
         raise OptionsError(
             f"--levels is {levels!r}, expected 1 to 3: the rows; also at half the size; also at a quarter."
         )
@@ -132,8 +162,10 @@ def row_form(value: bool | str | None) -> bool | str:
         >>> row_form("zstd"), row_form("jpeg:095")
         (True, 'jpeg:95')
     """
-    if not isinstance(value, str) or value == ZSTD:
+    if value is None or isinstance(value, bool) or value == ZSTD:
         return bool(value)
+    if not isinstance(value, str):
+        raise OptionsError(f"--compress is {value!r}, expected True, False, {ZSTD}, or {JPEG}: and a quality.")
     match = re.fullmatch(rf"{JPEG}:(\d{{1,3}})", value)
     if not match or not 1 <= int(match[1]) <= 100:
         raise OptionsError(

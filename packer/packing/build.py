@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -351,7 +351,7 @@ class Build:
 
     # -- end
 
-    def _commit_at_url(self, manifest: Manifest, blocks: Iterable[Block]) -> None:
+    def _commit_at_url(self, manifest: Manifest, blocks: list[Block], content: bytes) -> None:
         """Commit at the URL; a store there stays where too much was rejected."""
         assert self._upload is not None
         if self._upload.found.has_store and manifest.rejected > self._options.allowed_rejects(manifest.inputs):
@@ -360,7 +360,7 @@ class Build:
                 f" {self._options.max_rejects}: {self._upload.url} still holds the store that was to be replaced. Allow more and"
                 " continue with --resume."
             )
-        self._upload.commit(manifest, blocks)
+        self._upload.commit(manifest, blocks, content)
 
     def _part_report(self) -> PackReport:
         blocks = (result for result, _ in journals.read_blocks(self._folder.out))

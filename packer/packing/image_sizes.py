@@ -35,8 +35,16 @@ _HEADER_BYTES = 64 << 10
 SizeCounts = collections.Counter[tuple[int, int]]
 
 
-def count_sizes(parts: dict[str, Inputs], options: PackOptions, span: range | None = None) -> dict[str, SizeCounts]:
+def count_sizes(
+    parts: dict[str, Inputs],
+    options: PackOptions,
+    span: range | None = None,
+    usual: tuple[int, int] | None = None,
+) -> dict[str, SizeCounts]:
     """Count the sizes of the images of each split, or of a span of its inputs, on worker processes.
+
+    Args:
+        usual: (height, width); images of other sizes count only where they decode.
 
     Raises:
         PackError: a worker was killed; SourceError where what the inputs are on cannot be read.
@@ -54,7 +62,8 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, span: range | No
             for start in spans[split][::_SIZES_CHUNK]:
                 sources = sources_of(inputs, start, min(start + _SIZES_CHUNK, spans[split].stop))
                 with without_main(), signals_held():  # it may start a process
-                    waiting[pool.submit(upright_sizes, sources, options.max_pixels)] = split
+                    task = pool.submit(upright_sizes, sources, options.max_pixels, usual, options.strict)
+                waiting[task] = split
         for future in concurrent.futures.as_completed(waiting):
             counts[waiting[future]].update(future.result())
             done = min(total, done + _SIZES_CHUNK)
@@ -86,6 +95,11 @@ def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tu
         raise PackError(
             f"nothing can be packed: no header of {counted(total, 'input', 'inputs')} could be read, {first} among them."
         )
+    if len(counts) > 1:
+        # images that will be rejected do not decide; as many as may be rejected are decoded to find out
+        usual, count = counts.most_common(1)[0]
+        if counts.total() - count <= options.allowed_rejects(counts.total()):
+            counts = sum(count_sizes(parts, options, usual=usual).values(), collections.Counter())
     if len(counts) > 1:
         common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
         split, inputs = next(iter(parts.items()))
@@ -125,9 +139,19 @@ def sources_of(inputs: Inputs, start: int, stop: int) -> list[Readable]:
     return [locate(root, path, inputs.archives, member, on) for path, member in zip(paths, members, strict=True)]
 
 
-def upright_sizes(sources: Sequence[Readable], max_pixels: int) -> dict[tuple[int, int], int]:
-    """Count (height, width) over the images with a readable header; the others are rejected when they are decoded."""
-    decoder, pauses = Decoder(None, max_pixels=max_pixels), tuning().source_pause_seconds
+def upright_sizes(
+    sources: Sequence[Readable],
+    max_pixels: int,
+    usual: tuple[int, int] | None = None,
+    is_strict: bool = False,
+) -> dict[tuple[int, int], int]:
+    """Count (height, width) over the images with a readable header of at most max_pixels; the others will be rejected.
+
+    Args:
+        usual: images of another (height, width) count only where they decode, if is_strict without warnings.
+    """
+    decoder = Decoder(Geometry(1, 1, "squash"), max_pixels=max_pixels, strict=is_strict)
+    pauses = tuning().source_pause_seconds
     counts: dict[tuple[int, int], int] = {}
     for source in sources:
         for most_bytes in (_HEADER_BYTES, most_file_bytes(max_pixels)):
@@ -135,10 +159,14 @@ def upright_sizes(sources: Sequence[Readable], max_pixels: int) -> dict[tuple[in
             try:
                 data, _ = roots.retried(read, pauses, time.sleep)
                 size = decoder.upright_size(data)
+                if usual not in (None, size):
+                    read = functools.partial(source.read, max_pixels=max_pixels)
+                    decoder.row(roots.retried(read, pauses, time.sleep)[0])
             except SourceError:
                 raise
             except Exception:  # whatever is wrong with it, decoding says it, with a reason
                 continue
-            counts[size] = counts.get(size, 0) + 1
+            if size[0] * size[1] <= max_pixels:
+                counts[size] = counts.get(size, 0) + 1
             break
     return counts

@@ -21,7 +21,7 @@ from packer.store import journal as journals
 from packer.store.build_folder import BuildFolder
 from packer.store.files import remove_tree
 from packer.store.lock import Lock
-from packer.values import check_levels, recorded_limit
+from packer.values import LevelLimit, check_levels, recorded_limit
 from reader.format.manifest import MANIFEST, REJECTED, FileEntry, read_manifest
 from reader.format.samples import Sample, read_samples
 from reader.format.tensors import FACTORS, level_name, level_path
@@ -107,7 +107,7 @@ class Levels:
         changed: dict[str, Any] = {"levels": 1, "resume": True, "overwrite": False, "boxes": None, "masks": None}
         changed |= {"min_visibility": PackOptions.min_visibility, "max_boxes": None, "upright_labels": False}
         if (sides := self._sides(factor)) is None:
-            changed["max_size"] = f"{recorded_limit(self._packing.options.max_size) or 0}/{factor}"
+            changed["max_size"] = LevelLimit(f"{recorded_limit(self._packing.options.max_size) or 0}/{factor}")
         return dataclasses.replace(self._packing.options, size=sides, **changed)
 
     def _sides(self, factor: int) -> tuple[int, int] | None:

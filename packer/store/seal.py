@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from packer.checksums import sha256_file
-from packer.errors import JournalError
+from packer.errors import JournalError, PackError
 from packer.inputs.samples import Inputs
 from packer.pixels.layout import RowLayout
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
+from reader.format.blocks import check_content
 from reader.format.check import metadata_files
+from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.head import LEVELS, TEXT_COLUMNS
 from reader.format.journal import Header
@@ -34,7 +36,8 @@ _JOURNAL_BYTES, _SAMPLE_BYTES = 300, 200
 # The manifest, each meta.json and the lock: a disk allocates full pages.
 _FEW_FILES_BYTES = 32 << 10
 
-Commit = Callable[[Manifest, Iterable[Block]], None]
+# of the manifest, its blocks, and the bytes of both
+Commit = Callable[[Manifest, list[Block], bytes], None]
 
 
 def seal(
@@ -126,12 +129,26 @@ def commit_manifest(
         write_synced(out / name, content)
     for folder in [out / EXTRAS] * bool(manifest.extras) + [out / "_tensordict", out]:
         sync_folder(folder)
+    blocks = list(blocks)
+    content = encode_manifest(manifest, blocks)
+    _check_opens(content, out / MANIFEST)
     check()
     if commit is None:
-        write_atomically(out / MANIFEST, encode_manifest(manifest, blocks))
+        write_atomically(out / MANIFEST, content)
     else:
-        commit(manifest, blocks)
+        commit(manifest, blocks, content)
     return manifest
+
+
+def _check_opens(content: bytes, path: Path) -> None:
+    """Read a manifest back as a reader does, before it makes a store that nobody can open."""
+    try:
+        check_content(content, path)
+    except StoreError as e:
+        raise PackError(
+            f"{e} Readers would refuse the store, so it is not finished; this is a defect of pixpack. What is packed is kept:"
+            " report this sentence, and continue with --resume once it is fixed."
+        ) from None
 
 
 def _fields(written: RowFiles, header: Header, layout: RowLayout, inputs: Inputs) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -34,6 +35,19 @@ def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
         with error_path(path):
             blocks = list(_checked(file, manifest, path))
     return blocks
+
+
+def check_content(content: bytes, path: Path) -> None:
+    """Check the bytes of a manifest.json, head and blocks, as opening it would; path names it in errors.
+
+    Raises:
+        StoreError: as `read_blocks`.
+    """
+    with io.BytesIO(content) as file:
+        manifest, begin = parse_manifest(file, path)
+        file.seek(begin)
+        for _ in _checked(file, manifest, path):
+            pass
 
 
 def _checked(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[Block]:

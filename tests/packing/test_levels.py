@@ -17,6 +17,7 @@ from packer import OptionsError, PackError, merge, pack, plan, pull, push, subse
 from packer.cli.app import run
 from packer.operations.planning.plan import summary
 from packer.packing import levels
+from packer.values import LevelLimit
 from reader import CenterCrop, MemmapDataset, MemmapLoader, StoreError, concat
 from reader.format.check import check_store
 from reader.format.tensors import is_of_level, level_files
@@ -54,7 +55,7 @@ def test_a_level_is_what_a_pack_at_its_size_makes(folder: Path, tmp_path: Path, 
     options = {"max_rejects": 1, "workers": 1}
     pack(folder, tmp_path / "out", levels=2, **kind, **options)
     height, width = (kind.get("size"),) * 2 if isinstance(kind.get("size"), int) else kind.get("size", (0, 0))
-    half = {"size": (height // 2, width // 2)} if height else {"max_size": f"{kind['max_size']}/2"}
+    half = {"size": (height // 2, width // 2)} if height else {"max_size": LevelLimit(f"{kind['max_size']}/2")}
     pack(folder, tmp_path / "half", **kind | half, **options)
     assert store_bytes(tmp_path / "out" / "levels" / "2") == store_bytes(tmp_path / "half")
     # and beside it the store is what it is without levels

@@ -14,7 +14,7 @@ import random
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
@@ -42,7 +42,7 @@ from reader import system
 from reader.format.at_url import BlockObjects, encode_pointer, object_name, read_pointer
 from reader.format.filesystem import error_path
 from reader.format.head import GENERATIONS
-from reader.format.manifest import MANIFEST, PIXELS, Block, Manifest, encode_manifest, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, Block, Manifest, read_manifest
 from reader.format.tensors import is_of_level
 from reader.tuning import tuning
 
@@ -232,14 +232,13 @@ class Upload:
             self._put(f"{PIECES}/{self._journal_bytes:016d}", piece)
             self._journal_bytes += len(piece)
 
-    def commit(self, manifest: Manifest, blocks: Iterable[Block]) -> None:
+    def commit(self, manifest: Manifest, blocks: list[Block], content: bytes) -> None:
         """Send all files but the pixels, then the manifest, by which the URL holds the store, and remove what it replaces.
 
         Raises:
             PackError: something cannot be sent, an object is missing, or another has begun at the URL meanwhile.
         """
         self._check_record()
-        blocks = list(blocks)
         for name in manifest.files:
             if is_of_level(name) or name == MASKS:
                 self._send(name)
@@ -254,7 +253,6 @@ class Upload:
             raise PackError(f"{self.url}/{lacking[0]} is gone: it was sent before. Start over with --overwrite.")
         # of blocks whose sources changed between two runs
         self._remove(sorted(there - wanted))
-        content = encode_manifest(manifest, blocks)
         self._put(MANIFEST, content)
         self._check_record()
         # the manifest that was encoded has none yet
