@@ -81,9 +81,7 @@ class BlockOrder:
         pieces = [np.zeros(0, dtype=np.int64)]
         while start < stop:
             window = (int(np.searchsorted(self._bounds, start, side="right")) - 1) // self._window
-            first = int(self._bounds[window * self._window])
-            rows = self._window_rows(window)
-            pieces.append(rows[start - first : stop - first])
+            pieces.append(self._window_rows(window, start, stop))
             start += len(pieces[-1])
         return np.concatenate(pieces)
 
@@ -101,12 +99,15 @@ class BlockOrder:
         window = slice(first, first + self._window)
         return list(zip(self._starts[window].tolist(), self._stops[window].tolist(), strict=True))
 
-    def _window_rows(self, number: int) -> Rows:
-        window = slice(number * self._window, (number + 1) * self._window)
-        rows = self._starts[window, None] + np.arange(self._block)
-        rows = rows[rows < self._stops[window, None]]
-        part = self._part + number + 1
-        return rows[permuted(len(rows), 0, len(rows), seed=self._seed, epoch=self._epoch, part=part)]
+    def _window_rows(self, number: int, start: int, stop: int) -> Rows:
+        """Return positions [start, stop) of the order as far as they are in a window, whose other rows are not computed."""
+        first_block = number * self._window
+        bounds = self._bounds[first_block : first_block + self._window + 1]
+        first, last = int(bounds[0]), int(bounds[-1])
+        span, part = (start - first, min(stop, last) - first), self._part + number + 1
+        mixed = first + permuted(last - first, *span, seed=self._seed, epoch=self._epoch, part=part)
+        block = np.searchsorted(bounds, mixed, side="right") - 1
+        return self._starts[first_block + block] + mixed - bounds[block]
 
 
 @dataclass(frozen=True)

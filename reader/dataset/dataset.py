@@ -167,13 +167,10 @@ class MemmapDataset(Dataset[Any]):
         """
         if is_row(index):
             return self._sample(operator.index(index))
-        if isinstance(index, slice):
-            positions = np.arange(len(self))[index]
-        else:
-            positions = self.positions(index)
+        positions = self.positions(index)
         if self.changes_samples:
             return self.joined([self._sample(int(position)) for position in positions])
-        batch = self._slice(index) if isinstance(index, slice) else self._gather(positions)
+        batch = self._slice(positions) if isinstance(index, slice) else self._gather(positions)
         return plain(batch, by_name=self.names_targets) if self.as_tuple else batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -197,11 +194,13 @@ class MemmapDataset(Dataset[Any]):
         return collate.ragged_rows(batch) if isinstance(batch, RaggedBatch) else batch
 
     def positions(self, index: Index) -> Rows:
-        """Return a list, array, tensor or mask of rows as positions in this dataset, int64[B] in [0, len).
+        """Return a slice, list, array, tensor or mask of rows as positions in this dataset, int64[B] in [0, len).
 
         Raises:
             IndexError: there is no such row.
         """
+        if isinstance(index, slice):
+            return np.arange(*index.indices(len(self)))
         return checked_positions(index, len(self), self.path)
 
     def store_rows(self, positions: Rows) -> Rows:
@@ -295,7 +294,7 @@ class MemmapDataset(Dataset[Any]):
         Raises:
             IndexError: there is no such row.
         """
-        positions = np.arange(len(self))[rows] if isinstance(rows, slice) else self.positions(rows)
+        positions = self.positions(rows)
         groups = None if self.groups is None else self.groups.at(positions)
         return self.of_store(self.opened_store, np.ascontiguousarray(self.store_rows(positions)), groups)
 
@@ -356,7 +355,7 @@ class MemmapDataset(Dataset[Any]):
             raise ValueError(
                 f"the rows of {self.path} have sizes of their own, which no one array holds. Take dataset[i].pixels.numpy()."
             )
-        pixels = (self.store if self.has_all_rows else self._slice(slice(None))).pixels.numpy()
+        pixels = (self.store if self.has_all_rows else self._slice(self.positions(slice(None)))).pixels.numpy()
         pixels.flags.writeable = False
         return pixels
 
@@ -390,8 +389,8 @@ class MemmapDataset(Dataset[Any]):
         with rows_named(self.path, row):
             return self.as_sample(batch)
 
-    def _slice(self, index: slice) -> Batch:
-        rows = self.store_rows(positions := np.arange(*index.indices(len(self))))
+    def _slice(self, positions: Rows) -> Batch:
+        rows = self.store_rows(positions)
         if not is_run(rows) or not len(rows):
             return self._gather(positions)
         return self.opened_store.slice(int(rows[0]), int(rows[-1]) + 1)

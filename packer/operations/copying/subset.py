@@ -173,7 +173,7 @@ def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:
     """Return row numbers; raises OptionsError where there are no such rows."""
     try:
         if rows is None or isinstance(rows, slice):
-            return np.arange(count)[rows or slice(None)]
+            return np.arange(*(rows or slice(None)).indices(count))
         values = rows if hasattr(rows, "__array__") else [_row(number, count) for number in rows]
         array = np.asarray(values)
         if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
