@@ -118,7 +118,7 @@ class Levels:
         level = self._made(out, factor)
         if self._part is not None:
             return part_difference(out, level, factor)
-        if what := _other_image(read_samples(out), read_samples(level), factor):
+        if what := other_image(read_samples(out), read_samples(level), factor):
             return what
         is_same = (out / REJECTED).read_bytes() == (level / REJECTED).read_bytes()
         return "" if is_same else f"{level_name(factor)} rejects other images than the store"
@@ -126,10 +126,11 @@ class Levels:
 
 def part_difference(folder: Path, level: Path, factor: int) -> str:
     """Say which row of a part has other bytes in its part of a level than in that of the store; "" where there is none."""
-    return _other_image(_samples_of(folder), _samples_of(level), factor)
+    return other_image(_samples_of(folder), _samples_of(level), factor)
 
 
-def _other_image(store: Iterator[Sample], level: Iterator[Sample], factor: int) -> str:
+def other_image(store: Iterator[Sample], level: Iterator[Sample], factor: int) -> str:
+    """Say which row of a level is of another image than that of the store; "" where there is none."""
     for row, (own, found) in enumerate(itertools.zip_longest(store, level)):
         if own is None or found is None or (own.path, own.sha256) != (found.path, found.sha256):
             return f"row {row}, {(own or found).path}, is another image in {level_name(factor)} than in the store"

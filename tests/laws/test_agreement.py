@@ -153,6 +153,44 @@ def test_a_manifest_whose_counts_disagree_is_refused(what: str, images: Path, tm
     assert run(["verify", str(store)]) == 1
 
 
+def with_other_lines(store: Path) -> None:
+    """Let the level's lines name another image in row 1."""
+    lines = store / LEVEL / "samples.jsonl"
+    text = lines.read_text().splitlines(keepends=True)
+    text[1] = text[1].replace('"path":"ant/', '"path":"bat/')
+    lines.write_text("".join(text))
+    resealed(store / LEVEL, lambda fields: fields["files"].update({"samples.jsonl": entry(lines)}))
+
+
+def without_size(store: Path) -> None:
+    """Let the level's options have no size."""
+    resealed(store / LEVEL, lambda fields: fields["options"].pop("size"))
+
+
+@pytest.mark.parametrize("damage", [with_other_lines, without_size])
+@pytest.mark.parametrize("command", ["subset", "merge"])
+def test_a_damaged_level_is_copied_into_no_store(
+    command: str,
+    damage: Callable[[Path], None],
+    images: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = packed(images, tmp_path / "out")
+    damage(store)
+    manifest = store / LEVEL / "manifest.json"
+    resealed(store, lambda fields: fields["files"].update({f"{LEVEL}/manifest.json": entry(manifest)}))
+    lines = store / LEVEL / "samples.jsonl"
+    resealed(store, lambda fields: fields["files"].update({f"{LEVEL}/samples.jsonl": entry(lines)}))
+    words = {"subset": ["subset", str(store), str(tmp_path / "new"), "--rows", "0,1"]}
+    words["merge"] = ["merge", str(store), str(packed(images, tmp_path / "other")), str(tmp_path / "new")]
+    assert run([*words[command], "--quiet"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "is damaged" in said
+    assert not (tmp_path / "new").exists()
+
+
 # -- class lists
 
 LISTS = {

@@ -18,7 +18,7 @@ from packer.inputs.samples import Inputs
 from packer.operations.copying.row_sources import CopySource, Selection, check_same
 from packer.operations.copying.store_copy import AGAIN, CopyPlan, OnProgress, StoreCopy
 from packer.options import OutputOptions
-from packer.packing.levels import files_of
+from packer.packing.levels import files_of, other_image
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
 from packer.store.build_folder import BuildFolder, finish, replaces_store
@@ -32,6 +32,7 @@ from packer.store.reports import store_report, summed_report
 from packer.store.swap import finish_swap
 from reader.format.check import check_store
 from reader.format.manifest import FileEntry, Manifest
+from reader.format.samples import read_samples
 from reader.format.tensors import level_path
 from reader.format.unfinished import PARTS, PULLED
 
@@ -171,6 +172,10 @@ def _made(plan: CopyPlan, folder: BuildFolder, sizes: dict[str, int], progress: 
         _copied_into(_level_plan(plan, factor), level, folder.check, sizes, progress, {})
         levels |= files_of(folder.out, factor)
     manifest = _copied_into(plan, folder.out, folder.check, sizes, progress, levels)
+    for factor in plan.levels:
+        if what := other_image(read_samples(folder.out), read_samples(level_path(folder.out, factor)), factor):
+            copied = " or ".join(str(selection.path) for selection in plan.selections)
+            raise PackError(f"{what}: {copied} is damaged. pack verify names all that is; pack the images again.")
     check_store(folder.out)  # what cannot be opened must replace no store
     return manifest
 
@@ -198,6 +203,8 @@ def _level_plan(plan: CopyPlan, factor: int) -> CopyPlan:
         numbers = {name: new for name, new in one.numbers.items() if name == "targets"}
         selections.append(Selection(path, check_store(path), one.rows, numbers))
     own = selections[0].manifest.options
+    if "size" not in own:
+        raise PackError(f"{selections[0].path} is damaged: its options have no size. Pack the images again.")
     options = {name: own[name] if name in ("size", "max_size") else value for name, value in plan.options.items()}
     left_out = {"levels", "min_visibility", "max_boxes", "upright_labels", "masks"}
     return dataclasses.replace(
