@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packer.errors import DecodeError
 from packer.inputs.samples import Inputs
 from packer.options import MAX_PIXELS, PackOptions
 from packer.pixels.formats import plugins
 from packer.pixels.requantize import pixel_versions
+from packer.sources.base import Readable
+from packer.sources.local import CLOCK_NS, LocalSource
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.text import difference
@@ -139,22 +143,48 @@ def _listing(inputs: Inputs) -> str:
 
 
 def _changed_sources(inputs: Inputs, job: PackJob, start: int, result: Result) -> list[str]:
-    """Return the sources of a committed block whose size or time is another now; the start-th input is its first."""
+    """Return the sources of a committed block that are others now; the start-th input is its first.
+
+    Their size or mtime differs; or their ctime alone, as where files were renamed, and with it the bytes.
+    """
     if inputs.identity:
         return []  # items of a dataset are no files
+    rejected, lines = {reject.input for reject in result.rejects}, iter(result.samples)
     changed = []
     for index, (size, mtime) in enumerate(result.sources, start=start):
+        line = None if index in rejected else next(lines)
         if index in inputs.refused:
             continue
         # what could not be read then, and cannot now, is unchanged
         if inputs.url:
-            now = tuple(inputs.states[index])
+            is_changed = tuple(inputs.states[index]) != (size, mtime)
         else:
-            now = job.source(inputs.paths[index], inputs.members[index] if inputs.archives else None).state()
-        if now != (size, mtime):
+            source = job.source(inputs.paths[index], inputs.members[index] if inputs.archives else None)
+            is_changed = source.state() != (size, mtime) or _was_exchanged(source, result.read_since_ns, line)
+        if is_changed:
             changed.append(inputs.paths[index])
     for index, state in enumerate(result.mask_sources, start=start):
         mask = (inputs.masks or [])[index]
-        if index not in inputs.refused and job.mask_source(mask).state() != tuple(state):
-            changed.append(mask)
+        if index not in inputs.refused:
+            source = job.mask_source(mask)
+            if source.state() != tuple(state) or _was_exchanged(source, result.read_since_ns, None):
+                changed.append(mask)
     return changed
+
+
+def _was_exchanged(source: Readable, since_ns: int, line: str | None) -> bool:
+    """Whether a file of the same size and mtime has other bytes than its line of samples.jsonl says; None: it has none.
+
+    Its ctime, which no program can set back, is looked at first: a file that has not been touched since is not read.
+    """
+    if not isinstance(source, LocalSource):
+        return False
+    if line is None:
+        return source.ctime_ns() >= since_ns
+    if source.ctime_ns() < since_ns - CLOCK_NS:
+        return False
+    try:
+        data, _ = source.read(max_pixels=sys.maxsize)
+    except DecodeError:  # it cannot be read any more
+        return True
+    return hashlib.sha256(data).hexdigest() != Sample.decode(line).sha256

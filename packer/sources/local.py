@@ -6,6 +6,7 @@ the disk or network is to blame, a SourceError.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -61,6 +62,12 @@ class LocalSource:
             self.roots.check(self.path, e)
             return -1, -1
         return status.st_size, status.st_mtime_ns
+
+    def ctime_ns(self) -> int:
+        """Return when the file, or its name, was last changed, ns since 1970; -1 where there is none."""
+        with contextlib.suppress(OSError):
+            return os.stat(self.path).st_ctime_ns
+        return -1
 
     def read(self, *, max_pixels: int = MAX_PIXELS, most_bytes: int | None = None) -> tuple[bytes, State]:
         """Return the input's bytes, or the first most_bytes of them, in one version, and (size, mtime_ns) of the file.

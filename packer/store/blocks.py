@@ -69,6 +69,8 @@ class Result:
     rejects: list[RejectedInput] = field(default_factory=list)
     sources: list[tuple[int, int]] = field(default_factory=list)
     source_bytes: int = 0
+    # time before the first source was read, ns since 1970
+    read_since_ns: int = 0
     size_bytes: int = 0
     shapes: list[tuple[int, int]] = field(default_factory=list)
     frames: list[int] = field(default_factory=list)
@@ -84,7 +86,7 @@ class Result:
         """Join the results of the pieces of a block, in order."""
         if len(pieces) == 1:
             return pieces[0]
-        block_result = cls(pieces[0].block, 0)
+        block_result = cls(pieces[0].block, 0, read_since_ns=min(piece.read_since_ns for piece in pieces))
         for piece in pieces:
             block_result.crc32 = crc32_combine(block_result.crc32, piece.crc32, piece.size_bytes)
             unpacked = crc32_combine(block_result.unpacked_crc32, piece.unpacked_crc32, piece.unpacked_bytes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -147,7 +148,7 @@ class BlockWorker:
 
     def decode(self, task: Task, may_begin: Callable[[int], bool] = lambda _: True) -> Result:
         """Decode a task, up to the first input that may not be begun, or to many bytes; its rows stay here until `write`."""
-        result = Result(task.block, 0)
+        result = Result(task.block, 0, read_since_ns=time.time_ns())
         self._rows.begin(len(task.paths))
         # the first has begun with the task
         index, begun = task.start, task.start + 1
