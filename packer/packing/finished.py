@@ -5,37 +5,39 @@ Decodes no image and changes nothing but what an interrupted pack has left besid
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
-import os
 import shlex
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from packer.errors import PackError
+from packer.errors import PackError, SourceError
 from packer.inputs.samples import Column, Inputs
-from packer.options import PackOptions
+from packer.options import PackOptions, RowOptions
 from packer.packing.differences import store_difference
 from packer.packing.recorded_labels import LABEL_OPTIONS, other_labels_options
 from packer.pixels.geometry import Geometry
+from packer.pixels.requantize import row_decoder
+from packer.pixels.row import RowDecoder
 from packer.report import PackReport
 from packer.sources.base import Readable
-from packer.sources.local import MISSING, LocalSource
+from packer.sources.local import MISSING
 from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
 from packer.store.out_folder import check_no_links, own_paths, remove_replaced, remove_working_folder
 from packer.store.reports import store_report
 from packer.store.row_files import EXTRAS
 from packer.text import difference, names_difference, some, without_limits
+from packer.workers.engine import WORKER_REASONS
 from reader.format.check import check_store
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, SAMPLES, Manifest
+from reader.format.manifest import SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample, read_paths, read_rejects, read_samples
 from reader.format.tensors import TEXTS_FILE
 from reader.system import available_cpus
@@ -88,8 +90,8 @@ def is_as_asked(inputs: Inputs, out: Path, options: PackOptions) -> bool:
     return not options_difference(manifest, options) and not inputs_difference(out, manifest, inputs)
 
 
-def has_same_contents(inputs: Inputs, out: Path) -> bool:
-    """Whether every source of a store has the bytes that were packed, and none that was rejected has changed since.
+def has_same_contents(inputs: Inputs, out: Path, options: PackOptions) -> bool:
+    """Whether every source of a store has the bytes that were packed, and what was rejected would be rejected again.
 
     False too where that is not known: of masks, and of objects that were rejected.
 
@@ -98,10 +100,9 @@ def has_same_contents(inputs: Inputs, out: Path) -> bool:
     """
     if inputs.masks is not None or inputs.identity:
         return False
-    rejected = [reject.path for reject in read_rejects(out)]
+    rejected = {reject.path: reject.reason for reject in read_rejects(out)}
     if inputs.url and rejected:
         return False
-    sealed = os.stat(out / MANIFEST).st_mtime_ns
     members = inputs.members.tolist() if inputs.archives else [None] * len(inputs)
 
     def source_of(index: int) -> Readable:
@@ -116,18 +117,28 @@ def has_same_contents(inputs: Inputs, out: Path) -> bool:
 
     if any(changed(matched, threads=available_cpus())):
         return False
-    known = set(rejected)
-    sources = (source_of(index) for index, path in enumerate(inputs.paths) if path in known)
-    # ctime too: no program can set it back
-    return not any(_was_touched(source.path, sealed) for source in sources if isinstance(source, LocalSource))
+    decoder = row_decoder(Geometry.recorded(read_manifest(out)), RowOptions.among(vars(options)))
+    return not any(
+        _may_be_a_row(source_of(index), rejected[path], decoder, options.max_pixels)
+        for index, path in enumerate(inputs.paths)
+        if path in rejected and index not in inputs.refused
+    )
 
 
-def _was_touched(path: str, since: int) -> bool:
-    """Whether a file is there and was written, or put there, after a time."""
-    with contextlib.suppress(OSError):
-        status = os.stat(path)
-        return max(status.st_mtime_ns, status.st_ctime_ns) > since
-    return False
+def _may_be_a_row(source: Readable, reason: str, decoder: RowDecoder, max_pixels: int) -> bool:
+    """Whether what was rejected may be a row now. What ended or stalled a worker is not decoded here, so it may be."""
+    if reason.startswith(WORKER_REASONS):
+        return True
+    try:
+        data, _ = source.read(max_pixels=max_pixels)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's
+            decoder.row(data)
+    except SourceError:
+        raise
+    except Exception:  # as in a worker: whatever is wrong with it, it is no row
+        return False
+    return True
 
 
 def options_difference(manifest: Manifest, options: PackOptions) -> str:

@@ -211,7 +211,7 @@ def _are_same(parts: dict[str, Inputs], stores: dict[str, Path], options: PackOp
     from packer.packing.finished import has_same_contents, is_as_asked
 
     return all(is_as_asked(parts[split], store, options) for split, store in stores.items()) and all(
-        has_same_contents(parts[split], store) for split, store in stores.items()
+        has_same_contents(parts[split], store, options) for split, store in stores.items()
     )
 
 

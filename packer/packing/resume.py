@@ -17,7 +17,7 @@ from packer.options import MAX_PIXELS, PackOptions
 from packer.pixels.formats import plugins
 from packer.pixels.requantize import pixel_versions
 from packer.sources.base import Readable
-from packer.sources.local import CLOCK_NS, LocalSource
+from packer.sources.local import LocalSource
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.text import difference
@@ -25,6 +25,7 @@ from packer.workers.block_worker import PackJob
 from reader.format.journal import Header
 from reader.format.samples import Sample
 from reader.format.shown import redacted
+from reader.tuning import tuning
 
 # In the reason of each reject that another limit might accept.
 _OF_LIMIT = "--max-pixels"
@@ -181,7 +182,7 @@ def _was_exchanged(source: Readable, since_ns: int, line: str | None) -> bool:
         return False
     if line is None:
         return source.ctime_ns() >= since_ns
-    if source.ctime_ns() < since_ns - CLOCK_NS:
+    if source.ctime_ns() < since_ns - tuning().file_clock_ns:
         return False
     try:
         data, _ = source.read(max_pixels=sys.maxsize)

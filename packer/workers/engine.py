@@ -31,6 +31,8 @@ _DEPTH, _UNDECODED = 4, 2
 _MAX_IDLE_DEATHS = 3
 # An image that takes so many times longer than others do holds up the blocks behind it, see slow_image_seconds.
 _PATIENCE_IMAGES = 4
+# How the reasons of rejects begin that ended their worker, or that it had to be ended for.
+WORKER_REASONS = ("its worker ended", "it was stopped", "it stood still", "decoding it took")
 # A worker on another machine reports every second that it runs. After so long without a message it is taken to be stopped.
 _SILENT_SECONDS = 3.0
 
