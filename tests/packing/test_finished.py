@@ -371,17 +371,6 @@ def test_an_update_of_what_is_up_to_date_changes_nothing_and_one_of_other_bytes_
     assert update(images, out, resume=True).resumed_from == 24
 
 
-def test_an_image_that_was_repaired_before_the_store_was_copied_is_not_missed(images: Path, tmp_path: Path) -> None:
-    (images / "class0/005.jpg").write_text("no image")
-    pack(images, tmp_path / "out", size=32, max_rejects=1)
-    photo(40, 30, 5).save(images / "class0/005.jpg")
-    # its files are newer than the image
-    shutil.copytree(tmp_path / "out", tmp_path / "copy")
-    assert update(images, tmp_path / "copy", resume=True).rows == 24
-    pack(images, tmp_path / "fresh", size=32)
-    assert store_bytes(tmp_path / "copy") == store_bytes(tmp_path / "fresh")
-
-
 def test_an_image_that_ended_its_worker_is_tried_by_a_worker_again(images: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         harm_at(images / "class0/005.jpg", lambda: os._exit(9), patch)
