@@ -68,14 +68,14 @@ class _Options:
 
 @functools.cache
 def _plain_kinds(group: type[Any]) -> dict[str, tuple[type, ...]]:
-    """Return the kinds that an option's values may be of, by its annotation; of options that are parsed, none."""
-    plain = {bool, int, float, str, type(None)}
-    hints = typing.get_type_hints(group)
-    kinds = {
-        name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,) for name, hint in hints.items()
-    }
-    names = {option.name for option in fields(group)} - _PARSED.keys()
-    return {name: kinds[name] for name in names if plain.issuperset(kinds[name])}
+    """Return the kinds that values may be of, by the annotations, of options that take one kind, or None besides."""
+    hints, kinds = typing.get_type_hints(group), {}
+    for option in fields(group):
+        hint = hints[option.name]
+        members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        if option.name not in _PARSED and {*members} - {type(None)} in ({bool}, {int}, {float}, {str}):
+            kinds[option.name] = members
+    return kinds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +208,13 @@ class LabelOptions(_Options):
     missing: Sequence[str] = ()
     boxes: str | os.PathLike[str] | None = None
     masks: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            if not isinstance(self.classes, str | os.PathLike):
+                raise OptionsError(f"--classes is {self.classes!r}, expected the path of a store or of a file.")
+            object.__setattr__(self, "classes", os.fspath(self.classes))
+        super().__post_init__()
 
     @property
     def draws_masks(self) -> bool:
@@ -408,7 +415,6 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
 
 _PARSED: dict[str, Callable[[Any], object]] = {
     "size": values.parsed_size,
-    "classes": values.path_text,
     "compress": values.row_form,
     "missing": values.words_of,
     "root": values.path_text,

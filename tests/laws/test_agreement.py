@@ -185,9 +185,9 @@ def test_a_damaged_level_is_copied_into_no_store(
     words = {"subset": ["subset", str(store), str(tmp_path / "new"), "--rows", "0,1"]}
     words["merge"] = ["merge", str(store), str(packed(images, tmp_path / "other")), str(tmp_path / "new")]
     assert run([*words[command], "--quiet"]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "is damaged" in said
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "is damaged" in printed
     assert not (tmp_path / "new").exists()
 
 
