@@ -167,7 +167,7 @@ def take_lock(descriptor: int, is_shared: bool) -> None:
 
 def _open_folder(path: Path) -> int | None:
     try:
-        return None if os.name == "nt" else os.open(path, os.O_RDONLY)
+        return None if os.name == "nt" else os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
         return None
 
