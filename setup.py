@@ -1,7 +1,6 @@
 """The compiled part of packer and reader: built where there are a C compiler and libjpeg's headers, left out elsewhere."""
 
 import glob
-import os
 import sys
 
 from setuptools import Extension, setup
@@ -11,8 +10,6 @@ _PARTS = (
     "blur",
     "copies",
     "crops",
-    "huffman",
-    "huffman_probe",
     "jpeg_file",
     "jpeg_pixels",
     "jpeg_row",
@@ -39,7 +36,6 @@ setup(
             "pixpack_native._native",
             [f"pixpack_native/{name}.c" for name in ("native", *_PARTS)],
             depends=sorted(glob.glob("pixpack_native/*.h")),
-            define_macros=[] if os.environ.get("PIXPACK_FAST_HUFFMAN") == "0" else [("PIXPACK_FAST_HUFFMAN", None)],
             libraries=["jpeg"] if sys.platform == "win32" else ["jpeg", "m"],
             # a libjpeg that is linked in, as in wheels, is for this alone: another one in the process must not take its place
             extra_link_args=["-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else [],

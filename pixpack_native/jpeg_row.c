@@ -15,7 +15,6 @@
 
 #include <jpeglib.h>
 
-#include "huffman.h"
 
 #if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
 #error "libjpeg-turbo 2.1 or newer is needed: skipping lines of a progressive JPEG may never end before"
@@ -55,7 +54,6 @@ typedef struct {
     struct jpeg_decompress_struct info;
     Errors errors;
     Resampler resampler;
-    HuffmanScan *scan;
     uint8_t *lines;
     double resize_seconds;
 } Work;
@@ -63,7 +61,6 @@ typedef struct {
 static void close_work(Work *work) {
     jpeg_destroy_decompress(&work->info);
     resampler_free(&work->resampler);
-    free(work->scan);
     free(work->lines);
 }
 
@@ -110,7 +107,6 @@ static int decode(Work *work, const uint8_t *data, size_t size, const Wanted *wa
         !resampler_init(resampler, wanted, out, stride))
         return 0;
     jpeg_start_decompress(info);
-    work->scan = huffman_begin(info);
     int may_crop = can_crop(info), last_column = resampler->last_column + MARGIN;
     JDIMENSION column = 0, width = info->output_width;
     JDIMENSION first = resampler->first_line > MARGIN ? (JDIMENSION)resampler->first_line - MARGIN : 0;

@@ -5,14 +5,16 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <jpeglib.h>
 
 #include "augment.h"
 #include "blur.h"
 #include "copies.h"
 #include "crops.h"
-#include "huffman.h"
 #include "jpeg_pixels.h"
 #include "jpeg_row.h"
 #include "photographs.h"
@@ -23,7 +25,12 @@
 #include "unfilter.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 16
+#define INTERFACE 17
+
+#define TEXT(version) #version
+#define TEXT_OF(version) TEXT(version)
+/* The version of libjpeg-turbo whose headers this is built with, as "2.1.5". */
+#define HEADERS TEXT_OF(LIBJPEG_TURBO_VERSION)
 
 /* Seconds spent resizing, of all that row() took; changed under the GIL. */
 static double resize_seconds_so_far;
@@ -201,15 +208,6 @@ static PyObject *crc32(PyObject *module, PyObject *args) {
     return PyLong_FromUnsignedLong(value);
 }
 
-PyDoc_STRVAR(use_huffman_doc,
-    "use_huffman(is_wanted) -> bool\n\nDecode Huffman codes here from now on, or leave them to libjpeg; return which.\n"
-    "False where this was built without it, and where the libjpeg that is loaded keeps its state elsewhere than expected.");
-
-static PyObject *use_huffman(PyObject *module, PyObject *is_wanted) {
-    int is_true = PyObject_IsTrue(is_wanted);
-    return is_true < 0 ? NULL : PyBool_FromLong(huffman_use(is_true));
-}
-
 PyDoc_STRVAR(library_doc, "library() -> str | None\n\nReturn the path of the file that libjpeg's functions are in.");
 
 static PyObject *library(PyObject *module, PyObject *unused) {
@@ -238,7 +236,6 @@ static PyMethodDef methods[] = {
     {"resize", resize, METH_VARARGS, resize_doc},
     {"resize_seconds", resize_seconds, METH_NOARGS, resize_seconds_doc},
     {"tar_members", tar_members, METH_VARARGS, tar_members_doc},
-    {"use_huffman", use_huffman, METH_O, use_huffman_doc},
     {"unfilter", unfilter_lines, METH_VARARGS, unfilter_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -249,8 +246,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     crc32_begin();
     PyObject *module = PyModule_Create(&definition);
     if (module && (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) ||
-                   PyModule_AddIntConstant(module, "HAS_HUFFMAN", HAS_FAST_HUFFMAN) ||
-                   PyModule_AddStringConstant(module, "HEADERS", HUFFMAN_HEADERS))) {
+                   PyModule_AddStringConstant(module, "HEADERS", HEADERS))) {
         Py_DECREF(module);
         return NULL;
     }

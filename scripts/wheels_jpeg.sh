@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Build the libjpeg-turbo that wheels for Linux have linked in, as the images they are built in have an older one: scripts/wheels_jpeg.sh PREFIX
-# It is the version of Debian 12 and 13 and of Ubuntu 24.04: the compiled part decodes where the system's libturbojpeg is of its version.
-# Its version is also one whose state the compiled part's own Huffman decoder knows (pixpack_native/huffman_state.h).
+# It is the version of Debian 12 and 13 and of Ubuntu 24.04.
 set -eu
 version=2.1.5 commit=3b19db4e6e7493a748369974819b4c5fa84c7614
 prefix=$1

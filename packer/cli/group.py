@@ -114,14 +114,16 @@ def _decoders() -> str:
         return f"decoder: none: {e}\ncompiled part: not used: {e}"
     found, live = decoder_versions(), native()
     jpeg, pillow = found["libjpeg-turbo"], found["pillow"]
-    if jpeg["jpeg4py"]:
+    if live.version:
+        decoder = f"libjpeg-turbo {live.version}, through the compiled part"
+    elif jpeg["jpeg4py"]:
         decoder = f"libjpeg-turbo {jpeg['turbojpeg'] or 'of unknown version'}, through jpeg4py {jpeg['jpeg4py']}"
     else:
         decoder = f"Pillow's libjpeg-turbo {pillow['libjpeg_turbo'] or 'of unknown version'}"
     return (
         f"decoder: {decoder}\n"
         f"resizing: {pillow['distribution']} {pillow['version']}, SIMD: {pillow['simd'] or 'none'}\n"
-        f"compiled part: {f'used, Huffman codes by {live.huffman}' if live.row else live.reason}"
+        f"compiled part: {'used' if live.row else live.reason}"
     )
 
 

@@ -126,11 +126,13 @@ def _libjpeg_turbo() -> Finding:
     name, version = "libjpeg-turbo", jpeg.version()
     if version:
         return Finding(name, f"{jpeg.library_version() or 'of unknown version'}, through jpeg4py {version}")
+    # where the compiled part decodes, this is a small loss
+    loss = "Pillow decodes the JPEGs that the compiled part leaves to it, or all of them, slower"
     if not _version("jpeg4py"):
-        return Finding(name, "jpeg4py is missing: Pillow decodes, slower", ADVICE, "pip install jpeg4py")
+        return Finding(name, f"jpeg4py is missing: {loss}", ADVICE, "pip install jpeg4py")
     package = "libturbojpeg" if "ubuntu" in _os_release() else "libturbojpeg0"
     fix = f"apt-get install {package}" if shutil.which("apt-get") else "install libjpeg-turbo's TurboJPEG library"
-    return Finding(name, "libturbojpeg is missing: Pillow decodes, slower", ADVICE, fix)
+    return Finding(name, f"libturbojpeg is missing: {loss}", ADVICE, fix)
 
 
 def _os_release() -> str:
@@ -170,8 +172,8 @@ def _compiled_part() -> Finding:
         )
     live = native()
     if live.row is not None:
-        return Finding(name, f"{what}, Huffman codes by {live.huffman}")
-    fix = "install libturbojpeg and libjpeg-turbo of one version"
+        return Finding(name, f"{what}, with libjpeg-turbo {live.version}")
+    fix = "install libjpeg-turbo 2.1 to 3.2"
     if live.is_missing:
         packages = "apt-get install gcc libc6-dev libjpeg-dev, then " if shutil.which("apt-get") else ""
         fix = f"{packages}pip install --force-reinstall --no-deps --no-cache-dir pixpack"

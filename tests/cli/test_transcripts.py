@@ -61,7 +61,6 @@ NOT_SHOWN = {
         ),
         "PIXPACK_TORCHVISION, PIXPACK_ONNX, PIXPACK_NOTEBOOK": "of the tests",
         "PIXPACK_ARM64": "of the tests",
-        "PIXPACK_FAST_HUFFMAN": "of the build",
         "PIXPACK_APT": "of the scripts",
     },
     "image-formats": {

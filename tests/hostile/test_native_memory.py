@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from packer.pixels import compiled
-from scripts.stress.fuzz import _libfuzzer, cross_native, fuzz_native
+from scripts.stress.fuzz import cross_native, fuzz_native
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,8 +25,6 @@ def test_some_calls_under_sanitizers() -> None:
     if compiled.native().is_missing:
         pytest.skip("the compiled part could not be built here")
     command = [sys.executable, "-m", "scripts.stress.fuzz.fuzz_native", "--seconds=0", "--calls=950", "--seed=7"]
-    # each row is then made by both Huffman decoders
-    command += ["--fast-huffman"] * (compiled.native().huffman == "pixpack")
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
@@ -42,36 +40,6 @@ def test_some_calls_under_sanitizers() -> None:
     assert result["pixels_made"] > 20
 
 
-def test_some_jpegs_by_both_huffman_decoders_under_libfuzzer(tmp_path: Path) -> None:
-    if lacks := _libfuzzer.missing():
-        pytest.skip(lacks)
-    if compiled.native().huffman != "pixpack":
-        pytest.skip("libjpeg-turbo's Huffman decoder is the only one here")
-    command = [
-        sys.executable,
-        "-m",
-        "scripts.stress.fuzz.fuzz_native",
-        "--fast-huffman",
-        "--libfuzzer",
-        f"--corpus={tmp_path}/corpus",
-    ]
-    done = subprocess.run([*command, "--calls=4000", "--seed=7"], capture_output=True, text=True, timeout=300, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert result["taken"] > 1500
-    assert result["rows"] > 400
-    assert result["rows_left"] > 20
-    assert result["edges"] > 100
-    assert any((tmp_path / "corpus").iterdir())
-
-
-def test_libfuzzer_compares_huffman_decoders_alone() -> None:
-    command = [sys.executable, "-m", "scripts.stress.fuzz.fuzz_native", "--libfuzzer"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert done.returncode == 2
-    assert "add --fast-huffman" in done.stderr
-
-
 def test_the_compiled_part_for_aarch64_makes_the_same() -> None:
     root = os.environ.get("PIXPACK_ARM64", "")
     if lacks := cross_native.missing(Path(root)):
@@ -80,14 +48,12 @@ def test_the_compiled_part_for_aarch64_makes_the_same() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
-    assert result["huffman"]
     assert min(result[name] for name in ("crops", "crc32", "resize", "row", "sums")) > 10
 
 
 def test_what_is_missing_to_build_for_aarch64_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cross_native.missing(tmp_path) == "aarch64-linux-gnu-gcc is missing: apt-get install gcc-aarch64-linux-gnu"
-    assert _libfuzzer.missing() == "clang is missing: apt-get install clang"
 
 
 @pytest.mark.skipif(compiled.native().row is None, reason="the compiled part is not used here")

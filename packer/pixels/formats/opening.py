@@ -70,6 +70,8 @@ def open_image(data: bytes) -> Image.Image:
         raise DecodeError(f"it is {_a(kind)} {kind} image; to decode it, install {library.lacks}")
     try:
         return Image.open(io.BytesIO(data), formats=library.formats)
+    except ImportError:
+        raise
     except Exception as e:  # a damaged header makes Pillow's plugins raise nearly anything
         if kind and problem(e) is None:
             raise DecodeError(f"it begins as {_a(kind)} {kind} image but its header is damaged or cut short") from e
@@ -108,6 +110,8 @@ def load_image(image: Image.Image, data: bytes) -> Orientation:
     before, is_undone = header_orientation(image), image.format == "TIFF" or plugins.orientation(image) is not None
     try:
         image.load()
+    except ImportError:
+        raise
     except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
         raise DecodeError(explain(data, problem(e))) from e
     check_complete(data, image.format)

@@ -109,10 +109,13 @@ class JpegDecoder:
 
 @functools.cache
 def _load() -> ModuleType:
-    """Import jpeg4py and let it find libturbojpeg."""
+    """Import jpeg4py and let it find libturbojpeg; raises ImportError where either cannot be loaded."""
     import jpeg4py
 
-    jpeg4py._cffi.initialize()
+    try:
+        jpeg4py._cffi.initialize()
+    except OSError as e:
+        raise ImportError(f"jpeg4py cannot load libturbojpeg: {e}") from e
     # its decode asks this table how many bytes a pixel has
     jpeg4py._cffi.tjPixelSize.setdefault(_TJPF_CMYK, 4)
     return jpeg4py

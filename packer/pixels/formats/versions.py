@@ -9,6 +9,7 @@ from typing import Any
 import PIL
 from PIL import _imaging as core
 
+from packer.pixels.compiled import native
 from packer.pixels.formats import jpeg
 from packer.system import installed_version
 
@@ -16,12 +17,12 @@ from packer.system import installed_version
 def decoder_versions() -> dict[str, Any]:
     """Return what decides about pixels, for the manifest: distributions, versions, and which Pillow is live."""
     return {
-        "libjpeg-turbo": {"jpeg4py": jpeg.version(), "turbojpeg": jpeg.library_version()},
+        "libjpeg-turbo": _libjpeg_turbo(),
         "pillow": {
             "distribution": pillow_distribution(),
             "version": PIL.__version__,
             "simd": _pillow_simd(),
-            "libjpeg_turbo": _libjpeg_turbo(),
+            "libjpeg_turbo": _libjpeg_turbo_in_pillow(),
         },
     }
 
@@ -53,7 +54,14 @@ def pillow_fix() -> str:
     return f"pip install --force-reinstall --no-deps pillow{loss}"
 
 
-def _libjpeg_turbo() -> str | None:
+def _libjpeg_turbo() -> dict[str, str | None]:
+    """Return which libjpeg-turbo jpeg4py decodes with, and that of the compiled part where it decodes with another one."""
+    found = {"jpeg4py": jpeg.version(), "turbojpeg": jpeg.library_version()}
+    own = native().version
+    return found | ({"compiled": own} if own and own != found["turbojpeg"] else {})
+
+
+def _libjpeg_turbo_in_pillow() -> str | None:
     """Return the version of the libjpeg-turbo in the live Pillow, as PIL.features does."""
     return core.libjpeg_turbo_version if core.HAVE_LIBJPEGTURBO else None
 

@@ -36,7 +36,6 @@ def load(path: str) -> Any:
 
 if __name__ == "__main__":
     native = load(sys.argv[1])
-    print("huffman", native.use_huffman(True))
     with open(sys.argv[2], "rb") as file:
         for name, arguments in pickle.load(file):
             print(name, made_by(getattr(native, name), arguments))

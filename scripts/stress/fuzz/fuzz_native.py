@@ -7,18 +7,9 @@ calls row() on damaged small JPEGs, photographs() on files of them and of PNGs, 
 origins and filters, crops() on images of random sizes, boxes and grids, some of them outside of what they are of, augment()
 and floats() with any numbers, and sums(), crc32(), copy_rows() and unfilter() on bytes of any length, in a process of its own.
 Rows of photographs() are compared with row()'s, those of PNGs and all headers with what Python makes of them, crops with what
-resize() and slices make. Afterwards some of the calls are made twice more: the second time they may hold no more memory. With
---fast-huffman it is built with PIXPACK_FAST_HUFFMAN, and each row is made with libjpeg-turbo's Huffman decoder too: it is the
-same, or left to the Python path, and nothing is served that libjpeg-turbo complains about.
-
-    python -m scripts.stress.fuzz.fuzz_native --fast-huffman --libfuzzer --seconds 0 --calls 1000000 --seed 1
-
-Does this alone, in C, guided by coverage, thousands of times a second: scripts/stress/fuzz/libfuzzer/ makes baseline JPEGs of any
-sampling, code tables and restart intervals, changes their headers, their tables and the bytes of their scans, and decodes each
-twice, for a random row. --jpeg takes another libjpeg-turbo than the system's, --corpus a folder where the JPEGs that reach
-new code are kept for the next run. What ends the program is written as huffman-fault-... to the working directory.
-Needs gcc with libasan and libubsan, and libjpeg's headers; --libfuzzer needs clang. Prints one JSON object last; exits 1 at a
-fault, with the sanitizer's report.
+resize() and slices make. Afterwards some of the calls are made twice more: the second time they may hold no more memory.
+Needs gcc with libasan and libubsan, and libjpeg's headers. Prints one JSON object last; exits 1 at a fault, with the
+sanitizer's report.
 """
 
 from __future__ import annotations
@@ -39,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 from scripts import ROOT
-from scripts.stress.fuzz import _libfuzzer
 from scripts.stress.fuzz._native_calls import Call, NativeCalls
 from scripts.stress.fuzz._replay import load
 
@@ -55,34 +45,20 @@ def main() -> int:
     """Build, run the child, and report what it found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument(
-        "--calls",
-        type=int,
-        default=0,
-        help="make so many calls, also where that takes longer; of --libfuzzer: in any case",
-    )
+    parser.add_argument("--calls", type=int, default=0, help="make so many calls, also where that takes longer")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fast-huffman", action="store_true", help="build with PIXPACK_FAST_HUFFMAN, and compare")
-    parser.add_argument("--libfuzzer", action="store_true", help="of --fast-huffman: compare the decoders alone, in C")
-    parser.add_argument("--jpeg", metavar="FOLDER", help="of --libfuzzer: include/ and lib/ of a libjpeg-turbo")
-    parser.add_argument("--corpus", metavar="FOLDER", help="of --libfuzzer: keep JPEGs that reach new code there")
     parser.add_argument("--library", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.library:
         with tempfile.TemporaryDirectory(prefix="pixpack-native-") as name:
             native = load(options.library)
-            assert native.use_huffman(True) == options.fast_huffman
             print(json.dumps(fuzz(native, Path(name), options.seconds, options.calls, options.seed)))
         return 0
-    if options.libfuzzer and not options.fast_huffman:
-        parser.error("--libfuzzer compares the Huffman decoders: add --fast-huffman")
-    if lacks := _libfuzzer.missing() if options.libfuzzer else missing():
+    if lacks := missing():
         print(f"fuzz_native: {lacks}", file=sys.stderr)
         return 1
-    if options.libfuzzer:
-        return _run_libfuzzer(options)
     with tempfile.TemporaryDirectory(prefix="pixpack-native-") as folder:
-        library = build(Path(folder), options.fast_huffman)
+        library = build(Path(folder))
         done = _run_child(library, options)
     sys.stderr.write(done.stderr)
     if done.returncode:
@@ -96,19 +72,6 @@ def main() -> int:
     return 0
 
 
-def _run_libfuzzer(options: argparse.Namespace) -> int:
-    limit = f"-runs={options.calls}" if options.calls else f"-max_total_time={max(1, int(options.seconds))}"
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="pixpack-native-") as folder:
-        program = _libfuzzer.build(Path(folder), options.jpeg)
-        result = _libfuzzer.run(program, Path(options.corpus or Path(folder) / "corpus"), limit, options.seed)
-    seconds = round(time.monotonic() - begun, 1)
-    print(json.dumps({"benchmark": "fuzz_native", "seed": options.seed} | result | {"seconds": seconds}))
-    if result["exit_code"]:
-        print(f"fuzz_native: seed {options.seed}: the process ended with {result['exit_code']}", file=sys.stderr)
-    return 1 if result["exit_code"] else 0
-
-
 def missing() -> str:
     """Say what this machine lacks to build with sanitizers; "": nothing."""
     if not shutil.which("gcc"):
@@ -119,12 +82,11 @@ def missing() -> str:
     return ""
 
 
-def build(folder: Path, has_fast_huffman: bool) -> Path:
+def build(folder: Path) -> Path:
     """Compile the extension with the sanitizers."""
     library = folder / "_native.so"
     sources = [str(path) for path in sorted(_NATIVE.glob("*.c"))]
     command = ["gcc", *_FLAGS, "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
-    command += ["-DPIXPACK_FAST_HUFFMAN"] * has_fast_huffman
     subprocess.run([*command, *sources, "-o", str(library), "-ljpeg", "-lm"], check=True)
     return library
 
@@ -161,7 +123,6 @@ def _run_child(library: Path, options: argparse.Namespace) -> subprocess.Complet
     }
     command = [sys.executable, "-m", "scripts.stress.fuzz.fuzz_native", "--library", str(library)]
     arguments = [f"--{name}={getattr(options, name)}" for name in ("seconds", "calls", "seed")]
-    arguments += ["--fast-huffman"] * options.fast_huffman
     return subprocess.run([*command, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True)
 
 
