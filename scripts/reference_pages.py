@@ -87,7 +87,7 @@ def command_block(name: str) -> str:
     """Return usage, examples and options of a command."""
     command = cli.commands[name]
     assert isinstance(command, Command)
-    context = click.Context(command, info_name=f"pack {name}")
+    context = click.Context(command, info_name=f"pack {name}", **command.context_settings)
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     parts = [f"```text\n{usage}\n```"]
     _, _, rest = inspect.cleandoc(command.help or "").partition(_EXAMPLES)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packer.cli.help import (
+    SETTINGS,
     command_records,
     option_records,
     write_documentation,
@@ -20,7 +21,6 @@ from packer.version import __version__
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 # So near to a command's name is a slip of the finger: inof, verfiy, updtae.
 _LIKENESS = 0.7
 
@@ -127,7 +127,7 @@ def _decoders() -> str:
     )
 
 
-@click.group(cls=_DefaultToBuild, context_settings=_SETTINGS)
+@click.group(cls=_DefaultToBuild, context_settings=SETTINGS)
 @click.option(
     "--version",
     is_flag=True,

@@ -73,7 +73,9 @@ class Command(click.Command):
 
 
 # Decorates a function as a command with such help.
-command = functools.partial(click.command, cls=Command)
+# of each command: click keeps the help option of the first context, which need not be below that of `pack`
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+command = functools.partial(click.command, cls=Command, context_settings=SETTINGS)
 
 
 def option_records(of: click.Command, ctx: click.Context) -> dict[str, tuple[str, str]]:

@@ -70,7 +70,7 @@ class Result:
     sources: list[tuple[int, int]] = field(default_factory=list)
     source_bytes: int = 0
     # time before the first source was read, ns since 1970
-    read_since_ns: int = 0
+    read_since_ns: int = field(default=0, compare=False)
     size_bytes: int = 0
     shapes: list[tuple[int, int]] = field(default_factory=list)
     frames: list[int] = field(default_factory=list)

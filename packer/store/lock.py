@@ -102,7 +102,9 @@ class Lock:
         with error_path(self.path):
             os.ftruncate(self._descriptor, 0)
             if self.content:
-                os.write(self._descriptor, self.content)
+                left = memoryview(self.content)
+                while len(left):  # a disk may take less at a time
+                    left = left[os.write(self._descriptor, left) :]
                 # NFS keeps written bytes here for half a minute, and other hosts must read who holds OUT
                 os.fsync(self._descriptor)
 

@@ -62,9 +62,7 @@ class Child:
         return self.process.exitcode
 
 
-def program(
-    name: str | Path, *words: object, cwd: Path = ROOT, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def program(name: str | Path, *words: object, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a module, as `python -m` does, or the file of a script, in a folder, or the root of the repository.
 
     Returns:
@@ -81,9 +79,7 @@ def program(
     return subprocess.CompletedProcess([name, *words], process.exitcode, *printed)
 
 
-def _run(
-    _: Connection, name: str | Path, words: list[str], variables: dict[str, str], folder: str, cwd: Path
-) -> None:
+def _run(_: Connection, name: str | Path, words: list[str], variables: dict[str, str], folder: str, cwd: Path) -> None:
     os.setsid()
     os.chdir(cwd)
     os.environ.update(variables)
