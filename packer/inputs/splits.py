@@ -109,4 +109,7 @@ def _order(name: str) -> tuple[int, str, str]:
 
 
 def _is_store(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file() or (folder / FOLDER).is_dir()
+    try:
+        return (folder / MANIFEST).is_file() or (folder / FOLDER).is_dir()
+    except PermissionError:  # whatever opens it says so
+        return True

@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import ConcatDataset
 
 from reader.format.errors import StoreError
-from reader.format.filesystem import absolute_path
+from reader.format.filesystem import absolute_path, is_allowed, unreadable
 from reader.format.manifest import MANIFEST, read_manifest
 from reader.format.shown import redacted, shown
 from reader.format.urls import is_url
@@ -27,6 +27,9 @@ def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
     root = Path(absolute_path(path))
     if split is None:
         return root
+    for folder in (root, root / split):
+        if os.path.isdir(folder) and not is_allowed(folder, os.X_OK):
+            raise unreadable(folder)
     if (root / MANIFEST).is_file():
         raise StoreError(f"{root} is one store, without splits. Leave split={split!r} out.")
     names = sorted(child.parent.name for child in root.glob(f"*/{MANIFEST}"))

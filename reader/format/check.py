@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reader.format.errors import IncompleteStoreError, StoreError
-from reader.format.filesystem import error_path, retry_missing
+from reader.format.filesystem import error_path, is_allowed, retry_missing, unreadable
 from reader.format.manifest import Manifest, read_manifest
 from reader.format.shown import shown
 from reader.format.tensors import EXTRAS_META, TENSORS_META, TOP_META, TensorSpec, level_path
@@ -36,9 +36,12 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
     """
     root = Path(out)
     manifest = read_manifest(root)
-    _check_files(root, manifest)
-    for factor in manifest.levels:
-        _check_level(root, manifest, factor)
+    try:
+        _check_files(root, manifest)
+        for factor in manifest.levels:
+            _check_level(root, manifest, factor)
+    except PermissionError as e:
+        raise unreadable(e.filename or root) from None
     return manifest
 
 
@@ -139,12 +142,14 @@ def _check_splits(root: Path) -> None:
 
 
 def check_file(path: Path, size_bytes: int) -> None:
-    """Raise StoreError unless path is a regular file of exactly size_bytes."""
+    """Raise StoreError unless path is a regular file of exactly size_bytes that may be read."""
     try:
         found = retry_missing(path, path.lstat)
         if stat.S_ISREG(found.st_mode) and found.st_size != size_bytes:
             with open(path, "rb") as file:  # NFS answers with what it was a minute ago, until it is opened
                 found = os.fstat(file.fileno())
+    except PermissionError:
+        raise unreadable(path) from None
     except OSError as e:
         raise StoreError(f"{path} is missing ({e.strerror}). The copy is incomplete: copy the store again.") from None
     if stat.S_ISLNK(found.st_mode):
@@ -155,6 +160,8 @@ def check_file(path: Path, size_bytes: int) -> None:
         raise StoreError(
             f"{path} is {found.st_size} bytes, the manifest says {size_bytes}. The copy is incomplete: copy it again."
         )
+    if not is_allowed(path, os.R_OK):
+        raise unreadable(path)
 
 
 def _tensor_meta(count: int, spec: TensorSpec) -> dict[str, object]:

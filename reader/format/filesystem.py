@@ -71,6 +71,18 @@ def open_regular(path: Path, *, most_bytes: int | None = None) -> IO[bytes]:
         raise
 
 
+def is_allowed(path: str | os.PathLike[str], mode: int) -> bool:
+    """Say whether this user may use a file so, by os.R_OK, W_OK and X_OK."""
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+def unreadable(path: str | os.PathLike[str]) -> StoreError:
+    """Return the error of a file or folder of a store that this user may not read."""
+    return StoreError(
+        f"{os.fspath(path)} cannot be read: Permission denied. Its owner may allow it, of all files: chmod -R a+rX STORE"
+    )
+
+
 def refresh_names(path: Path) -> None:
     """Have the names on the way to path, its own too, looked up again by whoever uses them next.
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from reader.format.errors import StoreError
 from reader.format.fields import INT64_MOST
-from reader.format.filesystem import error_path, open_regular, retry_missing
+from reader.format.filesystem import error_path, open_regular, retry_missing, unreadable
 from reader.format.head import (
     FORMAT_NAME,
     FORMAT_VERSION,
@@ -350,7 +350,7 @@ def open_manifest(root: Path) -> IO[bytes]:
     """Open OUT/manifest.json.
 
     Raises:
-        StoreError: there is none, or it is not a regular file.
+        StoreError: there is none, it is not a regular file, or may not be read.
     """
     path = root / MANIFEST
     try:
@@ -359,6 +359,8 @@ def open_manifest(root: Path) -> IO[bytes]:
         raise no_manifest(root) from None
     except NotADirectoryError:
         raise StoreError(f"{root} is a file, expected the folder of a store.") from None
+    except PermissionError:
+        raise unreadable(path) from None
 
 
 def parse_manifest(file: IO[bytes], path: Path) -> tuple[Manifest, int]:

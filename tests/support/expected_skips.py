@@ -42,6 +42,7 @@ EXPECTED = {
     r"gcc with libasan and libubsan is not here": "a compiler without sanitizers",
     # rights and file systems of a container
     r"only root can become another user": "not run by root",
+    r"this root may not give up its rights": "a container without that right",
     r"this user may (not mount|make no memory cgroup)": "a container without that right",
     r"(no tmpfs|a ramfs) can(not)? be mounted here": "a container without that right",
     r"mounts file systems": "not run by root",
