@@ -21,7 +21,7 @@ from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.depth import FEWEST, Request, RequestDepth
 from reader.remote.eviction import Plan, chosen
-from reader.remote.folder import GUARDED_SHARE, LOCK, CacheFolder, Locks
+from reader.remote.folder import GUARDED_SHARE, LOCK, TABLE, CacheFolder, Locks
 from reader.remote.opening import Source, fetch_file, on_demand, write_beside
 from reader.tuning import tuning
 
@@ -158,8 +158,9 @@ class BlockFetcher:
         for name in on_demand(self._folder.manifest):
             self.file(name)
         with self._locks.changing():
-            # another program may keep a smaller cache of it
-            if not self._table.is_complete and self._has_all():
+            # another program may keep a smaller cache of it, or have dropped a damaged one
+            is_there = self._table.is_at(self._folder.inside / TABLE)
+            if is_there and not self._table.is_complete and self._has_all():
                 write_beside(self._folder.root / MANIFEST, [(self._folder.inside / MANIFEST).read_bytes()])
                 self._table.complete()
 

@@ -27,7 +27,7 @@ from reader import system
 from reader.format.at_url import BlockObjects
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from reader.format.filesystem import size_text
+from reader.format.filesystem import is_allowed, size_text
 from reader.format.manifest import MANIFEST, PIXELS, Manifest, read_manifest
 from reader.remote.block_files import BlockFile, BlockPart, SlotFile, SparseFile
 from reader.remote.table import BlockTable
@@ -142,7 +142,7 @@ def check_cache_folder(cache: Path) -> None:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise StoreError(f"cache {cache} cannot be made: {e.strerror}. Choose a folder on a local disk.") from None
-    if not os.access(cache, os.W_OK | os.X_OK):
+    if not is_allowed(cache, os.W_OK | os.X_OK):
         raise StoreError(f"cache {cache} cannot be written. Choose a folder on a local disk that this user may write.")
     if (cache / MANIFEST).exists():
         raise StoreError(f"cache {cache} is a store itself. Choose another folder for caches.")
@@ -151,6 +151,26 @@ def check_cache_folder(cache: Path) -> None:
         raise StoreError(
             f"cache {cache} is on a network file system ({kind}). Choose a folder on a disk of this machine."
         )
+
+
+def check_rights(root: Path) -> None:
+    """Refuse a store's folder that this user may not use, as where another user has made it.
+
+    Raises:
+        StoreError: names what may not be used, and its owner.
+    """
+    changed = root / PIXELS, root / INSIDE / TABLE, root / INSIDE / LOCK
+    modes = {root: os.R_OK | os.W_OK | os.X_OK} if root.exists() else {}
+    for folder, folders, names in os.walk(root):
+        modes |= {Path(folder, name): os.R_OK | os.W_OK | os.X_OK for name in folders}
+        modes |= {path: os.R_OK | os.W_OK * (path in changed) for path in (Path(folder, name) for name in names)}
+    for path, mode in modes.items():
+        with contextlib.suppress(FileNotFoundError):  # another process has removed it
+            if not is_allowed(path, mode):
+                raise StoreError(
+                    f"cache {path} may not be read and written by this user: user {path.stat().st_uid} owns it. Choose another"
+                    f" folder, or have its owner remove {root}"
+                )
 
 
 def known_digest(cache: Path, url: str) -> str | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import errno
 import hashlib
 import io
 import json
+import logging
 import math
 import os
 import re
@@ -41,6 +43,7 @@ from reader.remote.folder import (
     TABLE,
     Locks,
     check_cache_folder,
+    check_rights,
     folder_of,
     is_of_slots,
     known_digest,
@@ -49,6 +52,8 @@ from reader.remote.leftovers import hold, remove_abandoned
 from reader.remote.objects import Objects
 from reader.remote.table import BlockTable
 from reader.tuning import tuning
+
+_log = logging.getLogger("reader")
 
 # Not needed to open: fetched when they are asked for.
 _ON_DEMAND = (SAMPLES, REJECTED)
@@ -151,9 +156,8 @@ def prepared(
             root = folder_of(cache, source.digest, in_slots=True)
         _prepare(root, source)
     except OSError as e:
-        raise StoreError(
-            f"cache {e.filename or root} cannot be written: {e.strerror}. Free some space there."
-        ) from None
+        hint = "Free some space there" if e.errno in (errno.ENOSPC, errno.EDQUOT) else "Look at the disk"
+        raise StoreError(f"cache {e.filename or root} cannot be written: {e.strerror}. {hint}.") from None
     return root, source
 
 
@@ -198,12 +202,17 @@ def write_beside(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+    _sync_names(path.parent)
+
+
+def _sync_names(folder: Path) -> None:
+    """Have the names in a folder on the disk, where its file system can."""
     with contextlib.suppress(OSError):
-        folder = os.open(path.parent, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(descriptor)
         finally:
-            os.close(folder)
+            os.close(descriptor)
 
 
 def _held_file(path: Path) -> BinaryIO:
@@ -215,15 +224,18 @@ def _held_file(path: Path) -> BinaryIO:
 
 def _prepare(root: Path, source: Source) -> None:
     inside = root / INSIDE
+    check_rights(root)
     remove_abandoned(inside.glob(f"{FACE}*"))
     # rglob raises where another process removes a folder meanwhile
     files = (Path(folder) / name for folder, _, names in os.walk(root) for name in names)
     remove_abandoned(path for path in files if _BESIDE.fullmatch(path.name))
-    if not (inside / MANIFEST).exists():
+    if not (inside / MANIFEST).exists() or _damage(root):
         inside.mkdir(parents=True, exist_ok=True)
         locks = Locks(inside / LOCK)
         try:
             with locks.changing():
+                if (inside / MANIFEST).exists() and (what := _damage(root)):
+                    _drop(root, source, what)
                 if not (inside / MANIFEST).exists():
                     _fill(root, source)
         finally:
@@ -237,11 +249,54 @@ def _prepare(root: Path, source: Source) -> None:
     write_beside(inside / SOURCE, [json.dumps({"url": source.url}).encode()])
 
 
+def _damage(root: Path) -> str:
+    """Say what is wrong with the files of a store's folder, by the manifest and their sizes; "" where nothing is."""
+    inside = root / INSIDE
+    try:
+        manifest, blocks = read_manifest(inside), len(read_blocks(inside))
+    except StoreError as e:
+        return str(e).rstrip(".")
+    later = on_demand(manifest)
+    sizes = {root / name: entry.size_bytes for name, entry in manifest.files.items() if name not in later}
+    sizes[inside / TABLE] = BlockTable.file_bytes(blocks)
+    for path, expected in sizes.items():
+        try:
+            found = path.stat().st_size
+        except FileNotFoundError:
+            return f"{path} is missing"
+        # of slots the file of rows grows with them
+        if found != expected and not (is_of_slots(root) and path == root / PIXELS):
+            return f"{path} has {found} bytes, expected {expected}"
+    return ""
+
+
+def _drop(root: Path, source: Source, what: str) -> None:
+    """Remove a damaged store's folder, but for its lock, which is held, and what others still use of it.
+
+    Raises:
+        StoreError: it cannot be made again now.
+    """
+    if not source.head:
+        raise StoreError(f"cache {root} is damaged: {what}; and {source.url} cannot be reached to make it again.")
+    _log.warning("cache %s is damaged: %s. It is dropped, and made again.", root, what)
+    inside = root / INSIDE
+    # first: without these it is no store, and none that was begun
+    for name in (root / MANIFEST, inside / MANIFEST, inside / TABLE):
+        name.unlink(missing_ok=True)
+    for name in root.iterdir():
+        if name.is_dir() and name != inside:
+            shutil.rmtree(name)
+        elif name != inside:
+            name.unlink()
+
+
 def _needs_slots(root: Path, source: Source, limit: int) -> bool:
     """Say whether blocks must leave a cache of this size, and can leave no file of the store's own form."""
-    is_there = (root / INSIDE / MANIFEST).exists()
-    if not source.head or (is_there and BlockTable(root / INSIDE / TABLE, 0).is_complete):
+    if not source.head:
         return False
+    with contextlib.suppress(FileNotFoundError, PermissionError, StoreError):
+        if BlockTable(root / INSIDE / TABLE, 0).is_complete:
+            return False
     manifest, _ = parse_manifest(io.BytesIO(source.head), root / INSIDE / MANIFEST)
     return limit < manifest.files[PIXELS].size_bytes and not punches_holes(root.parent)
 
@@ -268,8 +323,11 @@ def _fill(root: Path, source: Source) -> None:
     with error_path(pixels), open(pixels, "wb") as file:
         # of slots it grows with them: there may be no room for more, and none of these file systems need have holes
         file.truncate(0 if is_of_slots(root) else manifest.files[PIXELS].size_bytes)
+        os.fsync(file.fileno())
     BlockTable.create(inside / TABLE, blocks)
-    # last: it is the commit
+    for folder in (pixels.parent, root, inside, root.parent):
+        _sync_names(folder)
+    # last: it is the commit, and all before it is on the disk
     os.replace(beside / MANIFEST, inside / MANIFEST)
 
 

@@ -6,8 +6,13 @@ and after: where it is the same, and says that the block is there, the bytes are
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
 from pathlib import Path
+
+from reader.format.errors import StoreError
+from reader.format.filesystem import error_path
 
 _ABSENT, _WRITING, _PRESENT = 0, 1, 2
 _KINDS = 4
@@ -20,20 +25,43 @@ _SLOT_SHIFT = 39
 
 
 class BlockTable:
-    """The numbers of a cache's blocks. Only who holds a block's lock changes its number, `forget` aside: see `folder.py`."""
+    """The numbers of a cache's blocks. Only who holds a block's lock changes its number, `forget` aside: see `folder.py`.
+
+    Raises:
+        StoreError: the file has fewer numbers.
+    """
 
     def __init__(self, path: Path, count: int) -> None:
         self.count = count
         with open(path, "r+b") as file:
-            self._mapped = mmap.mmap(file.fileno(), (count + _FIRST) * _NUMBER_BYTES)
+            self._status = os.fstat(file.fileno())
+            if self._status.st_size < (need := self.file_bytes(count)):
+                raise StoreError(
+                    f"{path} has {self._status.st_size} bytes, expected {need}: the cache is damaged. Open it again."
+                )
+            self._mapped = mmap.mmap(file.fileno(), need)
         # an aligned word is written at once
         self._numbers = memoryview(self._mapped).cast("Q")
 
     @staticmethod
     def create(path: Path, count: int) -> None:
-        """Make the file, with no block in the cache."""
-        with open(path, "wb") as file:
-            file.truncate((count + _FIRST) * _NUMBER_BYTES)
+        """Make the file, with no block in the cache, and sync it."""
+        with error_path(path), open(path, "wb") as file:
+            # written, not truncated to size: on a full disk, storing into a hole of a mapped file ends the process (SIGBUS)
+            file.write(bytes(BlockTable.file_bytes(count)))
+            file.flush()
+            os.fsync(file.fileno())
+
+    @staticmethod
+    def file_bytes(count: int) -> int:
+        """Return the bytes of the file for so many blocks."""
+        return (count + _FIRST) * _NUMBER_BYTES
+
+    def is_at(self, path: Path) -> bool:
+        """Say whether a path still leads to this file: a damaged cache is dropped, and others may have it open."""
+        with contextlib.suppress(OSError):
+            return os.path.samestat(path.stat(), self._status)
+        return False
 
     def number(self, block: int) -> int:
         """Return a block's number; see the module."""

@@ -163,19 +163,16 @@ def test_a_file_of_a_cache_is_synced_before_it_gets_its_name(folder: Path) -> No
     assert renamed > 6
 
 
-@pytest.mark.xfail(
-    raises=ValueError,
-    reason="the table of blocks and the names of files are not synced where they are made: a cut cache cannot be opened",
-)
-def test_rows_are_right_after_a_power_cut_of_a_new_cache(folder: Path) -> None:
+def test_rows_are_right_after_a_power_cut_of_a_new_cache(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (url, images), found = store(folder), recorded(folder, UNLIMITED, is_new=True)
     for number, tree in enumerate(found.trees(spread(range(1, len(found.calls) + 1), 5))):
         left = found.disk.parent / f"left-{number}"
         write_tree(tree, left)
         check_rows(url, images, left / "cache", UNLIMITED)
+    # none was dropped for having been damaged
+    assert capfd.readouterr().err == ""
 
 
-@pytest.mark.xfail(reason="the table of blocks is sparse: where the disk is full, storing into it is SIGBUS")
 def test_what_is_stored_in_a_mapping_has_its_room_on_the_disk_before(folder: Path) -> None:
     room = set[str]()
     for call in recorded(folder, UNLIMITED, is_new=True).calls:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import Tune, make_tree
 from range_server import RangeServer, serving
+from rights import modes_hold
 from torch.utils.data import DataLoader
 
 from packer import pack
@@ -231,13 +232,13 @@ def test_a_cache_on_a_network_file_system_is_refused(tmp_path: Path, monkeypatch
         folder.check_cache_folder(tmp_path)
 
 
-def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reader.remote import folder
-
-    # permissions keep nothing from root
-    monkeypatch.setattr(folder.os, "access", lambda path, mode: not mode & os.W_OK)
-    with pytest.raises(StoreError, match="cannot be written. Choose a folder on a local disk that this user may write"):
-        folder.check_cache_folder(tmp_path)
+def test_a_cache_that_cannot_be_written_is_refused(many_blocks: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(mode=0o555)
+    with (
+        modes_hold(),
+        pytest.raises(StoreError, match="cannot be written. Choose a folder on a local disk that this user may write"),
+    ):
+        MemmapDataset(many_blocks.as_uri(), cache=tmp_path / "cache")
 
 
 def test_a_file_that_is_not_what_the_manifest_says_is_named(many_blocks: Path, tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""A cache of a URL that is damaged, another user's, or on a disk that is full: right rows, or one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Tune
+from kinds import MakeStore
+from range_server import serving
+from rights import modes_hold
+
+from packer import pack_dataset
+from reader import MemmapDataset, StoreError
+
+# file below the folder of a store in a cache -> what may become of it
+DAMAGE: dict[str, list[Callable[[Path], object]]] = {
+    name: [Path.unlink, lambda path: os.truncate(path, path.stat().st_size // 2)]
+    for name in ("_tensordict/pixels.memmap", "_tensordict/targets.memmap", "meta.json", ".remote/blocks")
+} | {
+    ".remote/blocks": [Path.unlink, lambda path: os.truncate(path, 0), lambda path: os.truncate(path, 16)],
+    ".remote/manifest.json": [lambda path: os.truncate(path, 0), lambda path: path.write_bytes(bytes(900))],
+}
+
+
+def read(url: str, cache: Path, store: Path) -> None:
+    """Compare all rows through a cache with those of the store."""
+    rows, remote = [5, 0, 12, 3, 9], MemmapDataset(url, cache=cache)
+    assert torch.equal(remote[rows][0], MemmapDataset(store)[rows][0])
+    assert torch.equal(remote[rows][1], MemmapDataset(store)[rows][1])
+    # its fetcher ends
+    del remote
+    gc.collect()
+
+
+@pytest.mark.parametrize("is_complete", [False, True], ids=["some", "all"])
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_cache_is_dropped_with_a_line_and_made_again(
+    name: str, is_complete: bool, store_of: MakeStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = store_of("crop")
+    read(store.as_uri(), tmp_path / "cache", store)
+    if is_complete:
+        assert MemmapDataset(store.as_uri(), cache=tmp_path / "cache").store is not None
+        gc.collect()
+    for number, damage in enumerate(DAMAGE[name]):
+        cache = Path(shutil.copytree(tmp_path / "cache", tmp_path / str(number)))
+        (root,) = cache.iterdir()
+        damage(root / name)
+        capfd.readouterr()
+        read(store.as_uri(), cache, store)
+        lines = capfd.readouterr().err.splitlines()
+        assert [line.startswith(f"cache {root} is damaged: {root / name}") for line in lines] == [True], lines
+        # an incomplete one is no store of its own
+        assert not (root / "manifest.json").exists()
+        read(store.as_uri(), cache, store)
+        assert capfd.readouterr().err == ""
+
+
+def test_a_damaged_cache_without_a_network_is_kept_and_named(store_of: MakeStore, tmp_path: Path, tune: Tune) -> None:
+    tune(cached_store_seconds=0.1)
+    with serving(store_of("crop")) as server:
+        assert MemmapDataset(server.url, cache=tmp_path / "cache").store is not None
+        gc.collect()
+    (root,) = (tmp_path / "cache").iterdir()
+    (root / ".remote" / "blocks").unlink()
+    with pytest.raises(StoreError, match=r"cache \S+ is damaged: \S+/blocks is missing; and http\S+ cannot be reached"):
+        MemmapDataset(server.url, cache=tmp_path / "cache")
+    assert (root / "manifest.json").exists()
+
+
+def test_a_cache_of_another_user_is_one_sentence(store_of: MakeStore, tmp_path: Path) -> None:
+    store, cache = store_of("crop"), tmp_path / "cache"
+    read(store.as_uri(), cache, store)
+    (root,) = cache.iterdir()
+    for path in (root, root / ".remote", *sorted(root.rglob("*"))):
+        mode = path.stat().st_mode
+        path.chmod(0)
+        try:
+            with modes_hold(), pytest.raises(StoreError) as caught:
+                MemmapDataset(store.as_uri(), cache=cache)
+        finally:
+            path.chmod(mode)
+        assert str(caught.value) == (
+            f"cache {path} may not be read and written by this user: user {os.getuid()} owns it. Choose another folder, or"
+            f" have its owner remove {root}"
+        )
+    read(store.as_uri(), cache, store)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder]).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.fixture
+def many_blocks(tmp_path: Path, tune: Tune) -> Path:
+    """A store of 1,200 blocks of a row, whose table has three pages of memory."""
+    tune(block_bytes=192)
+    images = np.random.default_rng(0).integers(0, 256, (1200, 8, 8, 3), dtype=np.uint8)
+    pack_dataset([(image, n % 3) for n, image in enumerate(images)], tmp_path / "store", size=8)
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["before opening", "before reading"])
+def test_a_full_disk_is_one_sentence(is_open: bool, many_blocks: Path, small_disk: Path) -> None:
+    filling, cache = small_disk / "filling", small_disk / "cache"
+    # storing into a page that the disk has no room for is a signal
+    child = os.fork()
+    if not child:
+        os._exit(_read_on_a_full_disk(many_blocks, cache, filling, is_open))
+    assert os.waitpid(child, 0)[1] == 0
+    assert re.fullmatch(
+        r"cache \S+ (needs \S+ kB to open the store, .* are free|cannot be written: No space left on device)\."
+        r" Free some space there(, or give a smaller cache_size)?\.",
+        (small_disk.parent / "message").read_text(),
+    )
+    filling.unlink()
+    remote = MemmapDataset(many_blocks.as_uri(), cache=cache)
+    assert torch.equal(remote[[1199, 3, 700]][0], MemmapDataset(many_blocks)[[1199, 3, 700]][0])
+
+
+def _read_on_a_full_disk(store: Path, cache: Path, filling: Path, is_open: bool) -> int:
+    """Fill the disk before a cache is opened, or before its last row is read; returns 0 where a StoreError names it."""
+    remote = MemmapDataset(store.as_uri(), cache=cache) if is_open else None
+    with open(filling, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    try:
+        (remote or MemmapDataset(store.as_uri(), cache=cache))[1199]
+    except StoreError as e:
+        (filling.parents[1] / "message").write_text(str(e))
+        return 0
+    return 1
