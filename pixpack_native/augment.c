@@ -9,6 +9,7 @@
 
 #include "pixel_steps.h"
 #include "threads.h"
+#include "unaligned.h"
 #include "warp.h"
 
 #define MOST_SIDE (1 << 20)
@@ -33,8 +34,8 @@ typedef struct {
 
 typedef struct {
     const uint8_t *pixels;
-    float *out;
-    const float *tables;
+    UnalignedFloat *out;
+    const UnalignedFloat *tables;
     int64_t image_bytes;
     int channels;
 } FloatsJob;
@@ -139,9 +140,9 @@ PyObject *augment(PyObject *module, PyObject *args) {
 static int make_floats(const void *given, int64_t number) {
     const FloatsJob *job = given;
     const uint8_t *from = job->pixels + number * job->image_bytes;
-    const float *first = job->tables, *second = first + LEVELS, *third = second + LEVELS;
+    const UnalignedFloat *first = job->tables, *second = first + LEVELS, *third = second + LEVELS;
     int64_t pixels = job->image_bytes / job->channels;
-    float *out = job->out + number * job->image_bytes;
+    UnalignedFloat *out = job->out + number * job->image_bytes;
     if (job->channels == 3)
         for (int64_t i = 0; i < pixels; i++, from += 3) {
             out[i] = first[from[0]];

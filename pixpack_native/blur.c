@@ -9,13 +9,14 @@
 
 #include "pixel_steps.h"
 #include "threads.h"
+#include "unaligned.h"
 
 #define MOST_SIDE (1 << 20)
 
 typedef struct {
     const uint8_t *pixels;
     uint8_t *out;
-    const float *weights;
+    const UnalignedFloat *weights;
     int height, width, channels, down, across;
 } Job;
 
@@ -36,7 +37,7 @@ FUSED static void add_bytes_times(float *sums, const uint8_t *from, float weight
 }
 
 /* Writes one line of the result from a line of sums, padded on both sides by its reflections. */
-FUSED static void sum_across(const float *padded, const float *weights, int taps, int channels, int64_t count, float *sums, uint8_t *out) {
+FUSED static void sum_across(const float *padded, const UnalignedFloat *weights, int taps, int channels, int64_t count, float *sums, uint8_t *out) {
     for (int64_t i = 0; i < count; i++)
         sums[i] = padded[i] * weights[0];
     for (int tap = 1; tap < taps; tap++)
@@ -51,7 +52,7 @@ FUSED static void sum_across(const float *padded, const float *weights, int taps
 
 static int blur_image(const void *given, int64_t number) {
     const Job *job = given;
-    const float *down = job->weights + number * (job->down + job->across), *across = down + job->down;
+    const UnalignedFloat *down = job->weights + number * (job->down + job->across), *across = down + job->down;
     int64_t line_bytes = (int64_t)job->width * job->channels, image_bytes = line_bytes * job->height;
     const uint8_t *from = job->pixels + number * image_bytes;
     uint8_t *out = job->out + number * image_bytes;

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "unaligned.h"
+
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)
 #define HAS_AVX2 1
 #include <immintrin.h>
@@ -13,7 +15,7 @@
 
 typedef struct {
     const uint8_t *source;
-    const int64_t *rows;
+    const UnalignedInt64 *rows;
     uint8_t *out;
     int64_t count, source_rows;
     size_t row_bytes;
@@ -63,7 +65,7 @@ static int64_t copy_all(const Job *job) {
 #endif
     for (int64_t n = 0; n < job->count && wrong < 0; n++) {
         /* read once: another thread may write to the caller's array after the check */
-        int64_t row = *(const volatile int64_t *)(job->rows + n);
+        int64_t row = *(const volatile UnalignedInt64 *)(job->rows + n);
         if (row < 0 || row >= job->source_rows) {
             wrong = n;
             continue;

@@ -22,6 +22,9 @@
 
 /* libjpeg computes the columns and lines at a crop's edge from fewer neighbors than those of the whole picture. */
 #define MARGIN 16
+/* Of coefficients, which libjpeg keeps of a JPEG of several scans: at most 8 bytes for each pixel that pack allows by default. As in
+ * row_rules.py, which words the reason. */
+#define MOST_KEPT_BYTES (1L << 30)
 /* A line that begins on 32 bytes is written past the caches (vmovntdq in libjpeg-turbo's jdcolext-avx2.asm). */
 #define LINE_OFFSET 4
 
@@ -100,6 +103,8 @@ static int decode(Work *work, const uint8_t *data, size_t size, const Wanted *wa
     j_decompress_ptr info = &work->info;
     Resampler *resampler = &work->resampler;
     jpeg_create_decompress(info);
+    /* with no file to put the rest in, it leaves where that is exceeded */
+    info->mem->max_memory_to_use = MOST_KEPT_BYTES;
     jpeg_mem_src(info, data, size);
     jpeg_read_header(info, TRUE);
     info->out_color_space = JCS_EXT_RGBX;

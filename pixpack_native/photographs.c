@@ -160,8 +160,8 @@ static PyObject *make_all(Run *run, PyObject *paths, long long first) {
     PyObject *made = PyList_New(0);
     run->file = spare;
     memset(&spare, 0, sizeof(spare));
-    for (Py_ssize_t n = 0; made && n < PyList_Size(paths); n++) {
-        PyObject *known = make(run, PyList_GetItem(paths, n), first + n, run->rows + (size_t)n * run->row_bytes);
+    for (Py_ssize_t n = 0; made && n < PyTuple_Size(paths); n++) {
+        PyObject *known = make(run, PyTuple_GetItem(paths, n), first + n, run->rows + (size_t)n * run->row_bytes);
         int is_appended = known && !PyList_Append(made, known);
         Py_XDECREF(known);
         if (is_appended)
@@ -189,16 +189,20 @@ const char photographs_doc[] =
     "and the seconds that reading, resizing and checksums took.";
 
 PyObject *photographs(PyObject *module, PyObject *args) {
-    PyObject *paths;
+    PyObject *listed;
     Py_buffer rows, marks;
     Py_ssize_t row_bytes;
     long long first;
     Run run = {0};
-    if (!PyArg_ParseTuple(args, "O!LOOOw*nw*IL", &PyList_Type, &paths, &first, &run.plan, &run.sha256, &run.inflate, &rows, &row_bytes, &marks,
+    if (!PyArg_ParseTuple(args, "O!LOOOw*nw*IL", &PyList_Type, &listed, &first, &run.plan, &run.sha256, &run.inflate, &rows, &row_bytes, &marks,
                           &run.crc32, &run.settled_ns))
         return NULL;
     PyObject *made = NULL, *sums = NULL;
-    if (row_bytes < 1 || row_bytes % CHANNELS || rows.len / row_bytes < PyList_Size(paths) ||
+    /* a copy: what Python is called for may change the list */
+    PyObject *paths = PyList_AsTuple(listed);
+    if (!paths) {
+        /* the error is set */
+    } else if (row_bytes < 1 || row_bytes % CHANNELS || rows.len / row_bytes < PyTuple_Size(paths) ||
         (marks.len && (marks.len != MARKS * (Py_ssize_t)sizeof(int64_t) || (uintptr_t)marks.buf % sizeof(int64_t))))
         PyErr_SetString(PyExc_ValueError, "expected room for a row of complete pixels for each path, and four marks or none");
     else {
@@ -210,6 +214,7 @@ PyObject *photographs(PyObject *module, PyObject *args) {
     }
     PyBuffer_Release(&rows);
     PyBuffer_Release(&marks);
+    Py_XDECREF(paths);
     if (!sums) {
         Py_XDECREF(made);
         return NULL;

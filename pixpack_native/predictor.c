@@ -56,22 +56,23 @@ static void restore_row(Lines *lines, uint8_t *row, size_t height) {
     }
 }
 
-static void predict_row(Lines *lines, uint8_t *row, size_t height) {
+/* Replaces a line by its differences from the one above it; here: what is above the next. */
+static void predict_line(const Lines *lines, uint8_t *restrict line, const uint8_t *restrict above, uint8_t *restrict here) {
     size_t size = lines->line_bytes;
-    uint8_t *restrict pixels = lines->pixels, *restrict above = lines->sums, *restrict here = lines->others;
+    uint8_t *restrict pixels = lines->pixels;
     const uint8_t *restrict is_red = lines->is_red, *restrict is_blue = lines->is_blue;
-    memset(above, 0, size);
-    for (size_t y = 0; y < height; y++, row += size) {
-        uint8_t *restrict line = row;
-        memcpy(pixels, line, size);
-        for (size_t i = 0; i < size; i++) {
-            here[i] = (uint8_t)(pixels[i] - (pixels[i + 1] & is_red[i]) - ((pixels - 1)[i] & is_blue[i]));
-            line[i] = (uint8_t)(here[i] - above[i]);
-        }
-        uint8_t *spare = above;
-        above = here;
-        here = spare;
+    memcpy(pixels, line, size);
+    for (size_t i = 0; i < size; i++) {
+        here[i] = (uint8_t)(pixels[i] - (pixels[i + 1] & is_red[i]) - ((pixels - 1)[i] & is_blue[i]));
+        line[i] = (uint8_t)(here[i] - above[i]);
     }
+}
+
+static void predict_row(Lines *lines, uint8_t *row, size_t height) {
+    uint8_t *two[2] = {lines->sums, lines->others};
+    memset(two[0], 0, lines->line_bytes);
+    for (size_t y = 0; y < height; y++, row += lines->line_bytes)
+        predict_line(lines, row, two[y % 2], two[1 - y % 2]);
 }
 
 typedef void (*Change)(Lines *lines, uint8_t *row, size_t height);

@@ -13,6 +13,8 @@ from packer.pixels.formats import icc, jpeg
 from packer.pixels.geometry import Geometry
 
 _DCT_SCALES = (8, 4, 2)
+# As MOST_KEPT_BYTES in jpeg_row.c: 8 bytes, of 4 components, for each pixel that the default of --max-pixels allows.
+_MOST_KEPT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,12 @@ class RowRules:
         if header.precision != 8:
             raise DecodeError(f"it is a {header.precision}-bit JPEG; only 8 bits can be decoded, convert it to PNG")
         self.check_pixels(header.width, header.height, size_bytes)
+        if header.kept_bytes > _MOST_KEPT_BYTES:
+            raise DecodeError(
+                f"it is a JPEG of several scans (progressive) with {header.width} x {header.height} pixels: libjpeg needs"
+                f" {header.kept_bytes} bytes of memory for it, more than the {_MOST_KEPT_BYTES} that one image may take;"
+                " convert it to a baseline JPEG"
+            )
 
     def check_pixels(self, width: int, height: int, size_bytes: int) -> None:
         """Refuse a picture without pixels, or with too many, as a DecodeError."""

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import packer
 from packer.pixels import compiled
+from reader.format.samples import read_rejects
 from scripts.stress.fuzz import cross_native, fuzz_native
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +31,7 @@ def test_some_calls_under_sanitizers() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
+    assert result["uncalled"] == []
     assert result["row_calls"] > 400
     assert result["rows"] > 20
     assert result["file_rows"] > 20
@@ -54,6 +58,56 @@ def test_the_compiled_part_for_aarch64_makes_the_same() -> None:
 def test_what_is_missing_to_build_for_aarch64_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cross_native.missing(tmp_path) == "aarch64-linux-gnu-gcc is missing: apt-get install gcc-aarch64-linux-gnu"
+
+
+def stating(width: int, height: int) -> bytes:
+    """Return a progressive JPEG of 64 x 64 whose header says another size."""
+    written = io.BytesIO()
+    Image.new("RGB", (64, 64), "gray").save(written, "JPEG", progressive=True, subsampling=0)
+    data = bytearray(written.getvalue())
+    at = data.index(b"\xff\xc2") + 5
+    data[at : at + 4] = struct.pack(">HH", height, width)
+    return bytes(data)
+
+
+# three components whose blocks are in three scans
+_SCANS = b"\xff\xd8\xff\xc0\0\x11\x08\x4e\x20\x4e\x20\3\1\x11\0\2\x11\0\3\x11\0\xff\xda\0\x08\1\1\0\0\x3f\0\xff\xd9"
+
+
+def test_a_jpeg_whose_scans_take_too_much_memory_is_rejected_with_the_reason(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    contents = {
+        "large": stating(20_000, 20_000),
+        "scans": _SCANS,
+        "whole": stating(64, 64),
+    }
+    for name, data in contents.items():
+        (images / f"{name}.jpg").write_bytes(data)
+    packer.pack(images, tmp_path / "out", size=8, workers=1, max_pixels=10**9, max_rejects=2)
+    reasons = {reject.path: reject.reason for reject in read_rejects(tmp_path / "out")}
+    assert set(reasons) == {"large.jpg", "scans.jpg"}
+    assert all("needs 2400000000 bytes of memory for it" in reason for reason in reasons.values())
+
+
+@pytest.mark.skipif(compiled.native().row is None, reason="the compiled part is not used here")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not say what memory was asked for")
+@pytest.mark.parametrize(("width", "height", "kept_bytes"), [(20_000, 20_000, 0), (2000, 3000, 36_000_000)])
+def test_libjpeg_asks_for_no_more_memory_than_one_image_may_take(
+    width: int, height: int, kept_bytes: int, tmp_path: Path
+) -> None:
+    (tmp_path / "large.jpg").write_bytes(stating(width, height))
+    program = (
+        "import sys; from pixpack_native import functions; native = functions()\n"
+        "status = lambda: next(line for line in open('/proc/self/status') if line.startswith('VmPeak'))\n"
+        "peak = lambda: int(status().split()[1])\n"
+        "data, before = open(sys.argv[1], 'rb').read(), peak()\n"
+        f"assert native.row(data, ({width // 8}, {height // 8}), (8, 8), (0, 0), (8, 8), 2) is None\n"
+        "print(peak() - before)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "large.jpg")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert abs((int(done.stdout) << 10) - kept_bytes) <= 1 << 20
 
 
 @pytest.mark.skipif(compiled.native().row is None, reason="the compiled part is not used here")

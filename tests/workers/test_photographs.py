@@ -500,6 +500,20 @@ def test_errors_of_what_is_called_are_raised(mixed: Path) -> None:
     assert len(call(paths, rows)[0]) == 1
 
 
+def test_a_list_that_is_changed_meanwhile_stays_what_it_was(mixed: Path) -> None:
+    paths = [str(mixed / f"{n:02}.jpg") for n in range(2)]
+    around = bytearray(b"x") * (8 * 576)
+
+    def plan(width: int, height: int) -> Any:
+        """Change the list between two files, which has no room for more rows."""
+        paths[:] = [paths[0]] * 8
+        return (width, height), (16, 12), (0, 0), (16, 12), 2
+
+    made = call(paths, memoryview(around)[: 2 * 576], plan=plan)[0]
+    assert [known[3] for known in made] == [90, 97]
+    assert around[2 * 576 :] == b"x" * (6 * 576)
+
+
 def test_no_marks_may_be_anywhere(mixed: Path) -> None:
     for at in range(9):
         assert len(call([str(mixed / "00.jpg")], bytearray(576), marks=memoryview(bytearray(9))[at:at])[0]) == 1

@@ -63,6 +63,8 @@ class NativeCalls:
         _check_copies(self._native, rng)
         _check_unfilter(self._native, rng)
         _check_predictor(self._native, rng)
+        assert self._native.library() is not None
+        assert self._native.resize_seconds() >= 0
         for _ in range(9):
             tar = odd_tar(rng)
             counts["tars"] += 1

@@ -7,7 +7,9 @@ calls row() on damaged small JPEGs, photographs() on files of them and of PNGs, 
 origins and filters, crops() on images of random sizes, boxes and grids, some of them outside of what they are of, augment()
 and floats() with any numbers, and sums(), crc32(), copy_rows() and unfilter() on bytes of any length, in a process of its own.
 Rows of photographs() are compared with row()'s, those of PNGs and all headers with what Python makes of them, crops with what
-resize() and slices make. Afterwards some of the calls are made twice more: the second time they may hold no more memory.
+resize() and slices make. All memory but that of row(), resize() and unfilter(), which take bytes, begins at an odd address, and
+each function of the part is called. --plain builds what runs on any CPU. Afterwards some of the calls are made twice more: the
+second time they may hold no more memory.
 Needs gcc with libasan and libubsan, and libjpeg's headers. Prints one JSON object last; exits 1 at a fault, with the
 sanitizer's report.
 """
@@ -31,6 +33,7 @@ from typing import Any
 
 from scripts import ROOT
 from scripts.stress.fuzz._native_calls import Call, NativeCalls
+from scripts.stress.fuzz._odd_offsets import AtOddOffsets
 from scripts.stress.fuzz._replay import load
 
 _NATIVE = ROOT / "pixpack_native"
@@ -47,6 +50,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--calls", type=int, default=0, help="make so many calls, also where that takes longer")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plain", action="store_true", help="build the code without vector instructions")
     parser.add_argument("--library", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.library:
@@ -58,7 +62,7 @@ def main() -> int:
         print(f"fuzz_native: {lacks}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="pixpack-native-") as folder:
-        library = build(Path(folder))
+        library = build(Path(folder), *(["-DPIXPACK_PLAIN_C"] if options.plain else []))
         done = _run_child(library, options)
     sys.stderr.write(done.stderr)
     if done.returncode:
@@ -82,18 +86,19 @@ def missing() -> str:
     return ""
 
 
-def build(folder: Path) -> Path:
-    """Compile the extension with the sanitizers."""
+def build(folder: Path, *flags: str) -> Path:
+    """Compile the extension with the sanitizers, and with further flags."""
     library = folder / "_native.so"
     sources = [str(path) for path in sorted(_NATIVE.glob("*.c"))]
-    command = ["gcc", *_FLAGS, "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
+    command = ["gcc", *_FLAGS, *flags, "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
     subprocess.run([*command, *sources, "-o", str(library), "-ljpeg", "-lm"], check=True)
     return library
 
 
 def fuzz(native: Any, folder: Path, seconds: float, least: int, seed: int) -> dict[str, Any]:
     """Call the functions of the compiled part until the time is over; returns how often, and what memory was lost."""
-    begun, trials = time.monotonic(), NativeCalls(native, folder, seed)
+    begun, moved = time.monotonic(), AtOddOffsets(native, seed)
+    trials = NativeCalls(moved, folder, seed)
     calls: list[Call] = []
     for number in itertools.count():
         if number >= max(least, _AGAIN) and time.monotonic() - begun >= seconds:
@@ -101,7 +106,8 @@ def fuzz(native: Any, folder: Path, seconds: float, least: int, seed: int) -> di
         calls += trials.make()[: _AGAIN - len(calls)]
     before = _allocated_after(calls)
     grown = _allocated_after(calls) - before
-    return trials.counts | {"grown_bytes": grown, "seconds": round(time.monotonic() - begun, 1)}
+    found = {"calls": moved.calls.total(), "uncalled": moved.uncalled, "grown_bytes": grown}
+    return trials.counts | found | {"seconds": round(time.monotonic() - begun, 1)}
 
 
 def _allocated_after(calls: list[Call]) -> int:
@@ -120,6 +126,8 @@ def _run_child(library: Path, options: argparse.Namespace) -> subprocess.Complet
         # Python keeps memory to its end: what is lost is counted in the child
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
+        # else small arrays are parts of larger ones, and what is behind them is nobody's
+        "PYTHONMALLOC": "malloc",
     }
     command = [sys.executable, "-m", "scripts.stress.fuzz.fuzz_native", "--library", str(library)]
     arguments = [f"--{name}={getattr(options, name)}" for name in ("seconds", "calls", "seed")]
