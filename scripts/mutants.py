@@ -12,9 +12,9 @@ Each is a file NAME.patch, which begins with what it breaks and the tests to run
     --- a/packer/operations/copying/merge.py
     ...
 
-The copy has the files of the working tree that git knows or does not ignore, and the compiled part. The exit code is 1 where a
-mutant survives, where a patch no longer fits the code, and where the tests fail without any. To add one, break the code, then
-`git diff -U1 > tests/mutants/NAME.patch`, and write its head.
+The copy has the files of the working tree that git knows or does not ignore, and the compiled part, which is built again for a
+patch of its sources. The exit code is 1 where a mutant survives, where a patch no longer fits the code, and where the tests fail
+without any. To add one, break the code, then `git diff -U1 > tests/mutants/NAME.patch`, and write its head.
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ class Mutant:
         return re.findall(r"^\+\+\+ b/(\S+)", self.patch, re.MULTILINE)
 
     @property
+    def is_in_c(self) -> bool:
+        """Whether it changes a source of the compiled part."""
+        return any(file.endswith((".c", ".h")) for file in self.files)
+
+    @property
     def room(self) -> str:
         """The folder of the first of them."""
         return os.path.dirname(self.files[0])
@@ -127,10 +132,14 @@ class Copy:
         started = time.monotonic()
         if not self._apply(mutant.patch):
             return Score(mutant.name, mutant.room, mutant.breaks, "stale", "", 0.0)
+        built = {path: path.read_bytes() for path in self.root.glob("pixpack_native/*.so")} if mutant.is_in_c else {}
         try:
-            outcome, by = self._outcome(*self.run(mutant.tests))
+            problem = self._build() if mutant.is_in_c else ""
+            outcome, by = ("broken", problem) if problem else self._outcome(*self.run(mutant.tests))
         finally:
             self._apply(mutant.patch, "--reverse")
+            for path, data in built.items():
+                path.write_bytes(data)
         return Score(mutant.name, mutant.room, mutant.breaks, outcome, by, round(time.monotonic() - started, 1))
 
     def run(self, tests: Sequence[str], *options: str, seconds: float = _TIMEOUT_SECONDS) -> tuple[int | None, str]:
@@ -171,6 +180,14 @@ class Copy:
         environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(self.root.parent)}
         done = subprocess.run(command, cwd=self.root, env=environment, input=patch.encode(), capture_output=True)
         return done.returncode == 0
+
+    def _build(self) -> str:
+        """Build the compiled part again; returns why that fails, "" where it does not."""
+        command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", "--force"]
+        done = subprocess.run(command, cwd=self.root, env=self._environment(), capture_output=True, text=True)
+        # it is optional: setup.py goes on where a source does not compile
+        failed = done.returncode or "error:" in done.stderr
+        return f"it does not compile: {(done.stderr.strip().splitlines() or [''])[-1]}" if failed else ""
 
     @staticmethod
     def _outcome(code: int | None, printed: str) -> tuple[str, str]:

@@ -175,6 +175,13 @@ def test_a_dated_measurement_is_on_a_page_of_the_benchmarks(path: Path) -> None:
     assert re.findall(r".*\b20\d\d-\d\d-\d\d\b.*", path.read_text(encoding="utf-8")) == []
 
 
+def test_security_names_parsers_that_exist() -> None:
+    text = section(ROOT / "SECURITY.md", "## Parsers of our own")
+    names = re.findall(r"`((?:packer|reader|pixpack_native)/[\w./]*\.[a-z]+)`", text)
+    assert len(names) >= 30
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
 def test_the_architecture_names_scripts_that_exist() -> None:
     names = re.findall(r"`((?:scripts|tests|examples)/[\w./]*)`", section(ARCHITECTURE, "## Around them"))
     assert names
