@@ -24,7 +24,9 @@ from packer.version import __version__
 from reader import system
 from reader.system import available_cpus
 
-_NEEDED = ("click", "numpy", "tensordict", "torch", "tqdm")
+_NEEDED = ("click", "numpy", "tqdm")
+# of the reader and `pack bench` alone
+_FOR_READING = ("tensordict", "torch")
 # as in scripts/setup.sh and the extra `simd`: one version for both, since they have the same files
 _PILLOW_SIMD = (
     'CC="cc -mavx2" pip install --no-deps --force-reinstall --no-cache-dir --no-binary pillow-simd'
@@ -68,7 +70,7 @@ def examine(path: str | os.PathLike[str] = ".") -> DoctorReport:
     """
     findings = [*_ourselves(), *_packages()]
     # where another package goes by our name, what follows could not even be imported
-    if all(finding.level == OK for finding in findings):
+    if all(finding.level != MISSING for finding in findings):
         findings += [
             _libjpeg_turbo(),
             *_pillow(),
@@ -107,6 +109,10 @@ def _packages() -> Iterator[Finding]:
     for name in _NEEDED:
         version = _version(name)
         yield Finding(name, version) if version else Finding(name, "missing", MISSING, f"pip install {name}")
+    for name in _FOR_READING:
+        version = _version(name)
+        lack = "not installed: this machine packs, but neither `pack bench` nor training runs here"
+        yield Finding(name, version) if version else Finding(name, lack, ADVICE, f"pip install {name}")
 
 
 def _version(distribution: str) -> str:
@@ -229,15 +235,16 @@ def _memory() -> Finding:
 
 
 def _cuda() -> Finding:
-    built = _torch_cuda()
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     gpus = [line.strip() for line in _output(query).splitlines() if line.strip()]
-    if not gpus:
-        return Finding("CUDA", f"no GPU; torch is built for {built or 'the CPU alone'}")
-    if built is None:
+    there = "; ".join(gpus) or "no GPU"
+    if importlib.util.find_spec("torch") is None:
+        return Finding("CUDA", f"{there}; torch is not installed")
+    built = _torch_cuda()
+    if gpus and built is None:
         fix = "install torch with CUDA: https://pytorch.org/get-started/locally"
-        return Finding("CUDA", f"{'; '.join(gpus)}; but torch is built for the CPU alone", ADVICE, fix)
-    return Finding("CUDA", f"{'; '.join(gpus)}; torch is built for {built}")
+        return Finding("CUDA", f"{there}; but torch is built for the CPU alone", ADVICE, fix)
+    return Finding("CUDA", f"{there}; torch is built for {built or 'the CPU alone'}")
 
 
 def _torch_cuda() -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from packer.cli.help import command
 from packer.cli.options import Range, StorePath
 from packer.cli.output import EXIT_FAILED, fail, say, say_json
 from packer.cli.progress import ProgressBar
-from packer.errors import OptionsError, PictureError
+from packer.errors import OptionsError, PackError, PictureError
 from reader.format.urls import is_url
 
 
@@ -77,6 +78,7 @@ def bench(out: str, as_json: bool, quiet: bool, cache: str | None, **options: An
       pack bench out/ --json | jq '.sections[0].ways'
       pack bench s3://bucket/out --seconds 20
     """
+    _need_torch()
     pictures = {name: options.pop(name) for name in ("plot", "timeline", "trace")}
     run = {name: options.pop(name) for name in ("residency", "normalize", "step_ms")}
     _check_pictures(pictures)
@@ -126,6 +128,16 @@ def bench(out: str, as_json: bool, quiet: bool, cache: str | None, **options: An
     except PictureError as e:
         return fail(str(e), EXIT_FAILED)
     return 0
+
+
+def _need_torch() -> None:
+    """Raise PackError where torch or tensordict, which the other commands do without, is not installed."""
+    for name in ("torch", "tensordict"):
+        if importlib.util.find_spec(name) is None:
+            raise PackError(
+                f"pack bench reads as a training program does and needs {name}, which is not installed here."
+                " Run it where you train, or: pip install torch tensordict"
+            )
 
 
 def _check_pictures(pictures: dict[str, str | None]) -> None:
