@@ -116,7 +116,7 @@ def spread(numbers: Sequence[int], count: int) -> set[int]:
 
 @pytest.mark.parametrize(
     ("size", "cuts"),
-    [(UNLIMITED, 2), (SMALL, 2), *(pytest.param(size, 8, marks=pytest.mark.slow) for size in (UNLIMITED, SMALL))],
+    [(UNLIMITED, 2), (SMALL, 2), *(pytest.param(size, 8, marks=pytest.mark.nightly) for size in (UNLIMITED, SMALL))],
 )
 def test_rows_are_right_after_a_power_cut(folder: Path, size: int | None, cuts: int) -> None:
     (url, images), found = store(folder), recorded(folder, size, is_new=False)
@@ -131,7 +131,7 @@ def test_rows_are_right_after_a_power_cut(folder: Path, size: int | None, cuts: 
 
 
 @pytest.mark.parametrize("size", [UNLIMITED, SMALL])
-@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.nightly)])
 def test_rows_are_right_after_a_kill(folder: Path, size: int | None, kills: int) -> None:
     (url, images), found = store(folder), recorded(folder, size, is_new=True)
     shim = Shim(found.disk.parent, found.disk)

@@ -32,8 +32,13 @@ ORDERED = (*QUICK, "resume", "labelled", "resplit")
 
 
 def moments(*, few: int, many: int) -> list[Any]:
-    """Return the quick kinds with few moments at which a run ends, and for the long trials all kinds with many."""
-    return [*((kind, few) for kind in QUICK), *(pytest.param(kind, many, marks=pytest.mark.slow) for kind in KINDS)]
+    """Return each kind with few moments at which a run ends, and for the nightly trials with many."""
+    others = [kind for kind in KINDS if kind not in QUICK]
+    return [
+        *((kind, few) for kind in QUICK),
+        *(pytest.param(kind, few, marks=pytest.mark.slow) for kind in others),
+        *(pytest.param(kind, many, marks=pytest.mark.nightly) for kind in KINDS),
+    ]
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ def test_what_a_kill_leaves_continues_to_the_same_bytes(folder: Path, kind: str,
 
 
 @needs_shim
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_record_misses_no_call_that_strace_sees(folder: Path, kind: str) -> None:

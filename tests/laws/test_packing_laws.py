@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,24 +134,16 @@ def test_a_reject_is_recorded_once_with_its_reason(kind: str, store_of: MakeStor
     assert len(reject["reason"]) > 10
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """The address of a Ray cluster of one node with two CPUs."""
-    utilities = pytest.importorskip("ray.cluster_utils", reason="ray is not installed: pip install 'pixpack[ray]'")
-    settings = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80 << 20}
-    with pytest.MonkeyPatch.context() as patch:
-        # else its workers wait for all other tests on this machine
-        patch.setenv("RAY_worker_niceness", "0")
-        cluster = utilities.Cluster(initialize_head=True, head_node_args=settings)
-        yield cluster.address
-        cluster.shutdown()
+# those whose rows move through Ray in a way of their own; the others differ in their columns
+ON_RAY = ("crop", "own-sizes", "zstd-own-sizes", "levels-2")
 
 
-@pytest.mark.slow
-@every_kind
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in ON_RAY else pytest.mark.nightly) for kind in KINDS]
+)
 def test_a_ray_cluster_gives_the_same_bytes(
-    kind: str, address: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
+    kind: str, two_nodes: Any, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
 ) -> None:
     inputs = inputs_of(kind)
-    pack(inputs.images, tmp_path / "out", engine="ray", address=address, **inputs.options)
+    pack(inputs.images, tmp_path / "out", engine="ray", address=two_nodes.address, **inputs.options)
     assert store_bytes(tmp_path / "out") == store_bytes(store_of(kind))

@@ -339,12 +339,10 @@ def test_a_push_that_loses_the_last_race_says_so_and_the_same_command_ends_it(
 # -- deaths
 
 
-@pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.slow)])
-def far(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, int]:
-    """A URL that other processes reach, and at which of the changes of a push to die: at each, or at some."""
-    if request.param == "s3":
-        return f"{request.getfixturevalue('s3')}/stores/out", 13
-    return f"file://{tmp_path}/far/out", 1
+@pytest.fixture
+def far(request: pytest.FixtureRequest) -> tuple[str, int]:
+    """A URL of object storage, and at every how many changes of a push to die there. Folders: tests/laws/test_crashes.py."""
+    return f"{request.getfixturevalue('s3')}/stores/out", 13
 
 
 def killed_push(store: Path, url: str, at: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import json
 import os
 import random
@@ -478,58 +477,6 @@ def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path) -> None:
         pack(images, out, size=64, workers=1, resume=True, part=f"{number}/3")
     seal_parts(out)
     assert store_bytes(out) == store_bytes(tmp_path / "reference")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_seal_that_dies_at_any_step_resumes_to_the_same_bytes(
-    images: Path, tmp_path: Path, reference: dict[str, bytes], tune: Tune
-) -> None:
-    """Before and after each rename, write, sync and removal; what a part has given away, it must not take back."""
-    _pack_parts(images, tmp_path / "parts", 3)
-    tune(part_copy_bytes=10_000)
-    deaths = 0
-    for at in itertools.count(0, 3):
-        out = tmp_path / f"out{at}"
-        shutil.copytree(tmp_path / "parts", out)
-        child = os.fork()
-        if not child:
-            _seal_and_die(out, at)
-        _, status = os.waitpid(child, 0)
-        if status == 0:
-            break
-        deaths += 1
-        if (out / PIXELS).exists() and not (out / "manifest.json").exists():
-            with pytest.raises(PackError, match=r"are being sealed\. Resume with: pack seal"):
-                _pack_parts(images, out, 3, [1], overwrite=True)
-        seal_parts(out)
-        assert store_bytes(out) == reference
-        shutil.rmtree(out)
-    assert deaths > 20
-
-
-def _seal_and_die(out: Path, at: int) -> None:
-    """Seal in this process, which ends before or after the calls that change a file, at the given one of those moments."""
-    moments = itertools.count()
-
-    def dying(call: Any) -> Any:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if next(moments) == at:
-                os._exit(9)
-            result = call(*args, **kwargs)
-            if next(moments) == at:
-                os._exit(9)
-            return result
-
-        return wrapped
-
-    for name in ("rename", "fsync", "unlink", "rmdir", "replace"):
-        setattr(os, name, dying(getattr(os, name)))
-    joins.write_at = dying(joins.write_at)
-    try:
-        seal_parts(out)
-    finally:
-        os._exit(0 if (out / "manifest.json").exists() else 1)
 
 
 def test_rows_that_are_cut_short_are_named(images: Path, tmp_path: Path) -> None:

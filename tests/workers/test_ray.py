@@ -30,28 +30,6 @@ from packer.workers import ray_node as nodes
 from reader.format.manifest import read_json_lines
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A Ray cluster with a head node of one CPU; tests add others."""
-    utilities = pytest.importorskip("ray.cluster_utils", reason="ray is not installed: pip install 'pixpack[ray]'")
-    settings = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 << 20}
-    with pytest.MonkeyPatch.context() as patch:
-        # else its workers wait for all other tests on this machine
-        patch.setenv("RAY_worker_niceness", "0")
-        made = utilities.Cluster(initialize_head=True, head_node_args=settings)
-        yield made
-        made.shutdown()
-
-
-@pytest.fixture
-def node(cluster: Any) -> Iterator[Any]:
-    """A second node of one CPU."""
-    added = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
-    yield added
-    if added in cluster.list_all_nodes():
-        cluster.remove_node(added, allow_graceful=False)
-
-
 @pytest.fixture
 def photos(tmp_path: Path, tune: Tune) -> Path:
     """150 small JPEGs in 75 blocks, one of them broken."""
@@ -101,29 +79,11 @@ def test_a_part_on_a_cluster_goes_with_one_of_this_machine(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["zstd", "jpeg:95"])
-def test_compressed_rows_of_a_cluster_are_those_of_one_machine(
-    cluster: Any, photos: Path, tmp_path: Path, form: str
-) -> None:
-    pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
-    kind: dict[str, Any] = {"fit": "none", "max_size": 32, "compress": form}
+def test_levels_of_a_part_on_a_cluster_go_with_those_of_one_machine(cluster: Any, photos: Path, tmp_path: Path) -> None:
+    kind: dict[str, Any] = {"fit": "none", "max_size": 32, "levels": 3}
     pack(photos, tmp_path / "reference", workers=1, **kind)
-    report = pack(photos, tmp_path / "out", engine="ray", address=cluster.address, **kind)
-    assert (report.rows, report.rejected) == (149, 1)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [{"size": 32}, {"fit": "none", "max_size": 32}])
-def test_levels_of_a_cluster_are_those_of_one_machine(
-    cluster: Any, photos: Path, tmp_path: Path, kind: dict[str, Any]
-) -> None:
-    pack(photos, tmp_path / "reference", levels=3, workers=1, **kind)
-    pack(photos, tmp_path / "out", levels=3, engine="ray", address=cluster.address, **kind)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
-    # and of a part there, with one of this machine
-    pack(photos, tmp_path / "parts", part="2/2", levels=3, engine="ray", address=cluster.address, **kind)
-    pack(photos, tmp_path / "parts", part="1/2", levels=3, workers=1, **kind)
+    pack(photos, tmp_path / "parts", part="2/2", engine="ray", address=cluster.address, **kind)
+    pack(photos, tmp_path / "parts", part="1/2", workers=1, **kind)
     seal_parts(tmp_path / "parts")
     assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "reference")
 
