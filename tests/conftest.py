@@ -345,8 +345,8 @@ def torchvision_or_skip() -> Any:
 
     Beside a CPU torch its C part is missing: shared/tools/torchvision_shim.py, where it exists, lets the rest import.
     """
-    folders = [os.environ.get("PIXPACK_TORCHVISION", ""), str(SHARED / "tools")]
-    sys.path[:0] = folders
+    before = [*sys.path]
+    sys.path[:0] = [os.environ.get("PIXPACK_TORCHVISION", ""), str(SHARED / "tools")]
     try:
         if (SHARED / "tools/torchvision_shim.py").exists():
             import torchvision_shim  # noqa: F401
@@ -355,7 +355,8 @@ def torchvision_or_skip() -> Any:
     except (ImportError, RuntimeError) as e:
         pytest.skip(f"torchvision cannot be imported here: {e}")
     finally:
-        del sys.path[: len(folders)]
+        # what is imported may have put folders of its own in front
+        sys.path[:] = before
     return torchvision
 
 

@@ -1,4 +1,4 @@
-"""The empty environment of first_batch.py and release_check.py: what it keeps, how it times, how it fails."""
+"""The empty environment of first_batch.py: what it keeps, how it times, how it fails."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_stages_of_quickstart_are_what_it_says(fresh: ModuleType) -> None:
         assert (f'say "{words}' in scripts) if words == start else (f"run {words}" in scripts), start
 
 
-@pytest.mark.parametrize("script", ["scripts.benchmarks.packing.first_batch", "scripts.release_check"])
+@pytest.mark.parametrize("script", ["scripts.benchmarks.packing.first_batch"])
 def test_help_says_what_the_script_is_for(
     fresh: ModuleType, script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,15 +70,3 @@ def test_help_says_what_the_script_is_for(
         importlib.import_module(script).main()
     assert end.value.code == 0
     assert "?" in capsys.readouterr().out
-
-
-def test_what_a_built_file_lacks_is_named(fresh: ModuleType) -> None:
-    check = importlib.import_module("scripts.release_check")
-    check.lacks("wheel", {"a", "b"}, ("a",))
-    with pytest.raises(fresh.Failed, match="the wheel lacks c, d."):
-        check.lacks("wheel", {"a", "b"}, ("a", "c", "d"))
-
-
-def test_the_files_that_a_release_must_hold_are_there(fresh: ModuleType) -> None:
-    check = importlib.import_module("scripts.release_check")
-    assert [name for name in (*check.WHEEL_HAS, *check.SDIST_HAS) if not (ROOT / name).is_file()] == []

@@ -134,7 +134,7 @@ class MemmapLoader:
     worker_init_fn = None
     collate_fn = staticmethod(collate_batch)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (its options, by keyword)
         self,
         dataset: Dataset[Any],
         batch_size: BatchSize,

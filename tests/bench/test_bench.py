@@ -97,12 +97,12 @@ def test_what_auto_chooses_is_reported_with_its_reason(shared_store: Path) -> No
 
 def test_measuring_leaves_no_process_and_no_thread(shared_store: Path) -> None:
     gc.collect()
-    before = set(threading.enumerate())
+    before, children = set(threading.enumerate()), set(multiprocessing.active_children())
     measure(shared_store, batch_size=16, seconds=0.1, order="full")
     gc.collect()
     for thread in set(threading.enumerate()) - before:
         thread.join(10)  # our feeder and the queues of torch's workers end by themselves, a moment after their iterator
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= children
     assert set(threading.enumerate()) <= before
 
 

@@ -236,6 +236,7 @@ with ProgressBar(hidden=False) as bar, signals_raise("pack images out --resume")
 """
 
 
+@pytest.mark.usefixtures("delivered_signals")
 def test_an_interrupt_that_comes_while_a_module_is_imported_clears_the_bar() -> None:
     terminal, line = os.openpty()
     child = subprocess.run([sys.executable, "-c", _INTERRUPTED_IMPORT], stderr=line, timeout=60)

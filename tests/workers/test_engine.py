@@ -180,9 +180,10 @@ def test_a_signal_while_those_that_read_headers_end_leaves_none(
         shutdown(pool, wait, **options)
 
     monkeypatch.setattr(ProcessPoolExecutor, "shutdown", interrupted)
+    children = set(multiprocessing.active_children())
     with pytest.raises(KeyboardInterrupt):
         pack(images, tmp_path / "out")
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= children
 
 
 def test_few_blocks_are_shared_among_all_workers(tmp_path: Path, faults: Faults) -> None:

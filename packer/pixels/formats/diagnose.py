@@ -32,7 +32,7 @@ _FOREIGN = (
 )
 
 
-def explain(data: bytes, problem: str | None) -> str:
+def explain(data: bytes, problem: str | None) -> str:  # noqa: C901, PLR0911 (a return for each cause)
     """Say in plain words why data is no image that can be decoded.
 
     problem: Pillow's message; None: it knows no such format.
