@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 from reader.format.filesystem import error_path
@@ -18,12 +19,13 @@ def crc32_combine(first: int, second: int, second_bytes: int) -> int:
     return _advance(first, second_bytes) ^ second
 
 
-def sha256_file(path: Path) -> str:
-    """Return "sha256:<hex>" of a file, read in pieces."""
+def sha256_file(path: Path, read: Callable[[int], object] = lambda _: None) -> str:
+    """Return "sha256:<hex>" of a file, read in pieces; `read` is called with the bytes of each."""
     digest = hashlib.sha256()
     with error_path(path), open(path, "rb") as file:
         while chunk := file.read(_READ_BYTES):
             digest.update(chunk)
+            read(len(chunk))
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -14,7 +14,8 @@ Profile = dict[str, dict[str, float]]
 # In the order in which a pack goes through them, with what they are.
 STAGES = {
     "list": "find the inputs",
-    "begin": "read headers where the size is not given; lock, journal, allocate",
+    "sizes": "read headers, where the sizes of the rows follow from them",
+    "begin": "lock, journal, allocate; of an update, what it reuses",
     "start": "start the process, imports included where it is spawned",
     "read": "stat, open, read, close",
     "requantize": "decode and encode by FFmpeg",

@@ -290,11 +290,6 @@ class WorkerOptions(_Options):
         """Return how many of so many inputs may be rejected; --max-rejects is a count or a percentage."""
         return values.allowed_share("--max-rejects", self.max_rejects, inputs)
 
-    def report(self, progress: Progress) -> None:
-        """Call `progress`, if there is one."""
-        if self.progress is not None:
-            self.progress(progress)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(WorkerOptions):

@@ -13,9 +13,10 @@ class Progress:
     """Where a pack is.
 
     Attributes:
-        stage: "list", "sizes", "allocate", "pack", "seal" or "copy".
-        done: inputs that are done; bytes in "allocate", rows in "copy".
-        total: of how many; 0 while inputs are listed.
+        stage: "list", "locate", "label" (a list is read); "sizes" (headers are read); "digest", "check", "read", "duplicates"
+            (what a store says of its rows is read); "allocate", "pack", "seal" or "copy".
+        done: inputs that are done; bytes in "allocate" and "digest", rows in "copy".
+        total: of how many; 0 where that is not known, as while inputs are listed.
         rejected: inputs that were rejected so far.
         source_bytes: bytes of the sources that were read.
         split: name of the split; "" where there are none.

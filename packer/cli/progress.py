@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from packer.report import Progress
 
 # In a log: a line after so many seconds at the latest.
-_MOST_SECONDS = 30.0
+_MOST_SECONDS = 10.0
+# Stages of which bytes are counted.
+_BYTES = ("allocate", "digest", "verify", "push", "pull")
 _WAITING = "waiting for the source: "
 # In so few columns tqdm's figures leave no room for the bar: only the time left and a short postfix are shown.
 _NARROW_COLUMNS = 98
@@ -117,7 +119,7 @@ class ProgressBar:
             bar.set_postfix_str(f"{_WAITING}{what}")
 
     def _unit_of(self, stage: str) -> str:
-        return "B" if "allocate" in stage else self._unit
+        return "B" if stage.endswith(_BYTES) else self._unit
 
     def _move(self, bar: _Bar, done: int) -> None:
         bar.update(done - bar.n)
@@ -138,6 +140,9 @@ class ProgressBar:
             size = {"ncols": max(1, (columns or 80) - _FREE_COLUMNS), "nrows": lines or 24}
             look = {
                 "initial": done,
+                # the time left follows from the mean speed of the stage: that of the last seconds, as blocks come in bursts, is
+                # off by half
+                "smoothing": 0,
                 "unit": unit,
                 "unit_scale": unit == "B",
                 "bar_format": _format(size["ncols"], total),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from packer.errors import ScanError
 from packer.inputs.lists import folder_labels, with_labels
+from packer.inputs.paths import Paths
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import is_junk, is_split, split_folders
 from packer.inputs.tables.columns import Table
@@ -122,7 +123,7 @@ def _add_samples(inputs: Inputs, tar: Samples, number: int) -> list[SampleLabels
     every, above, start = range(len(tar.names)), inputs.archives[number].path, len(inputs)
     chosen = [index for index in every if not is_left_out(tar.names[index])]
     are_all, records = len(chosen) == len(every), tar.records()
-    inputs.paths += [f"{above}/{tar.names[index]}" for index in chosen]
+    inputs.paths.extend(f"{above}/{tar.names[index]}" for index in chosen)
     inputs.targets.values.extend([-1] * len(chosen))
     inputs.members.values.extend(tar.numbers.chosen(every if are_all else chosen).values)
     inputs.refused |= {n: tar.refused[index] for n, index in enumerate(chosen, start) if index in tar.refused}
@@ -212,11 +213,12 @@ def _as_folder(
     found = inputs_of(trees, images, classes, count, are_classes=are_classes)
     for split, inputs in found.items():
         inputs.root, inputs.archives = blank.root, blank.archives
-        for index, name in enumerate(inputs.paths):
+        names, inputs.paths = inputs.paths, Paths()
+        for index, name in enumerate(names):
             inside = f"{above}{split}/{name}" if split else above + name
             member, refusal = members[inside].pop(0)
             inputs.members.values.extend(member)
-            inputs.paths[index] = f"{blank.archives[member.archive].path}/{inside}"
+            inputs.paths.append(f"{blank.archives[member.archive].path}/{inside}")
             if refusal:
                 inputs.refused[index] = refusal
     return found

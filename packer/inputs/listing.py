@@ -5,18 +5,26 @@ Asks the file system what a path may mean, and opens nothing.
 
 from __future__ import annotations
 
+import itertools
 import os
+from array import array
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.errors import ScanError
+from packer.inputs.paths import Paths
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import is_junk_file, junk_above
 from packer.options import InputOptions
+from packer.progress import followed
 from reader.format.fields import Json
 from reader.format.filesystem import absolute_path, plain_path
 
 _NAMED = 3
+# Hashes of paths are looked at in so many parts.
+_PARTS = 64
 
 
 @dataclass
@@ -26,8 +34,8 @@ class Listing:
     name: str
     # what a number counts
     unit: str = "line"
-    paths: list[str] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
+    paths: Paths = field(default_factory=Paths)
+    lines: array[int] = field(default_factory=lambda: array("q"))
     columns: dict[str, list[Json]] = field(default_factory=dict)
 
     def where(self, index: int) -> str:
@@ -56,39 +64,71 @@ def locate_inputs(listing: Listing, start: Path, options: InputOptions, *, is_fo
             last folder common to all.
     """
     suffix = options.extension or ""
-    listing.paths = [path if path.endswith(suffix) else path + suffix for path in listing.paths]
+    if suffix:
+        listing.paths = Paths(path if path.endswith(suffix) else path + suffix for path in listing.paths)
     notes = _slashed(listing, start, options)
     base = _base(listing, start, options)
-    absolute = [plain_path(os.path.join(base, path)) for path in listing.paths]
+    first, has_absolute = listing.paths[0], any(map(os.path.isabs, listing.paths))
+    absolute, folders = _absolute(listing.paths, base)
+    listing.paths = Paths()
     if is_found:
-        absolute, found = _without_folders(listing, absolute)
+        absolute, found = _without_folders(listing, absolute, folders)
         notes += found
-    _check_base(listing, base, absolute, options)
+        folders = {_folder(path) for path in absolute} if found else folders
+    if options.root is not None and not has_absolute:
+        _check_base(listing.name, first, base, folders, options.root)
     root = plain_path(start) if options.root is None else root_of(options)
-    outside = next((i for i, path in enumerate(absolute) if not path.startswith(os.path.join(root, ""))), None)
+    inside = os.path.join(root, "")
+    outside = None
+    if not all(folder.startswith(inside) for folder in folders):
+        outside = next(i for i, path in enumerate(absolute) if not path.startswith(inside))
     if outside is not None or (is_found and options.root is None):
         if options.root is not None:
             notes.append(
                 f"{listing.where(outside or 0)} is outside of --root {options.root}: paths are relative to the last folder"
                 " that holds all images."
             )
-        root = _common_folder(absolute)
+        root = _common_folder(folders)
     if is_found:
-        absolute, left_out = _without_junk(listing, absolute, root)
+        absolute, left_out = _without_junk(listing, absolute, folders, root)
         notes += left_out
         # of what is left, as if the others had not been listed
-        root = (
-            _common_folder(absolute)
-            if left_out and absolute and (outside is not None or options.root is None)
-            else root
-        )
+        if left_out and absolute and (outside is not None or options.root is None):
+            root = _common_folder({_folder(path) for path in absolute})
     if not absolute:
         raise ScanError(f"{listing.name} names no image: {' '.join(notes)}")
     prefix = len(os.path.join(root, ""))
-    paths = [path[prefix:].replace(os.sep, "/") for path in absolute]
-    inputs = Inputs(Path(root), paths=paths, lines=Column.of("int64", listing.lines))
-    inputs.notes += notes + _duplicates(inputs, listing)
+    paths = Paths(path[prefix:].replace(os.sep, "/") for path in _followed(absolute))
+    inputs = Inputs(Path(root), paths=paths, lines=Column("int64", values=listing.lines))
+    inputs.notes += notes + _duplicates(inputs, listing.name)
     return inputs
+
+
+def _followed(paths: Paths) -> Iterator[str]:
+    """Yield paths, and report how many of them are located."""
+    return followed("locate", paths, len(paths))
+
+
+def _absolute(paths: Paths, base: str) -> tuple[Paths, set[str]]:
+    """Make paths absolute and plain, from a base on; returns them, and the folders that they are in."""
+    found, odd, known = Paths(), set[str](), dict[str, str]()
+    for path in _followed(paths):
+        name = path[path.rfind(os.sep) + 1 :]
+        if name in ("", ".", "..") or (os.altsep and os.altsep in name):
+            found.append(plain_path(os.path.join(base, path)))
+            odd.add(_folder(found[-1]))
+            continue
+        # files of one folder become plain alike: plain_path takes longer than all else
+        head = path[: len(path) - len(name)]
+        if (folder := known.get(head)) is None:
+            folder = known[head] = _folder(plain_path(os.path.join(base, head, name)))
+        found.append(folder + name)
+    return found, odd.union(known.values())
+
+
+def _folder(path: str) -> str:
+    """Return the folder of a plain absolute path, with a separator behind it."""
+    return path[: path.rfind(os.sep) + 1]
 
 
 def root_of(options: InputOptions) -> str:
@@ -108,12 +148,13 @@ def _base(listing: Listing, start: Path, options: InputOptions) -> str:
     if options.root is None:
         return str(start)
     root, here = root_of(options), os.getcwd()
-    relative = [path for path in listing.paths if not os.path.isabs(path)]
     inside = os.path.join(root, "")
+    relative = (path for path in _followed(listing.paths) if not os.path.isabs(path))
     if root == here or not all(
         os.path.join(plain_path(os.path.join(here, path)), "").startswith(inside) for path in relative
     ):
         return root
+    relative = (path for path in listing.paths if not os.path.isabs(path))
     first = next((path for path in relative if plain_path(os.path.join(here, path)) != root), "")
     is_below, is_here = (os.path.exists(os.path.join(base, first)) for base in (root, here))
     if first and is_below and is_here:
@@ -123,14 +164,12 @@ def _base(listing: Listing, start: Path, options: InputOptions) -> str:
     return root if is_below else here
 
 
-def _check_base(listing: Listing, base: str, absolute: list[str], options: InputOptions) -> None:
+def _check_base(name: str, first: str, base: str, folders: set[str], root: object) -> None:
     """Raise ScanError where --root is that of other paths: none of the folders that these name is below it."""
-    if options.root is None or any(map(os.path.isabs, listing.paths)):
-        return
-    folder = _common_folder(absolute)
+    folder = _common_folder(folders)
     if not os.path.isdir(folder):
         raise ScanError(
-            f"the paths of {listing.name}, {listing.paths[0]!r} first, start from {base}, and there is no folder {folder}. Give"
+            f"the paths of {name}, {first!r} first, start from {base}, and there is no folder {folder}. Give"
             " the --root that they start from, or one that they begin with."
         )
 
@@ -146,53 +185,69 @@ def _slashed(listing: Listing, start: Path, options: InputOptions) -> list[str]:
         return []
     if not any(os.path.exists(os.path.join(base, slashed)) for base in bases):
         return []
-    listing.paths = [path.replace("\\", "/") for path in listing.paths]
+    listing.paths = Paths(path.replace("\\", "/") for path in listing.paths)
     return [f"the paths of {listing.name} are separated by backslashes, which are taken as slashes."]
 
 
-def _without_folders(listing: Listing, absolute: list[str]) -> tuple[list[str], list[str]]:
+def _without_folders(listing: Listing, absolute: Paths, folders: set[str]) -> tuple[Paths, list[str]]:
     """Skip lines that name a folder of other lines, as `find` without -type f writes them."""
-    folders: set[str] = set()
-    for path in absolute:
-        while (path := os.path.dirname(path)) not in folders:
-            folders.add(path)
-    return _without(listing, absolute, [path in folders for path in absolute], "name folders of other lines")
+    above: set[str] = set()
+    for path in folders:
+        while (path := os.path.dirname(path)) not in above:
+            above.add(path)
+    is_folder = bytearray(path in above for path in _followed(absolute))
+    return _without(listing, absolute, is_folder, "name folders of other lines")
 
 
-def _without_junk(listing: Listing, absolute: list[str], root: str) -> tuple[list[str], list[str]]:
+def _without_junk(listing: Listing, absolute: Paths, folders: set[str], root: str) -> tuple[Paths, list[str]]:
     """Skip what is in hidden folders and in those that systems make, as in a folder that is packed."""
     prefix = len(os.path.join(root, ""))
-    is_junk = [bool(junk_above(path[prefix:])) or is_junk_file(os.path.basename(path)) for path in absolute]
+    junk = {folder for folder in folders if junk_above(folder[prefix:])}
+    is_junk = bytearray(_folder(path) in junk or is_junk_file(os.path.basename(path)) for path in _followed(absolute))
     return _without(listing, absolute, is_junk, "name files of hidden folders, or of systems")
 
 
-def _without(listing: Listing, absolute: list[str], is_odd: list[bool], what: str) -> tuple[list[str], list[str]]:
+def _without(listing: Listing, absolute: Paths, is_odd: bytearray, what: str) -> tuple[Paths, list[str]]:
     """Skip some lines, and report how many."""
     if not any(is_odd):
         return absolute, []
-    others = [index for index, odd in enumerate(is_odd) if not odd]
-    first = listing.lines[is_odd.index(True)]
+    first, is_left = listing.lines[is_odd.index(True)], [not odd for odd in is_odd]
     note = f"{sum(is_odd)} lines of {listing.name} {what}, line {first} first, and are skipped."
-    listing.lines = [listing.lines[index] for index in others]
-    return [absolute[index] for index in others], [note]
+    listing.lines = array("q", itertools.compress(listing.lines, is_left))
+    return Paths(itertools.compress(absolute, is_left)), [note]
 
 
-def _common_folder(paths: list[str]) -> str:
-    """Return the last folder that holds all paths: what the first and the last of them in order have in common."""
-    folders = {os.path.join(os.path.dirname(path), "") for path in paths}
+def _common_folder(folders: set[str]) -> str:
+    """Return the last folder that holds all of these: what the first and the last of them in order have in common."""
     return os.path.commonpath([min(folders), max(folders)])
 
 
-def _duplicates(inputs: Inputs, listing: Listing) -> list[str]:
+def _duplicates(inputs: Inputs, name: str) -> list[str]:
     """Name files that are listed more than once: each is packed as often, which may be meant, to weigh it more."""
-    if len(set(inputs.paths)) == len(inputs.paths):
+    again = _listed_again(inputs.paths)
+    if not again:
         return []
-    first: dict[str, int] = {}
-    again = [i for i, path in enumerate(inputs.paths) if first.setdefault(path, i) != i]
     named = [
-        f"line {listing.lines[i]} names {inputs.paths[i]!r} as line {listing.lines[first[inputs.paths[i]]]} does"
-        for i in again[:_NAMED]
+        f"line {inputs.lines[i]} names {inputs.paths[i]!r} as line {inputs.lines[first]} does"
+        for i, first in again[:_NAMED]
     ]
     more = f" and {len(again) - len(named)} more" if len(again) > len(named) else ""
-    what = f"{len(again)} of {len(inputs)} inputs of {listing.name} are duplicates, packed as often as they are listed"
+    what = f"{len(again)} of {len(inputs)} inputs of {name} are duplicates, packed as often as they are listed"
     return [f"{what}: {'; '.join(named)}{more}."]
+
+
+def _listed_again(paths: Paths) -> list[tuple[int, int]]:
+    """Return the inputs whose path an input before has, each with the first of those.
+
+    Hashes are compared before any path is, a part of them at a time: a set of five million paths takes 0.8 GB.
+    """
+    parts = [array("q") for _ in range(_PARTS)]
+    for path in _followed(paths):
+        value = hash(path)
+        parts[value % _PARTS].append(value)
+    alike = {value for part in parts if len(set(part)) < len(part) for value, n in Counter(part).items() if n > 1}
+    if not alike:
+        return []
+    first: dict[str, int] = {}
+    some = ((index, path) for index, path in enumerate(paths) if hash(path) in alike)
+    return [(index, before) for index, path in some if (before := first.setdefault(path, index)) != index]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from packer.errors import ScanError
@@ -21,8 +21,14 @@ from packer.inputs.tables.target_columns import label_columns
 from packer.inputs.tables.text_columns import take_texts
 from packer.inputs.tree import STRAY, FileCounter
 from packer.options import InputOptions
+from packer.progress import followed
 from packer.sources.roots import NOWHERE
 from packer.text import counted, some
+
+# A pipe gives 64 kB at a time.
+_READ_BYTES = 1 << 20
+# Names that are split at once.
+_SPLIT_BYTES = 1 << 16
 
 
 def read_stdin(images: str, classes: tuple[str, ...] | None, options: InputOptions, count: FileCounter) -> Inputs:
@@ -38,13 +44,11 @@ def read_stdin(images: str, classes: tuple[str, ...] | None, options: InputOptio
         raise ScanError(
             f"{images} reads paths from standard input, which is a terminal. Expected: find ... | pack {images} OUT"
         )
-    with open(0, "rb", closefd=False) as file:
-        data = file.read()
     listing = Listing("standard input")
-    for number, name in enumerate(_split(data, is_nul=images == "-0"), start=1):
+    names = _names(_read(count, images == "-0"), is_nul=images == "-0")
+    for number, name in enumerate(followed("locate", names, count.seen), start=1):
         if not name:
             raise ScanError(f"line {number} of standard input is empty. Expected a path.")
-        count.add(1)
         listing.add(number, os.fsdecode(name))
     if not listing.paths:
         raise ScanError(
@@ -95,15 +99,17 @@ def folder_labels(
         return Labels(Column.of("int64", [-1] * len(inputs)))
     if options.root is not None and inputs.root == Path(root_of(options)) and any("/" in path for path in inputs.paths):
         return _labels_below_root(inputs, classes, where, options)
-    folders = [path.rpartition("/")[0] for path in inputs.paths]
-    names = [folder.rpartition("/")[2] or inputs.root.name for folder in folders]
-    if len(set(folders)) == 1 and names[0] not in (classes or ()):
+    # one text for all images of a folder
+    folders = {path.rpartition("/")[0] for path in inputs.paths}
+    known = {folder: folder.rpartition("/")[2] or inputs.root.name for folder in folders}
+    names = [known[path.rpartition("/")[0]] for path in followed("label", inputs.paths, len(inputs))]
+    if len(known) == 1 and names[0] not in (classes or ()):
         inputs.layout = "all images in one folder, no classes"
         return Labels(Column.of("int64", [-1] * len(inputs)), classes=classes or ())
     labels = name_targets(names, classes, where)
     inputs.layout = f"{counted(len(labels.classes), 'class', 'classes')}, the folders that hold the images"
     if not inputs.archives:
-        labels.notes += _shared_names(set(folders))
+        labels.notes += _shared_names(folders)
     return labels
 
 
@@ -140,29 +146,54 @@ def _add_record(listing: Listing, line: int, record: dict[str, object], path_col
 # -- standard input
 
 
-def _split(data: bytes, *, is_nul: bool) -> list[bytes]:
-    """Return the names of a list; one made on Windows may be UTF-16, or begin with a mark, or end its lines by CR LF."""
+def _read(count: FileCounter, is_nul: bool) -> bytes:
+    """Return all of standard input; what writes it may take minutes, so its lines are counted as they come."""
+    data, end = bytearray(), b"\0" if is_nul else b"\n"
+    with open(0, "rb", buffering=0, closefd=False) as file:
+        while piece := file.read(_READ_BYTES):
+            data += piece
+            count.add(piece.count(end))
+    return bytes(data)
+
+
+def _names(data: bytes, *, is_nul: bool) -> Iterator[bytes]:
+    """Yield the names of a list; one made on Windows may be UTF-16, or begin with a mark, or end its lines by CR LF."""
     if is_nul:
-        names = data.split(b"\0")
-        return names if names[-1] else names[:-1]
+        yield from _split(data, b"\0")
+        return
     if data.startswith(UTF16_MARKS):
         try:
             data = data.decode("utf-16").encode()
         except UnicodeError as e:
             raise ScanError(f"standard input is not the UTF-16 that its first bytes say: {e}.") from None
-    names = data.removeprefix(codecs.BOM_UTF8).split(b"\n")
-    ended = names[:-1] or names
+    data = data.removeprefix(codecs.BOM_UTF8)
     # no name of ours ends so in every line; the last one may have no end at all
-    if all(name.endswith(b"\r") for name in ended):
-        names = [name.removesuffix(b"\r") for name in names]
-    return names if names[-1] else names[:-1]
+    lines = data.count(b"\n")
+    is_windows = data.count(b"\r\n") == lines if lines else data.endswith(b"\r")
+    data = data.removesuffix(b"\r") if is_windows else data
+    for name in _split(data, b"\n"):
+        yield name.removesuffix(b"\r") if is_windows else name
+
+
+def _split(data: bytes, end: bytes) -> Iterator[bytes]:
+    """Yield what is in front of each end, and behind the last one, if anything is; some at once, as a list of all is large."""
+    start = 0
+    while start < len(data):
+        stop = data.find(end, start + _SPLIT_BYTES) + 1 or len(data)
+        yield from data[start:stop].removesuffix(end).split(end)
+        start = stop
 
 
 def _labels_below_root(
     inputs: Inputs, classes: tuple[str, ...] | None, where: Callable[[int], str], options: InputOptions
 ) -> Labels:
     """Take the first folder below --root as the class of what is in it, as `packer.inputs.tree` does."""
-    names = [path.partition("/")[0] if "/" in path else None for path in inputs.paths]
+    # one text for all images of a class
+    shared = dict[str, str]()
+    names = [
+        shared.setdefault(folder := path.partition("/")[0], folder) if "/" in path else None
+        for path in followed("label", inputs.paths, len(inputs))
+    ]
     splits = split_folders({name for name in names if name is not None})
     if splits != [""]:
         raise ScanError(

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from packer.errors import OptionsError, ScanError, SourceError, UnreadableError
 from packer.inputs.folders import scan_folder
 from packer.inputs.samples import Inputs
-from packer.inputs.tree import FileCounter, OnListed
+from packer.inputs.tree import FileCounter
 from packer.options import MAX_PIXELS, InputOptions
+from packer.progress import notify
+from packer.report import Progress
 from packer.sources.roots import Roots, is_there, retried
 from packer.values import lasting_path
 from reader.format.urls import is_url
@@ -45,8 +47,6 @@ def scan(
     classes: tuple[str, ...] | None = None,
     options: InputOptions | None = None,
     max_pixels: int = MAX_PIXELS,
-    listed: OnListed | None = None,
-    waiting: Callable[[str], object] | None = None,
 ) -> dict[str, Inputs]:
     """List what IMAGES holds; several IMAGES must be tars. What fails by an error of the system is listed again after a pause.
 
@@ -56,8 +56,6 @@ def scan(
         classes: the class list to impose; an unknown class is an error.
         options: how to read lists and labels.
         max_pixels: of a URL, what has more bytes than such an image may have is rejected without being read.
-        listed: called now and then with the number of files seen.
-        waiting: called before each pause, with what cannot be read.
 
     Returns: split name ("" where there are no splits) -> Inputs; all splits share one class list.
 
@@ -71,10 +69,9 @@ def scan(
 
     def attempt() -> dict[str, Inputs]:
         try:
-            return _scan(sources, classes, options, max_pixels, FileCounter(listed))
+            return _scan(sources, classes, options, max_pixels, FileCounter())
         except UnreadableError as e:
-            if waiting is not None:
-                waiting(str(e))
+            notify(Progress("list", 0, 0, waits_for=str(e)))
             raise
 
     pauses = () if set(STDIN_NAMES).intersection(sources) else tuning().source_pause_seconds
@@ -131,7 +128,7 @@ def _roots(inputs: Inputs, options: InputOptions) -> Roots:
     if inputs.archives:
         return Roots.of([*(inputs.root / archive.path for archive in inputs.archives), *masks])
     # a list may stand above the one folder that it names
-    folders = {os.path.dirname(path) for path in inputs.paths}
+    folders = {path.rpartition("/")[0] for path in inputs.paths}
     common = inputs.root if "" in folders else inputs.root / os.path.commonpath(folders)
     return Roots.of([*dict.fromkeys((inputs.root, common)), *masks])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from packer.inputs.class_lists import one_spelling, spelling_note
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import is_junk_file, junk_above, split_folders
 from packer.pixels.formats.plugins import SUFFIXES
+from packer.progress import notify
+from packer.report import Progress
 from packer.text import counted
 
 # torchvision's list, and what else holds photographs under another name
@@ -30,8 +32,6 @@ IMAGE_SUFFIXES = (
 # of an image that no class folder holds, where others have one
 STRAY = "it is beside the class folders and so has no class; move it into one"
 _PROGRESS_EVERY = 10_000
-
-OnListed = Callable[[int], None]
 
 
 def named_trees(names: Iterable[str]) -> dict[str, Tree]:
@@ -124,17 +124,17 @@ def class_list(trees: dict[str, Tree], images: Path | str, classes: tuple[str, .
 
 
 class FileCounter:
-    """Counts files seen and reports to a listener every now and then."""
+    """Counts files seen and reports every now and then."""
 
-    def __init__(self, listed: OnListed | None) -> None:
+    def __init__(self) -> None:
         self.seen = 0
-        self._listed = listed
+        notify(Progress("list", 0, 0))
 
     def add(self, count: int) -> None:
         """Count entries that were listed, and report every so often."""
         before, self.seen = self.seen, self.seen + count
-        if self._listed is not None and before // _PROGRESS_EVERY != self.seen // _PROGRESS_EVERY:
-            self._listed(self.seen)
+        if before // _PROGRESS_EVERY != self.seen // _PROGRESS_EVERY:
+            notify(Progress("list", self.seen, 0))
 
 
 @dataclass

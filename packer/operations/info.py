@@ -17,6 +17,7 @@ import numpy as np
 from packer.inputs.splits import stores_of
 from packer.operations.class_order import ClassOrder
 from packer.operations.row_checks import pieces
+from packer.progress import OnProgress, followed, reports
 from packer.store.sealed.duplicates import Duplicates, duplicates_among
 from reader.format.check import check_store
 from reader.format.manifest import Manifest
@@ -61,8 +62,12 @@ class Description:
         return stores[""] | duplicates if "" in stores else {"splits": stores} | duplicates
 
 
-def describe(out: str | os.PathLike[str]) -> Description:
+@reports
+def describe(out: str | os.PathLike[str], *, progress: OnProgress | None = None) -> Description:
     """Look at a store, or at a folder of the stores of splits. Reads targets and samples.jsonl, twice where there are duplicates.
+
+    Args:
+        progress: called a few times a second from the calling thread.
 
     Raises:
         StoreError: there is no complete store.
@@ -73,16 +78,16 @@ def describe(out: str | os.PathLike[str]) -> Description:
     """
     stores = {split: (store, check_store(store)) for split, store in stores_of(out).items()}
     prefixes = array("Q")
-    sources = {split: _sources(*store, prefixes) for split, store in stores.items()}
+    sources = {split: _sources(*store, prefixes, split) for split, store in stores.items()}
     manifests = {split: manifest for split, (_, manifest) in stores.items()}
     return Description(manifests, sources, duplicates_among(stores, prefixes))
 
 
-def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> SourceStatistics:
+def _sources(out: Path, manifest: Manifest, prefixes: array[int], split: str) -> SourceStatistics:
     """Read samples.jsonl once; the first 8 bytes of each sha256 go to prefixes: 8 MB for a million rows."""
     sizes: Counter[tuple[int, int]] = Counter()
     source_bytes = 0
-    for sample in read_samples(out, manifest):
+    for sample in followed("read", read_samples(out, manifest), manifest.rows, split=split):
         if sample.sha256 is not None:
             prefixes.append(int(sample.sha256[:16], 16))
         sizes[sample.width, sample.height] += 1

@@ -24,6 +24,7 @@ from packer.inputs.scan import scan
 from packer.operations.requantize_worker import RequantizeJob, jpg_name
 from packer.options import COMPARED, MAX_PIXELS, WorkerOptions
 from packer.pixels.ffmpeg import mean_psnr, open_ffmpeg, versions
+from packer.progress import notify, reports
 from packer.report import Progress
 from packer.sources.base import State
 from packer.sources.local import LocalSource
@@ -95,6 +96,7 @@ class RequantizeReport:
     kept_reasons: dict[str, int] = field(default_factory=dict)
 
 
+@reports
 def requantize(
     images: str | os.PathLike[str],
     dest: str | os.PathLike[str],
@@ -134,7 +136,7 @@ def requantize(
     started = time.monotonic()
     source, out = Path(images), Path(plain_path(dest))
     check_quality("-q", quality)
-    options = WorkerOptions(workers=workers, max_rejects=max_rejects, timeout=timeout, progress=progress)
+    options = WorkerOptions(workers=workers, max_rejects=max_rejects, timeout=timeout)
     open_ffmpeg()
     _check_apart(source, out)
     paths, refused, ignored = _listed(source)
@@ -233,7 +235,7 @@ class _Destination:
         def tick() -> None:
             path = engine.waits_for()
             waits_for = os.path.join(self._job.images, path) if path else ""
-            options.report(Progress("pack", done, len(self._paths), rejected, source_bytes, waits_for=waits_for))
+            notify(Progress("pack", done, len(self._paths), rejected, source_bytes, waits_for=waits_for))
 
         try:
             for result in engine.run(self._tasks(todo), 0, ready=tick):

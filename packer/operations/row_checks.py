@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from packer.progress import followed
 from reader.format.check import loadable_beside
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, REJECTED, Block, Manifest
@@ -158,7 +159,7 @@ def _wrong_texts(root: Path, manifest: Manifest) -> Iterator[Wrong]:
 def _wrong_lines(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
     """Yield lines of samples.jsonl that are elsewhere than the blocks say, or have another target than the row."""
     begins = {block.start: block.samples_offset for block in blocks}
-    lines = read_samples_with_offsets(root, manifest)
+    lines = followed("check", read_samples_with_offsets(root, manifest), manifest.rows)
     lost = 0
     for start, columns in pieces(root, manifest, ["targets"]):
         targets = columns["targets"]

@@ -22,6 +22,7 @@ from packer.inputs.splits import stores_of
 from packer.operations.remote_stores import FetchedPixels, open_pixels
 from packer.operations.row_checks import wrong_rows
 from packer.pixels.geometry import Geometry
+from packer.progress import CountedBytes, followed
 from packer.store.sealed.ragged_rows import FrameRows, stored_rows
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
@@ -225,7 +226,8 @@ def _wrong_levels(
                 yield Problem(path, None, "it is not the file of this store")
         if found.problems or not is_intact:
             continue
-        for row, (sample, other) in enumerate(zip(read_samples(root), read_samples(level), strict=True)):
+        pairs = zip(read_samples(root), read_samples(level), strict=True)
+        for row, (sample, other) in enumerate(followed("check", pairs, manifest.rows)):
             if (sample.path, sample.sha256) != (other.path, other.sha256):
                 yield Problem(f"{name}/{SAMPLES}", (row, row + 1), "the row is of another image than that of the store")
                 break
@@ -233,11 +235,9 @@ def _wrong_levels(
 
 def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:
     """Compare the sha256 of all files but the pixels, and trace damage to rows where two files say the same of a row."""
-    damaged = {
-        name
-        for name, entry in manifest.files.items()
-        if name != PIXELS and not is_of_level(name) and sha256_file(root / name) != entry.digest
-    }
+    small = {name: e for name, e in manifest.files.items() if name != PIXELS and not is_of_level(name)}
+    read = CountedBytes(sum(entry.size_bytes for entry in small.values()))
+    damaged = {name for name, entry in small.items() if sha256_file(root / name, read) != entry.digest}
     implied = {name: value for name, value in _implied(manifest).items() if name in manifest.files}
     for name in sorted(damaged):
         wrong: list[tuple[int, int]] = []

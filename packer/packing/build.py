@@ -22,6 +22,7 @@ from packer.packing.resume import Committed, journal_header, read_committed
 from packer.packing.tasks import Packing, block_tasks, pack_job, witness
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions
+from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.sources.local import MISSING
 from packer.store import journal as journals
@@ -91,7 +92,10 @@ class Build:
             PackError: OUT is in the way, nothing could be packed, or something failed on the way; says how to resume.
         """
         # before the lock is taken: processes that read headers would hold it too
+        if self._job.layout.size is None:
+            self._clock.enter("sizes")
         division = divide(self._inputs, self._split, self._job.layout, self._options, self._parent, self._part)
+        self._clock.enter("begin")
         self._span, self._block_inputs = division.span, division.block_inputs
         self._sizes[PIXELS] = division.pixels_bytes
         self._committed = Committed(self._span.start)
@@ -160,7 +164,6 @@ class Build:
                     self._levels(self._folder)
                 return self._completed(self._part_report(), resumed_from)
             self._clock.enter("seal")
-            self._options.report(self._progress("seal", self._span.stop))
             commit = None if self._upload is None else self._commit_at_url
             levels = None if self._levels is None else functools.partial(self._levels, self._folder)
             out, layout, check = self._folder.out, self._job.layout, self._folder.check
@@ -212,7 +215,7 @@ class Build:
             from packer.store.sealed.reuse import ReusedLines, check_reusable
 
             check_reusable(old, manifest := read_manifest(old), header.options, header.decoders)
-            self._reused = ReusedLines(old)
+            self._reused = ReusedLines(old, manifest.rows)
             self._job = dataclasses.replace(self._job, reused_store=(str(old.absolute()), manifest.digest))
 
     def _resume(self, header: Header) -> tuple[Committed, journals.Journal]:
@@ -253,9 +256,7 @@ class Build:
     def _allocate(self, name: str) -> None:
         room = self._sizes[name]
         self._folder.check()
-        allocate(
-            self._folder.out / name, room, lambda done: self._options.report(self._progress("allocate", done, room))
-        )
+        allocate(self._folder.out / name, room, lambda done: notify(self._progress("allocate", done, room)))
 
     # -- run
 
@@ -342,7 +343,7 @@ class Build:
     def _tick(self, engine: LocalEngine) -> None:
         progress, path = self._progress("pack", self._committed.inputs_stop), engine.waits_for()
         where = f"item {path} of the dataset" if self._inputs.identity else f"{self._inputs.base}/{path}"
-        self._options.report(dataclasses.replace(progress, waits_for=where if path else ""))
+        notify(dataclasses.replace(progress, waits_for=where if path else ""))
 
     def _progress(self, stage: str, done: int, total: int | None = None) -> Progress:
         if total is None:

@@ -21,6 +21,7 @@ from PIL import Image
 from packer.clock import StageClock
 from packer.errors import DecodeError, OptionsError, ScanError, SourceError
 from packer.inputs.class_lists import MOST_CLASSES
+from packer.inputs.paths import Paths
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.tables.labels import MOST_FLOAT32
 from packer.options import CHANNELS, OutputOptions, PackOptions, ShapeOptions, WorkerOptions
@@ -102,7 +103,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
     if kind.name == "multi-hot" and names and len(names) != kind.count:
         raise OptionsError(f"there are {len(names)} classes, the first target has {kind.count} values.")
     inputs = Inputs(Path("."), classes=names if kind.name != "regression" else (), target_kind=kind.name)
-    inputs.paths = list(map(str, range(len(dataset))))
+    inputs.paths = Paths(map(str, range(len(dataset))))
     blank: object = -1 if kind.count is None else [0] * kind.count
     inputs.targets = Column.of(kind.dtype, [blank] * len(dataset), kind.count)
     inputs.roots = _roots(dataset)

@@ -25,6 +25,7 @@ from packer.packing.recorded_labels import LABEL_OPTIONS, other_labels_options
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import row_decoder
 from packer.pixels.row import RowDecoder
+from packer.progress import followed
 from packer.report import PackReport
 from packer.sources.base import Readable
 from packer.sources.local import MISSING
@@ -187,7 +188,7 @@ def _matched(out: Path, inputs: Inputs) -> Iterator[tuple[int, Sample | str]]:
     rejected = deque(reject.path for reject in read_rejects(out))
     samples = read_samples(out)
     sample = next(samples, None)
-    for index, path in enumerate(inputs.paths):
+    for index, path in enumerate(followed("check", inputs.paths, len(inputs))):
         if sample is not None and sample.path == path:
             yield index, sample
             sample = next(samples, None)

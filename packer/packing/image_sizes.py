@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packer.errors import OptionsError, PackError, SourceError
@@ -17,6 +18,7 @@ from packer.options import PackOptions
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
+from packer.progress import notify
 from packer.report import Progress
 from packer.sources import roots
 from packer.sources.base import Readable, most_file_bytes
@@ -28,6 +30,8 @@ from reader.system import available_cpus
 from reader.tuning import tuning
 
 _SIZES_CHUNK = 256
+# Chunks that wait for each worker.
+_CHUNKS_AHEAD = 4
 # Headers are nearly always within this; where they are not, all of the file is read.
 _HEADER_BYTES = 64 << 10
 
@@ -56,18 +60,24 @@ def count_sizes(
     total, done = sum(map(len, spans.values())), 0
     workers = max(1, min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK)))
     pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_pool_worker)
+    chunks = ((split, chunk) for split, span in spans.items() for chunk in _chunks(span))
+    waiting: dict[concurrent.futures.Future[dict[tuple[int, int], int]], tuple[str, range]] = {}
+    notify(Progress("sizes", 0, total))
     try:
-        waiting = {}
-        for split, inputs in parts.items():
-            for start in spans[split][::_SIZES_CHUNK]:
-                sources = sources_of(inputs, start, min(start + _SIZES_CHUNK, spans[split].stop))
+        while True:
+            # what has been read makes room for more: all chunks of millions of inputs would take gigabytes
+            for split, chunk in itertools.islice(chunks, _CHUNKS_AHEAD * workers - len(waiting)):
+                sources = sources_of(parts[split], chunk.start, chunk.stop)
                 with without_main(), signals_held():  # it may start a process
                     task = pool.submit(upright_sizes, sources, options.max_pixels, usual, options.strict)
-                waiting[task] = split
-        for future in concurrent.futures.as_completed(waiting):
-            counts[waiting[future]].update(future.result())
-            done = min(total, done + _SIZES_CHUNK)
-            options.report(Progress("sizes", done, total))
+                waiting[task] = split, chunk
+            if not waiting:
+                break
+            for future in concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED).done:
+                split, chunk = waiting.pop(future)
+                counts[split].update(future.result())
+                done += len(chunk)
+                notify(Progress("sizes", done, total))
     except concurrent.futures.BrokenExecutor:
         raise PackError(
             "a worker was killed while it read headers. Give --size, then no header is read before."
@@ -80,6 +90,11 @@ def count_sizes(
                 process.kill()
             pool.shutdown(cancel_futures=True)
     return counts
+
+
+def _chunks(span: range) -> Iterator[range]:
+    """Cut a span of inputs into what a worker looks at in one go."""
+    return (span[start : start + _SIZES_CHUNK] for start in range(0, len(span), _SIZES_CHUNK))
 
 
 def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tuple[int, int]:

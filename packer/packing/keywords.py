@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
+from packer.progress import listening
+
 Inputs = TypeVar("Inputs", contravariant=True)
 Out = TypeVar("Out", contravariant=True)
 Options = TypeVar("Options")
@@ -45,7 +47,9 @@ def takes(
         def called(*arguments: object, **keywords: object) -> Result:
             given = signature.bind(*arguments, **keywords).arguments
             a, b = (given.pop(parameter.name) for parameter in first)
-            return function(a, b, cast(Any, make)(**given))
+            options = cast(Any, make)(**given)
+            with listening(options.progress):
+                return function(a, b, options)
 
         called.__signature__ = signature  # type: ignore[attr-defined]
         called.__doc__ = _documented(function, make)

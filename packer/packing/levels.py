@@ -17,6 +17,7 @@ from packer.errors import PackError
 from packer.options import PackOptions
 from packer.packing.build import Build
 from packer.packing.tasks import Packing
+from packer.progress import followed
 from packer.store import journal as journals
 from packer.store.build_folder import BuildFolder
 from packer.store.files import remove_tree
@@ -131,7 +132,7 @@ def part_difference(folder: Path, level: Path, factor: int) -> str:
 
 def other_image(store: Iterator[Sample], level: Iterator[Sample], factor: int) -> str:
     """Say which row of a level is of another image than that of the store; "" where there is none."""
-    for row, (own, found) in enumerate(itertools.zip_longest(store, level)):
+    for row, (own, found) in enumerate(followed("check", itertools.zip_longest(store, level))):
         if own is None or found is None or (own.path, own.sha256) != (found.path, found.sha256):
             return f"row {row}, {(own or found).path}, is another image in {level_name(factor)} than in the store"
     return ""

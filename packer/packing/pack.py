@@ -27,7 +27,7 @@ from packer.packing.levels import Levels
 from packer.packing.tasks import Packing
 from packer.pixels.formats import jpeg
 from packer.pixels.formats.versions import littlecms_version
-from packer.report import PackReport, Progress
+from packer.report import PackReport
 from packer.sources.roots import is_missing
 from packer.store.build_folder import finish, release, replaces_store
 from packer.store.disk_space import guard_standard_streams
@@ -109,7 +109,11 @@ def pack_parts(
         check_no_parts(store, options)
         _check_splits(parts, stores, target, options)
     # where all are finished, nothing will be decoded
-    shape = options.least_sides or common_size(parts, options, target) if unfinished else (1, 1)
+    shape = options.least_sides or (1, 1)
+    if unfinished and options.least_sides is None:
+        clock.enter("sizes")
+        shape = common_size(parts, options, target)
+        clock.enter("begin")
     if uploads is not None:
         uploads.check_splits(parts)
         uploads.announce([*unfinished.values()])
@@ -341,8 +345,6 @@ def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:
         classes=imposed,
         options=options,
         max_pixels=options.max_pixels,
-        listed=lambda seen: options.report(Progress("list", seen, 0)),
-        waiting=lambda what: options.report(Progress("list", 0, 0, waits_for=what)),
     )
     _check_names(parts)
     if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from packer.inputs.samples import Inputs
 from packer.options import MAX_PIXELS, PackOptions
 from packer.pixels.formats import plugins
 from packer.pixels.requantize import pixel_versions
+from packer.progress import notify
+from packer.report import Progress
 from packer.sources.base import Readable
 from packer.sources.local import LocalSource
 from packer.store import journal as journals
@@ -95,7 +98,7 @@ def read_committed(out: Path, inputs: Inputs, job: PackJob, start: int) -> tuple
     """
     committed, seen, end = Committed(start), start, journals.header_end(out)
     is_larger, is_valid = job.rows.max_pixels > journals.read_header(out).options.get("max_pixels", MAX_PIXELS), True
-    for result, line_end in journals.read_blocks(out):
+    for result, line_end in _followed_blocks(out, len(inputs)):
         # the first journals do not say it
         result.size_bytes = job.layout.stored_bytes(result.rows, result.shapes, result.size_bytes)
         committed.changed += _changed_sources(inputs, job, seen, result)
@@ -106,6 +109,15 @@ def read_committed(out: Path, inputs: Inputs, job: PackJob, start: int) -> tuple
             committed.other_plugin = committed.other_plugin or _other_plugin(result)
             end = line_end
     return committed, end
+
+
+def _followed_blocks(out: Path, total: int) -> Iterator[tuple[Result, int]]:
+    """Yield the blocks of a journal, and report how many of so many inputs are checked."""
+    done = 0
+    for result, line_end in journals.read_blocks(out):
+        yield result, line_end
+        done += result.inputs
+        notify(Progress("check", done, total))
 
 
 def plugin_decoders(result: Result) -> list[tuple[str, str]]:
@@ -126,8 +138,7 @@ def _other_plugin(result: Result) -> str:
 def _listing(inputs: Inputs) -> str:
     """Return the sha256 of all that is known of the inputs before one is opened."""
     listing = hashlib.sha256(inputs.identity.encode())
-    for path in inputs.paths:
-        listing.update(f"{path}\0".encode("utf-8", "surrogatepass"))
+    listing.update(inputs.paths.encoded)
     for name, column in inputs.columns().items():
         listing.update(f"{name}\0{column.dtype}{column.row_shape}\0".encode())
         listing.update(column.values)

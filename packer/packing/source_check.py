@@ -109,5 +109,5 @@ def _listed(images: str, split: str) -> list[str]:
     except ScanError:
         return []
     if split in parts:
-        return parts[split].paths
+        return parts[split].paths[:]
     return [f"{name}/{path}" for name, inputs in parts.items() for path in inputs.paths]

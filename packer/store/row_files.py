@@ -155,6 +155,11 @@ class RowFiles:
         """Name the classes of a dataset that does not."""
         return () if self._all.target_kind == "regression" else tuple(map(str, range(self.class_count)))
 
+    def release(self) -> None:
+        """Close all files without syncing them, where they are not needed or closed already."""
+        for file in self._files.values():
+            file.release()
+
     def close(self) -> dict[str, FileEntry]:
         """Sync all files; returns their entries, the pixels' among them."""
         entries = {name: file.close() for name, file in self._files.items()}

@@ -17,6 +17,8 @@ from packer.checksums import sha256_file
 from packer.errors import JournalError, PackError
 from packer.inputs.samples import Inputs
 from packer.pixels.layout import RowLayout
+from packer.progress import CountedBytes, notify
+from packer.report import Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, write_atomically, write_synced
@@ -64,9 +66,13 @@ def seal(
     if extra_specs(inputs, layout):
         (out / EXTRAS).mkdir(exist_ok=True)
     written = RowFiles(out, layout, inputs)
-    for result in (result for result, _ in journals.read_blocks(out)) if blocks is None else blocks:
-        written.add(result)
-    files = written.close()
+    try:
+        for result in (result for result, _ in journals.read_blocks(out)) if blocks is None else blocks:
+            written.add(result)
+            notify(Progress("seal", written.inputs, header.inputs, written.rejected, split=header.split))
+        files = written.close()
+    finally:
+        written.release()
     pixels = files[PIXELS].size_bytes
     if written.inputs != header.inputs:
         raise JournalError(
@@ -80,7 +86,7 @@ def seal(
     if layout.has_mask_file:
         size_bytes = layout.mask_bytes(written.pixel_bytes)
         set_size(out / MASKS, size_bytes, size_bytes)
-        files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
+        files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS, CountedBytes(size_bytes)))
     files |= levels() if levels is not None else {}
     manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks, check, commit)
     of_split = f"{header.split}: " if header.split else ""
@@ -91,8 +97,7 @@ def seal(
 def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
     """Return the most bytes that each file of a pack will take, by its name below OUT; those of text are an estimate."""
     count, rows = len(inputs), len(inputs) - len(inputs.refused)
-    # what is not ASCII is escaped, twice in the journal: "é" is \\\\u00e9
-    path_bytes = sum(len(path) if path.isascii() else 7 * len(path) for path in inputs.paths)
+    path_bytes = inputs.paths.escaped_bytes()
     class_bytes = sum(map(len, inputs.classes)) + 4 * len(inputs.classes)
     sizes = {
         PIXELS: 0 if layout.size is None else layout.expected_bytes(layout.size_bytes(rows)),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune
+from conftest import Feed, Tune
 
 from packer.cli import app
 from packer.cli import progress as module
@@ -56,10 +57,10 @@ def test_a_line_comes_with_each_tenth(log: Log) -> None:
     assert log.lines[0].startswith("train pack: 100 of 1,000 images, 10%")
 
 
-def test_where_a_tenth_takes_long_a_line_comes_every_half_minute(log: Log) -> None:
+def test_where_a_tenth_takes_long_a_line_comes_every_ten_seconds(log: Log) -> None:
     for second in range(301):
         log.after(1, "pack", second, 1_000_000)
-    assert len(log.lines) == 10
+    assert len(log.lines) == 30
 
 
 def test_a_short_command_says_nothing_and_a_fast_one_not_much(log: Log) -> None:
@@ -75,17 +76,17 @@ def test_what_stands_still_says_so(log: Log) -> None:
     log.after(0, "pack", 5, 100)
     for _ in range(130):
         log.after(1, "pack", 5, 100)
-    assert log.lines == ["pack: 5 of 100 images, 5%, 0 rejected"] * 4
+    assert log.lines == ["pack: 5 of 100 images, 5%, 0 rejected"] * 13
 
 
 def test_a_log_says_at_once_that_the_source_is_waited_for_and_no_longer_when_it_is_read(log: Log) -> None:
-    log.after(20, "pack", 5, 1000)
+    log.after(9, "pack", 5, 1000)
     log.after(1, "pack", 5, 1000, waits_for="/photos/a.jpg")
     for _ in range(4):
         log.after(1, "pack", 5, 1000, waits_for="/photos/a.jpg")
-    for _ in range(30):
+    for _ in range(10):
         log.after(1, "pack", 5, 1000, waits_for="/photos/a.jpg")
-    log.after(29, "pack", 6, 1000)
+    log.after(9, "pack", 6, 1000)
     log.after(1, "pack", 6, 1000)
     waiting = "pack: 5 of 1,000 images, 0%, 0 rejected, waiting for the source: /photos/a.jpg"
     assert log.lines[:2] == [waiting, waiting]
@@ -196,6 +197,74 @@ def test_all_commands_write_lines_and_quiet_ones_none(
     assert any(line.startswith(stage) for line in err.splitlines()) is not is_quiet
     assert stage not in out
     assert (out == "") is (is_quiet and arguments[0] != "plan")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stages"),
+    [
+        (["-", "OUT", "--size", "8"], "locate label allocate pack seal"),
+        (["plan", "-", "--crop", "8"], "locate label sizes"),
+        (["IMAGES", "OUT"], "sizes"),
+        (["IMAGES", "OUT", "--fit", "none"], "sizes allocate pack seal"),
+        (["IMAGES", "STORE", "--size", "16", "--resume"], "check"),
+        (["update", "IMAGES", "STORE", "--max-gone", "100%"], "digest check read allocate pack seal"),
+        (["subset", "STORE", "OUT", "--fraction", "0.5"], "read digest check allocate copy"),
+        (["merge", "STORE", "STORE", "OUT"], "read digest check allocate copy"),
+        (["info", "STORE"], "read"),
+        (["verify", "STORE"], "digest check verify"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_each_long_loop_reports_how_far_it_is(
+    images: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    stages: str,
+    tune: Tune,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    feed: Feed,
+) -> None:
+    """Where 5 million inputs take longer than ten seconds, a command says what it does: here in the lines of its log."""
+    store = tmp_path / "store"
+    assert run([str(images), str(store), "--size", "16", "--quiet"]) == 0
+    tune(log_line_seconds=0.0, log_line_share=0.0)
+    feed("".join(f"{path}\n" for path in sorted(images.rglob("*.jpg"))).encode())
+    capfd.readouterr()
+    paths = {"IMAGES": images, "STORE": store, "OUT": tmp_path / "out"}
+    run([str(paths.get(word, word)) for word in arguments])
+    lines = capfd.readouterr().err.splitlines()
+    assert [
+        *dict.fromkeys(line.partition(":")[0] for line in lines if " of " in line and "%" in line)
+    ] == stages.split()
+
+
+def test_the_time_left_is_right_within_a_third_though_blocks_come_in_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100,000 images at 100 a second, 30,000 are done after 300 seconds; the last ones came at once."""
+    terminal, now = Terminal(), [0.0]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(module.os, "get_terminal_size", lambda _: (80, 24))
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    with ProgressBar(hidden=False) as bar:
+        bar.update(Progress("pack", 0, 100_000))
+        for done in range(1000, 31_000, 1000):
+            # five blocks are behind a slow one: all six come within a second
+            now[0] += 59.0 if done % 6000 == 1000 else 0.2
+            bar.update(Progress("pack", done, 100_000))
+    left = re.findall(r"30%\|[^|]*\| ([0-9:]+), ", terminal.getvalue())[-1]
+    seconds = sum(int(part) * 60**power for power, part in enumerate(reversed(left.split(":"))))
+    assert seconds == pytest.approx(700, rel=1 / 3)
+
+
+@pytest.mark.parametrize("stage", ["allocate", "sizes", "train allocate", "check"])
+def test_each_stage_shows_its_bar_at_80_columns(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(module.os, "get_terminal_size", lambda _: (80, 24))
+    with ProgressBar(hidden=False) as bar:
+        bar.update(Progress(stage, 5_000_000_000, 10_000_000_000))
+        assert terminal.line.startswith(f"{stage}:  50%|######")
+        assert len(terminal.line) <= 78
 
 
 def test_the_command_does_not_import_tqdm_for_a_log(

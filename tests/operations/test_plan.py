@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import photo
+from conftest import Feed, photo
 
 from packer import OptionsError, PackError, pack
 from packer.cli.app import run
@@ -259,7 +259,10 @@ def test_a_plan_is_of_the_size_that_is_asked_for(
     ("options", "text"),
     [
         (["--fit", "pad"], "--fit pad needs --size: the side of a row in pixels"),
-        (["--max-size", "300"], "--max-size belongs to --fit none, not to --fit crop: add --fit none, or give --size instead"),
+        (
+            ["--max-size", "300"],
+            "--max-size belongs to --fit none, not to --fit crop: add --fit none, or give --size instead",
+        ),
         (["--scale", "1"], "--scale is '1', expected two numbers such as 0.08,1"),
         *(
             ([option, limits], f"{option} is {limits}, expected two numbers above 0, the smaller one first")
@@ -287,6 +290,29 @@ def test_nothing_to_plan_is_named(tmp_path: Path) -> None:
     arguments: Any = {"crop": 0}
     with pytest.raises(OptionsError, match="--size is 0"):
         plan(tmp_path, **arguments)
+
+
+def test_a_list_of_which_no_file_is_there_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, feed: Feed, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    feed(b"".join(b"photos/%04d.jpg\n" % number for number in range(3000)))
+    (tmp_path / "photos").mkdir()
+    assert run(["plan", "-"]) == 2
+    first = tmp_path / "photos/0000.jpg"
+    assert capfd.readouterr().err == (
+        f"pack: standard input names no file that is there: 300 of 3000 were looked for, {first} first. Expected paths that start"
+        f" from {tmp_path}, or absolute ones. Write them so, or run pack plan where they start from.\n"
+    )
+
+
+def test_a_list_whose_first_files_are_missing_is_planned(mixed: Path, feed: Feed) -> None:
+    there = sorted(mixed.rglob("*.*"))
+    gone = [mixed / f"gone{number}.jpg" for number in range(350)]
+    feed("\n".join(map(str, [*gone, *there])).encode())
+    found = plan("-", workers=1)
+    assert found.images > 1
+    assert found.images + found.unreadable == len(there) + 350
 
 
 def test_workers_that_read_headers_end_with_a_process_that_was_killed(mixed: Path) -> None:

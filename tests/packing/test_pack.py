@@ -555,7 +555,7 @@ def test_progress_reports_stages_and_counts(images: Path, tmp_path: Path) -> Non
     seen: list[Progress] = []
     pack(images, tmp_path / "out", size=32, progress=seen.append)
     stages = [progress.stage for progress in seen]
-    assert list(dict.fromkeys(stages)) == ["allocate", "pack", "seal"]
+    assert list(dict.fromkeys(stages)) == ["list", "allocate", "pack", "seal"]
     assert seen[-1].done == seen[-1].total == 24
     done = [progress.done for progress in seen if progress.stage == "pack"]
     assert done == sorted(done)
@@ -688,7 +688,9 @@ def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(("raises", "text"), [(True, "no memory for a line"), (False, r"holds \d+ of 24 inputs: it was damaged")])
+@pytest.mark.parametrize(
+    ("raises", "text"), [(True, "no memory for a line"), (False, r"holds \d+ of 24 inputs: it was damaged")]
+)
 def test_a_journal_that_lost_a_line_is_never_sealed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: bool, text: str
 ) -> None:
@@ -823,7 +825,9 @@ def test_splits_are_not_packed_into_a_store_nor_from_nothing(images: Path, tmp_p
         lambda: pull(f"file://{tmp_path}/stores", tmp_path / "parts"),
         lambda: merge([tmp_path / "stores", tmp_path / "stores"], tmp_path / "parts"),
     ):
-        with pytest.raises((PackError, OptionsError), match="parts is incomplete: its parts are not sealed.* choose another OUT"):
+        with pytest.raises(
+            (PackError, OptionsError), match="parts is incomplete: its parts are not sealed.* choose another OUT"
+        ):
             put()
     assert os.listdir(tmp_path / "parts") == [".packing"]
     (tmp_path / "splits/val").mkdir()

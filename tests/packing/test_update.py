@@ -444,8 +444,8 @@ def test_a_store_that_changes_once_it_was_checked_gives_no_row(
     before = store_bytes(tmp_path / "out")
 
     class Lines(reused_rows.ReusedLines):
-        def __init__(self, out: Path) -> None:
-            super().__init__(out)
+        def __init__(self, out: Path, rows: int) -> None:
+            super().__init__(out, rows)
             if harm == "its lines are cut off":
                 os.truncate(out / SAMPLES, 0)
             else:

@@ -10,6 +10,7 @@ from packer.cli import messages
 from packer.cli.help import command
 from packer.cli.options import CACHE, StorePath
 from packer.cli.output import say, say_json
+from packer.cli.progress import ProgressBar
 
 
 @command(short_help="What a store holds.")
@@ -39,7 +40,8 @@ def _described(out: str, path: str, as_json: bool) -> int:
     """Print what is known of the store OUT, which is the folder at path."""
     from packer.operations.info import describe
 
-    found = describe(path)
+    with ProgressBar(hidden=as_json, unit=" rows") as bar:
+        found = describe(path, progress=bar.update)
     if as_json:
         say_json(found.to_json())
         return 0

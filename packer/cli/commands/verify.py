@@ -12,6 +12,7 @@ from packer.cli.options import REPORT, StorePath
 from packer.cli.output import EXIT_FAILED, say, say_json
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
+from packer.progress import listening
 from reader.format.urls import is_url
 
 
@@ -46,7 +47,11 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
         raise OptionsError("--redecode needs --images, the folder that was packed.")
     if redecode and is_url(out):
         raise OptionsError("--redecode compares rows of a store on a disk: copy it first, pack pull URL OUT.")
-    with local_store(out, None) as store, ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+    with (
+        local_store(out, None) as store,
+        ProgressBar(hidden=quiet or as_json, unit=" rows") as bar,
+        listening(bar.update),
+    ):
         report = run(
             store.path, redecode=redecode, images=images, progress=bar.bytes_done, open_pixels=store.open_pixels
         )

@@ -103,4 +103,4 @@ def label_paths(split: str, inputs: Inputs) -> list[str]:
     if inputs.archives:
         archives = [inputs.archives[number].path for number, *_ in inputs.members.tolist()]
         return [path[len(archive) + 1 :] for path, archive in zip(inputs.paths, archives, strict=True)]
-    return [f"{split}/{path}" for path in inputs.paths] if split else inputs.paths
+    return [f"{split}/{path}" for path in inputs.paths] if split else inputs.paths[:]

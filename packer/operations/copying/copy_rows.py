@@ -16,10 +16,10 @@ from pathlib import Path
 from packer.errors import OptionsError, PackError
 from packer.inputs.samples import Inputs
 from packer.operations.copying.row_sources import CopySource, Selection, check_same
-from packer.operations.copying.store_copy import AGAIN, CopyPlan, OnProgress, StoreCopy
+from packer.operations.copying.store_copy import AGAIN, CopyPlan, StoreCopy
 from packer.options import OutputOptions
 from packer.packing.levels import files_of, other_image
-from packer.report import PackReport, Progress
+from packer.report import PackReport
 from packer.store import journal as journals
 from packer.store.build_folder import BuildFolder, finish, replaces_store
 from packer.store.disk_space import guard_standard_streams
@@ -37,9 +37,7 @@ from reader.format.tensors import level_path
 from reader.format.unfinished import PARTS, PULLED
 
 
-def copy_plans(
-    plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool, progress: Callable[[Progress], None] | None
-) -> PackReport:
+def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> PackReport:
     """Make the store OUT of the plan "", or OUT/<split> of the plan of each split.
 
     They may replace stores: then all are made before the first is replaced.
@@ -70,7 +68,7 @@ def copy_plans(
     locks: list[Lock] = []
     with contextlib.ExitStack() as held, contextlib.ExitStack() as undone:
         for split, folder in folders.items():
-            reports[split] = _copied(plans[split], folder, locks, held, undone, progress or (lambda _: None))
+            reports[split] = _copied(plans[split], folder, locks, held, undone)
             if not replaces:
                 undone.pop_all()
                 _finished([folder], locks)
@@ -100,7 +98,6 @@ def _copied(
     locks: list[Lock],
     held: contextlib.ExitStack,
     undone: contextlib.ExitStack,
-    progress: OnProgress,
 ) -> PackReport:
     """Make one store in its folder, which is locked by then; and removed, unless it is finished."""
     started = time.monotonic()
@@ -114,7 +111,7 @@ def _copied(
         undone.callback(folder.remove, created)
         try:
             with checked(folder.check):
-                manifest = _made(plan, folder, sizes, progress)
+                manifest = _made(plan, folder, sizes)
         except Exception:
             _check_all_same(plan)
             raise
@@ -163,15 +160,15 @@ def _locked(folder: BuildFolder, created: bool) -> list[Lock]:
         raise
 
 
-def _made(plan: CopyPlan, folder: BuildFolder, sizes: dict[str, int], progress: OnProgress) -> Manifest:
+def _made(plan: CopyPlan, folder: BuildFolder, sizes: dict[str, int]) -> Manifest:
     """Make the store in its folder; fills in what its files need as soon as that is known."""
     _clear(folder)
     levels: dict[str, FileEntry] = {}
     for factor in plan.levels:
         level = level_path(folder.out, factor)
-        _copied_into(_level_plan(plan, factor), level, folder.check, sizes, progress, {})
+        _copied_into(_level_plan(plan, factor), level, folder.check, sizes, {})
         levels |= files_of(folder.out, factor)
-    manifest = _copied_into(plan, folder.out, folder.check, sizes, progress, levels)
+    manifest = _copied_into(plan, folder.out, folder.check, sizes, levels)
     for factor in plan.levels:
         if what := other_image(read_samples(folder.out), read_samples(level_path(folder.out, factor)), factor):
             copied = " or ".join(str(selection.path) for selection in plan.selections)
@@ -185,12 +182,11 @@ def _copied_into(
     out: Path,
     check: Callable[[], None],
     sizes: dict[str, int],
-    progress: OnProgress,
     levels: Mapping[str, FileEntry],
 ) -> Manifest:
     with contextlib.ExitStack() as held:
         sources = [held.enter_context(contextlib.closing(CopySource(selection))) for selection in plan.selections]
-        copy = StoreCopy(plan, sources, out, check, progress, levels)
+        copy = StoreCopy(plan, sources, out, check, levels)
         sizes |= copy.sizes
         return copy.run()
 

@@ -14,6 +14,7 @@ from packer.inputs.splits import stores_of
 from packer.operations.copying.copy_rows import copy_plans, copy_target, joint_labels
 from packer.operations.copying.row_sources import Selection, open_for_copy
 from packer.operations.copying.store_copy import CopyPlan
+from packer.progress import reports
 from packer.report import PackReport, Progress
 from packer.text import some, without_limits
 from reader.format.manifest import FurtherTarget, Manifest
@@ -24,6 +25,7 @@ from reader.format.tensors import TensorSpec
 _NAMES = {"mask_offsets": "masks"}
 
 
+@reports
 def merge(
     stores: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
@@ -74,7 +76,7 @@ def merge(
         for name, target in every[0][1].further_targets.items()
     }
     plans = {split: _plan(group, names, further, is_list_given=classes is not None) for split, group in groups.items()}
-    return copy_plans(plans, target, overwrite=overwrite, progress=progress)
+    return copy_plans(plans, target, overwrite=overwrite)
 
 
 def _groups(paths: Sequence[str | os.PathLike[str]]) -> dict[str, list[tuple[Path, Manifest]]]:

@@ -114,7 +114,7 @@ class CopySource:
     def __init__(self, selection: Selection) -> None:
         self.path, self.rows, self._selection = selection.path, selection.rows, selection
         manifest = self.manifest = selection.manifest
-        self._begins = np.frombuffer(line_begins(selection.path), np.int64)
+        self._begins = np.frombuffer(line_begins(selection.path, manifest.rows), np.int64)
         self._paths = manifest.tensor_paths()
         extents = row_extents(selection.path, manifest, np.arange(manifest.rows))
         self._offsets, self._bytes, self._sides = extents

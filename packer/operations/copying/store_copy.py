@@ -25,6 +25,7 @@ from packer.checksums import crc32_combine
 from packer.inputs.sample_notes import SampleNotes
 from packer.operations.copying.row_sources import CopySource, ReadBuffer, Selection, check_same
 from packer.pixels.layout import expected_share
+from packer.progress import notify
 from packer.report import Progress
 from packer.store.blocks import block_inputs
 from packer.store.disk_space import allocate, check_room
@@ -48,8 +49,6 @@ _AHEAD = 2
 AGAIN = "do it again"
 # Tensors that are not copied: pixels are written at their offset, the others follow from it.
 _OFFSETS = ("pixels", "offsets", "mask_offsets", "frames")
-
-OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,9 @@ class StoreCopy:
         sources: list[CopySource],
         out: Path,
         check: Callable[[], None],
-        progress: OnProgress,
         levels: Mapping[str, FileEntry],
     ) -> None:
-        self._plan, self._out, self._check, self._progress, self._levels = plan, out, check, progress, levels
+        self._plan, self._out, self._check, self._levels = plan, out, check, levels
         self._like = plan.selections[0].manifest
         self._noted = SampleNotes()
         self._sources, self._mine = sources, threading.local()
@@ -144,7 +142,7 @@ class StoreCopy:
             os.close(os.open(pixels, os.O_WRONLY | os.O_CREAT, 0o666))
         sync_names(self._out)
         check_room(self._out, self.sizes, AGAIN)
-        allocate(pixels, self._file_bytes, lambda done: self._progress(Progress("allocate", done, self._file_bytes)))
+        allocate(pixels, self._file_bytes, lambda done: notify(Progress("allocate", done, self._file_bytes)))
         self._check()
         with contextlib.ExitStack() as held:
             names = [path for path, _ in self._tensors.values()] + [SAMPLES, REJECTED]
@@ -181,7 +179,7 @@ class StoreCopy:
             self._noted.add(lines.decode("ascii"))
             files[SAMPLES].write(lines)
             self._check()
-            self._progress(Progress("copy", stop, self._rows))
+            notify(Progress("copy", stop, self._rows))
         for source in self._sources if self._plan.has_rejects else ():
             with error_path(source.path / REJECTED):
                 files[REJECTED].write((source.path / REJECTED).read_bytes())

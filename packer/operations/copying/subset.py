@@ -20,6 +20,7 @@ from packer.operations.copying.copy_rows import copy_plans, copy_target, joint_l
 from packer.operations.copying.row_sources import Selection, class_targets, open_for_copy
 from packer.operations.copying.store_copy import CopyPlan
 from packer.options import CHANNELS, RowOptions
+from packer.progress import reports
 from packer.report import PackReport, Progress
 from packer.store.sealed.checked_rows import Ints
 from packer.text import some
@@ -29,6 +30,7 @@ from reader.format.row_values import has_boxes
 from reader.format.tensors import codec_of, jpeg_quality, pixel_decoders
 
 
+@reports
 def subset(
     store: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -88,7 +90,7 @@ def subset(
     for plan in plans.values():
         for selection in plan.selections:
             fetch(selection.rows)
-    return copy_plans(plans, target, overwrite=overwrite, progress=progress)
+    return copy_plans(plans, target, overwrite=overwrite)
 
 
 def _plan(

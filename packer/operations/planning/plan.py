@@ -14,25 +14,29 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from packer.errors import OptionsError, PackError
+from packer.errors import OptionsError, PackError, ScanError
 from packer.inputs.samples import Inputs
-from packer.inputs.scan import scan
+from packer.inputs.scan import STDIN_NAMES, scan
 from packer.operations import class_order
 from packer.operations.class_order import lie_by_class
 from packer.operations.planning.crop_boxes import Numbers, drawn_boxes
 from packer.operations.planning.disk_rate import disk_rate
 from packer.operations.planning.pack_time import PackTime, pack_time
 from packer.options import CROP, CROP_RATIO, CROP_SCALE, PackOptions
-from packer.packing.image_sizes import count_sizes, pixel_bytes
+from packer.packing.image_sizes import count_sizes, pixel_bytes, sources_of
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
+from packer.progress import reports
 from packer.report import Progress
+from packer.sources.local import LocalSource
 from packer.text import counted
 from reader.format.filesystem import size_text
 from reader.system import available_bytes, available_cpus
 
 # Fractions are then known to half a percent.
 _BOXES = 10_000
+# Of a list, evenly spread: where none of them is there, the others are not looked for.
+_LOOKED_AT = 300
 # A way is as good as the sources if it cuts no more than this fraction of the crops,
 _CUT_AT_MOST = 0.01
 # and upsamples no more than this fraction beyond those that the sources upsample: 4 % of photographs of 500 x 375 at 512.
@@ -96,6 +100,7 @@ class SizePlan:
         return next(choice for choice in self.choices if choice.options == (self.asked or self.recommended))
 
 
+@reports
 def plan(
     images: str | os.PathLike[str],
     *,
@@ -136,10 +141,11 @@ def plan(
     for name, (low, high) in (("--scale", scale), ("--ratio", ratio)):
         if not 0 < low <= high < math.inf:
             raise OptionsError(f"{name} is {low:g},{high:g}, expected two numbers above 0, the smaller one first.")
-    options = PackOptions(size=crop, channels=channels, workers=workers, progress=progress)
+    options = PackOptions(size=crop, channels=channels, workers=workers)
     asked = asked_for(PackOptions(size=size, fit=fit, max_size=max_size))
     compared = ways(crop) | asked
     splits = scan([os.fspath(images)])
+    _check_there(splits, os.fspath(images))
     counts = sum(count_sizes(splits, options).values(), collections.Counter())
     total = sum(len(inputs) for inputs in splits.values())
     if not counts:
@@ -191,6 +197,23 @@ def asked_for(options: PackOptions) -> dict[str, Geometry]:
     if options.least_sides is None:
         raise OptionsError(f"--fit {options.fit} needs --size: the side of a row in pixels.")
     return {" ".join(options.words()): Geometry.of(options.least_sides, options)}
+
+
+def _check_there(splits: dict[str, Inputs], images: str) -> None:
+    """Refuse a list of which no file exists, as in another folder than the one that its paths start from."""
+    total, looked = sum(map(len, splits.values())), 0
+    for inputs in splits.values():
+        for index in range(0, len(inputs), -(-total // _LOOKED_AT)):
+            (source,) = sources_of(inputs, index, index + 1)
+            if not isinstance(source, LocalSource) or source.member is not None or source.state() != (-1, -1):
+                return
+            looked += 1
+    one = next(iter(splits.values()))
+    name, start = ("standard input", os.getcwd()) if images in STDIN_NAMES else (images, one.base)
+    raise ScanError(
+        f"{name} names no file that is there: {looked} of {total} were looked for, {os.path.join(one.base, one.paths[0])} first."
+        f" Expected paths that start from {start}, or absolute ones. Write them so, or run pack plan where they start from."
+    )
 
 
 def _is_grouped(splits: dict[str, Inputs]) -> bool:

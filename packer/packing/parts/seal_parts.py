@@ -24,6 +24,7 @@ from packer.packing.parts.part_inputs import load_inputs
 from packer.packing.resume import plugin_decoders
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
+from packer.progress import notify, reports
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
@@ -51,6 +52,7 @@ from reader.format.unfinished import PARTS
 from reader.tuning import tuning
 
 
+@reports
 def seal_parts(
     out: str | os.PathLike[str],
     *,
@@ -67,7 +69,7 @@ def seal_parts(
     Raises:
         PackError: a part is missing, unfinished, being packed, or was packed with other options; LockedError, DiskFullError.
     """
-    target, options = resolved_out(out), WorkerOptions(max_rejects=max_rejects, progress=progress)
+    target, options = resolved_out(out), WorkerOptions(max_rejects=max_rejects)
     splits = stores_of(target, _has_parts)
     with contextlib.ExitStack() as locked:
         found = {}
@@ -108,7 +110,7 @@ def _sealed(out: Path, parts: _CompleteParts | None, split: str, options: Worker
         report = store_report(manifest, Inputs(out), out, 0.0, manifest.inputs)
     else:
         with checked(parts.lock.check):
-            report = parts.seal(lambda done, total: options.report(Progress("seal", done, total, split=split)))
+            report = parts.seal(lambda done, total: notify(Progress("seal", done, total, split=split)))
         parts.lock.check()
     remove_working_folder(out)
     return dataclasses.replace(report, seconds=time.monotonic() - started)

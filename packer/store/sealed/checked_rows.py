@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.checksums import sha256_file
+from packer.progress import CountedBytes, followed
 from reader.format.blocks import read_blocks
 from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, SAMPLES, Manifest
@@ -87,19 +88,21 @@ class CheckedPixels:
         self._file.close()
 
 
-def line_begins(out: Path) -> array[int]:
-    """Return the byte of samples.jsonl where each row's line begins, and behind them that where the last one ends."""
+def line_begins(out: Path, rows: int) -> array[int]:
+    """Return the byte of samples.jsonl where each of so many rows' lines begins, and behind them that where the last one ends."""
     begins = array("q", [0])
     with error_path(out / SAMPLES), open(out / SAMPLES, "rb") as file:
-        for line in file:
+        for line in followed("read", file, rows):
             begins.append(begins[-1] + len(line))
     return begins
 
 
 def damage(out: Path, manifest: Manifest, names: Iterable[str]) -> str:
     """Name the first of these files, all but pixels, that is not what was packed, as a sentence; "" where there is none."""
-    for name in sorted(names):
-        if sha256_file(out / name) != manifest.files[name].digest:
+    names = sorted(names)
+    read = CountedBytes(sum(manifest.files[name].size_bytes for name in names))
+    for name in names:
+        if sha256_file(out / name, read) != manifest.files[name].digest:
             return f"{out / name} is damaged: its content is not what was packed."
     return ""
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from packer.progress import followed
 from reader.format.check import check_store
 from reader.format.manifest import Manifest
 from reader.format.samples import read_samples
@@ -60,7 +61,8 @@ def duplicates_of(stores: dict[str, Path]) -> Duplicates:
     prefixes = array("Q")
     found = {split: (out, check_store(out)) for split, out in stores.items()}
     for out, manifest in found.values():
-        prefixes.extend(int(sample.sha256[:16], 16) for sample in read_samples(out, manifest) if sample.sha256)
+        samples = followed("duplicates", read_samples(out, manifest), manifest.rows)
+        prefixes.extend(int(sample.sha256[:16], 16) for sample in samples if sample.sha256)
     return duplicates_among(found, prefixes)
 
 
@@ -100,7 +102,7 @@ class _Occurrence(NamedTuple):
 def _rows(stores: dict[str, tuple[Path, Manifest]]) -> Iterator[_Occurrence]:
     for split, (out, manifest) in stores.items():
         is_class = manifest.target_kind == "class"
-        for sample in read_samples(out, manifest):
+        for sample in followed("duplicates", read_samples(out, manifest), manifest.rows, split=split):
             if sample.sha256 is not None:
                 target = sample.target
                 # classes by name: the lists of two stores need not be one

@@ -19,6 +19,7 @@ from packer.pixels.formats.bit_depth import Depth
 from packer.pixels.formats.opening import header_orientation, open_image, profile_of
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
+from packer.progress import followed
 from packer.store.sealed.checked_rows import CheckedPixels, damage, line_begins
 from packer.store.sealed.ragged_rows import stored_rows
 from packer.text import difference, without_limits
@@ -31,9 +32,9 @@ from reader.format.tensors import JPEG, pixel_decoders
 class ReusedLines:
     """Where the lines of a store's samples.jsonl are, by path: what the command sends to its workers."""
 
-    def __init__(self, out: Path) -> None:
-        self._begins = line_begins(out)
-        self._rows = {sample.path: row for row, sample in enumerate(read_samples(out))}
+    def __init__(self, out: Path, rows: int) -> None:
+        self._begins = line_begins(out, rows)
+        self._rows = {sample.path: row for row, sample in enumerate(followed("read", read_samples(out), rows))}
 
     def of(self, paths: Sequence[str], start: int) -> dict[int, tuple[int, int]]:
         """Return the row of each of these inputs that the store has, and where its line begins; the start-th of all first."""

@@ -1,0 +1,84 @@
+"""How far a command is: a loop says it, and the function that was called with `progress` passes it on.
+
+A loop is many calls below that function. So the listener is set for all calls of one thread, not an argument of each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
+
+from packer.report import Progress
+
+_T = TypeVar("_T")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+OnProgress = Callable[[Progress], None]
+
+# Of a loop. The slowest read a file each, of which a busy disk gives some hundred a second.
+_EVERY = 1024
+
+_listener: ContextVar[OnProgress | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def listening(progress: OnProgress | None) -> Iterator[None]:
+    """Call progress with what is reported meanwhile in this thread; None: nothing changes."""
+    if progress is None:
+        yield
+        return
+    token = _listener.set(progress)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def reports(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Call the argument of a function's keyword `progress` with what is reported while it runs."""
+
+    @functools.wraps(function)
+    def called(*arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> _Result:
+        progress: OnProgress | None = keywords.get("progress")  # type: ignore[assignment]
+        with listening(progress):
+            return function(*arguments, **keywords)
+
+    return called
+
+
+def notify(progress: Progress) -> None:
+    """Say how far the command is."""
+    if (listener := _listener.get()) is not None:
+        listener(progress)
+
+
+class CountedBytes:
+    """Counts bytes of files that are read, of so many, and reports them as the stage "digest"."""
+
+    def __init__(self, total: int) -> None:
+        self._done, self._total = 0, total
+
+    def __call__(self, count: int) -> None:
+        """Count some more."""
+        self._done += count
+        notify(Progress("digest", self._done, self._total))
+
+
+def followed(stage: str, items: Iterable[_T], total: int = 0, *, split: str = "") -> Iterator[_T]:
+    """Yield items, and report how many of them are done; total: of how many, 0: that is not known."""
+    listener = _listener.get()
+    if listener is None:
+        yield from items
+        return
+    done = 0
+    listener(Progress(stage, 0, total, split=split))
+    for done, item in enumerate(items, start=1):
+        yield item
+        if not done % _EVERY:
+            listener(Progress(stage, done, total, split=split))
+    if done % _EVERY:
+        listener(Progress(stage, done, total, split=split))
