@@ -14,7 +14,7 @@ from reader.dataset.dataset import MemmapDataset
 from reader.loading.iteration import begins_with_crop
 from reader.loading.ranks import Ranks, is_distributed
 from reader.loading.remote_ahead import check_nodes, check_order
-from reader.loading.schedule import Schedule
+from reader.loading.schedule import Schedule, block_rows
 from reader.loading.validation import Weights
 from reader.memory.residency import Residency
 from reader.transforms.conversions import from_torchvision
@@ -57,10 +57,8 @@ def chosen_order(
 def is_grouped_by_class(dataset: MemmapDataset) -> bool:
     """Say whether neighboring rows have one class far more often than rows at large, by a look at some."""
     count, targets = len(dataset), dataset.mapped.targets
-    if (
-        dataset.manifest.target_kind != "class"
-        or count <= tuning().shuffle_block_bytes * tuning().shuffle_window_blocks // dataset.manifest.row_bytes
-    ):
+    # of fewer rows one window mixes all
+    if dataset.manifest.target_kind != "class" or count <= block_rows(dataset.manifest) * tuning().shuffle_window_blocks:
         return False
     first = np.linspace(0, count - 2, 256).astype(np.int64)
     seen, following = (targets[torch.from_numpy(dataset.store_rows(first + n))] for n in (0, 1))

@@ -105,6 +105,20 @@ def test_small_batches_are_grouped_without_a_difference(train: MemmapDataset) ->
         assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
 
 
+@pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
+@pytest.mark.parametrize("count", [1, 2, 90])
+def test_rows_larger_than_a_window_of_blocks_are_blocks_of_one_row(
+    train: MemmapDataset, count: int, residency: str, tune: Tune
+) -> None:
+    # a window has 2 KB, a row 3 KB, as 300 MB beside 256 MiB
+    tune(shuffle_block_bytes=64, window_ahead_bytes=2048)
+    rows = [*range(90)][-count:]
+    loader = MemmapLoader(train.subset(rows), 1, shuffle="block", residency=residency, as_tuple=False)
+    batches = list(loader)
+    assert sorted(int(batch.rows) for batch in batches) == rows
+    assert all(torch.equal(batch.pixels, train.store.pixels[batch.rows]) for batch in batches)
+
+
 def test_transform_gets_the_batch_and_its_result_is_what_comes(train: MemmapDataset) -> None:
     normalize = Normalize.of(train.manifest)
     loader = MemmapLoader(train, 45, transform=lambda batch: (normalize(batch.images), batch.targets), as_tuple=False)
