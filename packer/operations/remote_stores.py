@@ -78,12 +78,11 @@ def _spans(store: Path, manifest: Manifest, rows: Iterable[int]) -> Iterator[tup
     """Return the bytes of the pixels that rows have."""
     import numpy as np
 
-    from packer.store.sealed.ragged_rows import row_extents
+    from packer.store.sealed.ragged_rows import row_extents, tensor_rows
 
     # of others whoever asked says that they are not there
     there = np.array([row for row in map(int, rows) if 0 <= row < manifest.rows], np.int64)
     if manifest.compression:
-        spans = np.fromfile(store / manifest.tensor_paths()["frames"], "<i8").reshape(-1, 2)[there]
-        return map(tuple, spans.tolist())
+        return map(tuple, tensor_rows(store, manifest, "frames", there).tolist())
     begins, sizes, _ = row_extents(store, manifest, there)
     return zip(begins.tolist(), (begins + sizes).tolist(), strict=True)

@@ -144,10 +144,15 @@ def read_samples(out: Path, manifest: Manifest | None = None) -> Iterator[Sample
     return (sample for _, sample in read_samples_with_offsets(out, manifest))
 
 
-def read_samples_with_offsets(out: Path, manifest: Manifest | None = None) -> Iterator[tuple[int, Sample]]:
-    """Yield the lines as `read_samples` does, each with the byte of the file where it begins."""
-    row, begin = -1, 0
-    for row, line in enumerate(_lines(out / SAMPLES)):
+def read_samples_with_offsets(
+    out: Path, manifest: Manifest | None = None, *, first: int = 0, begin: int = 0
+) -> Iterator[tuple[int, Sample]]:
+    """Yield the lines as `read_samples` does, each with the byte of the file where it begins.
+
+    first: the row to begin with, whose line begins at byte `begin`.
+    """
+    row = first - 1
+    for row, line in enumerate(_lines(out / SAMPLES, begin), first):
         try:
             sample = Sample.decode(line)
             if manifest is not None:
@@ -193,9 +198,10 @@ def read_rejects(out: Path) -> Iterator[Reject]:
         yield Reject(line["path"], line["reason"], line.get("line"))
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file; one that is longer than any of ours is cut, and so none."""
+def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:
+    """Yield the lines of a file from a byte on; one that is longer than any of ours is cut, and so none."""
     with error_path(path), open_regular(path) as file:
+        file.seek(begin)
         yield from iter(partial(file.readline, _MOST_LINE_BYTES), b"")
 
 

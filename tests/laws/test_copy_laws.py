@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import store_bytes, tuned
+from conftest import Tune, store_bytes, tuned
 from kinds import BROKEN, KINDS, SAMPLES, MakeStore, refusal, stores_of
 from stored_rows import manifest_of, rows_of
 
@@ -121,3 +122,19 @@ def test_merged_rows_keep_their_classes_by_name_where_lists_differ_in_order(
         merge([one, other], tmp_path / str(n))
         for split, store in stores_of(tmp_path / str(n)).items():
             assert rows_of(store) == rows_of(one / split) + rows_of(other / split)
+
+
+@pytest.mark.parametrize("kind", ["own-sizes", "zstd", "texts"])
+def test_some_rows_of_many_cost_what_is_asked_for(kind: str, store_of: MakeStore, tmp_path: Path, tune: Tune) -> None:
+    rows, peaks = rows_of(store_of(kind)), list[int]()
+    for repeats in (30, 500):
+        many, few = tmp_path / str(repeats), tmp_path / f"few-{repeats}"
+        tune(least_block_inputs=repeats)
+        subset(store_of(kind), many, rows=[*range(len(rows))] * repeats)
+        tracemalloc.start()
+        subset(many, few, rows=[len(rows) * repeats - 2, 1])
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert rows_of(few) == [rows[-2], rows[1]]
+    # each of 6,500 lines takes some 800 bytes where it is decoded
+    assert peaks[1] < peaks[0] + (2 << 20)

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from packer.errors import PackError
 from packer.operations.row_checks import wrong_rows
 from packer.pixels.statistics import ChannelSums, RaggedBlock
-from packer.store.sealed.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
-from packer.store.sealed.ragged_rows import FrameRows, row_extents
+from packer.store.sealed.checked_rows import CheckedPixels, Ints, damage, line_spans, read_spans
+from packer.store.sealed.ragged_rows import FrameRows, row_extents, tensor_rows
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
@@ -109,32 +109,37 @@ def check_same(path: Path, manifest: Manifest) -> None:
 
 
 class CopySource:
-    """A store whose rows are copied, a run at a time: rows in their order that are all in one of its blocks."""
+    """A store whose rows are copied, a run at a time: rows in their order that are all in one of its blocks.
+
+    Holds what the store says of the chosen rows, and of no others.
+    """
 
     def __init__(self, selection: Selection) -> None:
         self.path, self.rows, self._selection = selection.path, selection.rows, selection
         manifest = self.manifest = selection.manifest
-        self._begins = np.frombuffer(line_begins(selection.path, manifest.rows), np.int64)
-        self._paths = manifest.tensor_paths()
-        extents = row_extents(selection.path, manifest, np.arange(manifest.rows))
-        self._offsets, self._bytes, self._sides = extents
+        # the chosen rows, each once and rising: what is known of them stands in this order
+        self._chosen = np.unique(selection.rows)
+        self._offsets, self._bytes, self._sides = row_extents(selection.path, manifest, self._chosen)
         common = manifest.kind.common_sides(manifest.largest)
-        self.largest = common or tuple(self._sides[selection.rows].max(axis=0).tolist())
+        self.largest = common or tuple(self._sides.max(axis=0).tolist())
         # of the rows unpacked
-        self.sizes: Ints = self._bytes[selection.rows]
+        self.sizes: Ints = self._bytes[self._at(selection.rows)]
         # how the rows are kept: "", raw, "zstd" or "jpeg:95"
         self.form = manifest.compression.form if manifest.compression else ""
         if self.form:
             self._frames = FrameRows(selection.path, manifest)
-            spans = np.fromfile(selection.path / self._paths["frames"], "<i8").reshape(-1, 2)
+            spans = tensor_rows(selection.path, manifest, "frames", self._chosen)
             self._offsets, self._bytes = spans[:, 0], spans[:, 1] - spans[:, 0]
 
     def check(self) -> None:
-        """Compare the small files with their digests, and what they say of the rows with each other."""
+        """Compare the small files with their digests, and what they say of the rows, and of their blocks, with each other."""
         check_same(self.path, self.manifest)
         if what := damage(self.path, self.manifest, self.manifest.files.keys() - {PIXELS}):
             raise PackError(f"{what} {_REMEDY}")
-        if wrong := next(wrong_rows(self.path, self.manifest, read_blocks(self.path)), None):
+        blocks = read_blocks(self.path)
+        numbers = np.unique(np.searchsorted([block.start for block in blocks], self._chosen, side="right") - 1)
+        of_chosen = None if len(numbers) == len(blocks) else numbers
+        if wrong := next(wrong_rows(self.path, self.manifest, blocks, of_chosen), None):
             where = f", row {wrong.rows[0]}" if wrong.rows else ""
             raise PackError(
                 f"{self.path}/{wrong.file}{where}: {wrong.what}. pack verify {self.path} names all there is."
@@ -143,7 +148,7 @@ class CopySource:
     def runs(self) -> list[int]:
         """Return where among the chosen rows each run ends; none has more bytes than its block, however often rows come in it."""
         numbers = self._pixels.numbers(self.rows)
-        ends, sums = [0], np.cumsum(self._bytes[self.rows])
+        ends, sums = [0], np.cumsum(self._bytes[self._at(self.rows)])
         for end in [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(self.rows)]:
             most = self._pixels.blocks[numbers[end - 1]].size_bytes
             while int(sums[end - 1]) - (done := int(sums[ends[-1] - 1]) if ends[-1] else 0) > most:
@@ -177,7 +182,8 @@ class CopySource:
         """
         number = int(self._pixels.numbers(rows[:1])[0])
         block, begin = self._pixels.blocks[number], self._pixels.begins[number]
-        begins, sizes = self._offsets[rows] - begin, self._bytes[rows]
+        at = self._at(rows)
+        begins, sizes = self._offsets[at] - begin, self._bytes[at]
         total = int(sizes.sum())
         if self._pixels.is_known(number) and 2 * total < block.size_bytes:
             data = rows_room.room(total)
@@ -214,7 +220,7 @@ class CopySource:
 
     def size_bytes(self, rows: Ints) -> int:
         """Return the bytes that rows have in the file."""
-        return int(self._bytes[rows].sum())
+        return int(self._bytes[self._at(rows)].sum())
 
     def unpacked(self, rows: Ints, data: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], tuple[bytes, ...]]:
         """Return the pixels of compressed rows whose frames are data, masks behind them included, and the frames one by one.
@@ -222,7 +228,7 @@ class CopySource:
         Raises:
             PackError: one is damaged.
         """
-        ends = np.cumsum(self._bytes[rows]).tolist()
+        ends = np.cumsum(self._bytes[self._at(rows)]).tolist()
         frames = tuple(data[start:stop].tobytes() for start, stop in zip([0, *ends], ends, strict=False))
         try:
             made = [self._frames.unpacked(row, frame) for row, frame in zip(rows.tolist(), frames, strict=True)]
@@ -232,7 +238,7 @@ class CopySource:
 
     def sides(self, rows: Ints) -> list[tuple[int, int]]:
         """Return height and width of each row."""
-        return [(height, width) for height, width in self._sides[rows].tolist()]
+        return [(height, width) for height, width in self._sides[self._at(rows)].tolist()]
 
     def row_bytes(self, rows: Ints) -> list[int]:
         """Return the bytes of each row, unpacked, with its mask."""
@@ -255,10 +261,7 @@ class CopySource:
 
     def values(self, name: str, rows: Ints, spec: TensorSpec) -> npt.NDArray[Any]:
         """Return a tensor's rows, [n, *row_shape] as spec wants them: classes are renumbered, and boxes given more room."""
-        own = self.manifest.tensors[name]
-        sizes = np.full(len(rows), own.row_bytes)
-        data = read_spans(self.path / self._paths[name], rows * own.row_bytes, sizes)
-        values = data.view(np.dtype(own.dtype).newbyteorder("<")).reshape(len(rows), *own.row_shape)
+        own, values = self.manifest.tensors[name], tensor_rows(self.path, self.manifest, name, rows)
         if name in self._selection.numbers:
             values = _renumbered(values, self._selection.numbers[name], spec)
         if values.shape[1:] != spec.row_shape:  # boxes: free slots hold zeros, and target -1
@@ -281,8 +284,8 @@ class CopySource:
 
     def lines(self, rows: Ints, spec: TensorSpec) -> bytes:
         """Return the lines of rows in samples.jsonl; spec is that of the targets to be."""
-        begins = self._begins[rows]
-        found = read_spans(self.path / SAMPLES, begins, self._begins[rows + 1] - begins).tobytes()
+        spans = self._line_spans[self._at(rows)]
+        found = read_spans(self.path / SAMPLES, spans[:, 0], spans[:, 1] - spans[:, 0]).tobytes()
         if "targets" not in self._selection.numbers:
             return found
         samples = [Sample.decode(line) for line in found.splitlines()]
@@ -295,6 +298,14 @@ class CopySource:
         """Let the file of rows go, if it was opened."""
         if "_pixels" in self.__dict__:
             self._pixels.close()
+
+    def _at(self, rows: Ints) -> Ints:
+        """Return where chosen rows stand among those that are known."""
+        return np.searchsorted(self._chosen, rows)
+
+    @cached_property
+    def _line_spans(self) -> Ints:
+        return line_spans(self.path, self.manifest, self._pixels.blocks, self._chosen)
 
     @cached_property
     def _pixels(self) -> CheckedPixels:

@@ -22,7 +22,7 @@ from packer.checksums import sha256_file
 from packer.progress import CountedBytes, followed
 from reader.format.blocks import read_blocks
 from reader.format.filesystem import error_path
-from reader.format.manifest import PIXELS, SAMPLES, Manifest
+from reader.format.manifest import PIXELS, SAMPLES, Block, Manifest
 
 # Read and checked at once: while they are in the CPU's cache.
 _CHECK_BYTES = 256 << 10
@@ -95,6 +95,31 @@ def line_begins(out: Path, rows: int) -> array[int]:
         for line in followed("read", file, rows):
             begins.append(begins[-1] + len(line))
     return begins
+
+
+def line_spans(out: Path, manifest: Manifest, blocks: list[Block], rows: Ints) -> Ints:
+    """Return the bytes [begin, end) of samples.jsonl that each row's line has, int64[n, 2]; reads the lines of their blocks.
+
+    Args:
+        rows: int64[n], rising.
+
+    Raises:
+        OSError: the file cannot be read, or a block does not have as many lines as rows.
+    """
+    path, spans = out / SAMPLES, np.empty((len(rows), 2), np.int64)
+    stops = [*(block.samples_offset for block in blocks[1:]), manifest.files[SAMPLES].size_bytes]
+    numbers, firsts = np.unique(
+        np.searchsorted([block.start for block in blocks], rows, side="right") - 1, return_index=True
+    )
+    for number, first, stop in zip(numbers.tolist(), firsts.tolist(), [*firsts[1:].tolist(), len(rows)], strict=True):
+        block = blocks[number]
+        begin = np.array([block.samples_offset])
+        ends = begin + np.flatnonzero(read_spans(path, begin, stops[number] - begin) == ord("\n")) + 1
+        if len(ends) != block.stop - block.start:
+            raise OSError(errno.EIO, f"rows {block.start} to {block.stop - 1} have {len(ends)} lines", str(path))
+        lines = rows[first:stop] - block.start
+        spans[first:stop, 0], spans[first:stop, 1] = np.concatenate([begin, ends])[lines], ends[lines]
+    return spans
 
 
 def damage(out: Path, manifest: Manifest, names: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packer.store.sealed.checked_rows import Ints
+from packer.store.sealed.checked_rows import Ints, read_spans
 from reader import frames
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
@@ -34,14 +34,21 @@ def mapped_tensor(out: Path, manifest: Manifest, name: str) -> npt.NDArray[Any]:
     )
 
 
+def tensor_rows(out: Path, manifest: Manifest, name: str, rows: Ints) -> npt.NDArray[Any]:
+    """Read rows of a tensor beside the pixels, [n, *row_shape], and nothing of the others."""
+    spec = manifest.tensors[name]
+    sizes = np.full(len(rows), spec.row_bytes)
+    data = read_spans(out / manifest.tensor_paths()[name], rows * spec.row_bytes, sizes)
+    return data.view(np.dtype(spec.dtype).newbyteorder("<")).reshape(len(rows), *spec.row_shape)
+
+
 def row_extents(out: Path, manifest: Manifest, rows: Ints) -> RowExtents:
     """Return the offsets of rows among all unpacked pixels, as the store has them, unchecked."""
     if not manifest.kind.tensors:
         sizes = np.full(len(rows), manifest.row_bytes)
         return RowExtents(rows * manifest.row_bytes, sizes, np.broadcast_to(np.array(manifest.largest), (len(rows), 2)))
-    paths = manifest.tensor_paths()
-    sides = np.fromfile(out / paths["shapes"], "<i4").reshape(-1, 3)[rows, :2].astype(np.int64)
-    begins = np.fromfile(out / paths["offsets"], "<i8")[rows]
+    sides = tensor_rows(out, manifest, "shapes", rows)[:, :2].astype(np.int64)
+    begins = tensor_rows(out, manifest, "offsets", rows)
     return RowExtents(begins, sides.prod(axis=1) * (manifest.channels + manifest.has_own_masks), sides)
 
 
