@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from conftest import torchvision_or_skip
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -14,12 +18,15 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
     random_split,
 )
 
-from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
+from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip, RASampler
 
 
 def rows(loader: Any) -> list[list[int]]:
@@ -148,6 +155,90 @@ SAMPLERS: dict[str, Any] = {
     "batches": lambda data: {"sampler": BatchSampler(range(50), 7, drop_last=False)},
     "ranks": lambda data: {"sampler": DistributedSampler(data, num_replicas=2, rank=1)},
 }
+
+
+class Rows(Dataset[int]):
+    """The numbers of 90 rows."""
+
+    def __len__(self) -> int:
+        return 90
+
+    def __getitem__(self, row: int) -> int:
+        return row
+
+
+class PerClass(Sampler[int]):
+    """Gives rows, and has a batch_size, as pytorch-metric-learning's MPerClassSampler and catalyst's BalanceBatchSampler have."""
+
+    def __init__(self, count: int, batch_size: int) -> None:
+        self.count, self.batch_size = count, batch_size
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.random.permutation(self.count).tolist())
+
+
+class Batches(Sampler[list[int]]):
+    """Gives lists of rows, and says so by no attribute."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (random.sample(range(90), 5) for _ in range(self.count))
+
+
+def timm_sampler(train: MemmapDataset) -> Any:
+    torchvision_or_skip()
+    samplers = pytest.importorskip("timm.data.distributed_sampler", reason="timm is not installed")
+    return samplers.RepeatAugSampler(train, num_replicas=1, rank=0)
+
+
+# name -> makes a sampler of 90 rows, and says whether a DataLoader takes it for batches
+FOREIGN: dict[str, tuple[Callable[[MemmapDataset], Any], bool]] = {
+    "sequential": (SequentialSampler, False),
+    "random": (RandomSampler, False),
+    "random, of a generator": (lambda train: RandomSampler(train, generator=torch.Generator().manual_seed(3)), False),
+    "subset": (lambda train: SubsetRandomSampler(range(33)), False),
+    "weighted": (lambda train: WeightedRandomSampler([1.0] * 90, 70), False),
+    "distributed": (lambda train: DistributedSampler(train, 2, 1), False),
+    "batches of torch": (lambda train: BatchSampler(RandomSampler(train), 7, drop_last=True), True),
+    "repeated augmentation": (lambda train: RASampler(train, 1, 0), False),
+    "timm": (timm_sampler, False),
+    "rows, with a batch_size": (lambda train: PerClass(64, 32), False),
+    "batches": (lambda train: Batches(9), True),
+    "list of rows": (lambda train: list(range(50)), False),
+    "list of batches": (lambda train: [[1, 2], [3, 4, 5]], True),
+}
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_sampler_gives_the_steps_that_len_and_a_dataloader_say(
+    train: MemmapDataset, kind: str, drop_last: bool
+) -> None:
+    make, gives_batches = FOREIGN[kind]
+    seen = []
+    for as_loader in (True, False):
+        random.seed(5), np.random.seed(5), torch.manual_seed(5)
+        sampler = make(train)
+        if as_loader:
+            loader: Any = MemmapLoader(train, 8, sampler=sampler, drop_last=drop_last, as_tuple=False)
+        elif gives_batches:
+            loader = DataLoader(Rows(), batch_sampler=sampler, collate_fn=list)
+        else:
+            loader = DataLoader(Rows(), 8, sampler=sampler, drop_last=drop_last, collate_fn=list)
+        steps = len(loader)
+        seen.append(rows(loader) if as_loader else [*loader])
+        assert steps == len(seen[-1])
+    # a DataLoader draws a seed for its workers before torch's samplers draw theirs
+    if not kind.startswith(("random", "subset", "weighted", "batches of torch")):
+        assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
