@@ -33,14 +33,14 @@ class _Listed(Protocol):
 
 @contextlib.contextmanager
 def rows_named(store: Path, rows: int | _Listed | None) -> Iterator[None]:
-    """Add to an error of a transform on which rows of the store it failed; from Python 3.11 on, which has notes.
+    """Add to an error of a transform on which rows of the store it failed.
 
     rows: int64[B] as a tensor, looked at in an error alone since it may be on a device; or one number, or None.
     """
     try:
         yield
     except Exception as e:
-        if hasattr(e, "add_note") and rows is not None:
+        if rows is not None:
             numbers = [rows] if isinstance(rows, int) else rows.tolist()
             e.add_note(f"The transform failed on these rows of {store}: {numbers}")
         raise

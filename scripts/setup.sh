@@ -4,7 +4,7 @@
 # The one place for set-up; scripts/quickstart and scripts/test call it. Does nothing where nothing has changed, repairs what an
 # interrupted run or somebody's pip has left, needs a network only for what is missing. pip's talk goes to .venv/setup.log.
 #
-#   PYTHON=python3.12 scripts/setup.sh    which Python to make .venv from; default: python3, or else python3.13 .. python3.10
+#   PYTHON=python3.12 scripts/setup.sh    which Python to make .venv from; default: python3, or else python3.14 .. python3.11
 #   PIXPACK_APT=no scripts/setup.sh       leave the system's packages alone
 set -euo pipefail
 
@@ -139,14 +139,14 @@ make_venv() {
 
 find_python() {
     local candidate
-    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             echo "$candidate"
             return
         fi
     done
     candidate=${PYTHON:-python3}
-    fail "pixpack needs Python 3.10 or newer; $candidate is $("$candidate" -V 2>/dev/null || echo "not on PATH")." \
+    fail "pixpack needs Python 3.11 or newer; $candidate is $("$candidate" -V 2>/dev/null || echo "not on PATH")." \
         "Set PYTHON to a newer one."
 }
 

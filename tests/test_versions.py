@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'pixpack[yaml]'")
-tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
 
 ROOT = Path(__file__).resolve().parents[1]
 

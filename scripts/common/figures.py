@@ -97,7 +97,7 @@ def machine(folder: Path) -> dict[str, Any]:
     """Describe where the figures come from; folder is where the benchmark writes."""
     libraries = ("pixpack", "torch", "tensordict", "numpy")
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "cpu": _first_value("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": available_cpus(),
         "memory": _first_value("/proc/meminfo", "MemTotal"),

@@ -53,6 +53,14 @@ def test_every_page_is_reached_from_the_first() -> None:
     assert sorted(str(path.relative_to(DOCS)) for path in set(PAGES) - seen) == []
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_stands_for_a_name_is_no_tag(path: Path) -> None:
+    """`OUT/<split>` is shown as it is in code alone: elsewhere a browser takes <split> for a tag, and shows nothing."""
+    prose = re.sub(r"`[^`\n]*`|^ {4}.*$", "", _FENCE.sub("", path.read_text(encoding="utf-8")), flags=re.M)
+    known = {"picture", "source", "img", "br", "sub", "sup", "details", "summary", "a"}
+    assert set(re.findall(r"<([a-z]+)\b[^<>]*>", prose)) - known == set()
+
+
 def test_the_site_has_every_page() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = re.findall(r"^ +- (?:[^:]+: )?([\w/-]+\.md)$", text.partition("\nnav:\n")[2], re.M)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -195,7 +194,6 @@ def test_an_error_of_joining_is_not_its_own_cause(shared_store: Path) -> None:
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes on errors came with Python 3.11")
 def test_an_error_names_its_row_alone(shared_store: Path) -> None:
     bad = MemmapDataset(shared_store)[5][0]
 

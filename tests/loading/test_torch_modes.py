@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -194,7 +193,6 @@ def test_an_iterator_that_is_dropped_before_its_first_batch_ends_its_thread(trai
     assert not [thread for thread in threading.enumerate() if thread.name == FEEDER]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before Python 3.11")
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("error", [RuntimeError, StopIteration])
 def test_a_failing_transform_names_its_rows(train: MemmapDataset, prefetch: int, error: type[Exception]) -> None:

@@ -48,7 +48,7 @@ def subset(
     """Copy some rows of a store into the store OUT, without decoding. The same as the command `pack subset STORE OUT`.
 
     What is given is applied in this order: rows, classes, per_class or fraction. Where STORE is the folder of the stores of
-    splits, each becomes OUT/<split>; rows are those of one store.
+    splits, each becomes `OUT/<split>`; rows are those of one store.
 
     Args:
         store: the folder of a store, or its URL.
