@@ -36,9 +36,9 @@ def merge(
 ) -> PackReport:
     """Copy the rows of several stores, one store behind the other, into the store OUT, without decoding.
 
-    They must have been packed alike. Where they are folders of the stores of splits, the stores of each split become `OUT/<split>`,
-    all with one class list. Where their classes differ, targets count in the longest list if it has all of them, else in all
-    names, sorted.
+    They must have been packed alike. Where they are folders of the stores of splits, the stores of each split become
+    `OUT/<split>`, all with one class list. Where their classes differ, targets count in the longest list if it has all of
+    them, else in all names, sorted.
 
     Args:
         stores: two or more; OUT may be one of them, with overwrite.
