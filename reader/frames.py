@@ -139,7 +139,7 @@ class Unpacker:
 
         The frame's header is looked at first: zstd takes no memory that it claims.
         """
-        if what := self.wrong_header(frame, len(row)):
+        if what := self._wrong_header(frame, len(row)):
             return what
         try:
             with self._decompressor.stream_reader(frame, read_size=len(frame)) as reader:
@@ -150,7 +150,7 @@ class Unpacker:
             return f"its frame is damaged ({e})"
         return "" if is_complete else "its frame is cut short"
 
-    def wrong_header(self, frame: memoryview, size_bytes: int) -> str:
+    def _wrong_header(self, frame: memoryview, size_bytes: int) -> str:
         """Say what is wrong with the headers of a frame, and of its blocks, for a row of so many bytes; "" where nothing is."""
         try:
             header = self._zstd.get_frame_parameters(frame)
@@ -199,7 +199,6 @@ def unpack_rows(
     *,
     has_masks: bool = False,
     codec: str = ZSTD,
-    restores: bool = True,
 ) -> tuple[int, str] | None:
     """Unpack frames into rows, one after the other, which are then restored together where they are alike.
 
@@ -208,7 +207,6 @@ def unpack_rows(
         shapes: int64[n, 2], height and width of each.
         out: uint8[m], exactly the bytes of all rows.
         has_masks: behind the pixels of each row is its mask.
-        restores: not, rows stay what `predictor.predict` made of them.
 
     Returns: the number of the first frame that is damaged, and what is wrong with it; None where none is.
     """
@@ -221,7 +219,7 @@ def unpack_rows(
             return number, what
         start = stop
     start = 0
-    for count, height, width in _alike(shapes, together=not has_masks) if restores else ():
+    for count, height, width in _alike(shapes, together=not has_masks):
         size_bytes = count * height * width * channels
         predictor.restore(out[start : start + size_bytes].reshape(count, height, width * channels), channels)
         start += size_bytes + has_masks * height * width

@@ -17,7 +17,6 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import cuda
 
-from reader.device.packed import PackedBatch
 from reader.format.errors import PinnedMemoryError, TransferError
 from reader.format.filesystem import size_text
 from reader.profiling import stage
@@ -25,9 +24,7 @@ from reader.store import Batch, ImageBatch, RaggedBatch
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-# What crosses to a device.
-Sendable = Batch | PackedBatch
-_B = TypeVar("_B", bound=Sendable)
+_B = TypeVar("_B", bound=Batch)
 
 # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 _THREAD_LOCAL = 1
@@ -49,9 +46,9 @@ class CudaCopier:
     def __init__(self, device: torch.device, *, depth: int) -> None:
         self._device, self._depth = device, depth
         self._stream, self._launched = _side(device)
-        self._in_flight: deque[tuple[cuda.Event, Sendable]] = deque()
+        self._in_flight: deque[tuple[cuda.Event, Batch]] = deque()
 
-    def send(self, batch: Sendable) -> DeviceBatch:
+    def send(self, batch: Batch) -> DeviceBatch:
         """Start the copy of a pinned batch; returns at once, unless depth + 1 copies are in progress already.
 
         Raises:
@@ -89,19 +86,18 @@ class CudaCopier:
 class DeviceBatch:
     """A batch whose copy may still run; called in the caller's thread, it orders the caller's stream after the copy."""
 
-    def __init__(self, batch: Sendable, event: cuda.Event, launched: deque[cuda.Event]) -> None:
+    def __init__(self, batch: Batch, event: cuda.Event, launched: deque[cuda.Event]) -> None:
         self._batch, self._event, self._launched = batch, event, launched
 
     def __call__(self) -> Batch:
-        """Return the batch, safe to use on the caller's current stream; one that is packed is unpacked on it."""
+        """Return the batch, safe to use on the caller's current stream."""
         stream = cuda.current_stream(self._batch.pixels.device)
         # all that was launched for the batches before
         before = sleeping_event()
         before.record(stream)
         self._launched.append(before)
         stream.wait_event(self._event)
-        batch = recorded(self._batch)
-        return batch.unpacked() if isinstance(batch, PackedBatch) else batch
+        return recorded(self._batch)
 
 
 def entered(device: torch.device, source: Callable[_P, Iterator[_T]]) -> Callable[_P, Iterator[_T]]:
@@ -151,15 +147,13 @@ def recorded(batch: _B) -> _B:
     return batch
 
 
-def send_batch(batch: Sendable, device: torch.device) -> Sendable:
+def send_batch(batch: Batch, device: torch.device) -> Batch:
     """Copy each tensor of a batch without waiting; small ones are pinned on the way, in memory that torch keeps for that."""
 
     def send(tensor: torch.Tensor) -> torch.Tensor:
         """Begin one copy; torch keeps what it pins here until that has ended."""
         return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
 
-    if isinstance(batch, PackedBatch):
-        return batch.moved(lambda part: send_batch(part, device), send)
     if isinstance(batch, RaggedBatch):
         return batch.apply(send, device=device)
     return ImageBatch(
@@ -173,10 +167,8 @@ def send_batch(batch: Sendable, device: torch.device) -> Sendable:
     )
 
 
-def tensors_of(batch: Sendable) -> list[Any]:
+def tensors_of(batch: Batch) -> list[Any]:
     """List every tensor of a batch."""
-    if isinstance(batch, PackedBatch):
-        return [batch.pixels, *tensors_of(batch.batch)]
     if isinstance(batch, RaggedBatch):
         return list(batch.values(True, True))
     found = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]

@@ -17,11 +17,9 @@ import torch
 from reader import compiled, system
 from reader.buffers import BufferPool, FittingPool
 from reader.dataset.dataset import MemmapDataset
-from reader.device.transfer import Sendable
 from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PAGE_BYTES
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
-from reader.loading.residencies.packed_rows import begin_packed
 from reader.loading.shared_residency import host_copy, host_units, reads_of
 from reader.memory import residency as residencies
 from reader.memory.frame_file import FrameSource, HeldFrames, ReadBytes
@@ -45,7 +43,7 @@ Ahead = ReadAhead | RemoteAhead
 class HostBatches:
     """Batches whose pixels may still be being copied: iterating waits for each, and drops it once it is yielded."""
 
-    def __init__(self, batches: Sequence[Sendable], copies: Copies | None = None) -> None:
+    def __init__(self, batches: Sequence[Batch], copies: Copies | None = None) -> None:
         self._batches, self._copies = deque(batches), copies
 
     @property
@@ -53,7 +51,7 @@ class HostBatches:
         """Say whether there is nothing to wait for."""
         return self._copies is None
 
-    def __iter__(self) -> Iterator[Sendable]:
+    def __iter__(self) -> Iterator[Batch]:
         if self._copies is not None:
             with stage("gather"):
                 self._copies.wait()
@@ -82,7 +80,6 @@ class Gathering:
         must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
         processes: how many of this host read so.
         has_pixels: False: batches have pixels of their shape that are zeros and take no memory.
-        unpack: where compressed rows are unpacked, see `packed_rows`.
 
     Raises:
         PinnedMemoryError: as must_pin says.
@@ -98,16 +95,15 @@ class Gathering:
         must_pin: bool,
         processes: int = 1,
         has_pixels: bool = True,
-        unpack: str = "host",
     ) -> None:
         # False: what makes something of a batch reads its pixels itself
-        self._has_pixels, self._unpack = has_pixels, unpack
+        self._has_pixels = has_pixels
         self._dataset, self._device, self._keep, self._processes = dataset, device, keep, processes
         self._is_warm = chosen.is_warm
         self._past_cache = chosen.host == "disk"
         self._store, kind = dataset.mapped, dataset.manifest.kind
-        # batches and frames differ in size: some spare room lets later ones reuse a buffer
-        self._has_room = kind.has_own_sizes or unpack == "device"
+        # batches differ in size: some spare room lets later ones reuse a buffer
+        self._has_room = kind.has_own_sizes
         # other loaders of the store share it; the last one frees it
         self.copy = host_copy(dataset) if chosen.name == "ram" else None
         self._row_shape = self._store.pixels.shape[1:]
@@ -159,8 +155,7 @@ class Gathering:
         if self._is_packed:
             self._frame_bytes = self._bytes_in_memory()
             units = self._frame_pages
-        # what goes to a device packed is read to the memory that it is copied from
-        if self._is_warm or (self._is_packed and (self.copy is not None or self._unpack != "host")):
+        if self._is_warm or (self._is_packed and self.copy is not None):
             return None
         source = self._dataset.opened_store.opened("pixels")
         if not self._past_cache and not reads_of(self._dataset, self._processes).are_cold(source):
@@ -230,10 +225,6 @@ class Gathering:
         def memory(need: int) -> torch.Tensor:
             return self.buffers(need).lease(need)
 
-        if self._unpack != "host":
-            with stage("gather"):
-                packed, copies = begin_packed(self._dataset, self._unpack, rows, memory, self._read_copy)
-            return HostBatches(packed.parts(counts), copies)
         source: FrameSource | None = self._read_copy if self._frame_bytes is None else self._frame_bytes
         with stage("gather"):
             if isinstance(ahead, ReadAhead):

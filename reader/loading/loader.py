@@ -94,8 +94,6 @@ class MemmapLoader:
             shuffle "block", a window of blocks at a time. Copies hold what their loaders read, each row once. "auto" chooses by
             free memory (cgroup and the host's other ranks included), what is cached and the file system, and never takes a
             device's memory; the log says which and why.
-        unpack: experimental: where compressed rows of one size are unpacked. "host"; "split": zstd on the host, lines are summed
-            on the device; "device": all of it there, by nvCOMP, so that frames cross the bus.
         as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
             boxes, masks or several target columns (images, dict by name). False: an ImageBatch. The dataset's own as_tuple is
             that of indexing, and says nothing here.
@@ -155,7 +153,6 @@ class MemmapLoader:
         rank: int | None = None,
         world_size: int | None = None,
         residency: str | Residency = "auto",
-        unpack: str = "host",
         as_tuple: bool = True,
         as_dict: tuple[str, str] | None = None,
         collate_fn: Collate | None = None,
@@ -191,7 +188,7 @@ class MemmapLoader:
         # the world size that the caller knows of, by `len` or by an epoch that has begun
         self._announced: int | None = None
         self._has_started, sized = False, self.transform if self._sizes.are_given else None
-        how: dict[str, Any] = {"prefetch": prefetch, "sized": sized, "unpack": unpack}
+        how: dict[str, Any] = {"prefetch": prefetch, "sized": sized}
         reading = reading_of(self.schedule, self.device, residency, ranks, has_collate=collate is not None, **how)
         self._checked = ranks if ranks.is_known else None
         self.residency, self.in_windows, self.gathering, self.resident, self.producer, self._levels = reading

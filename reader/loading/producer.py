@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from reader.device.packed import PackedBatch
 from reader.device.resident import Resident, ResidentImages
 from reader.device.transfer import CudaCopier
 from reader.device.windows import Sent, in_windows
@@ -123,8 +122,6 @@ class Producer:
         try:
             for steps in slices if ahead is None else ahead:
                 for batch in self._gathering.begin(steps.batches, ahead):
-                    # rows that stay on a device are unpacked on the host
-                    assert not isinstance(batch, PackedBatch)
                     yield copier.send(batch) if copier is not None else batch
         finally:
             if ahead is not None:
@@ -146,10 +143,7 @@ def _finished(begun: HostBatches, steps: Steps, finish: FinishBatch, copier: Cud
     made: list[object] = []
     try:
         for batch, start in zip(begun, steps.starts, strict=True):
-            if isinstance(batch, PackedBatch):
-                item = finish(batch.unpacked(), start) if copier is None else batch
-            else:
-                item = finish(batch, start)
+            item = finish(batch, start)
             made.append(item if copier is None else Unfinished(copier.send(item), start))
     except Exception:
         # a transform that raises does not take the batches before it along

@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -83,34 +83,10 @@ class FrameFile:
         return spans[:, 0], spans[:, 1] - spans[:, 0]
 
     def begin_equal(
-        self,
-        rows: Rows,
-        memory: Callable[[int], torch.Tensor],
-        source: FrameSource | None = None,
-        *,
-        restores: bool = True,
+        self, rows: Rows, memory: Callable[[int], torch.Tensor], source: FrameSource | None = None
     ) -> tuple[torch.Tensor, Copies]:
-        """Begin to unpack rows of one size; as `begin`. restores: not, the memory has what the predictor makes of pixels."""
-        return self.begin(rows, np.broadcast_to(self._sides, (len(rows), 2)), memory, source, restores=restores)
-
-    def begin_frames(
-        self, rows: Rows, memory: Callable[[int], torch.Tensor], read: ReadBytes | None = None, *, align: int
-    ) -> tuple[torch.Tensor, list[tuple[int, int]], Copies]:
-        """Begin to read frames of rows of one size, and to look at their headers; each begins at a multiple of align bytes.
-
-        Returns: uint8[n]; the first byte of each frame there, and how many it has; what to wait for.
-        """
-        size_bytes = int(self._sides.prod()) * self._channels
-        begins, lengths = self.extents(rows, np.full(len(rows), size_bytes))
-        ends = np.cumsum(-(-lengths // align) * align)
-        firsts = np.append(0, ends[:-1])
-        out = memory(int(ends[-1]))
-        each = [
-            (read or self._read, rows[a:b], begins[a:b], lengths[a:b], firsts[a:b], out.numpy().data, size_bytes)
-            for a, b in _pieces(ends)
-        ]
-        spans = list(zip(firsts.tolist(), lengths.tolist(), strict=True))
-        return out, spans, on_threads("read", torch.get_num_threads(), self._read_frames, each)
+        """Begin to unpack rows of one size; as `begin`."""
+        return self.begin(rows, np.broadcast_to(self._sides, (len(rows), 2)), memory, source)
 
     def begin_ragged(
         self,
@@ -132,8 +108,6 @@ class FrameFile:
         shapes: npt.NDArray[np.int64],
         memory: Callable[[int], torch.Tensor],
         source: FrameSource | None = None,
-        *,
-        restores: bool = True,
     ) -> tuple[torch.Tensor, Copies]:
         """Begin to unpack rows, one after the other; the memory is complete when the copies were waited for.
 
@@ -142,7 +116,6 @@ class FrameFile:
             shapes: int64[B, 2], height and width of each.
             memory: gives uint8[n], n the bytes of all of them with masks; asked once the frames are known to be in the file.
             source: in place of the file, such as a copy of it.
-            restores: not, the memory has what the predictor makes of pixels.
         """
         sizes = shapes[:, 0] * shapes[:, 1] * (self._channels + self._has_masks)
         begins, lengths = self.extents(rows, sizes)
@@ -159,7 +132,6 @@ class FrameFile:
                 begins[a:b],
                 lengths[a:b],
                 pixels[int(ends[a] - sizes[a]) : int(ends[b - 1])],
-                restores,
             )
             for a, b in _pieces(ends)
         ]
@@ -173,7 +145,6 @@ class FrameFile:
         begins: Rows,
         lengths: Rows,
         out: npt.NDArray[np.uint8],
-        restores: bool,
     ) -> None:
         """Read where they are not in memory, unpack and restore some rows: out has exactly their bytes."""
         if isinstance(source, np.ndarray):
@@ -183,26 +154,9 @@ class FrameFile:
             source(memory, _joined(begins, lengths, firsts))
         spans = zip(firsts.tolist(), (firsts + lengths).tolist(), strict=True)
         each = [memory[start:stop] for start, stop in spans]
-        how: dict[str, Any] = {"has_masks": self._has_masks, "codec": self._codec, "restores": restores}
-        if damage := frames.unpack_rows(each, shapes, self._channels, out, **how):
+        damage = frames.unpack_rows(each, shapes, self._channels, out, has_masks=self._has_masks, codec=self._codec)
+        if damage:
             raise self.error(int(rows[damage[0]]), damage[1])
-
-    def _read_frames(
-        self,
-        read: ReadBytes,
-        rows: Rows,
-        begins: Rows,
-        lengths: Rows,
-        firsts: Rows,
-        out: memoryview,
-        size_bytes: int,
-    ) -> None:
-        """Read some frames, and look at their headers."""
-        read(out, list(zip(begins.tolist(), lengths.tolist(), firsts.tolist(), strict=True)))
-        own = frames.unpacker()
-        for row, first, length in zip(rows.tolist(), firsts.tolist(), lengths.tolist(), strict=True):
-            if what := own.wrong_header(out[first : first + length], size_bytes):
-                raise self.error(row, what)
 
     def error(self, row: int, what: str) -> StoreError:
         """Return the error of a row whose frame is damaged."""

@@ -41,7 +41,6 @@ def equal(formed: Formed) -> tuple[Path, Path]:
     return formed("equal", "raw"), formed("equal", "jpeg:95")
 
 
-
 def each_image(store: Path) -> list[torch.Tensor]:
     return [image for image, _ in MemmapDataset(store)]  # type: ignore[attr-defined]
 
@@ -158,12 +157,6 @@ def test_stores_of_any_quality_are_read_as_one(equal: tuple[Path, Path], tmp_pat
     assert sums[2] == sums[0] + sums[1]
     with pytest.raises(StoreError, match=r"has raw rows, .* has JPEG ones, and concat takes one kind"):
         concat([data[0], MemmapDataset(equal[0])])
-
-
-@pytest.mark.parametrize("unpack", ["split", "device"])
-def test_they_are_unpacked_on_the_host_alone(equal: tuple[Path, Path], unpack: str) -> None:
-    with pytest.raises(ValueError, match="is for rows of one size that are compressed by zstd, and .* has others"):
-        MemmapLoader(MemmapDataset(equal[1]), 8, unpack=unpack)
 
 
 @pytest.mark.parametrize(("is_compiled", "has_pillow"), [(True, True), (True, False), (False, True), (False, False)])

@@ -28,7 +28,6 @@ EXPECTED = {
     r"datasets is not installed: pip install datasets": "not fetched",
     r"not installed: (datasets|ultralytics)": "what programs of others need, not fetched",
     r"could not import 'torchdata": "not fetched",
-    r"nvCOMP is not installed": "not fetched; it needs a GPU",
     r"Ray Train is not installed": "needs pandas and pyarrow, not fetched",
     r"the corpus is not here": "damaged images of others, which are not ours to publish",
     # one or the other: each is tested where it is

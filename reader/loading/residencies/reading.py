@@ -14,7 +14,6 @@ from reader.loading.producer import Producer
 from reader.loading.ranks import Ranks, ranks_here
 from reader.loading.residencies.device_rows import batches_on, room_on
 from reader.loading.residencies.levels import LevelRows, may_read_levels
-from reader.loading.residencies.packed_rows import check_unpack
 from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import reads_of, resident_on
 from reader.memory.residency import Residency, choose
@@ -43,7 +42,6 @@ def reading_of(
     *,
     prefetch: int,
     sized: object,
-    unpack: str,
     has_collate: bool,
 ) -> Reading:
     """Choose where rows are read from, and bring them there.
@@ -51,7 +49,6 @@ def reading_of(
     Args:
         ranks: that are expected.
         sized: a transform whose crops have the loader's size, and may read levels; None: there is none.
-        unpack: where compressed rows are unpacked.
         has_collate: samples are collated by a function of the program's.
 
     Raises:
@@ -63,7 +60,6 @@ def reading_of(
     levels = LevelRows(part, processes) if has_levels else None
     room = room_on(schedule, device, processes) if residency == "gpu" else None
     chosen = choose(residency, reads_of(part, processes) if levels is None else levels.reads(), room)
-    check_unpack(unpack, part, device, on_device=chosen.name == "gpu", has_levels=has_levels)
     log_choices(schedule, ranks, chosen, has_collate=has_collate)
     gathering = Gathering(
         part,
@@ -73,7 +69,6 @@ def reading_of(
         must_pin=residency == "ram",
         processes=processes,
         has_pixels=levels is None,
-        unpack=unpack,
     )
     if levels is not None:
         levels.begin(chosen)
