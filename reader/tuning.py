@@ -137,8 +137,6 @@ class Tuning:
     cache_log_seconds: float = 60.0
     # Between two states of the line that shows the cache: counting the blocks of a store of 1 TB takes 20 ms.
     cache_line_seconds: float = 1.0
-    # On a device at once: the window that batches come from, two where one ends, the slices of the next, and those being joined.
-    device_windows: int = 4
 
     # -- memory
 

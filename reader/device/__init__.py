@@ -1,4 +1,4 @@
-"""Rows and batches on a CUDA device: pinned transfer on a side stream, stores and windows resident there.
+"""Rows and batches on a CUDA device: pinned transfer on a side stream, stores resident there.
 
 Never reads a file.
 """

@@ -6,12 +6,12 @@ Knows no order. All of it runs on a CPU as well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
 
-from reader.device.gather import BESIDE_PIXELS, Later, gathered, held, joined, numbers_on, recorded_if_cuda
+from reader.device.gather import gathered, held, numbers_on, recorded_if_cuda
 from reader.format.manifest import PAGE_BYTES
 from reader.memory.gather import as_words
 from reader.memory.pages import extents, pages_of
@@ -21,6 +21,9 @@ from reader.store import ImageBatch, RaggedBatch
 from reader.tuning import tuning
 
 _Piece = TypeVar("_Piece")
+
+# What a store with rows of sizes of their own has beside its pixels.
+BESIDE_PIXELS = ("targets", "offsets", "shapes", "extras", "mask_offsets")
 
 
 class Resident:
@@ -58,7 +61,7 @@ class Resident:
     def rows(self) -> ImageBatch:
         """Return all rows that are there, in the order of their slots, for the caller's thread."""
         parts = [held(part) for part in self._pieces.all]
-        return parts[0] if len(parts) == 1 else joined(parts)
+        return parts[0] if len(parts) == 1 else _joined(parts)
 
     def gather(self, rows: Rows) -> ImageBatch:
         """Gather rows; for the caller's thread."""
@@ -67,11 +70,7 @@ class Resident:
         if len(found) == 1:
             return found[0][0]
         # [3, 0, 2, 1]: row 0 of the batch is at 3 of what was joined
-        return gathered(joined([batch for batch, _ in found]), np.argsort(np.concatenate([at for _, at in found])))
-
-    def later(self, rows: Rows) -> Later:
-        """Return the batch of these rows, to be gathered by who calls it."""
-        return Later([(self, rows)])
+        return gathered(_joined([batch for batch, _ in found]), np.argsort(np.concatenate([at for _, at in found])))
 
 
 class ResidentImages:
@@ -114,10 +113,6 @@ class ResidentImages:
         _wait_for(self._device)
         self._pieces.add(part, self.slots.filled)
         self.slots.add(missing)
-
-    def later(self, rows: Rows) -> Later:
-        """Return the batch of these rows, to be gathered by who calls it."""
-        return Later([(self, rows)])
 
     def gather(self, rows: Rows) -> RaggedBatch:
         """Gather rows; where they are is asked of the host, which knows it too."""
@@ -169,6 +164,10 @@ def nbytes(store: ImageBatch | RaggedBatch) -> int:
     if isinstance(store, RaggedBatch):
         return sum(tensor.nbytes for tensor in store.values(True, True))
     return sum(tensor.nbytes for tensor in _leaves(store)) + 8 * len(store)
+
+
+def _joined(batches: list[ImageBatch]) -> ImageBatch:
+    return cast(ImageBatch, torch.cat(batches))  # type: ignore[arg-type]
 
 
 def _wait_for(device: torch.device) -> None:

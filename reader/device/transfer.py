@@ -128,17 +128,6 @@ def _ignore_captures() -> None:
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))
 
 
-def on_any_stream(batch: Batch) -> Callable[[], Batch]:
-    """Take a batch that was made on the caller's stream; returns a function that gives it on whatever stream is current then."""
-    device = batch.pixels.device
-    if device.type != "cuda":
-        return lambda: batch
-    event = sleeping_event()
-    event.record(cuda.current_stream(device))
-    # nobody waits for what is launched for it
-    return DeviceBatch(batch, event, deque(maxlen=0))
-
-
 def recorded(batch: _B) -> _B:
     """Keep the memory of a batch from being used again before the current stream has done what was launched; returns it."""
     stream = cuda.current_stream(batch.pixels.device)

@@ -90,10 +90,9 @@ class MemmapLoader:
         residency: where rows are read from. "cache": the mapped file; an epoch that begins with most of it not in the page
             cache reads it as "disk" does. "ram": a copy in this process, in huge pages; pinned where batches go to CUDA.
             "disk": large reads ahead in the epoch's order, for stores larger than memory; shuffle "block" makes them
-            sequential. "gpu": the dataset's rows in the device's memory, gathered there; of a store that does not fit, with
-            shuffle "block", a window of blocks at a time. Copies hold what their loaders read, each row once. "auto" chooses by
-            free memory (cgroup and the host's other ranks included), what is cached and the file system, and never takes a
-            device's memory; the log says which and why.
+            sequential. "gpu": the dataset's rows in the device's memory, gathered there. Copies hold what their loaders read,
+            each row once. "auto" chooses by free memory (cgroup and the host's other ranks included), what is cached and the
+            file system, and never takes a device's memory; the log says which and why.
         as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
             boxes, masks or several target columns (images, dict by name). False: an ImageBatch. The dataset's own as_tuple is
             that of indexing, and says nothing here.
@@ -191,7 +190,7 @@ class MemmapLoader:
         how: dict[str, Any] = {"prefetch": prefetch, "sized": sized}
         reading = reading_of(self.schedule, self.device, residency, ranks, has_collate=collate is not None, **how)
         self._checked = ranks if ranks.is_known else None
-        self.residency, self.in_windows, self.gathering, self.resident, self.producer, self._levels = reading
+        self.residency, self.gathering, self.resident, self.producer, self._levels = reading
         self.state = LoopState(self.schedule)
         self._feeds: set[Feed[Group]] = set()
 
@@ -308,7 +307,7 @@ class MemmapLoader:
         steps = schedule.steps(epoch, position, items, group_bytes)
         levels, steps = levels_in_pass(self._levels, schedule, transform, epoch, steps)
         finish = Finish(self.dataset, transform, epoch=epoch, seed=self.seed, source=levels, **form)
-        source = functools.partial(self.producer.groups, epoch, position, steps, finish.ahead)
+        source = functools.partial(self.producer.groups, epoch, steps, finish.ahead)
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
         return Pass(progress, entered(self.device, source) if self.prefetch else source, finish, schedule)
 
@@ -325,11 +324,6 @@ class MemmapLoader:
             ValueError: nobody knows, or what the loader was made for does not go with it.
         """
         before, ranks, announced, is_first = self.ranks, ranks_now(self._given), self._announced, not self._has_started
-        if self.in_windows and ranks.world_size > 1:
-            raise ValueError(
-                f"residency 'gpu' in windows of blocks is for one rank, and {ranks.source} says {ranks}. Make the loader"
-                " after init_process_group, or with another residency."
-            )
         steps = self._steps()
         self._follow(ranks)
         if ranks != self._checked:

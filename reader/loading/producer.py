@@ -6,6 +6,7 @@ needed is in use.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +15,13 @@ import torch
 
 from reader.device.resident import Resident, ResidentImages
 from reader.device.transfer import CudaCopier
-from reader.device.windows import Sent, in_windows
 from reader.loading.host_batches import Gathering, HostBatches
 from reader.loading.prefetch import Begun, Claim, overlapped, paced
 from reader.loading.remote_ahead import nodes_here, plan_blocks
 from reader.loading.schedule import Schedule
-from reader.rows import Steps
-from reader.store import Batch, RaggedBatch
+from reader.profiling import stage
+from reader.rows import Rows, Steps
+from reader.store import Batch
 
 # What the loop gets, each with the global position after it.
 Group = list[tuple[object, int]]
@@ -46,7 +47,6 @@ class Producer:
         device: where they are put.
         prefetch: batches made ahead.
         resident: the store on the device, where it is there.
-        in_windows: windows of blocks are put together on the device.
     """
 
     def __init__(
@@ -57,18 +57,14 @@ class Producer:
         *,
         prefetch: int,
         resident: Resident | ResidentImages | None,
-        in_windows: bool,
     ) -> None:
         self._schedule, self._gathering, self._device = schedule, gathering, device
-        self._prefetch, self._resident, self._in_windows = prefetch, resident, in_windows
+        self._prefetch, self._resident = prefetch, resident
 
-    def groups(
-        self, epoch: int, position: int, steps: Iterator[Steps], finish: FinishBatch, claim: Claim
-    ) -> Iterator[Group]:
+    def groups(self, epoch: int, steps: Iterator[Steps], finish: FinishBatch, claim: Claim) -> Iterator[Group]:
         """Yield groups of (what the loop gets, global position after it).
 
-        steps are those of the epoch from that position on. What is still to be finished, in the caller's thread, comes as
-        Unfinished.
+        What is still to be finished, in the caller's thread, comes as Unfinished.
         """
         if self._resident is not None:
             yield from paced(_later(self._resident, steps), claim)
@@ -77,17 +73,7 @@ class Producer:
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
         try:
-            if self._in_windows:
-                dataset = self._schedule.dataset
-                images = dataset.mapped if isinstance(dataset.mapped, RaggedBatch) else None
-                order = self._schedule.blocks(epoch)
-                groups = in_windows(steps, order, position, lambda s: self._sent(epoch, s, copier), images)
-                made: Iterator[Group] = (
-                    [(Unfinished(later, start), after) for later, start, after in group] for group in groups
-                )
-                yield from paced(made, claim)
-            else:
-                yield from overlapped(self._begun(epoch, steps, finish, copier), claim)
+            yield from overlapped(self._begun(epoch, steps, finish, copier), claim)
         finally:
             if copier is not None:
                 copier.drain()
@@ -116,17 +102,6 @@ class Producer:
             if ahead is not None:
                 ahead.close()
 
-    def _sent(self, epoch: int, slices: Iterator[Steps], copier: CudaCopier | None) -> Iterator[Sent]:
-        # slices are read in the windows' order already
-        ahead = self._gathering.read_ahead(epoch, slices, _no_window, is_shown=True)
-        try:
-            for steps in slices if ahead is None else ahead:
-                for batch in self._gathering.begin(steps.batches, ahead):
-                    yield copier.send(batch) if copier is not None else batch
-        finally:
-            if ahead is not None:
-                ahead.close()
-
 
 def _no_window(position: int) -> int:
     return _NO_WINDOW
@@ -135,7 +110,12 @@ def _no_window(position: int) -> int:
 def _later(resident: Resident | ResidentImages, steps: Iterator[Steps]) -> Iterator[Group]:
     for group in steps:
         rows = zip(group.batches, group.starts, group.positions, strict=True)
-        yield [(Unfinished(resident.later(r), start), after) for r, start, after in rows]
+        yield [(Unfinished(functools.partial(_gathered, resident, r), start), after) for r, start, after in rows]
+
+
+def _gathered(resident: Resident | ResidentImages, rows: Rows) -> Batch:
+    with stage("gather"):
+        return resident.gather(rows)
 
 
 def _finished(begun: HostBatches, steps: Steps, finish: FinishBatch, copier: CudaCopier | None) -> Iterator[Group]:

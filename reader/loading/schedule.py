@@ -356,7 +356,7 @@ def block_rows(manifest: Manifest) -> int:
 
 
 def window_bytes(manifest: Manifest) -> int:
-    """Return what a window of blocks takes on a device at most."""
+    """Return what a window of blocks takes in memory at most."""
     block = max(tuning().shuffle_block_bytes, manifest.row_bytes) + manifest.kind.shared_bytes(block_rows(manifest))
     return tuning().shuffle_window_blocks * block
 

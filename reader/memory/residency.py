@@ -31,14 +31,12 @@ class Residency:
     """A choice and its reason, for the log.
 
     host: from where rows come to the device, with "gpu"; else the name again.
-    in_windows: with "gpu": a window of blocks at a time, since not all of them fit.
     is_warm: what is read is in memory: no epoch reads ahead from the disk, nor asks whether it should.
     """
 
     name: str
     reason: str
     host: str = ""
-    in_windows: bool = False
     is_warm: bool = False
 
 
@@ -82,14 +80,13 @@ class Reads:
 
 @dataclass(frozen=True)
 class Room:
-    """Memory of a device: what is free, what the rows still need there, and windows of blocks (0: none here).
+    """Memory of a device: what is free, and what the rows still need there.
 
     processes: of this host that put their rows there; total_bytes: what the device has, where those are several.
     """
 
     free_bytes: int
     store_bytes: int
-    windows_bytes: int
     processes: int = 1
     total_bytes: int = 0
 
@@ -148,14 +145,9 @@ def _on_device(reads: Reads, room: Room | None) -> Residency:
     several = ""
     if room.processes > 1:
         several = f" in each of {room.processes} processes that share the device of {size_text(room.total_bytes)}"
-    found = (
-        f"the rows need {size_text(room.store_bytes)}{several}, and {size_text(room.free_bytes)} are free on the device"
-    )
-    if 0 < room.windows_bytes <= room.free_bytes:
-        return Residency("gpu", f"as asked, in windows of blocks: {found}", host, in_windows=True)
     raise ValueError(
-        f"residency 'gpu': {found}. Leave it to 'auto'; or shuffle='block' sends windows of"
-        " blocks, of a whole dataset to one rank."
+        f"residency 'gpu': the rows need {size_text(room.store_bytes)}{several}, and {size_text(room.free_bytes)} are free on"
+        " the device. Leave it to 'auto'."
     )
 
 

@@ -197,7 +197,7 @@ def test_raw_and_compressed_rows_are_not_joined(stores: list[Path], compressed: 
 def test_rows_on_a_device_are_numbered_as_those_of_a_batch(stores: list[Path]) -> None:
     joined, device = concat([MemmapDataset(path, as_tuple=False) for path in stores]), torch.device("cpu")
     resident = resident_on(joined, device, functools.partial(batches_on, device, "cache"))
-    batch = resident.later(joined.store_rows(np.array([50, 3, 29, 30])))()
+    batch = resident.gather(joined.store_rows(np.array([50, 3, 29, 30])))
     assert batch.rows is not None
     assert batch.rows.tolist() == [50, 3, 29, 30]
     assert batch.targets.tolist() == [joined.targets[row] for row in batch.rows]

@@ -180,7 +180,7 @@ def stamp(batch: Any) -> tuple[int, int, int]:
     return batch.epoch, batch.position, batch.seed
 
 
-RESIDENCIES = ["cache", "ram", "disk", "gpu", "windows"]
+RESIDENCIES = ["cache", "ram", "disk", "gpu"]
 
 
 def test_a_loop_gets_a_dict_by_the_names_that_it_asks_for(shared_store: Path) -> None:
@@ -205,15 +205,11 @@ def test_a_batch_says_its_epoch_position_and_seed(
     shared_store: Path, device: str, residency: str, prefetch: int, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = MemmapDataset(shared_store)
-    if residency in ("gpu", "windows"):  # on a CPU its own memory stands for a device's
+    if residency == "gpu":  # on a CPU its own memory stands for a device's
         tune(shuffle_block_bytes=3 * train.manifest.row_bytes, shuffle_window_blocks=2)
-        monkeypatch.setattr(
-            "reader.loading.residencies.device_rows.free_bytes", lambda _: 1 << 30 if residency == "gpu" else 150_000
-        )
-    chosen = "gpu" if residency == "windows" else residency
+        monkeypatch.setattr("reader.loading.residencies.device_rows.free_bytes", lambda _: 1 << 30)
     options: dict[str, Any] = {"shuffle": "block", "seed": 5, "device": device, "as_tuple": False}
-    loader = MemmapLoader(train, 20, residency=chosen, prefetch=prefetch, **options)
-    assert loader.in_windows == (residency == "windows")
+    loader = MemmapLoader(train, 20, residency=residency, prefetch=prefetch, **options)
     for epoch in range(2):
         assert [stamp(batch) for batch in loader] == [(epoch, position, 5) for position in (0, 20, 40, 60, 80)]
     loader.load_state_dict(loader.state_dict() | {"position": 40})

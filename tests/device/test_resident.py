@@ -1,4 +1,4 @@
-"""Rows on a device: the batches are those of the CPU, whole stores and windows; memory is shared, and let go.
+"""Rows on a device: the batches are those of the CPU; memory is shared, and let go.
 
 Nothing of it but the copies knows CUDA, so all of it runs on a CPU that plays the device.
 """
@@ -16,21 +16,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import Tune, devices, make_tree
-from hypothesis import given
-from hypothesis import strategies as st
 from late_streams import World
 from PIL import Image
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
-from reader.device import windows
 from reader.device.transfer import pin
-from reader.device.windows import DeviceWindow
 from reader.format.errors import PinnedMemoryError, StoreError
 from reader.loading import shared_residency
 from reader.loading.residencies import device_rows
-from reader.memory.residency import Room
-from reader.order import BlockOrder
 
 GB = 10**9
 # Of a device's clock: ten milliseconds and more, longer than the host takes for a batch.
@@ -48,19 +42,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if request.param == "cpu":
         monkeypatch.setattr(device_rows, "free_bytes", lambda device: GB)
     return request.param
-
-
-@pytest.fixture
-def small_device(device: str, train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, tune: Tune) -> str:
-    """A device that the store does not fit on."""
-    leave_room_for_windows(train, monkeypatch, tune)
-    return device
-
-
-def leave_room_for_windows(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
-    """Let the store not fit on any device, and make blocks so small that its 90 rows are five windows."""
-    monkeypatch.setattr(device_rows, "free_bytes", lambda device: 250_000)
-    tune(shuffle_block_bytes=6 * train.manifest.row_bytes, shuffle_window_blocks=3)
 
 
 def assert_same(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) -> None:
@@ -132,19 +113,14 @@ def test_tuples_are_the_default(shared_store: Path, device: str) -> None:
     assert torch.equal(targets.cpu(), data.store.targets[:16])
 
 
-def test_content_comes_along(tmp_path: Path, device: str, tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_comes_along(tmp_path: Path, device: str) -> None:
     make_tree(tmp_path / "images")
     pack(tmp_path / "images", tmp_path / "out", size=32, fit="pad")
     data = MemmapDataset(tmp_path / "out", as_tuple=False)
-    tune(shuffle_block_bytes=3 * data.manifest.row_bytes, shuffle_window_blocks=2)
-    for free in (GB, 74_000):
-        monkeypatch.setattr(device_rows, "free_bytes", lambda device, free=free: free)
-        loader = MemmapLoader(data, 5, shuffle="block", device=device, residency="gpu", as_tuple=False)
-        assert loader.in_windows is (free < GB)
-        assert next(iter(loader)).content is not None
-        loader.set_epoch(0)
-        assert_same(loader, MemmapLoader(data, 5, shuffle="block", residency="cache", as_tuple=False))
-        del loader
+    loader = MemmapLoader(data, 5, shuffle="block", device=device, residency="gpu", as_tuple=False)
+    assert next(iter(loader)).content is not None
+    loader.set_epoch(0)
+    assert_same(loader, MemmapLoader(data, 5, shuffle="block", residency="cache", as_tuple=False))
 
 
 def test_a_batch_is_the_callers_own(train: MemmapDataset, device: str) -> None:
@@ -167,60 +143,16 @@ def test_the_transform_knows_epoch_and_device(train: MemmapDataset, device: str)
         assert mean.item() == pytest.approx(train.store.pixels[rows.cpu()].float().mean().item(), rel=1e-5)
 
 
-# -- windows
-
-
-@pytest.mark.parametrize("size", [1, 8, 31, 90])
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_windows_give_the_batches_of_the_block_order(
-    train: MemmapDataset, small_device: str, size: int, prefetch: int
+def test_rows_that_do_not_fit_on_the_device_are_refused(
+    train: MemmapDataset, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options: dict[str, Any] = {"shuffle": "block", "seed": 5, "prefetch": prefetch}
-    loader = MemmapLoader(train, size, device=small_device, residency="gpu", **options, as_tuple=False)
-    assert loader.in_windows
-    assert_same(loader, MemmapLoader(train, size, residency="cache", **options, as_tuple=False))
-
-
-def test_windows_resume_in_the_middle_of_an_epoch(train: MemmapDataset, small_device: str) -> None:
-    loader = MemmapLoader(
-        train, 8, shuffle="block", device=small_device, residency="gpu", drop_last=True, as_tuple=False
-    )
-    iterator = iter(loader)
-    for _ in range(4):
-        next(iterator)
-    state = loader.state_dict()
-    rest = [batch.rows.tolist() for batch in iterator]
-    for residency_of in ("gpu", "cache"):
-        other = MemmapLoader(
-            train, 8, shuffle="block", device=small_device, residency=residency_of, drop_last=True, as_tuple=False
-        )
-        other.load_state_dict(state)
-        assert [batch.rows.tolist() for batch in other] == rest
-
-
-def test_windows_are_read_ahead_from_a_disk(
-    train: MemmapDataset, small_device: str, tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reader.memory.residency._way_there", lambda reads: "disk")
-    tune(window_ahead_bytes=20 * train.manifest.row_bytes)
-    loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu", as_tuple=False)
-    assert_same(loader, MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"shuffle": "full"}, {"shuffle": "block", "rank": 0, "world_size": 2}, {"weights": np.ones(90)}],
-    ids=["a full shuffle", "two ranks", "weights"],
-)
-def test_what_has_no_windows_is_refused_where_the_store_does_not_fit(
-    train: MemmapDataset, small_device: str, options: dict[str, Any]
-) -> None:
-    with pytest.raises(
-        ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and \d+\.0 kB are free on the device"
-    ):
-        MemmapLoader(train, 8, device=small_device, residency="gpu", **options, as_tuple=False)
-    with pytest.raises(ValueError, match=r"of a whole dataset to one rank\.$"):
-        MemmapLoader(train.subset(slice(85)), 2, device=small_device, residency="gpu", shuffle="block", as_tuple=False)
+    monkeypatch.setattr(device_rows, "free_bytes", lambda device: 250_000)
+    for shuffle in ("full", "block"):
+        with pytest.raises(
+            ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and 250\.0 kB are free on the device"
+        ):
+            MemmapLoader(train, 8, device=device, residency="gpu", shuffle=shuffle, as_tuple=False)
+    assert MemmapLoader(train.subset(slice(40)), 8, device=device, residency="gpu").residency == "gpu"
 
 
 def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
@@ -262,18 +194,9 @@ def test_a_store_outlives_its_loader_until_the_stream_of_the_loop_has_read_it(tr
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("residency", ["cache", "ram", "gpu", "windows"])
-def test_a_loop_may_change_its_stream(
-    train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch, tune: Tune
-) -> None:
-    if residency != "windows":
-        assert wrong_on_changing_streams(train, residency) == 0
-        return
-    leave_room_for_windows(train, monkeypatch, tune)
-    assert wrong_on_changing_streams(train, "gpu") == 0
-    # the guard that this needs
-    monkeypatch.setattr(windows, "on_any_stream", lambda batch: lambda: batch)
-    assert wrong_on_changing_streams(train, "gpu") > 0
+@pytest.mark.parametrize("residency", ["cache", "ram", "gpu"])
+def test_a_loop_may_change_its_stream(train: MemmapDataset, residency: str) -> None:
+    assert wrong_on_changing_streams(train, residency) == 0
 
 
 def waits_for_the_device(loader: MemmapLoader) -> bool:
@@ -292,13 +215,8 @@ def waits_for_the_device(loader: MemmapLoader) -> bool:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("residency", ["cache", "ram", "disk", "gpu", "windows"])
-def test_taking_a_batch_does_not_wait_for_the_device(
-    train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch, tune: Tune
-) -> None:
-    if residency == "windows":
-        leave_room_for_windows(train, monkeypatch, tune)
-        residency = "gpu"
+@pytest.mark.parametrize("residency", ["cache", "ram", "disk", "gpu"])
+def test_taking_a_batch_does_not_wait_for_the_device(train: MemmapDataset, residency: str) -> None:
     assert not waits_for_the_device(
         MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency, as_tuple=False)
     )
@@ -312,53 +230,6 @@ def test_taking_thousands_of_images_does_not_wait_for_the_device(own_store: Path
     assert not waits_for_the_device(
         MemmapLoader(data, 1, sampler=many, device="cuda", residency=residency, as_tuple=False)
     )
-
-
-def test_the_next_window_travels_a_few_slices_a_step(
-    train: MemmapDataset, small_device: str, tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken: list[int] = []
-    take = DeviceWindow.take
-
-    def counted(self: DeviceWindow, sent: Any, count: int) -> None:
-        taken.append(count)
-        take(self, sent, count)
-
-    monkeypatch.setattr(DeviceWindow, "take", counted)
-    tune(batch_group_bytes=1, transformed_group_bytes=1)
-    # a window of 18 rows is 3 slices and 3 steps
-    list(MemmapLoader(train, 6, shuffle="block", device=small_device, residency="gpu", prefetch=0, as_tuple=False))
-    assert taken[0] == 3
-    assert max(taken[1:]) == 1
-    assert sum(taken) == 15
-
-
-def test_on_simulated_streams_windows_are_the_same(
-    train: MemmapDataset, tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(eager=("copies", "kernels"))
-    world.install(monkeypatch)
-    row_bytes = train.manifest.row_bytes
-    tune(shuffle_block_bytes=6 * row_bytes, shuffle_window_blocks=3)
-    monkeypatch.setattr("reader.loading.residencies.reading.room_on", lambda *_, **__: Room(GB, 2 * GB, 1))
-    loader = MemmapLoader(train, 8, shuffle="block", device="cuda", residency="gpu", as_tuple=False)
-    expected = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
-    for ours, theirs in zip(loader, expected, strict=True):
-        assert torch.equal(ours.rows, theirs.rows)
-        assert torch.equal(ours.pixels, theirs.pixels)
-    # slices are sent from slots, as batches are
-    assert len(world.pinned) <= 4
-
-
-@given(st.integers(1, 400), st.integers(1, 40), st.integers(1, 6), st.data())
-def test_slots_of_a_window_are_where_its_slices_are(count: int, block: int, window: int, data: st.DataObject) -> None:
-    order = BlockOrder(count, block, window, seed=1, epoch=2)
-    position = data.draw(st.integers(0, count - 1))
-    end = order.window_end(position)
-    held = DeviceWindow(order.slices(position))
-    lying = np.concatenate([np.arange(start, stop) for start, stop in held.slices])
-    rows = order.rows(position, end)
-    assert np.array_equal(lying[held.slots(rows)], rows)
 
 
 # -- residency "ram" for a device
@@ -504,7 +375,7 @@ def test_images_of_their_own_sizes_on_the_device_are_those_of_the_cpu(
     tune(device_copy_bytes=1000)
     data = MemmapDataset(own_store, as_tuple=False)
     loader = MemmapLoader(data, 7, device=device, residency="gpu", **options, as_tuple=False)
-    assert (loader.residency, loader.in_windows) == ("gpu", False)
+    assert loader.residency == "gpu"
     assert_same_images(loader, MemmapLoader(data, 7, residency="cache", **options, as_tuple=False))
 
 
@@ -535,30 +406,6 @@ def test_loaders_share_the_images_on_the_device_and_let_them_go(own_store: Path,
     gc.collect()
     assert len(shared_residency._residents) == count - 1
     assert torch.equal(kept.image(0).cpu(), data[3].pixels)
-
-
-@pytest.mark.parametrize("size", [1, 5, 40])
-@pytest.mark.parametrize("host", ["cache", "disk"])
-def test_windows_of_images_give_the_batches_of_the_block_order(
-    own_store: Path, device: str, size: int, host: str, tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = MemmapDataset(own_store, as_tuple=False)
-    tune(shuffle_block_bytes=3 * data.manifest.row_bytes, shuffle_window_blocks=3, device_windows=1)
-    monkeypatch.setattr(device_rows, "free_bytes", lambda device: 400_000)
-    monkeypatch.setattr("reader.memory.residency._way_there", lambda reads: host)
-    options: dict[str, Any] = {"shuffle": "block", "seed": 5}
-    loader = MemmapLoader(data, size, device=device, residency="gpu", **options, as_tuple=False)
-    assert loader.in_windows
-    expected = MemmapLoader(data, size, residency="cache", **options, as_tuple=False)
-    assert_same_images(loader, expected)
-    # in the middle of an epoch, which is in the middle of a window
-    iterator = iter(loader)
-    for _ in range(len(loader) // 2):
-        next(iterator)
-    state = loader.state_dict()
-    rest = [batch.rows.tolist() for batch in iterator]
-    loader.load_state_dict(state)
-    assert [batch.rows.tolist() for batch in loader] == rest
 
 
 def test_images_that_do_not_fit_on_the_device_are_refused_or_read_elsewhere(

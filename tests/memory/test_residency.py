@@ -126,53 +126,34 @@ def test_auto_says_what_it_chose_and_why(
 
 
 @pytest.mark.parametrize(
-    "asked, free, store, windows, name, in_windows, reason",
+    "asked, free, store, name, reason",
     [
         # a device's memory is for the model: "auto" leaves it alone, however much is free
-        ("auto", 80, 1, 0, "cache", False, "20.0 GB of memory free"),
-        ("auto", 80, 0, 0, "cache", False, "20.0 GB of memory free"),
-        ("auto", 80, 21, 1, "cache", False, "20.0 GB of memory free"),
-        ("gpu", 80, 79, 0, "gpu", False, "as asked"),
-        ("gpu", 80, 0, 0, "gpu", False, "as asked, and there already"),
-        (
-            "gpu",
-            80,
-            81,
-            1,
-            "gpu",
-            True,
-            "as asked, in windows of blocks: the rows need 81.0 GB, and 80.0 GB are free on the device",
-        ),
-        ("ram", 80, 1, 1, "ram", False, "as asked"),
+        ("auto", 80, 1, "cache", "20.0 GB of memory free"),
+        ("auto", 80, 0, "cache", "20.0 GB of memory free"),
+        ("auto", 80, 21, "cache", "20.0 GB of memory free"),
+        ("gpu", 80, 79, "gpu", "as asked"),
+        ("gpu", 80, 0, "gpu", "as asked, and there already"),
+        ("ram", 80, 1, "ram", "as asked"),
     ],
 )
 def test_a_device_takes_rows_only_where_asked_and_where_there_is_room(
-    monkeypatch: pytest.MonkeyPatch,
-    asked: str,
-    free: int,
-    store: int,
-    windows: int,
-    name: str,
-    in_windows: bool,
-    reason: str,
+    monkeypatch: pytest.MonkeyPatch, asked: str, free: int, store: int, name: str, reason: str
 ) -> None:
     monkeypatch.setattr(system, "available_bytes", lambda: 20 * GB)
     monkeypatch.setattr(system, "cached_share", lambda path, offset=None: 1.0)
     monkeypatch.setattr(system, "file_system", lambda path: "ext4")
-    room = residency.Room(free * GB, store * GB, windows * GB)
-    chosen = residency.choose(asked, Reads(Path("pixels"), 3 * GB), room)
-    assert (chosen.name, chosen.in_windows, chosen.host) == (name, in_windows, "ram" if asked == "ram" else "cache")
+    chosen = residency.choose(asked, Reads(Path("pixels"), 3 * GB), residency.Room(free * GB, store * GB))
+    assert (chosen.name, chosen.host) == (name, "ram" if asked == "ram" else "cache")
     assert reason in chosen.reason
 
 
-@pytest.mark.parametrize("windows", [0, 9 * GB])
-def test_a_store_too_large_for_the_device_is_one_sentence(monkeypatch: pytest.MonkeyPatch, windows: int) -> None:
+def test_a_store_too_large_for_the_device_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residency, "_way_there", lambda reads: "cache")
     with pytest.raises(ValueError) as raised:
-        residency.choose("gpu", Reads(Path("pixels"), 3 * GB), residency.Room(8 * GB, 12 * GB, windows))
+        residency.choose("gpu", Reads(Path("pixels"), 3 * GB), residency.Room(8 * GB, 12 * GB))
     assert str(raised.value) == (
-        "residency 'gpu': the rows need 12.0 GB, and 8.0 GB are free on the device. Leave it to 'auto'; or shuffle='block'"
-        " sends windows of blocks, of a whole dataset to one rank."
+        "residency 'gpu': the rows need 12.0 GB, and 8.0 GB are free on the device. Leave it to 'auto'."
     )
 
 

@@ -15,7 +15,7 @@ from reader.loading.host_batches import Gathering
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group, Producer, Unfinished
 from reader.loading.ranks import ranks_sharing
-from reader.loading.schedule import Schedule, block_rows, window_bytes
+from reader.loading.schedule import Schedule, block_rows
 from reader.loading.shared_residency import missing_on
 from reader.memory.residency import Residency, Room
 from reader.store import ImageBatch
@@ -24,22 +24,14 @@ from reader.tuning import tuning
 _PREFETCH = 2
 
 
-def room_on(schedule: Schedule, device: torch.device, processes: int) -> Room | None:
+def room_on(dataset: MemmapDataset, device: torch.device, processes: int) -> Room | None:
     """Return what there is on a device and what is needed there; None for the CPU. processes: ranks of this host."""
-    free, dataset = free_bytes(device), schedule.dataset
+    free = free_bytes(device)
     if free is None:
         return None
-    has_windows = (
-        schedule.order == "block"
-        and schedule.nodes is None
-        and schedule.cut.world_size == 1
-        and dataset.has_all_rows
-        and schedule.has_full_epochs
-    )
-    windows_bytes = tuning().device_windows * window_bytes(dataset.manifest) if has_windows else 0
     sharing = ranks_sharing(processes, torch.cuda.device_count())
     total = total_bytes(device) if sharing > 1 else 0
-    return Room(free, missing_on(schedule.part, device), windows_bytes, sharing, total)
+    return Room(free, missing_on(dataset, device), sharing, total)
 
 
 @contextlib.contextmanager
@@ -50,9 +42,9 @@ def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Itera
         dataset, rows, order="sequential", seed=0, drop_last=False, ranks=(0, 1), weights=None, sampler=None
     )
     gathering = Gathering(dataset, device, Residency(host, "", host), keep=_PREFETCH + 2, must_pin=False)
-    producer = Producer(schedule, gathering, device, prefetch=_PREFETCH, resident=None, in_windows=False)
+    producer = Producer(schedule, gathering, device, prefetch=_PREFETCH, resident=None)
     steps = schedule.steps(0, 0, schedule.sampled(), tuning().transformed_group_bytes)
-    source = functools.partial(producer.groups, 0, 0, steps, lambda batch, start: batch)
+    source = functools.partial(producer.groups, 0, steps, lambda batch, start: batch)
     feed = Feed(entered(device, source), _PREFETCH)
     try:
         yield _taken(feed)

@@ -22,12 +22,11 @@ from reader.memory.residency import Residency, choose
 class Reading(NamedTuple):
     """Where a loader's rows are read from, and what reads them.
 
-    residency: its name. in_windows: on the device, a window of blocks at a time. resident: the rows there, where all are.
+    residency: its name. resident: the rows on the device, where they are there.
     levels: what crops read their rows from, where those of levels are read.
     """
 
     residency: str
-    in_windows: bool
     gathering: Gathering
     resident: Resident | ResidentImages | None
     producer: Producer
@@ -58,7 +57,7 @@ def reading_of(
     part, processes = schedule.part, ranks_here(ranks)
     has_levels = sized is not None and may_read_levels(part, residency, sized)
     levels = LevelRows(part, processes) if has_levels else None
-    room = room_on(schedule, device, processes) if residency == "gpu" else None
+    room = room_on(part, device, processes) if residency == "gpu" else None
     chosen = choose(residency, reads_of(part, processes) if levels is None else levels.reads(), room)
     log_choices(schedule, ranks, chosen, has_collate=has_collate)
     gathering = Gathering(
@@ -73,7 +72,7 @@ def reading_of(
     if levels is not None:
         levels.begin(chosen)
     resident: Resident | ResidentImages | None = None
-    if chosen.name == "gpu" and not chosen.in_windows:
+    if chosen.name == "gpu":
         resident = resident_on(part, device, functools.partial(batches_on, device, chosen.host))
-    producer = Producer(schedule, gathering, device, prefetch=prefetch, resident=resident, in_windows=chosen.in_windows)
-    return Reading(chosen.name, chosen.in_windows, gathering, resident, producer, levels)
+    producer = Producer(schedule, gathering, device, prefetch=prefetch, resident=resident)
+    return Reading(chosen.name, gathering, resident, producer, levels)
