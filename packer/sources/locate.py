@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 from packer.sources.base import Readable
@@ -10,12 +11,15 @@ from packer.sources.members import Archive, Member
 from packer.sources.roots import NOWHERE, Roots
 from reader.format.urls import is_url
 
+# Asked for each input of a pack, with one root.
+_is_url = functools.lru_cache(8)(is_url)
+
 
 def locate(
     root: str, path: str, archives: tuple[Archive, ...] = (), member: list[int] | None = None, roots: Roots = NOWHERE
 ) -> Readable:
     """Locate an input of a pack: by its path below root, which may be a URL, or by its numbers in `Inputs.members`."""
-    if is_url(root):
+    if _is_url(root):
         from packer.sources.remote import RemoteSource
 
         return RemoteSource(root, path)

@@ -36,7 +36,7 @@ from packer.workers.processes import InFlight
 from packer.workers.row_buffers import DecodedRows, MadeRows, RowBuffer, row_buffer
 from reader.format.filesystem import error_path
 from reader.format.journal import RejectedInput
-from reader.format.samples import Sample
+from reader.format.samples import Sample, line_start
 from reader.format.urls import is_url
 from reader.tuning import tuning
 
@@ -299,19 +299,22 @@ class ImageRows:
         attempt.source_bytes = len(data)
         self._clock.enter("checksum")
         sha256 = hashlib.sha256(data).hexdigest()
-        row = None
+        row, target = None, task.targets[index - task.start]
         if self._reused is not None and index in task.reused:
             self._clock.enter("read")
-            row = self._reused.row(*task.reused[index], sha256, data)
-            attempt.is_reused = row is not None
+            start = line_start(path, target, len(data), sha256)
+            if (found := self._reused.row(*task.reused[index], start, data)) is not None:
+                row, attempt.line = found
+                attempt.is_reused = True
         self._clock.enter("decode")
         if row is None:
             row = self._decoder.row(data)
         if task.masks:
             attempt.mask = self._mask(index, task.masks[index - task.start], row, attempt)
         self._clock.enter("other")
-        target = task.targets[index - task.start]
-        attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done).encode()
+        # a mask may have added to what was done
+        if not attempt.line or task.masks:
+            attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done).encode()
         attempt.row = row
 
     def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> bytes:

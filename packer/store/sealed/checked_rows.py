@@ -8,9 +8,9 @@ from __future__ import annotations
 import bisect
 import errno
 import itertools
+import os
 import threading
 import zlib
-from array import array
 from collections.abc import Iterable
 from io import RawIOBase
 from pathlib import Path
@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.checksums import sha256_file
-from packer.progress import CountedBytes, followed
+from packer.progress import CountedBytes, notify
+from packer.report import Progress
 from reader.format.blocks import read_blocks
 from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, SAMPLES, Block, Manifest
@@ -50,9 +51,12 @@ class CheckedPixels:
 
     def read(self, begin: int, size_bytes: int) -> bytes:
         """Return these bytes of the file; fewer where it ends."""
-        with error_path(self._path), self._one_at_a_time:
-            self._file.seek(begin)
-            return self._file.read(size_bytes)
+        with error_path(self._path):
+            if hasattr(os, "pread"):
+                return os.pread(self._file.fileno(), size_bytes, begin)
+            with self._one_at_a_time:
+                self._file.seek(begin)
+                return self._file.read(size_bytes)
 
     def read_into(self, begin: int, memory: npt.NDArray[np.uint8]) -> None:
         """Fill memory, uint8[n], from this byte of the file on; raises OSError where it ends before."""
@@ -88,15 +92,6 @@ class CheckedPixels:
         self._file.close()
 
 
-def line_begins(out: Path, rows: int) -> array[int]:
-    """Return the byte of samples.jsonl where each of so many rows' lines begins, and behind them that where the last one ends."""
-    begins = array("q", [0])
-    with error_path(out / SAMPLES), open(out / SAMPLES, "rb") as file:
-        for line in followed("read", file, rows):
-            begins.append(begins[-1] + len(line))
-    return begins
-
-
 def line_spans(out: Path, manifest: Manifest, blocks: list[Block], rows: Ints) -> Ints:
     """Return the bytes [begin, end) of samples.jsonl that each row's line has, int64[n, 2]; reads the lines of their blocks.
 
@@ -119,6 +114,7 @@ def line_spans(out: Path, manifest: Manifest, blocks: list[Block], rows: Ints) -
             raise OSError(errno.EIO, f"rows {block.start} to {block.stop - 1} have {len(ends)} lines", str(path))
         lines = rows[first:stop] - block.start
         spans[first:stop, 0], spans[first:stop, 1] = np.concatenate([begin, ends])[lines], ends[lines]
+        notify(Progress("read", stop, len(rows)))
     return spans
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packer.errors import PackError
 from packer.pixels.formats import icc, jpeg, plugins
@@ -20,21 +21,26 @@ from packer.pixels.formats.opening import header_orientation, open_image, profil
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.progress import followed
-from packer.store.sealed.checked_rows import CheckedPixels, damage, line_begins
+from packer.store.sealed.checked_rows import CheckedPixels, damage
 from packer.store.sealed.ragged_rows import stored_rows
 from packer.text import difference, without_limits
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
-from reader.format.samples import Sample, read_samples
+from reader.format.samples import Sample, read_targets
 from reader.format.tensors import JPEG, pixel_decoders
+
+# Of lines behind the sha256 of their source: photographs have some hundred sizes. Of very many, those before are forgotten.
+_MOST_ENDS = 4096
 
 
 class ReusedLines:
     """Where the lines of a store's samples.jsonl are, by path: what the command sends to its workers."""
 
     def __init__(self, out: Path, rows: int) -> None:
-        self._begins = line_begins(out, rows)
-        self._rows = {sample.path: row for row, sample in enumerate(followed("read", read_samples(out), rows))}
+        self._begins, self._rows = array("q"), dict[str, int]()
+        for row, (begin, path, _) in enumerate(followed("read", read_targets(out), rows)):
+            self._begins.append(begin)
+            self._rows[path] = row
 
     def of(self, paths: Sequence[str], start: int) -> dict[int, tuple[int, int]]:
         """Return the row of each of these inputs that the store has, and where its line begins; the start-th of all first."""
@@ -44,6 +50,16 @@ class ReusedLines:
     def gone(self, paths: Sequence[str]) -> int:
         """Count the rows whose input is not among these any more."""
         return len(self._rows.keys() - set(paths))
+
+
+class _Kept(NamedTuple):
+    """What the line of a row says of how it was made; is_plain: it is as `Sample.encode` writes it."""
+
+    width: int
+    height: int
+    content: tuple[int, int, int, int]
+    decoding: Mapping[str, Any]
+    is_plain: bool = False
 
 
 class ReusedRows:
@@ -59,6 +75,8 @@ class ReusedRows:
         self._is_old = manifest.version < (1, 1)
         self._geometry, self._rows = Geometry.recorded(manifest), stored_rows(out, manifest)
         # of zstd another version may make other frames; a JPEG that is encoded again would lose again
+        self._ends: dict[str, _Kept] = {}
+        self._line_begin = -1
         self._keeps_frames = manifest.compression is not None and manifest.compression.codec == JPEG
 
     @classmethod
@@ -69,28 +87,54 @@ class ReusedRows:
         except (OSError, ValueError):
             return None
 
-    def row(self, number: int, line_begin: int, sha256: str, data: bytes) -> Row | None:
-        """Return a row of an input that has this sha256 now; None where it had another, or the row is damaged.
+    def row(self, number: int, line_begin: int, start: str, data: bytes) -> tuple[Row, str] | None:
+        """Return a row of an input that has the same bytes now, and its line; None where it had others, or the row is damaged.
 
-        data: the input itself. Where an older pixpack has not recorded what would be recorded now, it is decoded again.
+        Args:
+            start: what the line of the input begins with now (`line_start`). If the row's own line begins so, it stays as it is;
+                else the line that is returned is "".
+            data: the input itself. Where an older pixpack has not recorded what would be recorded now, it is decoded again.
         """
         # after a disk error or a damaged line the image is decoded again
         with contextlib.suppress(OSError, ValueError):
-            self._lines.seek(line_begin)
-            sample = Sample.decode(self._lines.readline())
-            if sample.sha256 != sha256:  # a dataset's items have none
-                return None
-            if not _agrees(data, sample.decoding, is_old=self._is_old) or not self._pixels.is_intact(number):
+            if line_begin != self._line_begin:
+                self._lines.seek(line_begin)
+            text = self._lines.readline()
+            self._line_begin = line_begin + len(text)
+            line = text.decode("ascii")
+            if line.startswith(start):
+                known = self._known(line, len(start))
+            else:
+                sample = Sample.decode(line)
+                # a dataset's items have none
+                if sample.sha256 is None or not start.endswith(f'"sha256":"{sample.sha256}",'):
+                    return None
+                known, line = self._kept(sample), ""
+            if not _agrees(data, known.decoding, is_old=self._is_old) or not self._pixels.is_intact(number):
                 return None
             begin, size_bytes = self._rows.extent(number)
             pixels = self._pixels.read(begin, size_bytes)
             if len(pixels) == size_bytes:
-                content = self._geometry.content(self._geometry.resized(sample.width, sample.height))
                 frame = pixels if self._keeps_frames else b""
+                stored, done = self._rows.pixels(number, pixels), {**known.decoding}
                 return Row(
-                    self._rows.pixels(number, pixels), content, sample.width, sample.height, {**sample.decoding}, frame
-                )
+                    stored, known.content, known.width, known.height, done, frame
+                ), line if known.is_plain else ""
         return None
+
+    def _known(self, line: str, start: int) -> _Kept:
+        """Return what a line says behind its start; images of one size, decoded alike, have the same there."""
+        end = line[start:]
+        if (known := self._ends.get(end)) is None:
+            sample = Sample.decode(line)
+            if len(self._ends) >= _MOST_ENDS:
+                self._ends.clear()
+            known = self._ends[end] = self._kept(sample)._replace(is_plain=sample.encode() == line)
+        return known
+
+    def _kept(self, sample: Sample) -> _Kept:
+        content = self._geometry.content(self._geometry.resized(sample.width, sample.height))
+        return _Kept(sample.width, sample.height, content, sample.decoding)
 
 
 def check_reusable(
@@ -124,6 +168,8 @@ def _agrees(data: bytes, decoding: Mapping[str, Any], *, is_old: bool) -> bool:
 
     is_old: the store is of format 1.0, which knew no profiles, no bits that are used, and no orientation of a TIFF.
     """
+    if "icc" not in decoding and "format" not in decoding and jpeg.surely_has_no_profile(data):
+        return True
     header = jpeg.read_header(data)
     if header is not None:  # cheap enough to look each time: a merged store may have rows of an old one
         return decoding.get("icc", "") == (icc.foreign_name(header.icc) if header.icc else "")
