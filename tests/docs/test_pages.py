@@ -19,7 +19,7 @@ from packer import pack
 DOCS = ROOT / "docs"
 MIGRATION, ARCHITECTURE = DOCS / "how-to" / "migrate.md", DOCS / "contributing" / "architecture.md"
 TROUBLESHOOTING = [DOCS / "how-to" / "troubleshooting" / name for name in ("packing.md", "reading.md")]
-SOURCES = sorted(path for name in ("packer", "pixpack_native", "reader") for path in (ROOT / name).rglob("*.py"))
+SOURCES = sorted(path for name in ("packer", "pixpack", "pixpack_native", "reader") for path in (ROOT / name).rglob("*.py"))
 WAYS = ["ImageFolder, its DataLoader kept", "ImageFolder", "FFCV", "tensordict"]
 
 
