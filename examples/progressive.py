@@ -11,6 +11,7 @@ their pixels. Batches have as many rows all the time, so that both ways take as 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import sys
 import time
@@ -19,16 +20,7 @@ import torch
 from network import accuracy, datasets, network
 from torch import nn
 
-from reader import (
-    CenterCrop,
-    Compose,
-    MemmapDataset,
-    MemmapLoader,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    SizeRamp,
-    StoreError,
-)
+from reader import CenterCrop, Compose, MemmapDataset, MemmapLoader, RandomHorizontalFlip, RandomResizedCrop, StoreError
 
 
 def main() -> int:
@@ -37,7 +29,7 @@ def main() -> int:
     parser.add_argument("--val", help="a store to measure on; default: 1 row of 10 of the first")
     parser.add_argument("--size", type=int, default=224, help="pixels of crops in the end")
     parser.add_argument("--first", type=int, default=128, help="pixels of crops in the first epoch")
-    parser.add_argument("--multiple", type=int, default=32, help="sizes are multiples of this")
+    parser.add_argument("--multiple", type=int, default=32, help="sizes grow by multiples of this")
     parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=64, help="rows a batch")
     parser.add_argument("--lr", type=float, default=0.5, help="for batches of 256; scaled by the batch size")
@@ -59,14 +51,18 @@ def main() -> int:
     return 0
 
 
+def grown(options: argparse.Namespace, epoch: int) -> int:
+    """Return the size of an epoch: in a straight line in the first half, in multiples of --multiple below the last."""
+    left = max(0, 1 - epoch / max(1, options.epochs // 2))
+    return options.size - int((options.size - options.first) * left) // options.multiple * options.multiple
+
+
 def trained(
     train: MemmapDataset, held_out: MemmapDataset, options: argparse.Namespace, seed: int, is_ramp: bool
 ) -> tuple[float, float]:
     """Train one model; returns its accuracy on held-out rows, and the seconds that its epochs took."""
     torch.manual_seed(seed)
-    size = options.size
-    if is_ramp:
-        size = SizeRamp(options.first, size, begin=0, end=max(1, options.epochs // 2), multiple=options.multiple)
+    size = functools.partial(grown, options) if is_ramp else options.size
     crop = Compose([RandomResizedCrop(options.size, scale=(0.25, 1)), RandomHorizontalFlip()])
     given = {"shuffle": True, "drop_last": True, "seed": seed, "device": options.device, "transform": crop}
     with MemmapLoader(train, options.batch_size, size=size, **given) as loader:

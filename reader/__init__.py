@@ -13,7 +13,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reader.dataset.columns import ColumnDataset
     from reader.dataset.concat import concat
     from reader.dataset.dataset import MemmapDataset
     from reader.device.to_device import to_device
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from reader.format.manifest import Manifest
     from reader.loading.loader import MemmapLoader
     from reader.loading.samplers import RASampler
-    from reader.loading.sizes import ConstantPixels, SizeRamp
+    from reader.loading.sizes import ConstantPixels
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.affine import RandomAffine, RandomRotation
     from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
 _HOMES = {
     name: f"reader.{home}"
     for home, names in {
-        "dataset.columns": "ColumnDataset",
         "dataset.concat": "concat",
         "dataset.dataset": "MemmapDataset",
         "device.to_device": "to_device",
@@ -68,7 +66,7 @@ _HOMES = {
         "format.manifest": "Manifest",
         "loading.loader": "MemmapLoader",
         "loading.samplers": "RASampler",
-        "loading.sizes": "ConstantPixels SizeRamp",
+        "loading.sizes": "ConstantPixels",
         "store": "ImageBatch RaggedBatch open_store",
     }.items()
     for name in names.split()
@@ -80,7 +78,6 @@ __all__ = [
     "AutoAugment",
     "CenterCrop",
     "ColorJitter",
-    "ColumnDataset",
     "Compose",
     "ConstantPixels",
     "CutMix",
@@ -123,7 +120,6 @@ __all__ = [
     "Resize",
     "SanitizeBoundingBoxes",
     "ScaleJitter",
-    "SizeRamp",
     "StoreError",
     "TimmRandAugment",
     "ToDetection",

@@ -47,10 +47,10 @@ PYTHON = {
     "operations": "update subset merge seal_parts verify plan requantize push pull",
     "reports": "PackReport VerifyReport SizePlan RequantizeReport CopyReport Progress PackOptions OptionsError ScanError"
     " PackError DiskFullError LockedError JournalError SourceError",
-    "dataset": "MemmapDataset ColumnDataset concat",
+    "dataset": "MemmapDataset concat",
     "stores": "open_store ImageBatch RaggedBatch Manifest StoreError IncompleteStoreError",
     "loader": "MemmapLoader",
-    "samplers": "RASampler SizeRamp ConstantPixels to_device",
+    "samplers": "RASampler ConstantPixels to_device",
     "geometric-transforms": "RandomHorizontalFlip AlternatingFlip RandomCrop Pad RandomResizedCrop CenterCrop Resize"
     " RandomAffine RandomRotation RandomErasing MultiCrop TimmRandAugment torchvision_train torchvision_eval timm_train",
     "detection-transforms": "ToDetection SanitizeBoundingBoxes RandomIoUCrop RandomZoomOut RandomPhotometricDistort"

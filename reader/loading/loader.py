@@ -54,7 +54,7 @@ class MemmapLoader:
     """Iterate over a MemmapDataset in batches.
 
     Args:
-        dataset: a MemmapDataset, a subset of one or what `concat` joined; also torch's Subset, ConcatDataset, or a ColumnDataset.
+        dataset: a MemmapDataset, a subset of one or what `concat` joined; also torch's Subset or ConcatDataset.
         batch_size: rows a batch and rank; with size= also a function of its height and width, such as `ConstantPixels`.
         shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a
             window), True ("full" where the store fits in the memory of the machine or its cgroup, else, and of a store
@@ -96,7 +96,7 @@ class MemmapLoader:
         as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
             boxes, masks or several target columns (images, dict by name). False: an ImageBatch. The dataset's own as_tuple is
             that of indexing, and says nothing here.
-        collate_fn: makes a batch of a list of samples, where the dataset has a transform of samples, or columns.
+        collate_fn: makes a batch of a list of samples, where the dataset has a transform of samples.
         as_dict: names of images and targets, such as ("pixel_values", "labels"): the loop gets a dict of both.
         others: arguments of a DataLoader that change nothing here are ignored (num_workers, pin_memory, prefetch_factor, ...);
             those that would are refused with what to write instead.
@@ -158,7 +158,7 @@ class MemmapLoader:
         **others: object,
     ) -> None:
         check_others(others)
-        rows, samples = packed_rows(dataset)
+        rows = packed_rows(dataset)
         prefetch = checked_prefetch(prefetch)
         self.dataset, self.prefetch, self.device = rows, prefetch, checked_device(device)
         self.as_tuple, self.as_dict = truth("as_tuple", as_tuple), two_names(as_dict, as_tuple)
@@ -166,7 +166,7 @@ class MemmapLoader:
         ranks = ranks_expected(self._given)
         self.threads = checked_threads(threads, ranks_here(ranks))
         collate = checked_collate(collate_fn)
-        self._of_batches = functools.partial(transform_of_batches, samples, collate, self.threads, self.device)
+        self._of_batches = functools.partial(transform_of_batches, rows, collate, self.threads, self.device)
         self.transform = self._of_batches(transform)
         self._sizes = Sizes(size, self.transform, batch_size, rows)
         is_sampled, has_nodes = sampler is not None, canonical_nodes is not None

@@ -11,14 +11,12 @@ from typing import Any
 
 import torch
 
-from reader.dataset.columns import ColumnDataset
 from reader.dataset.dataset import MemmapDataset
 from reader.memory.pages import row_of
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch
 from reader.transforms.per_sample import Seeded, SeededRows, row_seeds
 
-AnyDataset = MemmapDataset | ColumnDataset
 # Makes a batch of a list of samples.
 Collate = Callable[[list[Any]], Any]
 
@@ -30,7 +28,7 @@ class SampleTransform:
     the loop's where it draws from Python's random or numpy.random.
 
     Args:
-        dataset: whose transform, target_transform, transforms and as_pil are applied; or set_transform.
+        dataset: whose transform, target_transform, transforms and as_pil are applied.
         threads: how many rows at once.
         collate: joins the samples; None: as torch does by default.
     """
@@ -38,9 +36,8 @@ class SampleTransform:
     # a loader's own threads give it whole batches
     has_own_threads = True
 
-    def __init__(self, dataset: AnyDataset, threads: int, collate: Collate | None = None) -> None:
+    def __init__(self, dataset: MemmapDataset, threads: int, collate: Collate | None = None) -> None:
         self.dataset, self._collate, self._rows = dataset, collate, SeededRows(threads)
-        self._path = (dataset.dataset if isinstance(dataset, ColumnDataset) else dataset).path
 
     def __repr__(self) -> str:
         return f"that of single samples of {self.dataset!r}"
@@ -78,7 +75,7 @@ class SampleTransform:
         assert number is not None
         row: Any = (row_of(batch, n) if isinstance(batch, RaggedBatch) else batch[n]).clone()
         row.rows = number[n].clone()
-        with Seeded(seed), rows_named(self._path, int(number[n])):
+        with Seeded(seed), rows_named(self.dataset.path, int(number[n])):
             return self.dataset.as_sample(row)
 
 

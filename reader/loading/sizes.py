@@ -23,44 +23,6 @@ _FOLLOWING = ("next_height", "next_width")
 
 
 @dataclass(frozen=True)
-class SizeRamp:
-    """A size that grows over the epochs in a straight line, as FFCV's: a function of epoch for MemmapLoader(size=).
-
-    Args:
-        first, last: pixels, before and behind the ramp.
-        begin, end: the epochs between which it grows.
-        multiple: sizes are multiples of this, the nearest.
-
-    Raises:
-        ValueError: they are not in order, or not multiples.
-
-    Example:
-        >>> ramp = SizeRamp(160, 192, begin=2, end=6)
-        >>> [ramp(epoch) for epoch in (0, 2, 4, 5, 6, 9)]
-        [160, 160, 192, 192, 192, 192]
-    """
-
-    first: int
-    last: int
-    begin: int
-    end: int
-    multiple: int = 32
-
-    def __post_init__(self) -> None:
-        _check_integers(self)
-        if not 0 <= self.begin < self.end or min(self.first, self.last, self.multiple) < 1:
-            raise ValueError(f"{self} is not a ramp: expected sizes of 1 or more, and 0 <= begin < end.")
-        if self.first % self.multiple or self.last % self.multiple:
-            raise ValueError(f"{self.first} and {self.last} are not multiples of {self.multiple}: give multiple=.")
-
-    def __call__(self, epoch: int) -> int:
-        """Return the size of an epoch."""
-        done = min(max(epoch - self.begin, 0), self.end - self.begin)
-        size = self.first + (self.last - self.first) * done / (self.end - self.begin)
-        return int(size / self.multiple + 0.5) * self.multiple
-
-
-@dataclass(frozen=True)
 class ConstantPixels:
     """Rows a batch so that its pixels stay the same while the size changes: a function for MemmapLoader(batch_size=).
 
@@ -83,7 +45,8 @@ class ConstantPixels:
     multiple: int = 8
 
     def __post_init__(self) -> None:
-        _check_integers(self)
+        for name, value in vars(self).items():
+            integer(name, value)
         if min(self.rows, self.size, self.multiple) < 1 or self.rows % self.multiple:
             raise ValueError(f"{self}: expected numbers of 1 or more, and rows that multiple= divides.")
 
@@ -191,9 +154,3 @@ class Sizes:
     def _running(self, epoch: int, position: int) -> tuple[int, int] | None:
         """Return the size of an epoch that was begun and is in its middle; None: it is yet to begin."""
         return self._begun[1] if position and self._begun is not None and self._begun[0] == epoch else None
-
-
-def _check_integers(ramp: SizeRamp | ConstantPixels) -> None:
-    """Raise ValueError where a field is not an integer."""
-    for name, value in vars(ramp).items():
-        integer(name, value)

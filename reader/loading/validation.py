@@ -15,12 +15,11 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, default_collate
 
 from reader.dataset.collate import collate_batch
-from reader.dataset.columns import ColumnDataset
 from reader.dataset.concat import concat
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.indexing import own_method
 from reader.dataset.samples import Transform
-from reader.loading.sample_transform import AnyDataset, Collate, SampleTransform
+from reader.loading.sample_transform import Collate, SampleTransform
 from reader.system import available_cpus
 
 # What a sampler gives at a time: a row, or rows of a batch.
@@ -72,20 +71,7 @@ def checked_collate(collate_fn: object) -> Collate | None:
     return collate_fn
 
 
-def packed_rows(dataset: object) -> tuple[MemmapDataset, AnyDataset]:
-    """Return the dataset that a loader reads, and the one that makes samples of its rows; they differ for a ColumnDataset.
-
-    Raises:
-        ValueError: it is not a MemmapDataset, or of a class that indexes in a way of its own.
-    """
-    if isinstance(dataset, ColumnDataset):
-        _check_indexing(dataset)
-        return _packed_rows(dataset.dataset), dataset
-    rows = _packed_rows(dataset)
-    return rows, rows
-
-
-def _packed_rows(dataset: object) -> MemmapDataset:
+def packed_rows(dataset: object) -> MemmapDataset:
     """Return of torch's Subset, which random_split gives, and ConcatDataset our own of the same rows.
 
     Raises:
@@ -95,16 +81,16 @@ def _packed_rows(dataset: object) -> MemmapDataset:
     if isinstance(dataset, MemmapDataset):
         return dataset
     if isinstance(dataset, Subset) and isinstance(dataset.dataset, MemmapDataset | Subset | ConcatDataset):
-        return _packed_rows(dataset.dataset).subset(dataset.indices)
+        return packed_rows(dataset.dataset).subset(dataset.indices)
     if isinstance(dataset, ConcatDataset):
-        return concat([_packed_rows(part) for part in dataset.datasets])
+        return concat([packed_rows(part) for part in dataset.datasets])
     raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
 
 
 def _check_indexing(dataset: object) -> None:
     """Raise ValueError for a class with its own indexing: batches are gathered without it."""
     kind = next(
-        (kind for kind in (MemmapDataset, ColumnDataset, Subset, ConcatDataset) if isinstance(dataset, kind)),
+        (kind for kind in (MemmapDataset, Subset, ConcatDataset) if isinstance(dataset, kind)),
         type(dataset),
     )
     if (own := own_method(dataset, kind)) is not None:
@@ -115,7 +101,7 @@ def _check_indexing(dataset: object) -> None:
 
 
 def transform_of_batches(
-    dataset: AnyDataset, collate: Collate | None, threads: int, device: torch.device, transform: Transform | None
+    dataset: MemmapDataset, collate: Collate | None, threads: int, device: torch.device, transform: Transform | None
 ) -> Transform | None:
     """Return what a loader calls with batches: its own transform, or what the dataset does.
 
@@ -131,7 +117,7 @@ def transform_of_batches(
             f"transform is {transform!r}, expected a function of a batch; Compose([...]) is one of several."
         )
     given = None if isinstance(transform, SampleTransform) else transform
-    of_dataset, change = getattr(dataset, "transform", None), _change_of(dataset)
+    of_dataset, change = dataset.transform, _change_of(dataset)
     if change and given is not None and given is not of_dataset:
         raise ValueError(
             f"the dataset has {change}, and the loader a transform of batches. Give one of them: all to the dataset, or all to"
@@ -151,19 +137,17 @@ def transform_of_batches(
     return transform if is_same else SampleTransform(dataset, threads, collate)
 
 
-def _change_of(dataset: AnyDataset) -> str:
+def _change_of(dataset: MemmapDataset) -> str:
     """Name what a dataset does to single samples, "" where it does nothing."""
-    if isinstance(dataset, ColumnDataset):
-        return "columns"
     if not dataset.changes_samples:
         return ""
     names = [name for name in ("transform", "target_transform", "transforms") if getattr(dataset, name) is not None]
     return f"a {names[0]}" if names else "as_pil=True"
 
 
-def _takes_batches(dataset: AnyDataset) -> bool:
+def _takes_batches(dataset: MemmapDataset) -> bool:
     """Say whether all that a dataset does to its samples is one of our own transforms."""
-    if isinstance(dataset, ColumnDataset) or dataset.as_pil or dataset.target_transform is not None:
+    if dataset.as_pil or dataset.target_transform is not None:
         return False
     return type(dataset.transform).__module__.startswith("reader.transforms.")
 

@@ -14,7 +14,7 @@ from conftest import make_tree, torchvision_or_skip
 from torch.utils.data import DataLoader, random_split
 
 from packer import pack
-from reader import ColumnDataset, MemmapDataset, MemmapLoader, PerSample, concat, from_torchvision
+from reader import MemmapDataset, MemmapLoader, PerSample, concat, from_torchvision
 from reader.loading.validation import transform_of_batches
 from reader.transforms import CutMix
 
@@ -143,25 +143,6 @@ def test_samples_are_joined_by_the_programs_own_function(shared_store: Path) -> 
     assert torch.equal(batch["last"][0], train[6][0])
     with pytest.raises(TypeError, match="collate_fn is 3, expected a function of a list of samples"):
         MemmapLoader(train, 7, collate_fn=3)
-
-
-def test_columns_of_a_program_for_hf_datasets(shared_store: Path) -> None:
-    # as run_image_classification.py writes it
-    def transform(examples: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        examples["pixel_values"] = [torch.from_numpy(np.array(image)) for image in examples.pop("image")]
-        return examples
-
-    columns = ColumnDataset(MemmapDataset(shared_store, as_pil=True))
-    columns.set_transform(transform)
-    expected = MemmapDataset(shared_store, as_tuple=False)[:8]
-    batch = next(iter(MemmapLoader(columns, 8)))
-    assert torch.equal(batch["pixel_values"], expected.pixels)
-    assert torch.equal(batch["label"], expected.targets)
-    loader = MemmapLoader(columns, 8, collate_fn=lambda rows: torch.stack([row["pixel_values"] for row in rows]))
-    assert torch.equal(next(iter(loader)), expected.pixels)
-    assert len(loader.dataset) == len(columns)
-    with pytest.raises(ValueError, match="the dataset has columns, and the loader a transform of batches"):
-        MemmapLoader(columns, 8, transform=CutMix(num_classes=4))
 
 
 def test_parts_and_joined_stores_keep_the_transform(shared_store: Path) -> None:

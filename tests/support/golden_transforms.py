@@ -316,7 +316,6 @@ def converted_cases() -> dict[str, Make]:
 # Names of `reader` that are no transforms.
 OTHERS = {
     *(
-        "ColumnDataset",
         "ConstantPixels",
         "ImageBatch",
         "IncompleteStoreError",
@@ -324,7 +323,7 @@ OTHERS = {
         "MemmapDataset",
         "MemmapLoader",
     ),
-    *("RASampler", "RaggedBatch", "SizeRamp", "StoreError", "concat", "open_store", "to_device"),
+    *("RASampler", "RaggedBatch", "StoreError", "concat", "open_store", "to_device"),
 }
 # those that transforms of torchvision's are called with
 OF_CONVERTED = {name: KINDS[name] for name in ("rgb", "own boxes")}

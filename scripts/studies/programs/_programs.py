@@ -81,7 +81,7 @@ PROGRAMS = {
             "transformers run_image_classification.py",
             ("torchvision", "transformers", "datasets", "accelerate"),
             (_TORCHVISION, "transformers==5.23.0", "datasets==5.2.0", "accelerate==1.15.0"),
-            note="with MemmapLoader a tenth line: recipes of batches go to loaders that the program makes itself",
+            note="rows are (image, label), not columns: the functions of set_transform go, most of the lines",
         ),
         Program(
             "lightning_ddp",
