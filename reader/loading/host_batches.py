@@ -20,7 +20,7 @@ from reader.dataset.dataset import MemmapDataset
 from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PAGE_BYTES
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
-from reader.loading.shared_residency import host_copy, host_units, reads_of
+from reader.loading.shared_residency import host_copy, reads_of
 from reader.memory import residency as residencies
 from reader.memory.frame_file import FrameSource, HeldFrames, ReadBytes
 from reader.memory.gather import Copies, Gatherer, is_run
@@ -111,7 +111,7 @@ class Gathering:
         self._is_packed = dataset.manifest.compression is not None
         if not self._is_packed:
             units = self._store.pixels.view(-1, self._unit_bytes)
-            # in a copy rows are in slots; of the mapped file, a row's slot is its number
+            # a copy may have some rows; of the mapped file, a row's position is its number
             self._gatherer = Gatherer(units if self.copy is None else self.copy.units, is_streamed=True)
         can_pin = chosen.name == "ram" and device.type == "cuda" and has_pixels
         # flat pixels are gathered into pinned buffers
@@ -267,7 +267,7 @@ class Gathering:
         def fill(pages: Rows, into: torch.Tensor) -> None:
             if ahead is not None:
                 ahead.take(into)
-            elif (copies := self._gatherer.begin(self._slots(pages), into)) is not None:
+            elif (copies := self._gatherer.begin(self._positions(pages), into)) is not None:
                 copies.wait()
 
         with stage("gather"):
@@ -277,10 +277,10 @@ class Gathering:
             return made
 
     def _begin_pixels(self, rows: Rows, ahead: Ahead | None) -> tuple[torch.Tensor, Copies | None]:
-        slots = self._slots(rows)
-        if self.is_pinned and is_run(slots) and len(slots):
+        positions = self._positions(rows)
+        if self.is_pinned and is_run(positions) and len(positions):
             assert self.copy is not None
-            run = self.copy.units[int(slots[0]) : int(slots[-1]) + 1]
+            run = self.copy.units[int(positions[0]) : int(positions[-1]) + 1]
             return run.view(len(rows), *self._row_shape), None
         if isinstance(ahead, ReadAhead) and (read := ahead.next_rows()) is not None:
             return read.view(len(rows), *self._row_shape), None
@@ -289,11 +289,11 @@ class Gathering:
         if ahead is not None:
             ahead.take(pixels)
             return pixels, None
-        return pixels, self._gatherer.begin(slots, pixels.view(len(rows), self._unit_bytes))
+        return pixels, self._gatherer.begin(positions, pixels.view(len(rows), self._unit_bytes))
 
-    def _slots(self, units: Rows) -> Rows:
+    def _positions(self, units: Rows) -> Rows:
         """Return the positions of rows, or pages, in the array that is gathered from."""
-        return units if self.copy is None else self.copy.slots.of(units)
+        return units if self.copy is None else self.copy.positions.of(units)
 
     def _pin(self, *, must_pin: bool) -> bool:
         """Pin the copy in memory, for as long as it lives; what need not be may be refused."""
@@ -304,5 +304,5 @@ class Gathering:
             if must_pin:
                 raise
             _log.warning("%s: %s Batches are copied into pinned memory first.", self._dataset.path, e)
-        # rows that were added to a copy after it was pinned go through pinned buffers
-        return self.copy.is_pinned(host_units(self._dataset))
+            return False
+        return True

@@ -90,8 +90,8 @@ class MemmapLoader:
         residency: where rows are read from. "cache": the mapped file; an epoch that begins with most of it not in the page
             cache reads it as "disk" does. "ram": a copy in this process, in huge pages; pinned where batches go to CUDA.
             "disk": large reads ahead in the epoch's order, for stores larger than memory; shuffle "block" makes them
-            sequential. "gpu": the dataset's rows in the device's memory, gathered there. Copies hold what their loaders read,
-            each row once. "auto" chooses by free memory (cgroup and the host's other ranks included), what is cached and the
+            sequential. "gpu": the dataset's rows in the device's memory, gathered there. Loaders of the same rows share one
+            copy. "auto" chooses by free memory (cgroup and the host's other ranks included), what is cached and the
             file system, and never takes a device's memory; the log says which and why.
         as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
             boxes, masks or several target columns (images, dict by name). False: an ImageBatch. The dataset's own as_tuple is

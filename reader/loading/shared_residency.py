@@ -1,11 +1,11 @@
 """What all loaders of a process share: copies of rows in memory and on devices. Which there are, and what one more loader takes.
 
-A copy holds the rows of all who asked for it, each of them once, and goes with the last loader that reads it. So the loaders of
-train, of val and of a subset of one store hold together what the store has, and each of them alone what it reads.
+A copy holds the rows of a dataset, each of them once. Loaders of the same rows share it, and it goes with the last of them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import random
@@ -20,7 +20,7 @@ import torch
 from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.opened_store import OpenedStore
-from reader.device.resident import Resident, ResidentImages
+from reader.device.resident import Resident, ResidentImages, bytes_there
 from reader.format.filesystem import size_text
 from reader.format.manifest import PAGE_BYTES, PIXELS
 from reader.format.tensors import NEEDS_RAW
@@ -32,11 +32,11 @@ from reader.store import ImageBatch, RaggedBatch
 
 _log = logging.getLogger("reader")
 
-# Stores in memory, by path and digest, and on devices, each for as long as a loader reads it there.
-_copies: weakref.WeakValueDictionary[tuple[str, str], HostCopy] = weakref.WeakValueDictionary()
+# Rows in memory, by path, digest and which rows, and on devices, each for as long as a loader reads it there.
+_copies: weakref.WeakValueDictionary[tuple[str, ...], HostCopy] = weakref.WeakValueDictionary()
 _residents: weakref.WeakValueDictionary[tuple[str, ...], Resident | ResidentImages] = weakref.WeakValueDictionary()
-# Of one process: two threads that make loaders add rows one after the other. To fill a device makes a loader too.
-_adding = threading.RLock()
+# Of one process: of two threads that make loaders of the same rows one makes the copy. To fill a device makes a loader too.
+_making = threading.RLock()
 
 
 def rows_read(dataset: MemmapDataset) -> Rows | None:
@@ -54,8 +54,7 @@ def reads_of(dataset: MemmapDataset, processes: int) -> residencies.Reads:
     processes: how many of this host read so.
     """
     rows = rows_read(dataset)
-    copy = _copies.get((str(dataset.path), dataset.manifest.digest))
-    missing = None if copy is None else copy.missing_bytes(_units(dataset, rows))
+    missing = None if _copies.get(_key(dataset, rows)) is None else 0
     pieces = [_reads_of_store(store, rows, first) for store, first in dataset.opened_store.parts]
     largest = max(pieces, key=lambda piece: piece.size_bytes)
     size_bytes = sum(piece.size_bytes for piece in pieces)
@@ -77,30 +76,26 @@ def _reads_of_store(store: OpenedStore, rows: Rows | None, first: int) -> reside
 
 
 def host_copy(dataset: MemmapDataset) -> HostCopy:
-    """Return the copy of a store in memory, with the dataset's pixels in it.
+    """Return a copy of a dataset's pixels in memory.
 
     Its units are rows, or of rows with sizes of their own, or compressed, pages.
 
     Raises:
         StoreError, OSError: as `RowFile.read`.
     """
-    key, manifest = (str(dataset.path), dataset.manifest.digest), dataset.manifest
-    unit_bytes = PAGE_BYTES if manifest.is_flat else manifest.row_bytes
-    with _adding:
-        copy = _copies.get(key) or HostCopy(_file_bytes(dataset) // unit_bytes, unit_bytes)
-        added = copy.add(dataset.opened_store.opened("pixels"), host_units(dataset))
-        _copies[key] = copy
-    held_bytes = copy.slots.filled * unit_bytes
-    huge = system.huge_page_bytes(copy.units.data_ptr(), held_bytes)
+    rows, manifest = rows_read(dataset), dataset.manifest
+    key, unit_bytes = _key(dataset, rows), PAGE_BYTES if manifest.is_flat else manifest.row_bytes
+    with _making:
+        copy = _copies.get(key)
+        if copy is not None:
+            _log.info("%s: %s in memory are shared", dataset.path, size_text(copy.units.nbytes))
+            return copy
+        pixels, count = dataset.opened_store.opened("pixels"), _file_bytes(dataset) // unit_bytes
+        copy = _copies[key] = HostCopy(pixels, unit_bytes, _units(dataset, rows), count)
+    huge = system.huge_page_bytes(copy.units.data_ptr(), copy.units.nbytes)
     got = "the system does not report in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
-    shared = "" if added == held_bytes else f", {size_text(held_bytes)} with what was there"
-    _log.info("%s: %s copied into memory%s, %s", dataset.path, size_text(added), shared, got)
+    _log.info("%s: %s copied into memory, %s", dataset.path, size_text(copy.units.nbytes), got)
     return copy
-
-
-def host_units(dataset: MemmapDataset) -> Rows | None:
-    """Return the units of a host's copy that a dataset needs: rows or pages, sorted and each once; None: all."""
-    return _units(dataset, rows_read(dataset))
 
 
 def resident_on(
@@ -108,42 +103,46 @@ def resident_on(
     device: torch.device,
     batches: Callable[[MemmapDataset], AbstractContextManager[Iterator[ImageBatch]]],
 ) -> Resident | ResidentImages:
-    """Return the copy of a store on a device, with the dataset's rows in it.
+    """Return a copy of a dataset's rows on a device.
 
     batches: opens batches of a dataset, in its order, on the device.
     """
-    key = _resident_key(dataset, device)
-    with _adding:
-        found = _residents.get(key) or _new_resident(dataset, device)
-        if isinstance(found, ResidentImages):
-            dataset.opened_store.opened("pixels")
-            dataset.check_files()
-            # targets and shapes of all rows go to the device as they are
-            dataset.check_rows(None)
-            found.add(host_units(dataset))
-        else:
-            rows = found.slots.missing(rows_read(dataset))
-            if rows is None or len(rows):
-                with batches(dataset.at_rows(rows)) as made:
-                    found.add(rows, made)
-        _residents[key] = found
+    rows = rows_read(dataset)
+    key = _resident_key(dataset, rows, device)
+    with _making:
+        found = _residents.get(key)
+        if found is None:
+            found = _residents[key] = _new_resident(dataset, rows, device, batches)
     return found
 
 
 def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
     """Return the further bytes that a dataset's rows would take on a device."""
-    found = _residents.get(_resident_key(dataset, device)) or _new_resident(dataset, device)
-    return found.missing_bytes(host_units(dataset))
-
-
-def _new_resident(dataset: MemmapDataset, device: torch.device) -> Resident | ResidentImages:
-    """Return a copy on a device that holds nothing yet, and takes nothing."""
-    store = dataset.mapped
-    if not isinstance(store, RaggedBatch):
-        return Resident(store, device)
-    if dataset.manifest.compression:
+    rows = rows_read(dataset)
+    if _residents.get(_resident_key(dataset, rows, device)) is not None:
+        return 0
+    if dataset.manifest.has_own_sizes and dataset.manifest.compression:
         raise ValueError(f"residency 'gpu' of rows with sizes of their own: {dataset.path}: {NEEDS_RAW}.")
-    return ResidentImages(store, device)
+    return bytes_there(dataset.mapped, _units(dataset, rows) if dataset.manifest.has_own_sizes else rows)
+
+
+def _new_resident(
+    dataset: MemmapDataset,
+    rows: Rows | None,
+    device: torch.device,
+    batches: Callable[[MemmapDataset], AbstractContextManager[Iterator[ImageBatch]]],
+) -> Resident | ResidentImages:
+    store = dataset.mapped
+    if isinstance(store, RaggedBatch):
+        dataset.opened_store.opened("pixels")
+        dataset.check_files()
+        # targets and shapes of all rows go to the device as they are
+        dataset.check_rows(None)
+        return ResidentImages(store, _units(dataset, rows), device)
+    if rows is not None and not len(rows):
+        return Resident(store, rows, [], device)
+    with batches(dataset.at_rows(rows)) as made:
+        return Resident(store, rows, made, device)
 
 
 def _units(dataset: MemmapDataset, rows: Rows | None) -> Rows | None:
@@ -161,8 +160,13 @@ def _file_bytes(dataset: MemmapDataset) -> int:
     return dataset.mapped.pixels.nbytes if frames is None else frames.size_bytes
 
 
-def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, ...]:
-    return str(dataset.path), dataset.manifest.digest, dataset.opened_store.made_id, str(device)
+def _key(dataset: MemmapDataset, rows: Rows | None) -> tuple[str, ...]:
+    which = "all" if rows is None else hashlib.sha256(rows.data).hexdigest()
+    return str(dataset.path), dataset.manifest.digest, which
+
+
+def _resident_key(dataset: MemmapDataset, rows: Rows | None, device: torch.device) -> tuple[str, ...]:
+    return *_key(dataset, rows), dataset.opened_store.made_id, str(device)
 
 
 def _byte_of(begins: Rows, sizes: Rows) -> Callable[[], int]:
@@ -178,8 +182,8 @@ def _byte_of(begins: Rows, sizes: Rows) -> Callable[[], int]:
 
 def _after_fork() -> None:
     """Give a forked process a new, free lock."""
-    global _adding
-    _adding = threading.RLock()
+    global _making
+    _making = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -34,7 +34,7 @@ from reader.store import Batch, RaggedBatch
 
 _log = logging.getLogger("reader")
 
-# Where units of a file, rows or pages, are in memory: uint8[n, unit bytes], and what says in which slots these are.
+# Where units of a file, rows or pages, are in memory: uint8[n, unit bytes], and what says where these are there.
 HeldLevel = tuple[torch.Tensor, Callable[[Rows], Rows]]
 # Idle buffers of a level: of two batches, each in parts for some threads.
 _KEPT = 8
@@ -97,7 +97,7 @@ class LevelRows:
         """Return rows of the store, smaller by a factor: views of the mapped file or of its copy, or else a copy."""
         copy = self._copies.get(factor)
         if copy is not None:
-            return self.read_from((copy.units, copy.slots.of), rows, factor)
+            return self.read_from((copy.units, copy.positions.of), rows, factor)
         self._check_shapes(rows, factor)
         store = self.stores[factor]
         if not store.is_local or store.frames is not None:
@@ -110,17 +110,17 @@ class LevelRows:
 
     def read_from(self, held: HeldLevel, rows: Rows, factor: int) -> Batch:
         """Return rows whose units are in memory."""
-        store, (units, slots_of), memory = self.stores[factor], held, self._memory(factor)
+        store, (units, positions_of), memory = self.stores[factor], held, self._memory(factor)
         self._check_shapes(rows, factor)
         if store.frames is not None:
-            batch, copies = store.begin_unpacking(rows, memory, functools.partial(bytes_from, units, slots_of))
+            batch, copies = store.begin_unpacking(rows, memory, functools.partial(bytes_from, units, positions_of))
             copies.wait()
             return batch
         store.check_files()
         if isinstance(store.mapped, RaggedBatch):
-            batch = gathered(store.mapped, rows, memory, lambda pages, into: gather(units, slots_of(pages), into))
+            batch = gathered(store.mapped, rows, memory, lambda pages, into: gather(units, positions_of(pages), into))
         else:
-            batch = rows_in(store.mapped, rows, units, slots_of(rows))
+            batch = rows_in(store.mapped, rows, units, positions_of(rows))
         store.check_rows(rows)
         return batch
 
@@ -128,7 +128,7 @@ class LevelRows:
         """Return uint8[T] that holds the masks of rows of the store, and where each begins, int64[B]; see `read`."""
         copy, held = self._copies.get(1), self.stores[1].mapped
         if copy is not None:
-            return self.masks_from((copy.units, copy.slots.of), rows)
+            return self.masks_from((copy.units, copy.positions.of), rows)
         assert isinstance(held, RaggedBatch)
         begins, _ = self._mask_extents(rows)
         return held.pixels, torch.from_numpy(begins)
@@ -137,8 +137,8 @@ class LevelRows:
         """Return the masks of rows whose units are in memory."""
         pages, begins = pages_of(*self._mask_extents(rows))
         pixels = self._memory(_MASKS)(len(pages) * PAGE_BYTES).view(len(pages), PAGE_BYTES)
-        units, slots_of = held
-        gather(units, slots_of(pages), pixels)
+        units, positions_of = held
+        gather(units, positions_of(pages), pixels)
         return pixels.view(-1), torch.from_numpy(begins)
 
     def units_of(self, rows: Rows, factor: int, masks_of: Rows | None = None) -> Rows:
