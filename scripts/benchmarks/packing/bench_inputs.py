@@ -36,6 +36,8 @@ import packer
 from packer.cli.messages import profile_table
 from packer.inputs.scan import scan
 from packer.pixels.formats.jpeg import profile_segments
+from packer.progress import listening
+from packer.report import Progress
 from packer.sources.local import LocalSource
 from reader.format.manifest import PIXELS, read_manifest
 from scripts.benchmarks.packing._pack_ways import ListedFolder, Task, command_environment, in_processes, make_rows
@@ -175,13 +177,14 @@ def many(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     """List all inputs, then pack a few and all of them, looking at memory."""
     few, all_of_them = linked(work / "few", min(1000, count)), linked(work / "all", count)
     report: dict[str, Any] = {}
-    before, reported = resident_bytes(), [0]
-    found, taken = timed(lambda: scan(all_of_them, listed=lambda seen: reported.append(seen)))
+    before, reports = resident_bytes(), list[Progress]()
+    with listening(reports.append):
+        found, taken = timed(lambda: scan(all_of_them))
     inputs = found.pop("")
     report["list_seconds"] = round(taken, 2)
     report["list_bytes_per_image"] = round((resident_bytes() - before) / count, 1)
     report["path_characters"] = round(sum(map(len, inputs.paths[:1000])) / len(inputs.paths[:1000]), 1)
-    report["progress_calls"] = len(reported) - 1
+    report["progress_calls"] = len(reports)
     del inputs
     lines = [["", "images", "seconds", "images/s", "worker", "parent"]]
     for name, images, number in (("few", few, min(1000, count)), ("all", all_of_them, count)):

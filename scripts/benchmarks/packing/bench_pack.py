@@ -119,7 +119,7 @@ def prepare(options: argparse.Namespace, work: Path) -> ListedFolder:
         images=work / "images",
         work=work,
         paths=[work / "images" / name for name in inputs.paths],
-        names=inputs.paths,
+        names=[*inputs.paths],
         targets=inputs.targets.tolist(),
         scales=[made[name].dct_scale for name in inputs.paths],
         size=options.size,
