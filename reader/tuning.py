@@ -135,8 +135,6 @@ class Tuning:
     feeder_start_seconds: float = 1.0
     # Between two lines of the log about what comes from a cache.
     cache_log_seconds: float = 60.0
-    # Between two states of the line that shows the cache: counting the blocks of a store of 1 TB takes 20 ms.
-    cache_line_seconds: float = 1.0
 
     # -- memory
 

@@ -132,13 +132,12 @@ class Gathering:
         plan_index: PlanIndex = lambda position: 0,
         windows: int = 1,
         *,
-        is_shown: bool = False,
         in_blocks: bool = False,
     ) -> Ahead | None:
         """Read the steps' rows ahead from the disk or a network, or return None: they are gathered from memory.
 
         plan_index: see `plan_blocks`.
-        windows, is_shown: see `RemoteAhead`.
+        windows: see `RemoteAhead`.
         window_end: of a position, where reading ahead should pause; see `ReadAhead`.
         in_blocks: a window of blocks is read together.
         """
@@ -149,9 +148,7 @@ class Gathering:
             (lambda rows: pages_of(*extents(store, rows))[0]) if isinstance(store, RaggedBatch) else lambda rows: rows
         )
         if remote is not None and not remote.is_complete and self.copy is None:
-            return RemoteAhead(
-                self._dataset, remote, steps, units=units, plan_index=plan_index, windows=windows, is_shown=is_shown
-            )
+            return RemoteAhead(self._dataset, remote, steps, units=units, plan_index=plan_index, windows=windows)
         if self._is_packed:
             self._frame_bytes = self._bytes_in_memory()
             units = self._frame_pages

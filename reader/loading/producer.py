@@ -85,11 +85,8 @@ class Producer:
         has_windows = self._schedule.order == "block" and self._schedule.nodes is None
         ends = self._schedule.window_end(epoch) if has_windows else _no_window
         plan_index, windows = plan_blocks(self._schedule, epoch), len(nodes_here(self._schedule))
-        is_shown = self._schedule.cut.rank == 0
         in_blocks = self._schedule.order == "block"
-        ahead = self._gathering.read_ahead(
-            epoch, steps, ends, plan_index, windows, is_shown=is_shown, in_blocks=in_blocks
-        )
+        ahead = self._gathering.read_ahead(epoch, steps, ends, plan_index, windows, in_blocks=in_blocks)
         try:
             for group in steps if ahead is None else ahead:
                 batches = self._gathering.begin(group.batches, ahead)

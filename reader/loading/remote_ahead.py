@@ -21,7 +21,6 @@ from reader.format.filesystem import size_text
 from reader.loading.ranks import Ranks, ranks_here
 from reader.loading.schedule import Schedule, block_rows, window_bytes
 from reader.profiling import stage
-from reader.remote.cache_line import CacheLine
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps
 from reader.tuning import tuning
@@ -43,7 +42,6 @@ class RemoteAhead:
         units: what to read of the file for rows: themselves, or pages.
         plan_index: see `plan_blocks`.
         windows: of shuffle="block", that are read at once.
-        is_shown: whether a terminal shows how the cache grows.
 
     For one thread.
     """
@@ -57,9 +55,7 @@ class RemoteAhead:
         units: Callable[[Rows], Rows],
         plan_index: PlanIndex,
         windows: int = 1,
-        is_shown: bool = False,
     ) -> None:
-        self._line = CacheLine(remote, is_shown=is_shown)
         self._dataset, self._remote, self._steps, self._units, self._plan_index = (
             dataset,
             remote,
@@ -87,7 +83,6 @@ class RemoteAhead:
 
     def __iter__(self) -> Iterator[Steps]:
         while True:
-            self._line.update()
             self._look_ahead()
             if not self._waiting:
                 return
@@ -121,7 +116,6 @@ class RemoteAhead:
 
     def close(self) -> None:
         """Ask for nothing more."""
-        self._line.close()
         self._waiting.clear()
 
     def _report_progress(self, now: float) -> None:

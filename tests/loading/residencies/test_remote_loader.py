@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import logging
-import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +14,6 @@ from range_server import RangeServer, serving
 
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.manifest import MANIFEST, PIXELS
-from reader.remote import cache_line
 from reader.tuning import tuning
 
 ROW = 16 * 16 * 3
@@ -228,82 +223,3 @@ def test_the_log_says_what_came_over_the_network(
     assert lines
     assert all(line.startswith(f"{range_server.url}: ") for line in lines)
     assert "secret" not in caplog.text
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def _terminal(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> _Terminal:
-    """Return what stands for stderr; bars that other tests left open are none of these."""
-    terminal = _Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    tune(cache_line_seconds=0.0)
-    monkeypatch.setattr(cache_line, "_has_bars", lambda: False)
-    return terminal
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_terminal_shows_how_the_cache_grows(
-    range_server: RangeServer, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = _terminal(tune, monkeypatch)
-    with MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 50, shuffle="block") as loader:
-        assert len([*loader]) == 8
-        states = terminal.getvalue().split("\r\x1b[K")
-        # nothing before the first state, and nothing behind the last
-        assert states[0] == states[-1] == ""
-        assert states[1] == f"cache 0 % of 307.2 kB: {range_server.url}"
-        assert all(re.match(r"cache \d+ % of 307.2 kB(, .*/s, \d+:\d\d left)?: http", state) for state in states[1:-1])
-        # all is there
-        terminal.truncate(0)
-        assert len([*loader]) == 8
-        assert terminal.getvalue() == ""
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_line_that_a_loop_leaves_is_removed(
-    range_server: RangeServer, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = _terminal(tune, monkeypatch)
-    loader = MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 8, shuffle="block")
-    next(iter(loader))
-    loader.close()
-    assert terminal.getvalue().startswith("\r\x1b[Kcache 0 %")
-    assert terminal.getvalue().endswith("\r\x1b[K")
-
-
-@pytest.mark.parametrize("how", ["another rank", "a log", "no warnings", "a bar", "a closed file", "a logger's own"])
-@pytest.mark.usefixtures("small_blocks")
-def test_no_line_is_shown_to(
-    range_server: RangeServer,
-    tmp_path: Path,
-    tune: Tune,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    how: str,
-) -> None:
-    terminal = _terminal(tune, monkeypatch)
-    if how == "a log":
-        monkeypatch.setattr(_Terminal, "isatty", lambda self: False)
-    if how == "a bar":
-        monkeypatch.setattr(cache_line, "_has_bars", lambda: True)
-    if how == "a closed file":
-        closed = _Terminal()
-        closed.close()
-        monkeypatch.setattr(sys, "stderr", closed)
-        monkeypatch.setattr(_Terminal, "isatty", io.StringIO.isatty)
-    if how == "a logger's own":
-        monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=terminal.write, flush=terminal.flush))
-    rank, data = 1 if how == "another rank" else 0, MemmapDataset(range_server.url, cache=tmp_path)
-    caplog.set_level(logging.ERROR if how == "no warnings" else logging.WARNING, logger="reader")
-    with MemmapLoader(data, 8, shuffle="block", rank=rank, world_size=2) as loader:
-        assert len([*loader]) == 25
-    assert terminal.getvalue() == ""
-
-
-def test_a_bar_of_tqdm_is_seen() -> None:
-    tqdm = pytest.importorskip("tqdm")
-    with tqdm.tqdm(total=1, file=io.StringIO()):
-        assert cache_line._has_bars()
