@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""See where the time of a training loop goes: torch.profiler over some of its steps, as a Chrome trace and a picture.
+"""See where the time of a training loop goes: torch.profiler over some of its steps, as a Chrome trace.
 
     python examples/profile_loader.py out/ profile/
     nsys profile ... python examples/profile_loader.py out/ profile/ --device cuda --nvtx      (the first one prints it)
 
-Writes trace.json, for chrome://tracing and Perfetto, and timeline.png, a lane for each thread and stream: pale is waiting. If
-the lane `caller` is pale the loop waits for data; if `feeder` is, data wait for the loop. The profiler looks away for the first
-steps, in which queues fill and memory is touched for the first time. `pack bench --timeline` does the like without a network.
+Writes trace.json, for chrome://tracing and Perfetto. Where pixpack.wait is long in the loop's thread, the loop waits for data;
+in the loader's, data wait for the loop. The profiler looks away for the first steps, in which queues fill and memory is touched
+for the first time. `pack bench --trace` does the like without a network.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import json
 import sys
@@ -23,7 +22,6 @@ import torch
 from network import datasets, network, views
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from packer.cli.charts import PictureError, plot_timeline
 from reader import MemmapLoader, StoreError
 from reader.bench.timeline import timeline_of
 
@@ -46,7 +44,7 @@ def main() -> int:
         loader = MemmapLoader(train, options.batch_size, shuffle=True, device=options.device, transform=learn)
         options.folder.mkdir(parents=True, exist_ok=True)
         (under_nsys if options.nvtx else under_profiler)(loader, options.folder)
-    except (StoreError, ValueError, PictureError) as e:
+    except (StoreError, ValueError) as e:
         print(f"profile_loader.py: {e}", file=sys.stderr)
         return 1
     print(f"With NVIDIA's nsys: {NSYS.format(options.folder / 'nsys', options.store, options.folder)}")
@@ -69,8 +67,7 @@ def under_profiler(loader: MemmapLoader, folder: Path) -> None:
     timeline = timeline_of(events)
     for stage in ("wait", "step"):
         print(f"caller: {timeline.busy_ms('caller', stage):,.1f} ms of {timeline.milliseconds:,.1f} in {stage}")
-    plot_timeline(dataclasses.asdict(timeline), f"{loader!r}", folder / "timeline.png")
-    print(f"wrote {trace} and {folder / 'timeline.png'}")
+    print(f"wrote {trace}")
 
 
 def under_nsys(loader: MemmapLoader, folder: Path) -> None:

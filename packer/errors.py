@@ -74,10 +74,6 @@ class EngineError(RuntimeError):
     """The workers cannot do the work at all; says why."""
 
 
-class PictureError(RuntimeError):
-    """A picture cannot be drawn: matplotlib is missing."""
-
-
 # From here on for modules of ours alone: no caller sees these.
 
 

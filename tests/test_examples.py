@@ -205,7 +205,7 @@ def uncropped_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_example_runs_on_what_the_readme_packs(
     name: str, uncropped_images: Path, tmp_path: Path, example: Example, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = {"lightning_datamodule": "lightning", "profile_loader": "matplotlib", "ddp": "torch.distributed"}
+    needed = {"lightning_datamodule": "lightning", "ddp": "torch.distributed"}
     pytest.importorskip(needed.get(name, "torch"))
     words: dict[str, list[object]] = {
         "train": ["--epochs", 1, "--device", "cpu"],
@@ -224,10 +224,9 @@ def test_an_example_runs_on_what_the_readme_packs(
     assert example(name, uncropped_images, *words[name]) == 0
 
 
-def test_profile_writes_a_trace_and_a_picture_and_names_the_command_of_nsys(
+def test_profile_writes_a_trace_and_names_the_command_of_nsys(
     shared_store: Path, tmp_path: Path, example: Example, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
     assert example("profile_loader", shared_store, tmp_path, "--batch-size", 8, "--device", "cpu") == 0
     out = capfd.readouterr().out
     assert f"--output={tmp_path / 'nsys'} python examples/profile_loader.py {shared_store}" in out
@@ -235,7 +234,6 @@ def test_profile_writes_a_trace_and_a_picture_and_names_the_command_of_nsys(
     # what the loader's thread did is there too, and the steps of the schedule
     assert {"pixpack.step", "pixpack.transform", "pixpack.gather", "ProfilerStep#4", "ProfilerStep#11"} <= names
     assert "ProfilerStep#3" not in names
-    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_profile_names_ranges_for_nsys_only_on_cuda(

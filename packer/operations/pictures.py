@@ -17,13 +17,11 @@ from packer.store.files import write_atomically
 from packer.store.out_folder import enclosing_store
 from reader.format.filesystem import error_path
 
-# First in the style of an SVG of ours.
-SVG_STYLE = '<style id="pixpack">'
 # PNG's text chunk with the keyword Software (PNG specification, 11.3.3.2) and, in a trace, a first key of ours.
 SOFTWARE = {"Software": "pixpack"}
 _PNG, _TEXT = b"\x89PNG\r\n\x1a\n", b"tEXtSoftware\x00pixpack"
 _TRACE = b'{"software": "pixpack", '
-# Pillow and matplotlib write their texts before the pixels.
+# Pillow writes texts before the pixels.
 _HEAD_BYTES = 4096
 # Names of formats that a program would take a file for.
 _FORMATS = (".png", ".svg", ".json", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".pdf", ".html", ".txt")
@@ -93,6 +91,5 @@ def _is_another(path: Path) -> bool:
         return False
     with error_path(path), open(path, "rb") as file:
         head = file.read(_HEAD_BYTES)
-    is_svg = head.startswith(b"<?xml") and SVG_STYLE.encode() in head
-    is_ours = (head.startswith(_PNG) and _TEXT in head) or head.startswith(_TRACE) or is_svg
+    is_ours = (head.startswith(_PNG) and _TEXT in head) or head.startswith(_TRACE)
     return bool(head) and not is_ours

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from PIL import Image
 
-from packer.cli.charts import svg_bytes
+from scripts.common.svg import svg_bytes
 
 Axes = Any
 

@@ -58,7 +58,7 @@ LIBRARIES_OF_C = ("libjpeg", "libturbojpeg")
 
 @dataclass(frozen=True)
 class GpuCommand:
-    """A command; needs_cuda: it is left out with --no-cuda. result: a JSON file that it writes, picture: a PNG.
+    """A command; needs_cuda: it is left out with --no-cuda. result: a JSON file that it writes, picture: a PNG or a trace.
 
     needs_store: it reads what the part "store" makes, which is run before it, also where nobody asked for that.
     seconds: it is stopped then.
@@ -91,12 +91,20 @@ def parse() -> argparse.Namespace:
         prog="scripts/gpu/on_gpu", description=__doc__.partition("\n")[0] if __doc__ else None
     )
     parser.add_argument("--collect", type=Path, metavar="DIR", help="download the wheels, and do nothing else")
-    parser.add_argument("--python", default="3.12", help="the version that they are for, or a Python of that version here")
     parser.add_argument(
-        "--there", nargs="+", default=[], metavar="PACKAGE", help="packages that the machine has: they are not collected"
+        "--python", default="3.12", help="the version that they are for, or a Python of that version here"
+    )
+    parser.add_argument(
+        "--there",
+        nargs="+",
+        default=[],
+        metavar="PACKAGE",
+        help="packages that the machine has: they are not collected",
     )
     parser.add_argument("--wheels", type=Path, nargs="+", metavar="DIR", help="what was collected, and other wheels")
-    parser.add_argument("--images", type=Path, metavar="DIR", help="photographs for the part peers; default: drawn there")
+    parser.add_argument(
+        "--images", type=Path, metavar="DIR", help="photographs for the part peers; default: drawn there"
+    )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "on_gpu-results")))
     parser.add_argument(
         "--only",
@@ -136,12 +144,16 @@ def collect(folder: Path, python: str, there: list[str]) -> int:
     with tempfile.TemporaryDirectory() as copy:
         # a copy, since a build leaves its folders in the source
         source = Path(copy, "pixpack")
-        keep = shutil.ignore_patterns(".git", ".venv", "tests", "scripts", "docs", "*.egg-info", "build", "sample", "*.so")
+        keep = shutil.ignore_patterns(
+            ".git", ".venv", "tests", "scripts", "docs", "*.egg-info", "build", "sample", "*.so"
+        )
         shutil.copytree(ROOT, source, ignore=keep)
         if found == version:
             compile_for(builder, source, folder)
         else:
-            print(f"on_gpu: there is no Python {version} here to build the compiled part by: torch does its work there.")
+            print(
+                f"on_gpu: there is no Python {version} here to build the compiled part by: torch does its work there."
+            )
         # of this folder then, which needs no compiler and goes with every Python
         (source / "setup.py").unlink()
         words = ["wheel", "-q", "--no-deps", "-c", str(CONSTRAINTS), "-w", str(folder), *BUILT, str(source)]
@@ -245,7 +257,7 @@ def parts(work: Path, *, no_cuda: bool, images: Path | None) -> list[GpuCommand]
     given = ["--images", str(images.resolve())] if images else []
     claims = [python, "-m", "scripts.studies.claims", "--work", str(work / "claims"), "--out", str(work / "claims-out")]
     pack = [python, "-m", "packer", "bench", store, "--device", device]
-    timeline = [*pack, "--residency", "cache", "--timeline", str(work / "timeline.png")]
+    timeline = [*pack, "--residency", "cache", "--trace", str(work / "trace.json")]
 
     bench = functools.partial(benchmark, device, work)
     benches = {
@@ -267,8 +279,10 @@ def parts(work: Path, *, no_cuda: bool, images: Path | None) -> list[GpuCommand]
         bench("transforms.bench_transforms", "transforms", "--first-table", needs_cuda=True),
         bench("reading.bench_gpu_peers", "peers", *peers, seconds=MORE_SECONDS),
         *(benches[name] for name in BENCHES if name not in first),
-        GpuCommand("pack", [*pack, "--json", "--seconds", "2" if no_cuda else "30"], needs_cuda=False, needs_store=True),
-        GpuCommand("timeline", timeline, needs_cuda=False, needs_store=True, picture="timeline.png"),
+        GpuCommand(
+            "pack", [*pack, "--json", "--seconds", "2" if no_cuda else "30"], needs_cuda=False, needs_store=True
+        ),
+        GpuCommand("timeline", timeline, needs_cuda=False, needs_store=True, picture="trace.json"),
         *(
             GpuCommand(
                 f"claims {name}",
@@ -355,7 +369,11 @@ def describe(environment: dict[str, str]) -> dict[str, Any]:
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     if ran.returncode:
         return {"error": ran.stderr[-2000:]}
-    ask = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,pcie.link.gen.max,pcie.link.width.max", "--format=csv"]
+    ask = [
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,memory.total,pcie.link.gen.max,pcie.link.width.max",
+        "--format=csv",
+    ]
     smi = subprocess.run(ask, capture_output=True, text=True).stdout if shutil.which("nvidia-smi") else ""
     return json.loads(ran.stdout) | {"nvidia_smi": smi.splitlines(), "command": sys.argv[1:]}
 

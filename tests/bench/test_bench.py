@@ -1,4 +1,4 @@
-"""`pack bench`: what it reports, draws and refuses, and that a timeline's spans are those of the run."""
+"""`pack bench`: what it reports, records and refuses, and that a timeline's spans are those of the run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import dataclasses
 import gc
 import json
 import multiprocessing
-import re
-import sys
 import threading
 import time
 from collections import Counter
@@ -15,20 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 from conftest import Tune, make_tree, tuned
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from PIL import Image
 
 from packer import pack
 from packer.cli.app import run
-from packer.cli.charts import _TICKS, DPI, WIDTH_INCHES, _bars, _finding, about, plot_timeline, text, timeline_finding
-from packer.errors import OptionsError
+from packer.cli.bench_table import text
 from reader import MemmapDataset, MemmapLoader, system
 from reader.bench.disk import BY_THREADS, IN_ORDER, disk_ways
 from reader.bench.measure import (
@@ -53,7 +46,6 @@ from reader.system import MEMORY_FILE_SYSTEMS
 # Pages are dropped from the cache, which those that are not on the disk yet stay in.
 pytestmark = pytest.mark.usefixtures("real_syncs")
 
-WIDTH = round(WIDTH_INCHES * DPI)
 QUICK = ["--seconds", "0.2", "--batch-size", "16"]
 
 
@@ -128,10 +120,8 @@ def test_loaders_that_the_user_did_not_make_warn_of_nothing(
 def test_the_table_is_aligned_and_says_what_auto_chooses(
     shared_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pictures = {name: tmp_path / f"{name}.png" for name in ("plot", "timeline")}
     trace = tmp_path / "trace.json"
-    options = ["--plot", str(pictures["plot"]), "--timeline", str(pictures["timeline"]), "--trace", str(trace)]
-    assert run(["bench", str(shared_store), *options, "--normalize", "--step-ms", "1", *QUICK]) == 0
+    assert run(["bench", str(shared_store), "--trace", str(trace), "--normalize", "--step-ms", "1", *QUICK]) == 0
     out = capsys.readouterr().out.splitlines()
     table = [
         line for line in out if line.startswith(("from memory", "copying", "MemmapLoader", "store[", "DataLoader"))
@@ -139,10 +129,6 @@ def test_the_table_is_aligned_and_says_what_auto_chooses(
     assert len(table) == 8
     assert len({len(line) for line in table if ".." in line}) == 1
     assert any(line.startswith('residency "auto" is "cache" here: 276.5 kB of rows') for line in out)
-    for path in pictures.values():
-        with Image.open(path) as image:
-            assert (image.format, image.width) == ("PNG", WIDTH)
-            assert len(image.convert("RGB").getcolors(1 << 20)) > 10
     names = Counter(event.get("name") for event in json.loads(trace.read_text())["traceEvents"])
     # 90 rows in batches of 16, small enough to be gathered as one group
     assert (names["pixpack.gather"], names["pixpack.transform"], names["pixpack.step"]) == (1, 6, 6)
@@ -157,7 +143,7 @@ def test_the_table_is_aligned_and_says_what_auto_chooses(
         (["OUT", "--device", "meta"], 2, "device is 'meta', expected cpu or cuda."),
         (["OUT", "--step-ms", "nan"], 2, "nan is not in the range 0<=x<=60000"),
         (["OUT", "--seconds", "nan"], 2, "nan is not in the range 0.1<=x<=3600"),
-        (["OUT", "--plot", "nowhere/p.png"], 2, "--plot nowhere/p.png cannot be written"),
+        (["OUT", "--trace", "nowhere/p.json"], 2, "--trace nowhere/p.json cannot be written"),
         (["OUT", "--trace", "."], 2, "--trace . cannot be written"),
         (["OUT", "--trace", "/dev/full", *QUICK], 28, "/dev/full: No space left on device"),
     ],
@@ -179,19 +165,6 @@ def test_what_cannot_be_measured_is_one_sentence(
     assert [sentence in line for line in captured.err.splitlines() if line.startswith("pack: ")] == [True]
 
 
-def test_without_matplotlib_figures_are_printed_and_the_picture_is_refused(
-    shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    path = tmp_path / "p.png"
-    assert run(["bench", str(shared_store), "--plot", str(path), "--order", "full", *QUICK]) == 1
-    captured = capsys.readouterr()
-    assert "MemmapLoader, full" in captured.out
-    notes = [line for line in captured.err.splitlines() if line.startswith("pack: ")]
-    assert notes == [f"pack: {path}: a picture needs matplotlib. Install it: pip install 'pixpack[bench]'."]
-    assert not path.exists()
-
-
 # -- rows with sizes of their own
 
 
@@ -203,11 +176,10 @@ def ragged_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_rows_with_sizes_of_their_own_are_timed_and_drawn(
+def test_rows_with_sizes_of_their_own_are_timed_and_recorded(
     ragged_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pictures = {name: tmp_path / f"{name}.png" for name in ("plot", "timeline")}
-    options = ["--plot", str(pictures["plot"]), "--timeline", str(pictures["timeline"]), "--normalize"]
+    options = ["--trace", str(tmp_path / "trace.json"), "--normalize"]
     assert run(["bench", str(ragged_store), "--json", "--seconds", "0.2", *options]) == 0
     report = json.loads(capsys.readouterr().out)
     memory = report["sections"][0]
@@ -220,9 +192,6 @@ def test_rows_with_sizes_of_their_own_are_timed_and_drawn(
     assert report["not_measured"][INDEX] == "rows with sizes of their own are in no one tensor."
     assert (report["has_own_sizes"], report["batch_size"], memory["rows"]) == (True, 8, 72)
     assert sum(span["stage"] == "step" for span in report["timeline"]["spans"]) == 9
-    for path in pictures.values():
-        with Image.open(path) as image:
-            assert (image.format, image.width) == ("PNG", WIDTH)
     height, width, _ = report["row_shape"]
     shown = text(report)
     assert f"72 rows of up to uint8[{height}, {width}, 3], " in shown
@@ -342,7 +311,6 @@ def test_sizes_are_given_in_a_unit_that_fits(report: BenchReport) -> None:
     shown = text(found)
     assert "90 rows of uint8[32, 32, 3], 276.5 kB on " in shown
     assert " 12.5 kB/s " in next(line for line in shown.splitlines() if line.startswith(WORKERS))
-    assert about(found).partition(": ")[2].startswith("90 rows of 32 x 32 x 3, 276.5 kB, batches of 16, ")
 
 
 # -- fair and honest
@@ -438,27 +406,6 @@ def test_what_was_not_measured_is_named(report: BenchReport) -> None:
     assert shown.endswith("\nDo this.")
 
 
-def test_a_disturbed_limit_is_no_share_of_memorys_speed_and_its_name_is_clear_of_the_title(
-    shared_store: Path,
-) -> None:
-    rates = {COPIES: [9.0], "MemmapLoader, full": [90.0]}
-    section = dataclasses.asdict(
-        section_of("memory", MemmapDataset(shared_store, as_tuple=False), 90, (COPIES,), rates)
-    )
-    assert _finding({"sections": [section]}) == "MemmapLoader, full: 90 images/s, no slower than copying memory"
-    figure = Figure(figsize=(WIDTH_INCHES, 2.5))
-    axes = figure.subplots()
-    _bars(axes, section)
-    draw = FigureCanvasAgg(figure).get_renderer()
-    (limit,) = (text for text in axes.texts if text.get_text() == "limit")
-    assert not limit.get_window_extent(draw).overlaps(axes._left_title.get_window_extent(draw))
-
-
-@pytest.mark.parametrize(("tick", "shown"), [(2.5, "2.5"), (12500, "12,500"), (3e6, "3,000,000")])
-def test_a_tick_keeps_its_digits(tick: float, shown: str) -> None:
-    assert _TICKS.format(x=tick) == shown
-
-
 # -- the timeline
 
 
@@ -537,46 +484,3 @@ def test_a_trace_of_a_device_is_sorted_by_stream() -> None:
         ("stream", "compute", 2.1, 2.2),
         ("stream", "copy", 2.3, 2.4),
     ]
-
-
-def test_the_picture_of_a_timeline_shows_each_stage_where_it_was(tmp_path: Path) -> None:
-    spans = [
-        {"lane": "caller", "stage": "wait", "start_ms": 0.0, "stop_ms": 30.0},
-        {"lane": "caller", "stage": "step", "start_ms": 30.0, "stop_ms": 100.0},
-        {"lane": "feeder", "stage": "gather", "start_ms": 0.0, "stop_ms": 30.0},
-    ]
-    timeline = {"lanes": ["caller", "feeder"], "spans": spans}
-    assert timeline_finding(timeline) == "1 batch in 100 ms; the loop waited 30% of that for a batch"
-    plot_timeline(timeline, "about", tmp_path / "t.png")
-    with Image.open(tmp_path / "t.png") as image:
-        assert image.size == (WIDTH, round((2.0 + 0.45 * 2) * DPI))
-        pixels = np.asarray(image.convert("RGB"))
-    # the widest run of each color, in the lanes: a step of 70 ms beside a wait and a gather of 30
-    step, gather = (max((pixels == color).all(-1).sum(1)) for color in ((0x26, 0x32, 0x3D), (0x0B, 0x6F, 0xA4)))
-    assert step / gather == pytest.approx(70 / 30, rel=0.05)
-
-
-def test_an_svg_has_its_text_a_dark_mode_and_no_date_and_is_drawn_again(tmp_path: Path) -> None:
-    spans = [
-        {"lane": "caller", "stage": "wait", "start_ms": 0.0, "stop_ms": 1.0},
-        {"lane": "caller", "stage": "step", "start_ms": 1.0, "stop_ms": 100.0},
-        {"lane": "feeder", "stage": "gather", "start_ms": 0.0, "stop_ms": 30.0},
-    ]
-    path = tmp_path / "t.svg"
-    for _ in range(2):
-        plot_timeline({"lanes": ["caller", "feeder"], "spans": spans}, "about", path)
-    text = path.read_text()
-    root = ElementTree.fromstring(text)
-    words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"1 batch in 100 ms; the loop waited 1% of that for a batch", "step of the loop", "gather", "waiting"} <= {
-        *words
-    }
-    assert "<dc:date>" not in text
-    # every color of the picture that a dark page would hide has another one there
-    dark = re.search(r"@media \(prefers-color-scheme:dark\)\{(.*)\}</style>", text)
-    assert dark
-    for light in re.findall(r"fill: (#26323d|#6b7783|#ffffff|#dfe4e8)", text):
-        assert f'[style*="fill: {light}"]{{fill:#' in dark[1]
-    path.write_text("<svg/>")
-    with pytest.raises(OptionsError, match="was not drawn by pixpack"):
-        plot_timeline({"lanes": ["caller", "feeder"], "spans": spans}, "about", path)

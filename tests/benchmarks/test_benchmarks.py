@@ -564,7 +564,7 @@ def test_bench_forms_compares_bytes_and_time_of_each_form_of_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'pixpack[bench]'")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'pixpack[test]'")
     make_tree(tmp_path / "images", classes=2, each=8, size=(150, 110))
     words = ["--size", 64, "--rounds", 1, "--cpus", 2, "--picture", tmp_path / "forms.svg"]
     assert main("benchmarks.storage.bench_forms", monkeypatch, "--images", tmp_path / "images", *words) == 0

@@ -159,7 +159,6 @@ def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.Ca
         (["show", "{store}", "-o", "{tmp}/no/x.png"], 2, "x.png cannot be written"),
         (["show", "{store}", "--single", "-o", "{tmp}/x.png"], 2, "--single shows one row"),
         (["show", "{store}", "-o", "{tmp}/x.jpg"], 2, "x.jpg would be PNG, not JPG. Choose a name that ends in .png."),
-        (["bench", "{store}", "--plot", "{tmp}/x.pdf"], 2, "x.pdf would be PNG or SVG, not PDF."),
         (["bench", "{store}", "--trace", "{tmp}/x.svg"], 2, "x.svg would be JSON, not SVG."),
         (
             ["{tmp}/none", "{images}", "{tmp}/out", "--size", "8"],

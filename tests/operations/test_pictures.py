@@ -47,11 +47,10 @@ def test_a_file_that_pixpack_did_not_draw_is_not_overwritten(
     _foreign(tmp_path / name)
     before = (tmp_path / name).read_bytes()
     assert run(["show", str(store), "-o", str(tmp_path / name)]) == 2
-    for option in ("--plot", "--timeline", "--trace"):
-        assert run(["bench", str(store), option, str(tmp_path / name)]) == 2
+    assert run(["bench", str(store), "--trace", str(tmp_path / name)]) == 2
     assert (tmp_path / name).read_bytes() == before
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 2
     assert all(f"{tmp_path / name} is there, and was not drawn by pixpack: it is not overwritten." in s for s in lines)
 
 
@@ -61,7 +60,6 @@ def test_nothing_is_drawn_into_a_store(store: Path, tmp_path: Path, name: str) -
     (tmp_path / "link").symlink_to(store / name)
     for path in (store / name, tmp_path / "link"):
         assert run(["show", str(store), "-o", str(path)]) == 2
-        assert run(["bench", str(store), "--plot", str(path)]) == 2
         assert run(["bench", str(store), "--trace", str(path)]) == 2
     assert store_bytes(store) == before
 
@@ -82,20 +80,10 @@ def test_a_picture_appears_at_once_or_not_at_all(
 
 
 @pytest.mark.slow
-def test_pictures_and_the_trace_of_bench_are_drawn_again_over_themselves(store: Path, tmp_path: Path) -> None:
-    options = [word for name in ("plot", "timeline", "trace") for word in (f"--{name}", str(tmp_path / f"{name}.x"))]
+def test_the_trace_of_bench_is_written_again_over_itself(store: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        assert run(["bench", str(store), *options, *QUICK]) == 0
-    with Image.open(tmp_path / "plot.x") as image:
-        assert image.info["Software"] == "pixpack"
-
-
-def test_two_pictures_of_one_run_need_two_paths(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(tmp_path / "x.png")
-    assert run(["bench", str(store), "--plot", path, "--timeline", path]) == 2
-    assert f"--plot and --timeline name the same file, {path}." in capsys.readouterr().err
+        assert run(["bench", str(store), "--trace", str(tmp_path / "trace.x"), *QUICK]) == 0
+    assert (tmp_path / "trace.x").read_bytes().startswith(b'{"software": "pixpack", ')
 
 
 def test_an_empty_file_and_a_pipe_are_written_to(store: Path, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import click
 
 from packer.cli.help import command
 from packer.cli.options import Range, StorePath
-from packer.cli.output import EXIT_FAILED, fail, say, say_json
+from packer.cli.output import say, say_json
 from packer.cli.progress import ProgressBar
-from packer.errors import OptionsError, PackError, PictureError
+from packer.errors import OptionsError, PackError
 from reader.format.urls import is_url
 
 
@@ -38,11 +38,9 @@ from reader.format.urls import is_url
     metavar="S",
     help="About how long to measure.",
 )
-@click.option("--plot", type=StorePath(), metavar="FILE", help="Draw the figures into this PNG or SVG.")
 @click.option(
-    "--timeline", type=StorePath(), metavar="FILE", help="Run 16 batches and draw who did what when, as PNG or SVG."
+    "--trace", type=StorePath(), metavar="FILE", help="Run 16 batches, and write who did what when as a Chrome trace."
 )
-@click.option("--trace", type=StorePath(), metavar="FILE", help="Write that run as a Chrome trace, JSON.")
 @click.option(
     "--residency",
     type=click.Choice(("auto", "cache", "ram", "disk", "gpu")),
@@ -62,26 +60,29 @@ from reader.format.urls import is_url
 @click.option("--cache", type=StorePath(), metavar="FOLDER", help="Of a URL: where blocks are put while it measures.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print the figures and nothing else.")
-def bench(out: str, as_json: bool, quiet: bool, cache: str | None, **options: Any) -> int:
+def bench(out: str, as_json: bool, quiet: bool, cache: str | None, trace: str | None, **options: Any) -> int:
     """Time reading the store OUT, against copying memory, reading the disk, and torch's DataLoader.
 
     For the URL of a store, time the first epoch of its first rows, against fetching the same ranges alone.
 
     In a folder of splits, the split with most rows is measured. To time the disk, pages of OUT are dropped from the page cache
-    and read again. Only pictures are written.
+    and read again. Only the trace is written.
 
     \b
     Examples:
       pack bench out/
-      pack bench out/ --seconds 20 --plot bench.png
-      pack bench out/ --timeline timeline.png --step-ms 20 --order full
+      pack bench out/ --seconds 20
+      pack bench out/ --trace trace.json --step-ms 20 --order full
       pack bench out/ --json | jq '.sections[0].ways'
       pack bench s3://bucket/out --seconds 20
     """
     _need_torch()
-    pictures = {name: options.pop(name) for name in ("plot", "timeline", "trace")}
     run = {name: options.pop(name) for name in ("residency", "normalize", "step_ms")}
-    _check_pictures(pictures)
+    # imports what other commands need not wait for
+    from packer.operations.pictures import check_picture_path, marked, save, scratch_trace
+
+    if trace is not None:
+        check_picture_path("--trace", trace, (".json",))
     if is_url(out):
         _check_remote(options, run)
     else:
@@ -90,43 +91,32 @@ def bench(out: str, as_json: bool, quiet: bool, cache: str | None, **options: An
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     with _scratch(out, cache) as scratch, ProgressBar(hidden=quiet or as_json) as bar:
         bar.share_done("loading torch", 0.0)
-        from packer.cli import charts as view
-        from packer.operations.pictures import marked, save, scratch_trace
+        from packer.cli.bench_table import text
         from reader.bench.measure import measure
         from reader.bench.network import measure_remote
         from reader.bench.timeline import record_store
         from reader.format.errors import BenchError
 
-        recorded = None
         try:
             if scratch is not None:
                 asked = {name: value for name, value in options.items() if name != "device"}
                 report = dataclasses.asdict(measure_remote(out, scratch, **asked, progress=bar.share_done))
             else:
                 report = dataclasses.asdict(measure(out, **options, progress=bar.share_done))
-            if pictures["timeline"] or pictures["trace"]:
-                bar.share_done("timeline", 0.0)
+            if trace is not None:
+                bar.share_done("trace", 0.0)
                 run |= {name: options[name] for name in ("batch_size", "device")}
                 order = options["order"] or ("full" if scratch is None else "block")
-                run["cache"] = None if scratch is None else os.path.join(scratch, "timeline")
-                with scratch_trace() as trace:
-                    recorded = dataclasses.asdict(record_store(out, order=order, trace=trace, **run))
-                    if pictures["trace"]:
-                        save(pictures["trace"], marked(trace))
-                report["timeline"] = recorded
+                run["cache"] = None if scratch is None else os.path.join(scratch, "trace")
+                with scratch_trace() as written:
+                    report["timeline"] = dataclasses.asdict(record_store(out, order=order, trace=written, **run))
+                    save(trace, marked(written))
         except BenchError as e:
             raise OptionsError(str(e)) from None
     if as_json:
         say_json(report)
     else:
-        say(view.text(report))
-    try:
-        if pictures["plot"]:
-            view.plot(report, pictures["plot"])
-        if recorded and pictures["timeline"]:
-            view.plot_timeline(recorded, view.about(report), pictures["timeline"])
-    except PictureError as e:
-        return fail(str(e), EXIT_FAILED)
+        say(text(report))
     return 0
 
 
@@ -138,19 +128,6 @@ def _need_torch() -> None:
                 f"pack bench reads as a training program does and needs {name}, which is not installed here."
                 " Run it where you train, or: pip install torch tensordict"
             )
-
-
-def _check_pictures(pictures: dict[str, str | None]) -> None:
-    """Refuse paths that a picture or the trace cannot be written to, before anything is measured; raises OptionsError."""
-    from packer.operations.pictures import check_picture_path
-
-    taken: dict[str, str] = {}
-    for name, path in pictures.items():
-        if path is not None:
-            check_picture_path(f"--{name}", path, (".json",) if name == "trace" else (".png", ".svg"))
-            other = taken.setdefault(os.path.realpath(path), name)
-            if other != name:
-                raise OptionsError(f"--{other} and --{name} name the same file, {path}. Give each one of its own.")
 
 
 def _check_remote(options: dict[str, object], run: dict[str, object]) -> None:

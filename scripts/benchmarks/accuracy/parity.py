@@ -35,11 +35,11 @@ from PIL import Image
 from torch import nn
 
 import packer
-from packer.cli.charts import DARK, DPI, GRAY, OTHER, OURS, WIDTH_INCHES, svg_bytes
 from reader import Compose, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, RandomResizedCrop
 from scripts.benchmarks.accuracy._folder_batches import RATIO, SCALE, FolderBatches, RandomView, View
 from scripts.common.figures import machine, publish
 from scripts.common.pictures import central_crop
+from scripts.common.svg import DARK, DPI, GRAY, OTHER, OURS, WIDTH_INCHES, svg_bytes
 from scripts.samples.make_sample import SIZES
 from scripts.samples.scenes import SCENES, draw
 

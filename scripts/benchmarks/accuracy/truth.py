@@ -26,7 +26,6 @@ import torch
 from PIL import Image, ImageOps
 
 from packer import pack
-from packer.cli.charts import DARK, GRAY, OTHER, OURS, svg_bytes
 from packer.operations.planning.crop_boxes import boxes_in
 from packer.operations.planning.plan import placement
 from packer.pixels.geometry import Geometry
@@ -35,6 +34,7 @@ from reader.compiled import Crops
 from reader.transforms.kernels.resample import resized_images
 from scripts.common.figures import machine, table
 from scripts.common.program import reported
+from scripts.common.svg import DARK, GRAY, OTHER, OURS, svg_bytes
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 WAYS: dict[str, dict[str, Any]] = {

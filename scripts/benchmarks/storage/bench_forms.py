@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from packer.cli.charts import DARK, GRAY, OTHER, OURS, svg_bytes
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from reader import frames
@@ -35,6 +34,7 @@ from scripts.common.arguments import bench_parser
 from scripts.common.figures import machine, photographs
 from scripts.common.pictures import central_crop
 from scripts.common.program import reported
+from scripts.common.svg import DARK, GRAY, OTHER, OURS, svg_bytes
 from scripts.common.timing import in_turns, seconds
 
 # Rows that a thread of MemmapLoader unpacks together.

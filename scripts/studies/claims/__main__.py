@@ -8,7 +8,7 @@
 Each claim becomes NAME.json and NAME.png; README.md has the table of all that are in the folder. A module has the constants
 CLAIM and SOURCE and three functions: measure(quick, work) returns the figures, conclude(figures) a Finding, and
 draw(panel maker, figures) a picture. Each is measured in a process of its own, forked before any thread is started, so
-that memory, threads and workers of one are not those of another. Needs Linux and matplotlib: pip install 'pixpack[bench]'.
+that memory, threads and workers of one are not those of another. Needs Linux and matplotlib: pip install 'pixpack[test]'.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HERE = Path(__file__).resolve().parent
 try:
     from scripts.common import plot
 except ModuleNotFoundError as e:
-    sys.exit(f"scripts.studies.claims needs {e.name}: pip install 'pixpack[bench]'")
+    sys.exit(f"scripts.studies.claims needs {e.name}: pip install 'pixpack[test]'")
 from scripts.common.figures import machine  # noqa: E402
 from scripts.studies.claims._claim import MissingRequirement  # noqa: E402
 

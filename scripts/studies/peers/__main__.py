@@ -41,7 +41,7 @@ _LIBRARIES = Path(__file__).resolve().parent / "libraries"
 try:
     from scripts.studies.peers import _show
 except ModuleNotFoundError as e:
-    sys.exit(f"scripts.studies.peers needs {e.name}: pip install 'pixpack[bench]'")
+    sys.exit(f"scripts.studies.peers needs {e.name}: pip install 'pixpack[test]'")
 import packer  # noqa: E402
 from packer.errors import LockedError, ScanError  # noqa: E402
 from reader import StoreError  # noqa: E402

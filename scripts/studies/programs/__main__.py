@@ -38,7 +38,7 @@ from PIL import Image
 try:
     from scripts.studies.programs import _show
 except ModuleNotFoundError as e:
-    sys.exit(f"scripts.studies.programs needs {e.name}: pip install 'pixpack[bench]'")
+    sys.exit(f"scripts.studies.programs needs {e.name}: pip install 'pixpack[test]'")
 from packer import pack
 from scripts.common.arguments import Count, bench_parser
 from scripts.common.figures import BenchmarkError, machine, photographs, publish
@@ -109,7 +109,9 @@ def given_images(options: argparse.Namespace) -> Path:
         for n, path in enumerate(paths[:each])
     ]
     if not chosen:
-        raise BenchmarkError(f"no class has {2 * _HELD_OUT} photographs, of which some are held out. Give --images DIR.")
+        raise BenchmarkError(
+            f"no class has {2 * _HELD_OUT} photographs, of which some are held out. Give --images DIR."
+        )
     images = options.work / "images"
     shutil.rmtree(images, ignore_errors=True)
     for n in range(options.count):
