@@ -28,7 +28,6 @@ from reader.bench.ways import (
     Loader,
     PinnedCopies,
     SliceCopies,
-    StoreIndex,
     TorchLoader,
     Turn,
 )
@@ -49,7 +48,6 @@ _BATCH_BYTES = 256 << 20
 
 COPIES = "copying consecutive slices"
 PINNED_COPIES = "copying pinned batches"
-INDEX = "store[idx] of the tensorclass"
 NO_WORKERS, WORKERS = "DataLoader, 0 workers", "DataLoader, 2 workers"
 
 # More rows are read no differently, and mapping their pages takes longer than measuring them.
@@ -174,8 +172,6 @@ def measure(
         not_measured[WORKERS] = reason
     else:
         torch_loaders[WORKERS] = TorchLoader(data, 2)
-    if data.manifest.has_own_sizes:
-        not_measured[INDEX] = "rows with sizes of their own are in no one tensor."
     disk = _disk(data, size, order or "block", seconds, not_measured, progress)
     # what was dropped from the page cache is brought back at least
     least = max([size, *(section.rows for section in disk)])
@@ -252,8 +248,6 @@ def _memory(
     loaders = {f"MemmapLoader, {order}": Loader(part, order, torch.device("cpu")) for order in orders}
     ways: dict[str, Turn] = {COPIES: SliceCopies(part).turn}
     ways |= {name: loader.turn for name, loader in loaders.items()}
-    if not part.rows.differ:
-        ways[INDEX] = StoreIndex(part).turn
     for name, torch_loader in torch_loaders.items():
         torch_loader.part = part
         ways[name] = torch_loader.turn
@@ -308,7 +302,7 @@ def _in_turns(
         ):
             first = rounds % len(names)
             for name in names[first:] + names[:first]:
-                left_out = name in (INDEX, NO_WORKERS, WORKERS) and rounds % _RARELY
+                left_out = name in (NO_WORKERS, WORKERS) and rounds % _RARELY
                 rates[name].append(np.nan if left_out else ways[name]())
             rounds += 1
             progress(min(1.0, rounds / least, (time.perf_counter() - started) / max(seconds, 1e-3)))

@@ -41,8 +41,8 @@ _LEAST_BATCHES, _MOST_BATCHES = 8, 1024
 # Of turns on a device: the gather of their first batch, and the copy of their last, have nothing beside them. On a bus that is
 # as fast as the gather, that is a ninth of 8 batches' time.
 DEVICE_TURN_BYTES = 2 << 30
-# store[idx] is so many times slower: shorter turns, so that what is compared stays close in time.
-_SLOWER = 8
+# A DataLoader is so many times slower: shorter turns, so that what is compared stays close in time.
+SLOWER = 8
 # What a MemmapLoader with prefetch=2 uses.
 _BUFFERS = 4
 _WORKERS_PREFETCH = 2
@@ -192,24 +192,6 @@ class Loader:
         return self._part.rows.images(torch.cat(self._rows).cpu().numpy())
 
 
-class StoreIndex:
-    """Random rows of the store's tensorclass."""
-
-    def __init__(self, part: FirstRows) -> None:
-        self._part, self._order = part, _RandomBatches(part)
-        self._batches = max(2, part.batches_a_turn // _SLOWER)
-
-    def turn(self) -> float:
-        """Take a turn; returns images/s."""
-        store = self._part.data.mapped
-        untimed, *batches = [torch.from_numpy(self._order.next()) for _ in range(1 + self._batches)]
-        store[untimed]
-        begun = time.perf_counter()
-        for rows in batches:
-            store[rows]
-        return self._batches * self._part.size / (time.perf_counter() - begun)
-
-
 class TorchLoader:
     """torch's DataLoader over the dataset; an iteration is one turn, so that none of its work outlasts it.
 
@@ -228,8 +210,8 @@ class TorchLoader:
 
     def turn(self) -> float:
         """Take a turn; returns images/s."""
-        order = _RandomBatches(self.part)
-        count = max(_LEAST_BATCHES if self._loader.num_workers else 2, self.part.batches_a_turn // _SLOWER)
+        order = RandomBatches(self.part)
+        count = max(_LEAST_BATCHES if self._loader.num_workers else 2, self.part.batches_a_turn // SLOWER)
         # the last turn's end: workers see that nothing is left
         next(self._iterator, None)
         self._turn.batches = [order.next().tolist() for _ in range(self._before + count)]
@@ -269,7 +251,7 @@ class _TurnOfBatches:
         return len(self.batches)
 
 
-class _RandomBatches:
+class RandomBatches:
     """Random permutations of a part's rows, cut into batches, endlessly."""
 
     def __init__(self, part: FirstRows) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reader import MemmapDataset, MemmapLoader, concat
-from reader.bench.ways import ORDERS, FirstRows
+from reader.bench.ways import ORDERS, SLOWER, FirstRows, RandomBatches
 from reader.format.manifest import PAGE_BYTES, Manifest
 
 
@@ -42,6 +43,24 @@ def joined_halves(data: MemmapDataset, folder: Path) -> MemmapDataset:
     joined = concat({"first": data.subset(np.arange(half)), "second": second})
     touch(joined.mapped.pixels.numpy())
     return joined
+
+
+class StoreIndex:
+    """Random rows of the store's tensorclass."""
+
+    def __init__(self, part: FirstRows) -> None:
+        self._part, self._order = part, RandomBatches(part)
+        self._batches = max(2, part.batches_a_turn // SLOWER)
+
+    def turn(self) -> float:
+        """Take a turn; returns images/s."""
+        store = self._part.data.mapped
+        untimed, *batches = [torch.from_numpy(self._order.next()) for _ in range(1 + self._batches)]
+        store[untimed]
+        begun = time.perf_counter()
+        for rows in batches:
+            store[rows]
+        return self._batches * self._part.size / (time.perf_counter() - begun)
 
 
 class RawBatch(NamedTuple):

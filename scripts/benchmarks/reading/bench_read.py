@@ -40,11 +40,11 @@ import torch
 import packer
 from packer.operations.verify import verify
 from reader import MemmapDataset, MemmapLoader, StoreError, system
-from reader.bench.ways import ORDERS, FirstRows, Loader, SliceCopies, StoreIndex, TorchLoader
+from reader.bench.ways import ORDERS, FirstRows, Loader, SliceCopies, TorchLoader
 from reader.format.manifest import PIXELS, read_manifest
 from reader.memory.residency import COPY_SHARE
 from reader.system import available_cpus
-from scripts.benchmarks.reading._read_ways import RawRows, RowsInMemory, joined_halves, touch
+from scripts.benchmarks.reading._read_ways import RawRows, RowsInMemory, StoreIndex, joined_halves, touch
 from scripts.common.arguments import READ_WORK, bench_parser
 from scripts.common.figures import (
     BenchmarkError,
@@ -282,7 +282,9 @@ def check_epoch(data: MemmapDataset, raw: np.ndarray, options: argparse.Namespac
                 compared += 1
                 same = np.array_equal(batch.pixels, raw[rows]) and np.array_equal(batch.targets, targets[rows])
                 if not same:
-                    raise BenchmarkError(f"step {step} of the loader is not the rows of the raw file that it says it is.")
+                    raise BenchmarkError(
+                        f"step {step} of the loader is not the rows of the raw file that it says it is."
+                    )
     if not (seen == 1).all():
         raise BenchmarkError(f"{(seen != 1).sum()} of {len(seen)} rows did not come exactly once.")
     return compared
