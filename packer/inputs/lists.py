@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -150,7 +151,10 @@ def _read(count: FileCounter, is_nul: bool) -> bytes:
     """Return all of standard input; what writes it may take minutes, so its lines are counted as they come."""
     data, end = bytearray(), b"\0" if is_nul else b"\n"
     with open(0, "rb", buffering=0, closefd=False) as file:
-        while piece := file.read(_READ_BYTES):
+        while (piece := file.read(_READ_BYTES)) != b"":
+            if piece is None:  # whoever gave it to us does not wait for reads: nothing is there yet
+                select.select([file], [], [])
+                continue
             data += piece
             count.add(piece.count(end))
     return bytes(data)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -109,7 +110,12 @@ def _order(name: str) -> tuple[int, str, str]:
 
 
 def _is_store(folder: Path) -> bool:
-    try:
-        return (folder / MANIFEST).is_file() or (folder / FOLDER).is_dir()
-    except PermissionError:  # whatever opens it says so
-        return True
+    for name, is_kind in ((MANIFEST, stat.S_ISREG), (FOLDER, stat.S_ISDIR)):
+        try:
+            if is_kind((folder / name).stat().st_mode):
+                return True
+        except PermissionError:  # whatever opens it says so
+            return True
+        except OSError:
+            continue
+    return False

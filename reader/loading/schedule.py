@@ -19,7 +19,8 @@ from reader.dataset.dataset import MemmapDataset
 from reader.dataset.groups import Mixture
 from reader.format.errors import OrderError
 from reader.format.manifest import Manifest
-from reader.loading.validation import Item, Weights, check_epoch, checked_weights, sampled_rows, yields_batches
+from reader.loading.sampler_passes import SamplerPasses
+from reader.loading.validation import Item, Weights, check_epoch, checked_weights, sampled_rows
 from reader.order import BlockOrder, CanonicalNodes, Cut, drawn, passes, permuted, wrap
 from reader.rows import Rows, Steps
 from reader.tuning import tuning
@@ -85,7 +86,7 @@ class Schedule:
         self.dataset, self.batch_size, self.order, self.seed = dataset, batch_size, order, seed
         self.cut: Cut
         self.drop_last, self.sampler, self.pad = drop_last, sampler, pad
-        self._are_batches: bool | None = None
+        self._passes = SamplerPasses(sampler)
         check_epoch(epoch_rows, is_sampled=sampler is not None, pad=pad)
         self.epoch_rows = len(dataset) if epoch_rows is None else epoch_rows
         self._epoch_set = getattr(self._asks_epoch(), "epoch", None)
@@ -164,15 +165,9 @@ class Schedule:
         except TypeError:
             kind = type(self.sampler).__name__
             raise TypeError(f"the sampler, a {kind}, has no length, so the loader has none either.") from None
-        if self._gives_batches():
+        if self._passes.gives_batches():
             return count
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
-
-    def _gives_batches(self) -> bool:
-        """Say whether the sampler, of which every pass begins anew, gives lists of rows."""
-        if self._are_batches is None:
-            self._are_batches = yields_batches(self.sampler)
-        return self._are_batches
 
     def is_over(self, position: int) -> bool:
         """Say whether an epoch has nothing behind a position; of a sampler without a length, only its end shows."""
@@ -210,8 +205,7 @@ class Schedule:
         """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""
         if self.sampler is None:
             return iter(())
-        items = iter(self.sampler)
-        return itertools.chain(list(itertools.islice(items, 1)), items)
+        return self._passes.begin(is_of_epoch=self._asks_epoch() is not None)
 
     def listed(self, epoch: int) -> Iterator[Item]:
         """Begin an epoch of the sampler, if there is one, to be read without a pass over it.
@@ -230,7 +224,7 @@ class Schedule:
             TypeError: the sampler has no length.
         """
         if self.sampler is not None:
-            return len(cast(Sized, self.sampler)) * (self.batch_size if self._gives_batches() else 1)
+            return len(cast(Sized, self.sampler)) * (self.batch_size if self._passes.gives_batches() else 1)
         steps = self.cut.steps()
         step_rows = self.batch_size * self.cut.world_size
         start, stop = self.cut.span((steps - 1) * step_rows) if steps else (0, 0)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import operator
-import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, SupportsIndex, cast
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -275,28 +272,3 @@ def sampled_rows(item: Item) -> tuple[list[int], bool]:
     except TypeError:
         given = " ".join(repr(item).split())
         raise ValueError(f"the sampler gave {given}, expected a row or a list of rows, integers.") from None
-
-
-def yields_batches(sampler: object) -> bool:
-    """Say whether a sampler's items are lists of rows: by its kind where it is one of torch's, else by its first item.
-
-    No attribute tells: samplers of rows may have a batch_size too. What is drawn for that item is drawn again in the epoch.
-    """
-    if isinstance(sampler, torch.utils.data.BatchSampler):
-        return True
-    if type(sampler).__module__.startswith("torch."):
-        return False
-    with _random_numbers_kept(getattr(sampler, "generator", None)):
-        return any(sampled_rows(item)[1] for item in itertools.islice(cast(Iterable[Item], sampler), 1))
-
-
-@contextlib.contextmanager
-def _random_numbers_kept(generator: object) -> Iterator[None]:
-    """Put the random numbers of Python, numpy, torch and a sampler's own generator back to where they were."""
-    with contextlib.ExitStack() as kept:
-        kept.callback(random.setstate, random.getstate())
-        kept.callback(np.random.set_state, np.random.get_state())
-        kept.callback(torch.set_rng_state, torch.get_rng_state())
-        if isinstance(generator, torch.Generator):
-            kept.callback(generator.set_state, generator.get_state())
-        yield

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Feed, Tune, interrupted, make_tree, photo, store_bytes
+from conftest import PACK, Feed, Tune, interrupted, make_tree, photo, store_bytes
 
 from packer import OptionsError, PackError, ScanError, pack
 from packer.inputs.samples import Inputs
@@ -456,3 +457,22 @@ def test_multi_hot_rows_reach_the_store(images: Path, tmp_path: Path) -> None:
     val = MemmapDataset(tmp_path / "val", as_tuple=False)
     assert val.manifest.target_kind == "multi-hot"
     assert val.targets == [[0, 0, 1] if n % 2 else [0, 1, 0] for n in range(24)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a pipe that does not wait")
+def test_a_standard_input_that_does_not_wait_is_read_to_its_end(tmp_path: Path) -> None:
+    """As a program leaves it that reads its own without waiting, such as Node."""
+    images = make_tree(tmp_path / "images", each=4)
+    names = [f"{path}\n".encode() for path in sorted(images.rglob("*.jpg"))]
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    command = subprocess.Popen(
+        [*PACK, "-", str(tmp_path / "out"), "--size", "16", "--json"], stdin=reading, stdout=subprocess.PIPE, text=True
+    )
+    os.close(reading)
+    for half in (names[:6], names[6:]):
+        time.sleep(0.5)  # the command finds the pipe empty meanwhile
+        os.write(writing, b"".join(half))
+    os.close(writing)
+    output, _ = command.communicate(timeout=300)
+    assert (command.returncode, json.loads(output)["rows"]) == (0, 12)

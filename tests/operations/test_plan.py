@@ -301,8 +301,8 @@ def test_a_list_of_which_no_file_is_there_is_refused_at_once(
     assert run(["plan", "-"]) == 2
     first = tmp_path / "photos/0000.jpg"
     assert capfd.readouterr().err == (
-        f"pack: standard input names no file that is there: 300 of 3000 were looked for, {first} first. Expected paths that start"
-        f" from {tmp_path}, or absolute ones. Write them so, or run pack plan where they start from.\n"
+        f"pack: standard input names 3000 files, and none of 300, evenly spread, is there, such as {first}. Expected paths that"
+        f" start from {tmp_path}, or absolute ones. Write them so, or run pack plan where they start from.\n"
     )
 
 

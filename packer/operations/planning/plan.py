@@ -211,7 +211,8 @@ def _check_there(splits: dict[str, Inputs], images: str) -> None:
     one = next(iter(splits.values()))
     name, start = ("standard input", os.getcwd()) if images in STDIN_NAMES else (images, one.base)
     raise ScanError(
-        f"{name} names no file that is there: {looked} of {total} were looked for, {os.path.join(one.base, one.paths[0])} first."
+        f"{name} names {total} files, and none of {looked}, evenly spread, is there,"
+        f" such as {os.path.join(one.base, one.paths[0])}."
         f" Expected paths that start from {start}, or absolute ones. Write them so, or run pack plan where they start from."
     )
 
