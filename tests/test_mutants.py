@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,14 @@ def test_each_names_what_is_there(path: Path) -> None:
         assert not name or f"\ndef {name.partition('[')[0]}(" in (ROOT / module).read_text(encoding="utf-8"), test
     assert mutant.files
     assert all((ROOT / file).is_file() for file in mutant.files)
+
+
+def test_each_fits_the_code_as_it_is() -> None:
+    """Whoever moves code that a mutant breaks moves the mutant too."""
+    checks = {path.stem: ["git", "apply", "--check", "--whitespace=nowarn", str(path)] for path in PATHS}
+    assert [
+        name for name, words in checks.items() if subprocess.run(words, cwd=ROOT, capture_output=True).returncode
+    ] == []
 
 
 def test_a_name_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
