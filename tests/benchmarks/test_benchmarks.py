@@ -499,35 +499,6 @@ def _read_cold(file: Path) -> float:
     return time.perf_counter() - started
 
 
-def test_bench_levels_times_each_way_and_compares_pixels_with_the_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_tree(tmp_path / "images", classes=2, each=6, size=(150, 110))
-    words = ["--rows", 12, "--size", 64, "--rounds", 1, "--disk", "no"]
-    assert main("benchmarks.storage.bench_levels", monkeypatch, "--images", tmp_path / "images", *words) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert {*found["rows_per_second"]} == {"cache, central", "cache, random", "cache, rows alone"}
-    assert all(way["ratio"]["median"] > 0 for way in found["rows_per_second"].values())
-    # the level is the source resized once; what is resized from the row is less
-    worth = found["psnr_db"]
-    assert worth["level"] is None
-    assert worth["row"] > worth["row by nearest"]
-
-
-def test_bench_levels_stops_where_crops_are_not_those_of_the_level(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from packer import pack
-
-    make_tree(tmp_path / "images", classes=2, each=2)
-    pack(tmp_path / "images", tmp_path / "out", size=64, levels=2, workers=1)
-    bench = load("benchmarks.storage.bench_levels")
-    bench.check_crops(tmp_path / "out", 32)
-    monkeypatch.setattr(bench, "CenterCrop", lambda side: bench.RandomResizedCrop(side, scale=(0.2, 0.4)))
-    with pytest.raises(bench.BenchmarkError, match="apart from antialiased resizing of it, expected 1 at most"):
-        bench.check_crops(tmp_path / "out", 32)
-
-
 def test_a_disk_s_curve_has_a_rate_for_each_size_and_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_disk_curve, "DEPTHS", (1, 3))
     monkeypatch.setattr(_disk_curve, "SIZES", (4096,))
