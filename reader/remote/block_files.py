@@ -33,10 +33,13 @@ class BlockPart(NamedTuple):
 
 
 class BlockFile(abc.ABC):
-    """The blocks of a cache; block b has the bytes [starts[b], starts[b + 1]) of the pixels."""
+    """The blocks of a cache, open to read and write; block b has the bytes [starts[b], starts[b + 1]) of the pixels."""
 
     def __init__(self, path: Path, starts: Sequence[int], table: BlockTable) -> None:
         self.path, self.starts, self.table = path, starts, table
+        # with the table, and inherited by forks as it is: a cache that is made again has another file of this name, of holes
+        self.descriptor = os.open(path, os.O_RDWR)
+        weakref.finalize(self, os.close, self.descriptor)
 
     @abc.abstractmethod
     def room(self, block: int) -> int:
@@ -47,7 +50,7 @@ class BlockFile(abc.ABC):
         """Say that blocks are about to be written. For one process at a time."""
 
     @abc.abstractmethod
-    def free(self, descriptor: int, blocks: Sequence[int]) -> None:
+    def free(self, blocks: Sequence[int]) -> None:
         """Free what blocks take, which are not in the table any more. For one process at a time."""
 
     @abc.abstractmethod
@@ -58,14 +61,14 @@ class BlockFile(abc.ABC):
     def offset(self, block: int, number: int) -> int:
         """Return where in the file a block begins that has this number."""
 
-    def write(self, descriptor: int, run: Sequence[int], data: memoryview) -> None:
+    def write(self, run: Sequence[int], data: memoryview) -> None:
         """Write blocks that are one after the other in the store, and have begun."""
         base = self.starts[run[0]]
         for block in run:
             part, offset = data[self.starts[block] - base : self.starts[block + 1] - base], self._offset(block)
             done = 0
             while done < len(part):
-                done += os.pwrite(descriptor, part[done:], offset + done)
+                done += os.pwrite(self.descriptor, part[done:], offset + done)
 
     def read(self, memory: memoryview, parts: Iterable[BlockPart]) -> None:
         """Bring parts of blocks to memory. For any thread.
@@ -79,7 +82,7 @@ class BlockFile(abc.ABC):
             number = self.table.number(block)
             offset, done = self.offset(block, number) + start - self.starts[block], 0
             while done < size:
-                count = os.preadv(self._descriptor, [memory[where + done : where + size]], offset + done)
+                count = os.preadv(self.descriptor, [memory[where + done : where + size]], offset + done)
                 if not count and self.table.number(block) == number:
                     raise StoreError(
                         f"{self.path} ends at byte {offset + done}: it was cut short. Remove {self.path.parents[1]}"
@@ -88,12 +91,6 @@ class BlockFile(abc.ABC):
 
     def _offset(self, block: int) -> int:
         return self.offset(block, self.table.number(block))
-
-    @functools.cached_property
-    def _descriptor(self) -> int:
-        descriptor = os.open(self.path, os.O_RDONLY)
-        weakref.finalize(self, os.close, descriptor)
-        return descriptor
 
 
 class SparseFile(BlockFile):
@@ -108,10 +105,10 @@ class SparseFile(BlockFile):
         for block in run:
             self.table.begin(block)
 
-    def free(self, descriptor: int, blocks: Sequence[int]) -> None:
+    def free(self, blocks: Sequence[int]) -> None:
         """Punch holes."""
         for block in blocks:
-            system.punch_hole(descriptor, self.starts[block], self.room(block))
+            system.punch_hole(self.descriptor, self.starts[block], self.room(block))
 
     def is_beyond(self, block: int, limit: int) -> bool:
         """Say no: a hole takes nothing."""
@@ -145,11 +142,11 @@ class SlotFile(BlockFile):
         for block, slot in zip(run, free, strict=False):
             self.table.begin(block, slot)
 
-    def free(self, descriptor: int, blocks: Sequence[int]) -> None:
+    def free(self, blocks: Sequence[int]) -> None:
         """Cut the file behind the last slot in use; `begin` uses the others again. For one process at a time."""
         stop = (max(self._used_slots(), default=-1) + 1) * self.slot_bytes
-        if os.fstat(descriptor).st_size > stop:
-            os.ftruncate(descriptor, stop)
+        if os.fstat(self.descriptor).st_size > stop:
+            os.ftruncate(self.descriptor, stop)
 
     def is_beyond(self, block: int, limit: int) -> bool:
         """Say whether a block keeps the file larger than so many bytes."""

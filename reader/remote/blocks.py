@@ -46,7 +46,6 @@ class BlockFetcher:
         self._folder, self._source = folder, source
         self._limit = limit if limit is not None and (folder.in_slots or limit < folder.starts[-1]) else None
         self._locks = Locks(folder.inside / LOCK)
-        self._pixels = os.open(folder.pixels, os.O_RDWR)
         self._table, self._plan = folder.table, Plan()
         sizes = tuning()
         self._threads, self._most_held_bytes = sizes.requests_at_once, sizes.requests_held_bytes
@@ -300,9 +299,9 @@ class BlockFetcher:
         with self._locks.changing():
             self._make_room(run)
             self._folder.file.begin(run)
-        self._folder.file.write(self._pixels, run, data)
+        self._folder.file.write(run, data)
         # before their marks: a power cut must not leave these without the bytes
-        os.fdatasync(self._pixels) if hasattr(os, "fdatasync") else os.fsync(self._pixels)
+        (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(self._folder.file.descriptor)
         for block in run:
             self._table.finish(block)
 
@@ -315,7 +314,7 @@ class BlockFetcher:
         leaving = chosen(self._folder, self._plan, need, self._limit, self._is_abandoned)
         # marked on disk before their bytes go
         self._table.forget(leaving)
-        self._folder.file.free(self._pixels, leaving)
+        self._folder.file.free(leaving)
 
     def _is_abandoned(self, block: int) -> bool:
         # held: another thread of this process that began the block now would lose its lock to what is given back here

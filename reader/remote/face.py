@@ -38,6 +38,8 @@ class Face:
             cache_folder = made.enter_context(Scratch("url")) if cache is None else cache
             self._remote = RemoteStore(url, cache_folder)
             made.callback(self._remote.close)
+            # of the files that are in the folder: a damaged cache is made again with others
+            self._table = self._remote.folder.table
             self._folder = self._remote.root if self._remote.is_complete else _made(self._remote, made)
             self._kept = made.pop_all()
 
@@ -70,7 +72,7 @@ class Face:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        is_there = self._remote.is_complete or all(map(self._remote.folder.table.has, self._fetched))
+        is_there = self._table.is_complete or all(map(self._table.has, self._fetched))
         self._kept.close()
         if not is_there and kind is None:
             raise StoreError(

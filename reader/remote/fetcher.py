@@ -37,8 +37,8 @@ class Session:
         self._blocks: BlockFetcher | None = None
         self._making = threading.Lock()
 
-    def open(self, url: str, cache: str, limit: int | None, digest: str | None, in_slots: bool | None) -> str:
-        """Bring what opening needs into the cache; returns the folder."""
+    def open(self, url: str, cache: str, limit: int | None, digest: str | None, in_slots: bool | None) -> Json:
+        """Bring what opening needs into the cache; returns the folder, and which table it has."""
         root, source = prepared(url, Path(cache), digest, limit, in_slots=in_slots)
         folder = CacheFolder(root)
         if not folder.table.is_complete:
@@ -46,7 +46,7 @@ class Session:
         self._opened, self._limit = (folder, source), limit
         if not folder.table.is_complete and all(map(folder.table.has, range(folder.count))):
             self.blocks.seal()
-        return str(root)
+        return [str(root), folder.table.identity]
 
     @property
     def blocks(self) -> BlockFetcher:

@@ -77,9 +77,15 @@ class CacheFolder:
                 " most of a store that is read from a URL. Copy it: pack pull URL OUT"
             )
         self.objects = BlockObjects((block.size_bytes for block in blocks), self.manifest.files[PIXELS].size_bytes)
-        self.table = BlockTable(self.inside / TABLE, len(blocks))
         self.in_slots = is_of_slots(root)
-        self.file: BlockFile = (SlotFile if self.in_slots else SparseFile)(root / PIXELS, self.starts, self.table)
+        try:
+            self.table = BlockTable(self.inside / TABLE, len(blocks))
+            self.file: BlockFile = (SlotFile if self.in_slots else SparseFile)(root / PIXELS, self.starts, self.table)
+        except FileNotFoundError as e:
+            raise StoreError(f"{e.filename} is missing: the cache is damaged. Open it again.") from None
+        # the table is removed first, and made last: where it is there still, the pixels are those that it speaks of
+        if not self.table.is_at(self.inside / TABLE):
+            raise StoreError(f"cache {root} was damaged, and is made again just now. Open it again.")
 
     @property
     def count(self) -> int:

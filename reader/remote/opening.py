@@ -320,6 +320,8 @@ def _fill(root: Path, source: Source) -> None:
         for done in [pool.submit(fetch_file, root, source, name, manifest) for name in left]:
             done.result()
     pixels = root / PIXELS
+    # one that was dropped halfway may still be read by others
+    pixels.unlink(missing_ok=True)
     with error_path(pixels), open(pixels, "wb") as file:
         # of slots it grows with them: there may be no room for more, and none of these file systems need have holes
         file.truncate(0 if is_of_slots(root) else manifest.files[PIXELS].size_bytes)

@@ -60,6 +60,7 @@ class RemoteStore:
         self._digest = digest
         # whether its folder has blocks in slots, once that is known
         self._in_slots: bool | None = None
+        self._is_renewed = False
         self._begin()
         _ = self.folder
 
@@ -75,6 +76,7 @@ class RemoteStore:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
+        self._is_renewed = False
         self._begin()
 
     def __str__(self) -> str:
@@ -112,7 +114,7 @@ class RemoteStore:
     @property
     def is_complete(self) -> bool:
         """Whether all of the store is in its folder, for good: it is read as a local one then."""
-        return self.folder.table.is_complete
+        return self.folder.table.is_complete and not self._is_renewed
 
     def below(self, name: str, *, share: int) -> RemoteStore:
         """Return the store in a folder of this one, through the same cache; it takes a share-th of the limit, and what it needs.
@@ -133,7 +135,7 @@ class RemoteStore:
         """
         table = self.folder.table
         if missing := [block for block in blocks if not table.has(block)]:
-            self._started().ask("ensure", blocks=missing, reached=self.reached)
+            self._fitting().ask("ensure", blocks=missing, reached=self.reached)
 
     def read(self, memory: memoryview, reads: Iterable[tuple[int, int, int]]) -> None:
         """Bring bytes of the pixels to memory: (first byte, how many, first byte of memory) each.
@@ -143,7 +145,7 @@ class RemoteStore:
         Raises:
             StoreError: a block cannot be had.
         """
-        left, table, end = list[BlockPart](), self.folder.table, self.folder.starts[-1]
+        left, end = list[BlockPart](), self.folder.starts[-1]
         for start, size, offset in reads:
             left.extend(self.folder.parts(start, size, offset))
             if (filling := start + size - end) > 0:
@@ -152,9 +154,11 @@ class RemoteStore:
         while left:
             group = self._group(left)
             self.ensure(sorted({part.block for part in group}))
+            # of one folder: another thread may open it again
+            file, table = self.folder.file, self.folder.table
             before = {part.block: table.number(part.block) for part in group}
             ready = [part for part in group if table.has(part.block)]
-            self.folder.file.read(memory, ready)
+            file.read(memory, ready)
             done = {part for part in ready if table.number(part.block) == before[part.block]}
             left = [part for part in left if part not in done]
 
@@ -162,12 +166,12 @@ class RemoteStore:
         """Begin to fetch blocks that will be wanted, in this order; the first `soon` of them before any other."""
         table = self.folder.table
         if any(not table.has(block) for block in blocks):
-            self._started().ask("ahead", blocks=list(blocks), soon=soon, reached=self.reached)
+            self._fitting().ask("ahead", blocks=list(blocks), soon=soon, reached=self.reached)
 
     def plan(self, orders: Sequence[Sequence[int]]) -> None:
         """Say in which order blocks are used in this epoch and in the next one; what is used last leaves a full cache first."""
         self.reached = 0
-        self._started().ask("plan", orders=orders)
+        self._fitting().ask("plan", orders=orders)
 
     def complete(self) -> None:
         """Have all of the store in its folder.
@@ -175,8 +179,14 @@ class RemoteStore:
         Raises:
             StoreError: the cache may not hold it, or something cannot be had.
         """
-        if not self.is_complete:
-            self._started().ask("complete")
+        if self.is_complete:
+            return
+        fetcher = self._fitting()
+        if self._is_renewed:
+            raise StoreError(
+                f"cache {self.root} was damaged, and made again since this dataset was opened. Open it again to have all of it."
+            )
+        fetcher.ask("complete")
 
     def fetched_bytes(self) -> int:
         """Return the bytes of pixels that this process has had fetched since this was asked last."""
@@ -211,6 +221,16 @@ class RemoteStore:
                 return left[:count]
         return left
 
+    def _fitting(self) -> _Fetcher:
+        """Return the fetcher, once both have the same files open: a damaged cache is made again with others."""
+        while (fetcher := self._started()).table != self.folder.table.identity:
+            # whichever is older; threads that use either keep it meanwhile
+            self._fetcher = None
+            # from now on blocks are read through the new folder alone: who has opened files of the old one has those still
+            self._is_renewed = True
+            self.__dict__.pop("folder", None)
+        return fetcher
+
     def _started(self) -> _Fetcher:
         if self._process != os.getpid():
             # the parent's is the parent's; its lock may have been held
@@ -236,7 +256,9 @@ class _Fetcher:
         )
         self._ids, self._asking = itertools.count(), threading.Lock()
         self.close = weakref.finalize(self, _end, self._process)
-        self.folder: str = self.ask("open", url=url, cache=str(cache), limit=limit, digest=digest, in_slots=in_slots)
+        self.folder, self.table = self.ask(
+            "open", url=url, cache=str(cache), limit=limit, digest=digest, in_slots=in_slots
+        )
 
     @property
     def is_alive(self) -> bool:

@@ -57,6 +57,11 @@ class BlockTable:
         """Return the bytes of the file for so many blocks."""
         return (count + _FIRST) * _NUMBER_BYTES
 
+    @property
+    def identity(self) -> list[int]:
+        """What no other file has while this one is open: a cache that is made again has another table."""
+        return [self._status.st_dev, self._status.st_ino]
+
     def is_at(self, path: Path) -> bool:
         """Say whether a path still leads to this file: a damaged cache is dropped, and others may have it open."""
         with contextlib.suppress(OSError):

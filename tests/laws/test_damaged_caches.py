@@ -18,9 +18,12 @@ from conftest import Tune
 from kinds import MakeStore
 from range_server import serving
 from rights import modes_hold
+from torch.utils.data import DataLoader
 
 from packer import pack_dataset
 from reader import MemmapDataset, StoreError
+
+ROWS = 30
 
 # file below the folder of a store in a cache -> what may become of it
 DAMAGE: dict[str, list[Callable[[Path], object]]] = {
@@ -64,6 +67,34 @@ def test_a_damaged_cache_is_dropped_with_a_line_and_made_again(
         assert not (root / "manifest.json").exists()
         read(store.as_uri(), cache, store)
         assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("context", [None, "fork", pytest.param("spawn", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [1, ROWS - 1, ROWS], ids=["one", "all but one", "all"])
+def test_a_job_reads_right_rows_while_another_makes_its_cache_again(
+    count: int, context: str | None, blocks_of_a_row: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """count: of rows that are in the cache; context: of the workers that read, where the process itself does not."""
+    url, cache, expected = blocks_of_a_row.as_uri(), tmp_path / "cache", MemmapDataset(blocks_of_a_row)[:][0]
+    job = MemmapDataset(url, cache=cache)
+
+    def check(count: int) -> None:
+        options = {} if context is None else {"num_workers": 1, "multiprocessing_context": context}
+        (batch,) = DataLoader(job, batch_size=ROWS, sampler=range(count), **options)
+        assert torch.equal(batch[0], expected[:count])
+
+    check(count)
+    (root,) = cache.iterdir()
+    (root / "meta.json").unlink()
+    other = MemmapDataset(url, cache=cache)
+    assert "is dropped, and made again" in capfd.readouterr().err
+    assert torch.equal(other[count - 1][0], expected[count - 1])
+    check(count)
+    check(ROWS)
+    assert torch.equal(other[:][0], expected)
+    # where what is mapped is of the dropped cache, it is not taken for whole
+    with contextlib.suppress(StoreError):
+        assert torch.equal(job.store.pixels.movedim(-1, 1), expected)
 
 
 def test_a_damaged_cache_without_a_network_is_kept_and_named(store_of: MakeStore, tmp_path: Path, tune: Tune) -> None:
@@ -115,6 +146,15 @@ def many_blocks(tmp_path: Path, tune: Tune) -> Path:
     """A store of 1,200 blocks of a row, whose table has three pages of memory."""
     tune(block_bytes=192)
     images = np.random.default_rng(0).integers(0, 256, (1200, 8, 8, 3), dtype=np.uint8)
+    pack_dataset([(image, n % 3) for n, image in enumerate(images)], tmp_path / "store", size=8)
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def blocks_of_a_row(tmp_path: Path, tune: Tune) -> Path:
+    """A store of some blocks of a row each."""
+    tune(block_bytes=192)
+    images = np.random.default_rng(0).integers(1, 256, (ROWS, 8, 8, 3), dtype=np.uint8)
     pack_dataset([(image, n % 3) for n, image in enumerate(images)], tmp_path / "store", size=8)
     return tmp_path / "store"
 

@@ -188,8 +188,7 @@ def test_a_slot_that_has_another_block_by_now_is_not_taken_for_its_first(
             folder.table.forget([3])
             folder.file.begin([7])
             assert folder.table.slot(7) == slot
-            with open(folder.pixels, "r+b") as file:
-                folder.file.write(file.fileno(), [7], memoryview(data[7 * BLOCK : 8 * BLOCK]))
+            folder.file.write([7], memoryview(data[7 * BLOCK : 8 * BLOCK]))
             folder.table.finish(7)
         read(memory, parts)
 
