@@ -162,14 +162,21 @@ def check_cache_folder(cache: Path) -> None:
 def check_rights(root: Path) -> None:
     """Refuse a store's folder that this user may not use, as where another user has made it.
 
+    Not asked for: what others write just now, and the folders of `face.py`, which are their user's alone.
+
     Raises:
         StoreError: names what may not be used, and its owner.
     """
-    changed = root / PIXELS, root / INSIDE / TABLE, root / INSIDE / LOCK
-    modes = {root: os.R_OK | os.W_OK | os.X_OK} if root.exists() else {}
+    inside = root / INSIDE
+    changed = root / PIXELS, inside / TABLE, inside / LOCK
+    modes = dict.fromkeys((root, inside), os.R_OK | os.W_OK | os.X_OK)
+    files = [inside / name for name in (MANIFEST, SOURCE, TABLE, LOCK)]
     for folder, folders, names in os.walk(root):
+        # INSIDE, and files that have no name yet
+        folders[:] = [name for name in folders if not name.startswith(".")]
         modes |= {Path(folder, name): os.R_OK | os.W_OK | os.X_OK for name in folders}
-        modes |= {path: os.R_OK | os.W_OK * (path in changed) for path in (Path(folder, name) for name in names)}
+        files += [Path(folder, name) for name in names if not name.startswith(".")]
+    modes |= {path: os.R_OK | os.W_OK * (path in changed) for path in files}
     for path, mode in modes.items():
         with contextlib.suppress(FileNotFoundError):  # another process has removed it
             if not is_allowed(path, mode):
