@@ -31,6 +31,7 @@ from reader.format.manifest import (
     SAMPLES,
     FileEntry,
     Manifest,
+    open_manifest,
     parse_manifest,
     read_manifest,
 )
@@ -250,12 +251,18 @@ def _prepare(root: Path, source: Source) -> None:
 
 
 def _damage(root: Path) -> str:
-    """Say what is wrong with the files of a store's folder, by the manifest and their sizes; "" where nothing is."""
+    """Say what is wrong with the files of a store's folder, by the manifest and their sizes; "" where nothing is.
+
+    Raises:
+        StoreError: the manifest is whole, and cannot be read here: another version of pixpack has made the folder.
+    """
     inside = root / INSIDE
     try:
-        manifest, blocks = read_manifest(inside), len(read_blocks(inside))
+        with open_manifest(inside) as file:
+            read_head(file, inside / MANIFEST)
     except StoreError as e:
         return str(e).rstrip(".")
+    manifest, blocks = read_manifest(inside), len(read_blocks(inside))
     later = on_demand(manifest)
     sizes = {root / name: entry.size_bytes for name, entry in manifest.files.items() if name not in later}
     sizes[inside / TABLE] = BlockTable.file_bytes(blocks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from packer import pack_dataset
 from reader import MemmapDataset, StoreError
+from reader.format.head import with_digest
 
 ROWS = 30
 
@@ -143,6 +145,23 @@ def test_what_another_user_has_in_a_shared_cache_for_a_while_is_left_alone(store
         read(store.as_uri(), cache, store)
     assert all(path.exists() for path in others)
     others[0].chmod(0o700)
+
+
+def test_the_cache_of_a_newer_pixpack_is_kept(store_of: MakeStore, tmp_path: Path) -> None:
+    store, cache = Path(shutil.copytree(store_of("crop"), tmp_path / "store")), tmp_path / "cache"
+    read(store.as_uri(), cache, store)
+    (root,) = cache.iterdir()
+    head, _, blocks = (store / "manifest.json").read_bytes().partition(b',\n  "blocks": [')
+    fields, lines = json.loads(head + b"\n}"), blocks[: blocks.index(b"\n  ]")].decode()
+    newer = with_digest(fields | {"reader_features": ["later"]}, lines)
+    digest = json.loads(newer)["digest"]
+    (store / "manifest.json").write_bytes(newer)
+    (root / ".remote" / "manifest.json").write_bytes(newer)
+    root = root.rename(cache / digest.removeprefix("sha256:")[:16])
+    before = sorted(root.rglob("*"))
+    with pytest.raises(StoreError, match=r"reading this store needs later, unknown here\. Update pixpack\."):
+        MemmapDataset(store.as_uri(), cache=cache)
+    assert sorted(root.rglob("*")) == before
 
 
 @pytest.fixture
