@@ -199,8 +199,8 @@ class RemoteStore:
 
     def file(self, name: str) -> Path:
         """Return the path of a file that opening does not need, samples.jsonl or rejected.jsonl, now that it is there."""
-        path = self.root / name
-        if not path.exists():
+        path, expected = self.root / name, self.folder.manifest.files[name].size_bytes
+        if not path.exists() or path.stat().st_size != expected:
             self._started().ask("file", name=name)
         return path
 
