@@ -230,7 +230,7 @@ def _prepare(root: Path, source: Source) -> None:
     # rglob raises where another process removes a folder meanwhile
     files = (Path(folder) / name for folder, _, names in os.walk(root) for name in names)
     remove_abandoned(path for path in files if _BESIDE.fullmatch(path.name))
-    if not (inside / MANIFEST).exists() or _damage(root):
+    if not (inside / MANIFEST).exists() or _damage(root) or not BlockTable.has_room(inside / TABLE):
         inside.mkdir(parents=True, exist_ok=True)
         locks = Locks(inside / LOCK)
         try:
@@ -239,6 +239,8 @@ def _prepare(root: Path, source: Source) -> None:
                     _drop(root, source, what)
                 if not (inside / MANIFEST).exists():
                     _fill(root, source)
+                if not BlockTable.has_room(inside / TABLE):
+                    BlockTable.make_room(inside / TABLE)
         finally:
             # the file is opened again for the locks of blocks: none of this process may be held then
             locks.close()
@@ -301,8 +303,8 @@ def _needs_slots(root: Path, source: Source, limit: int) -> bool:
     """Say whether blocks must leave a cache of this size, and can leave no file of the store's own form."""
     if not source.head:
         return False
-    with contextlib.suppress(FileNotFoundError, PermissionError, StoreError):
-        if BlockTable(root / INSIDE / TABLE, 0).is_complete:
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        if BlockTable.says_complete(root / INSIDE / TABLE):
             return False
     manifest, _ = parse_manifest(io.BytesIO(source.head), root / INSIDE / MANIFEST)
     return limit < manifest.files[PIXELS].size_bytes and not punches_holes(root.parent)
@@ -333,7 +335,8 @@ def _fill(root: Path, source: Source) -> None:
         # of slots it grows with them: there may be no room for more, and none of these file systems need have holes
         file.truncate(0 if is_of_slots(root) else manifest.files[PIXELS].size_bytes)
         os.fsync(file.fileno())
-    BlockTable.create(inside / TABLE, blocks)
+    # under another name first: an older file of this name may be mapped by others
+    write_beside(inside / TABLE, [BlockTable.empty(blocks)])
     for folder in (pixels.parent, root, inside, root.parent):
         _sync_names(folder)
     # last: it is the commit, and all before it is on the disk

@@ -11,6 +11,7 @@ import mmap
 import os
 from pathlib import Path
 
+from reader import system
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 
@@ -44,13 +45,34 @@ class BlockTable:
         self._numbers = memoryview(self._mapped).cast("Q")
 
     @staticmethod
-    def create(path: Path, count: int) -> None:
-        """Make the file, with no block in the cache, and sync it."""
-        with error_path(path), open(path, "wb") as file:
-            # written, not truncated to size: on a full disk, storing into a hole of a mapped file ends the process (SIGBUS)
-            file.write(bytes(BlockTable.file_bytes(count)))
-            file.flush()
-            os.fsync(file.fileno())
+    def empty(count: int) -> bytes:
+        """Return the file with no block in the cache.
+
+        It is written, not truncated to size: on a full disk, storing into a hole of a mapped file ends the process (SIGBUS).
+        """
+        return bytes(BlockTable.file_bytes(count))
+
+    @staticmethod
+    def has_room(path: Path) -> bool:
+        """Say whether the file has no holes, as those of earlier versions do."""
+        status = path.stat()
+        return status.st_blocks * 512 >= status.st_size
+
+    @staticmethod
+    def make_room(path: Path) -> None:
+        """Have room on the disk for all of the file, where its system can; no number changes, while others change them too."""
+        with error_path(path), open(path, "r+b") as file:
+            system.allocate(file.fileno(), os.fstat(file.fileno()).st_size)
+
+    @staticmethod
+    def says_complete(path: Path) -> bool:
+        """Say whether all of the store is in its folder, by a file that may have holes: mapped, these need room to be looked at.
+
+        Raises:
+            OSError: there is none, or it may not be read.
+        """
+        with open(path, "rb", buffering=0) as file:
+            return any(os.pread(file.fileno(), _NUMBER_BYTES, _COMPLETE * _NUMBER_BYTES))
 
     @staticmethod
     def file_bytes(count: int) -> int:

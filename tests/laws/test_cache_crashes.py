@@ -178,4 +178,6 @@ def test_what_is_stored_in_a_mapping_has_its_room_on_the_disk_before(folder: Pat
     for call in recorded(folder, UNLIMITED, is_new=True).calls:
         if call.name in ("fallocate", "write", "pwrite"):
             room.add(call.path)
+        if call.name == "rename" and call.path in room:
+            room.add(call.to)
         assert call.name != "mapped" or call.path in room

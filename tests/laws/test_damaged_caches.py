@@ -99,6 +99,22 @@ def test_a_job_reads_right_rows_while_another_makes_its_cache_again(
         assert torch.equal(job.store.pixels.movedim(-1, 1), expected)
 
 
+def test_what_was_left_of_a_cache_keeps_its_bytes_for_who_has_it_open(store_of: MakeStore, tmp_path: Path) -> None:
+    """As of a process that was killed while it dropped a cache which another one reads."""
+    store, cache = store_of("crop"), tmp_path / "cache"
+    read(store.as_uri(), cache, store)
+    (root,) = cache.iterdir()
+    (root / ".remote" / "manifest.json").unlink()
+    for name in (".remote/blocks", "_tensordict/pixels.memmap"):
+        before = (root / name).read_bytes()
+        with open(root / name, "rb") as file:
+            MemmapDataset(store.as_uri(), cache=cache)
+            gc.collect()
+            assert file.read() == before
+        read(store.as_uri(), cache, store)
+        (root / ".remote" / "manifest.json").unlink()
+
+
 def test_a_damaged_cache_without_a_network_is_kept_and_named(store_of: MakeStore, tmp_path: Path, tune: Tune) -> None:
     tune(cached_store_seconds=0.1)
     with serving(store_of("crop")) as server:
@@ -193,6 +209,43 @@ def blocks_of_a_row(tmp_path: Path, tune: Tune) -> Path:
     images = np.random.default_rng(0).integers(1, 256, (ROWS, 8, 8, 3), dtype=np.uint8)
     pack_dataset([(image, n % 3) for n, image in enumerate(images)], tmp_path / "store", size=8)
     return tmp_path / "store"
+
+
+def test_the_sparse_table_of_an_earlier_version_gets_its_room(many_blocks: Path, small_disk: Path) -> None:
+    cache = small_disk / "cache"
+    first = MemmapDataset(many_blocks.as_uri(), cache=cache)
+    assert torch.equal(first[[3, 900]][0], MemmapDataset(many_blocks)[[3, 900]][0])
+    del first
+    gc.collect()
+    (table,) = cache.glob("*/.remote/blocks")
+    numbers = table.read_bytes()
+    table.unlink()
+    with open(table, "wb") as file:
+        for start in range(0, len(numbers), 4096):
+            file.seek(start)
+            if any(numbers[start : start + 4096]):
+                file.write(numbers[start : start + 4096])
+        file.truncate(len(numbers))
+    assert table.stat().st_blocks * 512 < len(numbers)
+    MemmapDataset(many_blocks.as_uri(), cache=cache)
+    assert table.stat().st_blocks * 512 >= len(numbers)
+    assert table.read_bytes() == numbers
+
+
+@pytest.mark.parametrize("is_complete", [False, True], ids=["some", "all"])
+def test_the_names_of_samples_are_fetched_again_where_their_file_was_cut_short(
+    is_complete: bool, store_of: MakeStore, tmp_path: Path
+) -> None:
+    store, cache = store_of("crop"), tmp_path / "cache"
+    remote, local = MemmapDataset(store.as_uri(), cache=cache), MemmapDataset(store)
+    assert remote.source(3) == local.source(3)
+    if is_complete:
+        assert remote.store is not None
+    (path,) = cache.glob("*/samples.jsonl")
+    for size_bytes in (path.stat().st_size // 2, 0):
+        os.truncate(path, size_bytes)
+        assert MemmapDataset(store.as_uri(), cache=cache).source(3) == local.source(3)
+        assert path.read_bytes() == (store / "samples.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["before opening", "before reading"])

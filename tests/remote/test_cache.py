@@ -270,7 +270,7 @@ def test_two_stores_in_one_folder_have_caches_of_their_own(
 
 
 def test_a_table_never_gives_a_number_twice(tmp_path: Path) -> None:
-    BlockTable.create(tmp_path / "blocks", 3)
+    (tmp_path / "blocks").write_bytes(BlockTable.empty(3))
     table, again = BlockTable(tmp_path / "blocks", 3), BlockTable(tmp_path / "blocks", 3)
     seen = set()
     for _ in range(5):

@@ -284,7 +284,7 @@ def test_a_disk_that_is_too_full_to_be_asked_is_one_sentence(
 
 
 def test_a_slot_comes_and_goes_with_the_number_of_its_block(tmp_path: Path) -> None:
-    BlockTable.create(tmp_path / "blocks", 3)
+    (tmp_path / "blocks").write_bytes(BlockTable.empty(3))
     table, again = BlockTable(tmp_path / "blocks", 3), BlockTable(tmp_path / "blocks", 3)
     for slot in (0, 7, (1 << 25) - 1):
         table.begin(1, slot)
