@@ -58,7 +58,10 @@ def is_grouped_by_class(dataset: MemmapDataset) -> bool:
     """Say whether neighboring rows have one class far more often than rows at large, by a look at some."""
     count, targets = len(dataset), dataset.mapped.targets
     # of fewer rows one window mixes all
-    if dataset.manifest.target_kind != "class" or count <= block_rows(dataset.manifest) * tuning().shuffle_window_blocks:
+    if (
+        dataset.manifest.target_kind != "class"
+        or count <= block_rows(dataset.manifest) * tuning().shuffle_window_blocks
+    ):
         return False
     first = np.linspace(0, count - 2, 256).astype(np.int64)
     seen, following = (targets[torch.from_numpy(dataset.store_rows(first + n))] for n in (0, 1))
