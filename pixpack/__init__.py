@@ -24,7 +24,7 @@ def _check_ours(name: str, public: str) -> None:
     if found is None or os.path.realpath(found) != home:
         raise ImportError(
             f"{found or 'nothing'} is imported as `{name}`, where pixpack expects its own package {os.path.dirname(home)}."
-            f" Rename that file, or take its folder off PYTHONPATH."
+            " Rename that file, or take its folder off PYTHONPATH."
         )
     if public not in getattr(importlib.import_module(name), "__all__", ()):
         raise ImportError(

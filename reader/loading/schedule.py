@@ -205,7 +205,7 @@ class Schedule:
         """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""
         if self.sampler is None:
             return iter(())
-        return self._passes.begin(is_of_epoch=self._asks_epoch() is not None)
+        return self._passes.begin(takes_epochs=self._asks_epoch() is not None)
 
     def listed(self, epoch: int) -> Iterator[Item]:
         """Begin an epoch of the sampler, if there is one, to be read without a pass over it.
