@@ -229,7 +229,7 @@ def test_the_device_benchmark_says_in_each_part_that_there_is_no_gpu(tmp_path: P
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["parts"] == dict.fromkeys(
-        ["loading", "training", "waiting", "resident", "pinned", "others"], "not measured: no GPU"
+        ["loading", "training", "waiting", "resident", "pinned"], "not measured: no GPU"
     )
 
 

@@ -35,11 +35,11 @@ LIBRARIES = ("optree==0.20.0", "dm-tree==0.1.10", "absl-py==2.3.1", "attrs==26.1
 BUILT = ("jpeg4py",)
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
 # Of scripts/benchmarks/reading/bench_gpu.py.
-BENCHES = ("loading", "training", "resident", "waiting", "pinned", "others")
+BENCHES = ("loading", "training", "resident", "waiting", "pinned")
 # Of scripts/studies/claims, those that a GPU decides.
 CLAIMS = (
-    *("bus_bytes", "pinned_copies", "seven_loaders", "folder_or_memmap", "augmentation"),
-    *("group_shuffle", "kernels", "compiled_training", "nested_moves", "data_parallel"),
+    *("bus_bytes", "seven_loaders", "folder_or_memmap", "augmentation"),
+    *("kernels", "compiled_training", "nested_moves", "data_parallel"),
 )
 # All pictures come back in it.
 PICTURES = "pictures.zip"

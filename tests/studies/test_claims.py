@@ -143,46 +143,18 @@ def test_what_cannot_be_measured_is_reported_and_what_fails_is_an_error(
     assert not list((tmp_path / "1").glob("loops.*"))
 
 
-@pytest.mark.parametrize(
-    ("name", "slow", "fast"),
-    [
-        ("bus_bytes", "converted, then sent", "uint8, then converted"),
-        ("pinned_copies", "plain", "pinned once"),
-    ],
-)
-def test_what_needs_a_gpu_runs_on_a_cpu_and_its_verdict_follows_the_figures(
-    name: str, slow: str, fast: str, claim: Any, runner: ModuleType, tmp_path: Path
-) -> None:
-    module, device = claim(name), torch.device("cpu")
-    sizes = [(16, 24), (32, 24)]
-    found = claim("_sending").swept(module.ways, device, sizes, [2, 4], 1)
+def test_what_needs_a_gpu_runs_on_a_cpu_and_its_verdict_follows_the_figures(claim: Any, tmp_path: Path) -> None:
+    module = claim("bus_bytes")
+    found = module.swept(torch.device("cpu"), [(16, 24), (32, 24)], [2, 4], 1)
     assert {size: list(of) for size, of in found.items()} == {"16x24": ["2", "4"], "32x24": ["2", "4"]}
     for fast_ms, holds in ((1.0, True), (3.0, False)):
         for batches in found.values():
             for of in batches.values():
-                of[slow]["median"], of[fast]["median"] = 2.0, fast_ms
+                of[module.FLOATS]["median"], of[module.BYTES]["median"] = 2.0, fast_ms
         finding = module.conclude({"milliseconds": found})
         assert finding.holds is holds
     make = functools.partial(plot.new_figure, finding.title, module.CLAIM, "")
     plot.save(module.draw(make, {"milliseconds": found}), tmp_path / "a.png")
-    assert picture_size(tmp_path / "a.png") == (1008, 567)
-
-
-def test_groups_are_shuffled_on_any_device_and_the_verdict_follows_the_figures(
-    claim: Any, runner: ModuleType, tmp_path: Path
-) -> None:
-    module = claim("group_shuffle")
-    order = module.in_groups(5_000, torch.device("cpu"))
-    assert sorted(order.tolist()) == list(range(5_000))
-    groups = order.view(-1, module.GROUP) // module.GROUP
-    assert (groups == groups[:, :1]).all()
-    figures = module.timed(torch.device("cpu"), (2_000, 5_000), 1)
-    for milliseconds, holds in ((1.0, True), (3.0, False)):
-        for of in figures["milliseconds"].values():
-            of[module.PERMUTATION]["median"], of[module.GROUPS]["median"] = 2.0, milliseconds
-        assert module.conclude(figures).holds is holds
-    make = functools.partial(plot.new_figure, "title", module.CLAIM, "")
-    plot.save(module.draw(make, figures), tmp_path / "a.png")
     assert picture_size(tmp_path / "a.png") == (1008, 567)
 
 

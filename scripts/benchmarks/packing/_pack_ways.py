@@ -6,38 +6,29 @@ Knows what is fair to each way; no statistics.
 from __future__ import annotations
 
 import io
-import json
 import math
 import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from PIL import Image
-from tensordict import MemoryMappedTensor, tensorclass
-from torch.utils.data import DataLoader, Dataset
 
 import packer
 from packer.pixels.decode import Decoder
 from packer.pixels.formats.jpeg import read_header
 from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.geometry import Geometry
-from scripts import environment
 from scripts.common.figures import BenchmarkError
-from scripts.common.pictures import picture
 from scripts.common.timing import seconds, timed
 
 # A worker draws so many files at a time: a block of pack has as many at 2,000 files.
 DRAW = 8
-# The tutorial's batch.
-TUTORIAL_BATCH = 64
 
 Task = Callable[[int], None]
 
@@ -117,48 +108,6 @@ def make_rows(job: ListedFolder) -> Task:
     return lambda i: decoder.row(job.paths[i].read_bytes()) and None
 
 
-# -- the tutorial's way
-
-
-@tensorclass
-class Pictures:
-    images: torch.Tensor
-    targets: torch.Tensor
-
-
-class PictureFolder(Dataset):
-    """The pictures of a folder and their targets."""
-
-    def __init__(self, job: ListedFolder) -> None:
-        self._paths, self._targets, self._size = job.paths, job.targets, job.size
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return torch.from_numpy(picture(self._paths[index], self._size)), self._targets[index]
-
-
-def time_tutorial(job: ListedFolder) -> float:
-    """Fill a memory-mapped tensorclass from a DataLoader; returns seconds."""
-    folder = job.work / "tutorial"
-    folder.mkdir()
-    begun = time.perf_counter()
-    dataset, count = PictureFolder(job), len(job.paths)
-    shape, filename = (count, *dataset[0][0].shape), folder / "images"
-    # its memmap_() is left out: without a prefix that would move the data to shared memory, away from these files
-    data = Pictures(
-        images=MemoryMappedTensor.empty(shape, dtype=torch.uint8, filename=filename),
-        targets=MemoryMappedTensor.empty((count,), dtype=torch.int64, filename=folder / "targets"),
-        batch_size=[count],
-    )
-    start = 0
-    for images, targets in DataLoader(dataset, batch_size=TUTORIAL_BATCH, num_workers=job.workers):
-        data[start : start + len(images)] = Pictures(images=images, targets=targets, batch_size=[len(images)])
-        start += len(images)
-    return time.perf_counter() - begun
-
-
 # -- ours
 
 
@@ -166,29 +115,6 @@ def time_call(job: ListedFolder) -> float:
     """Pack from this process; returns seconds."""
     out = job.work / "store"
     return seconds(lambda: packer.pack(job.images, out, size=job.size, workers=job.workers, max_rejects=0))
-
-
-def time_vanilla(job: ListedFolder, way: str, pillow: Path) -> float:
-    """Time a way of _vanilla_ways.py with the Pillow in a folder; returns seconds.
-
-    Raises:
-        BenchmarkError: it failed, or took another Pillow.
-    """
-    known = {"images": str(job.images), "work": str(job.work), "paths": [str(path) for path in job.paths]}
-    known |= {"targets": job.targets, "size": job.size, "workers": job.workers}
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.benchmarks.packing._vanilla_ways", way],
-        input=json.dumps(known),
-        capture_output=True,
-        text=True,
-        env=environment(pillow),
-    )
-    if done.returncode:
-        raise BenchmarkError(f"the {way} with the Pillow in {pillow} failed: {done.stderr.strip().splitlines()[-1]}")
-    report = json.loads(done.stdout)
-    if not Path(report["from"]).is_relative_to(pillow.resolve()):
-        raise BenchmarkError(f"the {way} took {report['from']}, not the Pillow in {pillow}.")
-    return float(report["seconds"])
 
 
 def time_command(job: ListedFolder) -> float:

@@ -1,4 +1,4 @@
-"""How near does `pack` come to merely decoding, and how far is it ahead of tensordict's tutorial?
+"""How near does `pack` come to merely decoding?
 
     python -m scripts.benchmarks.packing.bench_pack --count 2000 --size 224 --workers 2 --runs 3
 
@@ -7,23 +7,17 @@ one begins moves on by one each run:
 
     decode     the limit: read the file and decode it (libjpeg-turbo, at the DCT scale that pack takes), nothing else
     row        decode + resize + crop as pack does them, the row then dropped
-    tutorial   tensordict's tutorial "tensorclass_imagenet": Dataset with the installed Pillow -> DataLoader ->
-               MemoryMappedTensors in files of the same file system; nothing is synced. Rows stay H x W x C: its
-               permute to C x H x W costs 1 % more (493 against 499 images/s, 2 cores, 2026-11-20)
     call       packer.pack(...) from this process
     pack       the command `pack IMAGES OUT --size S --workers N`, Python's start and all imports included
     update     the command `pack update IMAGES OUT --workers N`, where no image has changed: all are read, none is decoded
 
-    pool, tutorial with --vanilla DIR, a folder with Pillow's own wheel (pip install --no-deps --target DIR pillow), also what
-               people write by hand, a multiprocessing.Pool into a numpy memmap, and the tutorial, both with that Pillow
-
 All on as many processes, whose start counts; imports count for the command alone. call and pack do more than the others:
 checksums, sha256 of each source, channel sums, samples.jsonl, and every row synced to disk.
 
-Checked: the command's rows equal the tutorial's to the byte wherever neither DCT scaling nor EXIF was involved, and are
-within 2 levels on average where DCT scaling was; no row is missing; every store passes `pack verify` and is the same to
-the byte in each run. A worker's own memory is the peak of its share (PSS) of anonymous and shared pages, looked at every
-10 ms during a pack that is not timed. Linux only: it forks, and reads /proc.
+Checked: the command's rows equal what Pillow makes of the files, to the byte, wherever neither DCT scaling nor EXIF was
+involved, and are within 2 levels on average where DCT scaling was; no row is missing; every store passes `pack verify` and is
+the same to the byte in each run. A worker's own memory is the peak of its share (PSS) of anonymous and shared pages, looked
+at every 10 ms during a pack that is not timed. Linux only: it forks, and reads /proc.
 """
 
 from __future__ import annotations
@@ -54,9 +48,7 @@ from scripts.benchmarks.packing._pack_ways import (
     make_rows,
     time_call,
     time_command,
-    time_tutorial,
     time_update,
-    time_vanilla,
 )
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import (
@@ -71,22 +63,18 @@ from scripts.common.figures import (
     spread,
     table,
 )
+from scripts.common.pictures import picture
 from scripts.common.program import reported
 from scripts.common.timing import in_turns
 
 TITLES = {
     "decode": "(a) decode alone",
     "row": "(b) decode + resize + crop",
-    "tutorial": "(c) tensordict tutorial",
-    "pool": "(d) Pillow pool into a memmap, vanilla Pillow",
-    "vanilla": "(e) tensordict tutorial, vanilla Pillow",
     "call": "packer.pack()",
     "pack": "pack (the command)",
     "update": "pack update, nothing has changed",
 }
 OURS = ("pack", "call")
-OTHER_PILLOW = ("pool", "vanilla")
-COMPARED_ROWS = 256
 # Those of ../shared/photos are 0.4 levels off on average; other pictures than these would be 50.
 SCALED_LEVELS = 2.0
 SAMPLE_SECONDS = 0.01
@@ -95,18 +83,12 @@ SHARES = ("Pss_Anon", "Pss_Shmem")
 
 
 def main() -> int:
-    options = parse()
+    options = bench_parser(__doc__, images=None, count=2000, size=224, workers=2, runs=3, json=None).parse_args()
 
     def measured(work: Path) -> dict[str, Any]:
-        return measure(prepare(options, work), options.runs, options.vanilla)
+        return measure(prepare(options, work), options.runs)
 
     return reported("bench_pack", measured, text=text, json=options.json)
-
-
-def parse() -> argparse.Namespace:
-    parser = bench_parser(__doc__, images=None, count=2000, size=224, workers=2, runs=3, json=None)
-    parser.add_argument("--vanilla", type=Path, metavar="DIR", help="a folder with another Pillow, to time as well")
-    return parser.parse_args()
 
 
 def prepare(options: argparse.Namespace, work: Path) -> ListedFolder:
@@ -127,33 +109,27 @@ def prepare(options: argparse.Namespace, work: Path) -> ListedFolder:
     )
 
 
-def measure(job: ListedFolder, runs: int, vanilla: Path | None) -> dict[str, Any]:
+def measure(job: ListedFolder, runs: int) -> dict[str, Any]:
     """Warm up and check, then time all ways in turns."""
     torch.set_num_threads(job.workers)
     described = machine(job.work)
     reference = job.work / "reference"
     memory = watched_pack(job, reference)
-    time_tutorial(job)
-    checks = check_store(job, reference, job.work / "tutorial")
-    shutil.rmtree(job.work / "tutorial")
+    checks = check_store(job, reference)
     ways = {
         "decode": lambda: in_processes(job, decode_alone),
         "row": lambda: in_processes(job, make_rows),
-        "tutorial": lambda: time_tutorial(job),
         "call": lambda: time_call(job),
         "pack": lambda: time_command(job),
         "update": lambda: time_update(job, reference),
     }
-    if vanilla is not None:
-        ways["pool"] = lambda: time_vanilla(job, "pool", vanilla)
-        ways["vanilla"] = lambda: time_vanilla(job, "tutorial", vanilla)
 
     def turn(name: str) -> float:
         rate = len(job.paths) / ways[name]()
-        check_turn(job, reference, same_pillow=name not in OTHER_PILLOW)
+        check_turn(job, reference)
         return rate
 
-    rates = in_turns({name: partial(turn, name) for name in TITLES if name in ways}, runs)
+    rates = in_turns({name: partial(turn, name) for name in ways}, runs)
     return {
         "benchmark": "bench_pack",
         "machine": described,
@@ -185,7 +161,7 @@ def text(report: dict[str, Any]) -> str:
     return (
         f"{counts}, {report['runs']} runs: medians; ratios are medians of the ratios of each run\n{table(lines)}\n"
         f"own memory: {seen(memory['worker'])} the largest worker, {seen(memory['parent'])} the parent\n"
-        f"checked: {checks['rows']} rows, {checks['equal_rows']} equal to the tutorial's to the byte,"
+        f"checked: {checks['rows']} rows, {checks['equal_rows']} equal to Pillow's to the byte,"
         f" {checks['scaled_rows']} DCT-scaled and {checks['scaled_levels']} levels off on average,"
         f" {checks['turned_rows']} turned by EXIF and not compared"
     )
@@ -234,8 +210,8 @@ def children(pid: int) -> list[int]:
 # -- checks
 
 
-def check_store(job: ListedFolder, store: Path, tutorial: Path, *, same_pillow: bool = True) -> dict[str, Any]:
-    """Compare a store with the listing, with its own checksums, and with the tutorial's files.
+def check_store(job: ListedFolder, store: Path) -> dict[str, Any]:
+    """Compare a store with the listing, with its own checksums, and with what Pillow makes of the files.
 
     Raises:
         BenchmarkError: saying what differs.
@@ -246,68 +222,42 @@ def check_store(job: ListedFolder, store: Path, tutorial: Path, *, same_pillow: 
     samples = list(read_json_lines(store / SAMPLES))
     if [(sample["path"], sample["target"]) for sample in samples] != list(zip(job.names, job.targets, strict=True)):
         raise BenchmarkError(f"the store has {len(samples)} rows that are not the {len(job.paths)} files in their order.")
-    if np.fromfile(tutorial / "targets", np.int64).tolist() != job.targets:
-        raise BenchmarkError("the tutorial's targets are not those of the folder.")
-    return check_rows(job, store, tutorial / "images", same_pillow=same_pillow) | {"verified": True}
-
-
-def check_rows(job: ListedFolder, store: Path, rows: Path, *, same_pillow: bool) -> dict[str, Any]:
-    """Compare the rows of a store with a raw file of the same rows, made by Pillow; another Pillow resizes a little differently.
-
-    Raises:
-        BenchmarkError: saying what differs.
-    """
-    samples = list(read_json_lines(store / SAMPLES))
     turned = np.array(["exif_orientation" in sample for sample in samples])
     scaled = np.array(["dct_scale" in sample for sample in samples]) & ~turned
-    differences = row_differences(job, store / PIXELS, rows)
-    most = 0.0 if same_pillow else SCALED_LEVELS
-    wrong = np.flatnonzero((differences > most) & ~(turned | scaled))
-    if len(wrong):
-        raise BenchmarkError(f"row {wrong[0]} ({job.names[wrong[0]]}) is not what Pillow makes of it.")
-    levels = float(differences[scaled].mean()) if scaled.any() else 0.0
-    if levels > SCALED_LEVELS:
-        raise BenchmarkError(f"DCT-scaled rows are {levels:.1f} levels off on average, expected {SCALED_LEVELS} at most.")
     if (turned | scaled).all():
         raise BenchmarkError("no row could be compared to the byte: all are DCT-scaled or turned. Use a larger --size.")
+    rows = np.memmap(store / PIXELS, np.uint8, "r", shape=(len(samples), job.size, job.size, 3))
+    # the mean absolute difference of each row in levels of 0..255
+    levels = np.array(
+        [np.abs(row.astype(np.int16) - picture(path, job.size)).mean() for row, path in zip(rows, job.paths, strict=True)]
+    )
+    wrong = np.flatnonzero((levels > 0) & ~(turned | scaled))
+    if len(wrong):
+        raise BenchmarkError(f"row {wrong[0]} ({job.names[wrong[0]]}) is not what Pillow makes of it.")
+    off = float(levels[scaled].mean()) if scaled.any() else 0.0
+    if off > SCALED_LEVELS:
+        raise BenchmarkError(f"DCT-scaled rows are {off:.1f} levels off on average, expected {SCALED_LEVELS} at most.")
     return {
         "rows": len(samples),
         "equal_rows": int((~(turned | scaled)).sum()),
         "scaled_rows": int(scaled.sum()),
-        "scaled_levels": round(levels, 2),
+        "scaled_levels": round(off, 2),
         "turned_rows": int(turned.sum()),
     }
 
 
-def row_differences(job: ListedFolder, first: Path, second: Path) -> np.ndarray:
-    """Return float[N], the mean absolute difference of each row in levels of 0..255."""
-    shape = (len(job.paths), job.size * job.size * 3)
-    left, right = (np.memmap(path, np.uint8, "r", shape=shape) for path in (first, second))
-    found = np.empty(shape[0])
-    for start in range(0, shape[0], COMPARED_ROWS):
-        rows = slice(start, start + COMPARED_ROWS)
-        found[rows] = np.abs(left[rows].astype(np.int16) - right[rows]).mean(axis=1)
-    return found
-
-
-def check_turn(job: ListedFolder, reference: Path, *, same_pillow: bool) -> None:
-    """Check what the turn just timed has left, then remove it.
+def check_turn(job: ListedFolder, reference: Path) -> None:
+    """Check the store that the turn just timed has left, then remove it.
 
     Raises:
         BenchmarkError: it differs from the reference, which was checked in full.
     """
-    store, tutorial = job.work / "store", job.work / "tutorial"
+    store = job.work / "store"
     if store.exists():
         problems = verify(store).problems
         if problems or read_manifest(store).digest != read_manifest(reference).digest:
             raise BenchmarkError(f"this pack differs from the first: {problems or 'another manifest'}.")
         shutil.rmtree(store)
-    if tutorial.exists():
-        check_store(job, reference, tutorial, same_pillow=same_pillow)
-        shutil.rmtree(tutorial)
-    if (job.work / "pool").exists():
-        check_rows(job, reference, job.work / "pool", same_pillow=same_pillow)
-        (job.work / "pool").unlink()
 
 
 if __name__ == "__main__":

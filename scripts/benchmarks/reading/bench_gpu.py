@@ -13,7 +13,6 @@ first. Parts:
     waiting    steps of 20 ms in which the device is busy and the host is not, with loading, against the same steps without
     resident   a full shuffle of a store on the device, against the gather alone
     pinned     rows of a pinned copy of the store: gathered first and copied at once, against copied one by one
-    others     a DataLoader with 8 spawned workers and a collate that pins and sends; the same as tensordict's tutorial has it
 
 Without a CUDA device every part says "not measured: no GPU". No GPU has run this yet.
 """
@@ -33,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from reader import Compose, ImageBatch, MemmapDataset, MemmapLoader, RandomHorizontalFlip, RandomResizedCrop
 from reader.bench.ways import DEVICE_TURN_BYTES, FirstRows, Loader, PinnedCopies, SliceCopies, Turn
@@ -52,18 +50,7 @@ OURS = "MemmapLoader, full"
 SIDE, CROP = 256, 224
 QUICK_SIDE, QUICK_CROP = 48, 40
 STEP_MS = 20.0
-WORKERS = 8
 NO_GPU = "not measured: no GPU"
-
-
-class Collate:
-    """What the source's own pipeline does with a batch: index the whole, pin it, send it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def __call__(self, batch: Any) -> Any:
-        return batch.pin_memory().to(self.device) if self.device.type == "cuda" else batch
 
 
 def main() -> int:
@@ -215,40 +202,12 @@ def pinned(data: MemmapDataset, device: torch.device, options: argparse.Namespac
     return found
 
 
-def others(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    part, workers = FirstRows(data, options.batch_size, len(data), DEVICE_TURN_BYTES), 1 if options.quick else WORKERS
-    ours = Loader(part, "full", device)
-    loaders = {
-        "DataLoader of a MemmapDataset, sent by its collate": data,
-        # loaded by tensordict itself: its tensors travel to workers by the name of their file
-        "DataLoader of the tensorclass, as in tensordict's tutorial": ImageBatch.load_memmap(data.path),
-    }
-    ways: dict[str, Turn] = {OURS: ours.turn}
-    for name, source in loaders.items():
-        batches = DataLoader(
-            source,
-            batch_size=options.batch_size,
-            shuffle=True,
-            collate_fn=Collate(device),
-            num_workers=workers,
-            persistent_workers=True,
-            multiprocessing_context="spawn",
-        )
-        stream, count = endless(batches), 2 if options.quick else 3 * workers
-        next(stream)
-        ways[name] = functools.partial(rate, functools.partial(next, stream), count, options.batch_size, device)
-    found = compared(ways, options.rounds)
-    ours.close()
-    return found
-
-
 PARTS: dict[str, Callable[..., Any]] = {
     "loading": loading,
     "training": training,
     "waiting": waiting,
     "resident": resident,
     "pinned": pinned,
-    "others": others,
 }
 
 

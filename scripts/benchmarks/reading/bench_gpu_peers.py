@@ -36,7 +36,7 @@ from reader import Compose, ImageBatch, MemmapDataset, MemmapLoader, RandomHoriz
 from reader.system import available_cpus
 from scripts.benchmarks.reading._gpu_power import Meter
 from scripts.benchmarks.reading._gpu_step import Labeled, TrainingStep
-from scripts.benchmarks.reading.bench_gpu import Collate, gpu
+from scripts.benchmarks.reading.bench_gpu import gpu
 from scripts.benchmarks.transforms.bench_transforms import torchvision_v2
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import BenchmarkError, machine, photographs, publish, ratios, repeat_files, spread, table
@@ -73,6 +73,16 @@ class Files(Dataset):
 
 def as_lists(samples: list[tuple[torch.Tensor, int]]) -> tuple[list[torch.Tensor], torch.Tensor]:
     return [data for data, _ in samples], torch.tensor([target for _, target in samples])
+
+
+class Collate:
+    """What the source's own pipeline does with a batch: index the whole, pin it, send it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __call__(self, batch: Any) -> Any:
+        return batch.pin_memory().to(self.device) if self.device.type == "cuda" else batch
 
 
 class Ways:

@@ -2,15 +2,14 @@
 
     python -m scripts.benchmarks.reading.bench_read --rows 20000 --batch-size 256 --rounds 40
 
-Eight ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times. The
-first five are those of `pack bench`; reader/bench/ways.py says why their clocks are fair:
+Seven ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times.
+reader/bench/ways.py says why the clocks of the limit, the loader and the DataLoader are fair:
 
     limit          consecutive slices of the store's pixels, copied into a ring of four buffers, as many as the loader uses, with
                    as many threads, from the same mapping
     loader         MemmapLoader(shuffle=--order), prefetch thread, queue, targets and recycling included; the loop does nothing
                    with a batch and drops it
     store[idx]     random rows of the tensorclass; the order is made before, untimed
-    MemmapDataset  in torch's DataLoader as it is, 0 workers; likewise
     DataLoader     torch's, with 0 and 2 workers, over a numpy memmap with __getitems__ and no collation; likewise
     loader concat  the loader over `concat` of one half of the store and the other half of a second one, which has the same files
     loader ram     the loader with residency "ram": the rows are copied into memory of this process first; left out where a copy
@@ -61,7 +60,7 @@ from scripts.common.program import reported
 from scripts.common.timing import collection_paused, drain, in_turns, seconds, timed
 
 WORKERS = 2
-IN_DATALOADER, IN_RAM, JOINED = "MemmapDataset", "loader ram", "loader concat"
+IN_RAM, JOINED = "loader ram", "loader concat"
 CHECKED_EVERY = 16
 EPOCHS = FIRST_BATCHES = 7
 # An epoch of fewer shows no pipeline.
@@ -144,7 +143,6 @@ def timed_ways(store: Path, options: argparse.Namespace, work: Path) -> dict[str
     # before anything else: workers are forked while this process has no other thread at work
     raw_rows = RawRows(store, data.manifest)
     torch_loaders = {f"DataLoader {workers}": TorchLoader(raw_rows, workers) for workers in (0, WORKERS)}
-    torch_loaders[IN_DATALOADER] = TorchLoader(data, 0)
     described, part, host = machine(store), FirstRows(data, size, len(data)), torch.device("cpu")
     touch(data.numpy())
     joined = joined_halves(data, work)
@@ -166,9 +164,7 @@ def timed_ways(store: Path, options: argparse.Namespace, work: Path) -> dict[str
     for loader in loaders.values():
         loader.close()
     pairs = [("loader", name) for name in ways if name not in loaders] + [(JOINED, "loader")]
-    pairs += [("store[idx]", "limit"), (IN_DATALOADER, "loader")] + [
-        (name, "limit") for name in loaders if name == IN_RAM
-    ]
+    pairs += [("store[idx]", "limit")] + [(name, "limit") for name in loaders if name == IN_RAM]
     epochs = time_epochs(data, options)
     gigabyte = data.manifest.row_bytes / 1e9
     return {
@@ -199,7 +195,6 @@ def text(report: dict[str, Any]) -> str:
         "store[idx]": "store[idx] of the tensorclass",
         "DataLoader 0": "DataLoader over np.memmap, 0 workers",
         f"DataLoader {WORKERS}": f"DataLoader over np.memmap, {WORKERS} workers",
-        IN_DATALOADER: "DataLoader over MemmapDataset, 0 workers",
     }
     lines = [["", "images/s", "min..max", "loader/it", "p10..p90"]]
     for name, title in titles.items():
@@ -255,7 +250,6 @@ def check_batches(data: MemmapDataset, raw_rows: RawRows, raw: np.ndarray, size:
     found = {
         "store[idx]": (data.mapped[torch.from_numpy(rows)].pixels, rows),
         "DataLoader": (raw_rows.__getitems__(rows)[0].pixels, rows),
-        IN_DATALOADER: (data[rows].pixels, rows),
         "limit": (copies._ring[0][: raw[:size].nbytes].view(raw[:size].shape), np.arange(size)),
     }
     for name, (pixels, expected) in found.items():

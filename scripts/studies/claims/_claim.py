@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from scripts.common.figures import spread
 from scripts.common.timing import collection_paused, in_turns, seconds
 from scripts.samples.scenes import SCENES, draw
 from scripts.samples.stores import made_once
@@ -29,6 +31,9 @@ LOADER_NOTES = "Pytorch dataloader (notes)"
 SENDING = "How to efficiently send images to GPU (F. S. Zuppichini, slides)"
 NOTES = "PyTorch (notes)"
 
+# height x width, and batches: the slides' of sending images
+SIZES = ((384, 384), (640, 480), (1280, 960))
+BATCHES = (8, 16, 32, 64)
 # ImageNet's most frequent size, width x height
 PHOTO_SIZE = (500, 375)
 
@@ -70,6 +75,14 @@ def seconds_in_turns(ways: dict[str, Calls], rounds: int) -> dict[str, list[floa
     """Time every way once a round; returns seconds a call, after two rounds that do not count."""
     with collection_paused():
         return in_turns({name: way.turn for name, way in ways.items()}, rounds, untimed=2)
+
+
+def milliseconds(ways: Mapping[str, Callable[[], Any]], device: torch.device, rounds: int) -> dict[str, Any]:
+    """Time the ways in turns, each until the device has ended it, after two rounds that do not count."""
+    turns = {name: partial(seconds, way, device) for name, way in ways.items()}
+    with collection_paused():
+        found = in_turns(turns, rounds, untimed=2)
+    return {name: spread([1e3 * value for value in values], 4) for name, values in found.items()}
 
 
 def medians(found: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

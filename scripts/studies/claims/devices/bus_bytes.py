@@ -6,31 +6,55 @@ memory; the floats are made into pinned memory. Once alone, once inside a step o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from scripts.studies.claims._claim import SENDING, ClaimResult
-from scripts.studies.claims._sending import Figures, Ways, draw_speedups, measured, pinned_if_cuda, speedups
+from scripts.common import plot
+from scripts.studies.claims._claim import BATCHES, SENDING, SIZES, ClaimResult, MissingRequirement, milliseconds
 
 CLAIM = "Images sent as uint8 and converted on the device arrive sooner than floats, the more so the larger they are."
 SOURCE = SENDING
 
 BYTES, FLOATS = "uint8, then converted", "converted, then sent"
 TRAINING = ", training"
+ROUNDS = 30
+
+# size -> batch -> way -> milliseconds
+Figures = dict[str, dict[str, dict[str, Any]]]
 
 
 def measure(quick: bool, work: Path) -> dict[str, Any]:
-    """Return milliseconds a batch of both, alone and in training."""
-    return measured(ways, quick)
+    """Return milliseconds a batch of both, alone and in training.
+
+    Raises:
+        MissingRequirement: there is no device.
+    """
+    if not torch.cuda.is_available():
+        raise MissingRequirement("no GPU: torch sees no CUDA device.")
+    options = (SIZES[:1], BATCHES[:1], 2) if quick else (SIZES, BATCHES, ROUNDS)
+    return {"milliseconds": swept(torch.device("cuda"), *options)}
 
 
-def ways(images: torch.Tensor, device: torch.device) -> Ways:
+def swept(device: torch.device, sizes: Sequence[tuple[int, int]], batches: Sequence[int], rounds: int) -> Figures:
+    """Time the ways to send random images, uint8[B, C, H, W] on the host, in turns, over sizes and batches."""
+    found: Figures = {}
+    for height, width in sizes:
+        for batch in batches:
+            images = torch.randint(0, 256, (batch, 3, height, width), dtype=torch.uint8)
+            found.setdefault(f"{height}x{width}", {})[str(batch)] = milliseconds(ways(images, device), device, rounds)
+    return found
+
+
+def ways(images: torch.Tensor, device: torch.device) -> dict[str, Callable[[], Any]]:
     """Return the ways to send a batch; raises if they do not bring the same."""
-    source, floats = pinned_if_cuda(images, device), pinned_if_cuda(images.float(), device)
+    source, floats = images, images.float()
+    if device.type == "cuda":
+        source, floats = source.pin_memory(), floats.pin_memory()
 
     def as_bytes() -> torch.Tensor:
         return source.to(device, non_blocking=True).float().div_(255)
@@ -73,10 +97,17 @@ def training_step(device: torch.device) -> Callable[[torch.Tensor], None]:
     return step
 
 
+def speedups(found: Figures, where: str = "") -> dict[str, float]:
+    """Return how many times as fast bytes are: size -> median over its batches."""
+    return {
+        size: float(np.median([of[FLOATS + where]["median"] / of[BYTES + where]["median"] for of in batches.values()]))
+        for size, batches in found.items()
+    }
+
+
 def conclude(figures: dict[str, Any]) -> ClaimResult:
     found: Figures = figures["milliseconds"]
-    alone = speedups(found, FLOATS, BYTES)
-    training = speedups(found, FLOATS + TRAINING, BYTES + TRAINING)
+    alone, training = speedups(found), speedups(found, TRAINING)
     reported = ", ".join(f"{size} {times:.1f}" for size, times in alone.items())
     reported_training = ", ".join(f"{size} {times:.1f}" for size, times in training.items())
     first, *_, last = alone.values() if len(alone) > 1 else [*alone.values()] * 2
@@ -88,4 +119,17 @@ def conclude(figures: dict[str, Any]) -> ClaimResult:
 
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:
-    return draw_speedups(make, figures["milliseconds"], FLOATS, BYTES)
+    figure, (axes,) = make()
+    found: Figures = figures["milliseconds"]
+    for color, (size, batches) in zip((plot.OURS, *plot.LINES), found.items(), strict=False):
+        ratios = [of[FLOATS]["median"] / of[BYTES]["median"] for of in batches.values()]
+        axes.plot([int(batch) for batch in batches], ratios, "o-", color=color, label=size)
+    axes.axhline(1, color=plot.GRAY, linewidth=1)
+    axes.set_ylim(bottom=0)
+    sizes = sorted({int(batch) for of in found.values() for batch in of})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(batch) for batch in sizes])
+    axes.set_xlabel("images a batch")
+    axes.set_ylabel(f"times as fast: {BYTES},\nagainst {FLOATS}")
+    axes.legend(frameon=False)
+    return figure

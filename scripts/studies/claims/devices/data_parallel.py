@@ -17,8 +17,7 @@ from torch import nn
 from reader import MemmapDataset, MemmapLoader, to_device
 from scripts.common import plot
 from scripts.samples.stores import random_store
-from scripts.studies.claims._claim import LOOPS, ClaimResult, best_device, lacking, medians
-from scripts.studies.claims._sending import milliseconds
+from scripts.studies.claims._claim import LOOPS, ClaimResult, best_device, lacking, medians, milliseconds
 
 CLAIM = "torch.load(map_location) brings saved data straight to a device; DataParallel moves nested batches by itself."
 SOURCE = LOOPS
@@ -37,9 +36,9 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     if not saved.exists():
         torch.save(MemmapDataset(store).store.pixels.clone(), saved)
     figures: dict[str, Any] = {"device": device.type, "mib": rows * side * side * 3 / 2**20, "not_measured": {}}
-    figures["first_batch_ms"] = milliseconds(first_batches(store, saved, batch, device), device, rounds, untimed=2)
+    figures["first_batch_ms"] = milliseconds(first_batches(store, saved, batch, device), device, rounds)
     if device.type == "cuda":
-        figures["nest_ms"] = milliseconds(moves(device), device, rounds, untimed=2)
+        figures["nest_ms"] = milliseconds(moves(device), device, rounds)
     else:
         figures["not_measured"] = {"a GPU, and DataParallel": "no GPU"}
     return figures

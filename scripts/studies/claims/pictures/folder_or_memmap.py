@@ -23,8 +23,16 @@ from reader import ImageBatch, MemmapDataset, MemmapLoader
 from scripts.common import plot
 from scripts.common.figures import ratios, spread
 from scripts.common.timing import drain
-from scripts.studies.claims._claim import SENDING, Calls, ClaimResult, lacking, photo_folder, seconds_in_turns
-from scripts.studies.claims._sending import BATCHES, SIZES
+from scripts.studies.claims._claim import (
+    BATCHES,
+    SENDING,
+    SIZES,
+    Calls,
+    ClaimResult,
+    lacking,
+    photo_folder,
+    seconds_in_turns,
+)
 
 CLAIM = "A memory-mapped tensorclass is read faster than a folder of images, to the CPU and to the GPU, at every size."
 SOURCE = SENDING
