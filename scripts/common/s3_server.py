@@ -1,4 +1,4 @@
-"""S3 on loopback with a latency: moto's server, or one that answers from a folder with little CPU time of its own.
+"""S3 on loopback with a latency: a server that answers from a folder with little CPU time of its own.
 
 Run as a program: it prints its address, and ends when its standard input does. The folder's bucket is named as the folder.
 """
@@ -10,16 +10,13 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-SERVERS = ("moto", "plain")
-# What S3's clients send; the servers take any.
+# What S3's clients send; the server takes any.
 KEYS = {"AWS_ACCESS_KEY_ID": "some", "AWS_SECRET_ACCESS_KEY": "thing", "AWS_REGION": "us-east-1"}
 _DATE = "Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT"
 _XML = '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
@@ -28,8 +25,8 @@ _XML = '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3
 class Server:
     """A server in a process of its own."""
 
-    def __init__(self, kind: str, folder: Path, latency_seconds: float) -> None:
-        words = [sys.executable, "-m", "scripts.common.s3_server", kind, str(folder), str(latency_seconds)]
+    def __init__(self, folder: Path, latency_seconds: float) -> None:
+        words = [sys.executable, "-m", "scripts.common.s3_server", str(folder), str(latency_seconds)]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
@@ -47,50 +44,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(kind: str, folder: Path, latency_seconds: float) -> Iterator[Server]:
+def serving(folder: Path, latency_seconds: float) -> Iterator[Server]:
     """Serve a folder of files as a bucket of that name."""
-    with contextlib.closing(Server(kind, folder, latency_seconds)) as server:
+    with contextlib.closing(Server(folder, latency_seconds)) as server:
         yield server
-
-
-# -- moto's
-
-
-def _serve_moto(folder: Path, latency_seconds: float) -> None:
-    import boto3
-    from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import WSGIRequestHandler, make_server
-
-    inner, is_filled = DomainDispatcherApplication(create_backend_app), threading.Event()
-
-    def late(environ: dict[str, Any], start_response: Any) -> Any:
-        """Answer after the latency."""
-        if is_filled.is_set():
-            time.sleep(latency_seconds)
-        return inner(environ, start_response)
-
-    # keeps connections open, as S3 does, and writes no line a request
-    handler = type(
-        "Handler",
-        (WSGIRequestHandler,),
-        {"protocol_version": "HTTP/1.1", "disable_nagle_algorithm": True, "log": lambda *_: None},
-    )
-    server = make_server("127.0.0.1", 0, late, threaded=True, request_handler=handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    client = boto3.client(
-        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="some", aws_secret_access_key="thing"
-    )
-    client.create_bucket(Bucket=folder.name)
-    for name, path in _files(folder).items():
-        client.put_object(Bucket=folder.name, Key=name, Body=path.read_bytes())
-    is_filled.set()
-    print(url, flush=True)
-    sys.stdin.read()
-    os._exit(0)
-
-
-# -- a plain one
 
 
 class _Answers(asyncio.Protocol):
@@ -137,7 +94,7 @@ class _Answers(asyncio.Protocol):
         return f"{_XML}{head}<IsTruncated>false</IsTruncated>{entries}</ListBucketResult>".encode()
 
 
-async def _serve_plain(folder: Path, latency_seconds: float) -> None:
+async def _serve(folder: Path, latency_seconds: float) -> None:
     files = _files(folder)
     server = await asyncio.get_running_loop().create_server(
         lambda: _Answers(folder.name, files, latency_seconds), "127.0.0.1"
@@ -154,7 +111,4 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "moto":
-        _serve_moto(Path(sys.argv[2]), float(sys.argv[3]))
-    else:
-        asyncio.run(_serve_plain(Path(sys.argv[2]), float(sys.argv[3])))
+    asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2])))

@@ -68,24 +68,6 @@ def main(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: object) ->
     return code
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--rounds", "0"], "--rounds is 0, expected 1 or more"),
-        (["--batch-size", "-1"], "--batch-size is -1, expected 1 or more"),
-        (["--photographs", "0"], "--photographs is 0, expected 1 or more"),
-        (["--only", "nobody"], "invalid choice: 'nobody'"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(
-    words: list[str], message: str, peers: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(peers("__main__"), monkeypatch, *words)
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_peer_that_does_not_install_is_a_row_with_the_reason(
     peers: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,15 +8,14 @@
 
 Photographs have 500 x 375. All but many run in turns, which one begins moves on by one each run; files are in the page cache.
 Checked: no input is rejected; DCT-scaled rows are within 2 levels of exact ones on average. small: `decode` is Pillow's open and
-load, as any program decodes; `row` makes rows as pack does, and drops them. objects: by the command, from moto's server and from
-a plain one, which run on the same cores. many makes hard links of a few JPEGs of 8 x 8. Its memory is the peak of the share (PSS)
+load, as any program decodes; `row` makes rows as pack does, and drops them. objects: by the command, from a server on
+the same cores. many makes hard links of a few JPEGs of 8 x 8. Its memory is the peak of the share (PSS)
 of anonymous and shared pages, looked at every 10 ms. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import resource
 import statistics
@@ -45,7 +44,7 @@ from scripts.benchmarks.packing.bench_pack import SCALED_LEVELS, seen, watched_p
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import BenchmarkError, machine, ratios, spread, table
 from scripts.common.program import reported
-from scripts.common.s3_server import KEYS, SERVERS, Server, serving
+from scripts.common.s3_server import KEYS, Server, serving
 from scripts.common.timing import in_turns, seconds, timed
 from scripts.samples.scenes import SCENES, draw, with_noise
 
@@ -150,11 +149,10 @@ def icc(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
 def objects(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     """Pack the same photographs from a folder and from object storage by the command, in turns."""
     images = drawn(work / "photos", count, DRAWN[::-1], "jpg")
-    with contextlib.ExitStack() as running:
-        servers = {name: running.enter_context(serving(name, images, LATENCY_SECONDS)) for name in SERVERS}
-        ways = {"folder": partial(pack_by_command, str(images), work / "out-folder", workers, None)} | {
-            name: partial(pack_by_command, f"s3://{images.name}", work / f"out-{name}", workers, server)
-            for name, server in servers.items()
+    with serving(images, LATENCY_SECONDS) as server:
+        ways = {
+            "folder": partial(pack_by_command, str(images), work / "out-folder", workers, None),
+            "objects": partial(pack_by_command, f"s3://{images.name}", work / "out-objects", workers, server),
         }
         found = in_turns(ways, runs, untimed=1)
     if len({read_manifest(work / f"out-{name}").files[PIXELS].digest for name in ways}) > 1:
