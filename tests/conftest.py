@@ -242,6 +242,14 @@ def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Begin each test with the same seed of torch's generator, from which a loader without a seed takes its own."""
+    # tests of the packer do not import it
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
+
+
 @pytest.fixture
 def real_syncs() -> None:
     """Have what a test writes synced to the disk, as where it drops pages or fills a disk."""

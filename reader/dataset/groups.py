@@ -47,42 +47,46 @@ class Mixture:
         ValueError: weights do not name each dataset once, are no shares, or give one to a dataset without rows.
     """
 
-    def __init__(self, groups: Groups | None, weights: Mapping[str, float], *, seed: int) -> None:
-        self._quotas, self._seed = _quotas(groups, weights), seed
+    def __init__(self, groups: Groups | None, weights: Mapping[str, float]) -> None:
+        self.quotas = _quotas(groups, weights)
         assert groups is not None
         self.of = groups.of
         self._positions = [np.flatnonzero(groups.of == n) for n in range(len(groups.names))]
-        for name, quota, positions in zip(groups.names, self._quotas, self._positions, strict=True):
+        for name, quota, positions in zip(groups.names, self.quotas, self._positions, strict=True):
             if quota and not len(positions):
                 raise ValueError(f"weights give {name!r} a share, but the dataset has no row of it.")
-        self.pattern = np.repeat(np.arange(len(self._quotas)), self._quotas)[
-            permuted(PERIOD, 0, PERIOD, seed=seed, part=_PATTERN)
-        ]
-        # how many of its dataset stand before each turn: of the pattern [1, 0, 0, 1] it is [0, 0, 1, 1]
-        self._before = np.empty(PERIOD, np.int64)
-        for n, quota in enumerate(self._quotas):
-            self._before[self.pattern == n] = np.arange(quota)
 
     @property
     def drawn(self) -> Rows:
         """The positions that come at all, sorted."""
-        return np.sort(np.concatenate([p for p, quota in zip(self._positions, self._quotas, strict=True) if quota]))
+        return np.sort(np.concatenate([p for p, quota in zip(self._positions, self.quotas, strict=True) if quota]))
 
-    def rows(self, start: int, stop: int) -> Rows:
-        """Return turns [start, stop), counted from the first of epoch 0 on."""
-        turns = np.arange(start, stop)
-        inside, found = turns % PERIOD, np.empty(stop - start, np.int64)
-        which = self.pattern[inside]
-        for n in np.unique(which).tolist():
-            at = np.flatnonzero(which == n)
-            # the draws of a dataset follow each other without a gap
-            first = int(turns[at[0]]) // PERIOD * self._quotas[n] + int(self._before[inside[at[0]]])
-            found[at] = self._draws(n, first, first + len(at))
-        return found
+    def order(self, seed: int) -> Callable[[int, int], Rows]:
+        """Return what gives turns [start, stop), counted from the first of epoch 0 on."""
+        pattern = np.repeat(np.arange(len(self.quotas)), self.quotas)[
+            permuted(PERIOD, 0, PERIOD, seed=seed, part=_PATTERN)
+        ]
+        # how many of its dataset stand before each turn: of the pattern [1, 0, 0, 1] it is [0, 0, 1, 1]
+        before = np.empty(PERIOD, np.int64)
+        for n, quota in enumerate(self.quotas):
+            before[pattern == n] = np.arange(quota)
 
-    def _draws(self, n: int, start: int, stop: int) -> Rows:
+        def rows(start: int, stop: int) -> Rows:
+            turns = np.arange(start, stop)
+            inside, found = turns % PERIOD, np.empty(stop - start, np.int64)
+            which = pattern[inside]
+            for n in np.unique(which).tolist():
+                at = np.flatnonzero(which == n)
+                # the draws of a dataset follow each other without a gap
+                first = int(turns[at[0]]) // PERIOD * self.quotas[n] + int(before[inside[at[0]]])
+                found[at] = self._draws(n, first, first + len(at), seed)
+            return found
+
+        return rows
+
+    def _draws(self, n: int, start: int, stop: int, seed: int) -> Rows:
         """Return draws [start, stop) of one dataset."""
-        positions, seed = self._positions[n], self._seed
+        positions = self._positions[n]
 
         def order(done: int) -> Callable[[int, int], Rows]:
             return lambda first, last: permuted(len(positions), first, last, seed=seed, epoch=done, part=_DATASETS - n)

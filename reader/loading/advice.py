@@ -11,6 +11,7 @@ import torch
 
 from reader import system
 from reader.dataset.dataset import MemmapDataset
+from reader.dataset.samples import Transform
 from reader.loading.iteration import begins_with_crop
 from reader.loading.ranks import Ranks, is_distributed
 from reader.loading.remote_ahead import check_nodes, check_order
@@ -118,6 +119,16 @@ def log_ranks(
         )
     if ranks.world_size > 1 and (is_first or before.world_size == 1):
         _warn_of_unsharded_sampler(schedule, ranks)
+
+
+def log_first_epoch(schedule: Schedule, epoch: int, transform: Transform | None) -> None:
+    """Log what the batches of a loader are, as its first epoch begins: seed, ranks, what was cropped and what is drawn."""
+    cut = schedule.cut
+    _log.info(
+        "%s: first epoch: epoch %d, order %s, %s, %s; transform %r",
+        *(schedule.dataset.path, epoch, schedule.order_text, schedule.chosen_seed.described),
+        *(Ranks(cut.rank, cut.world_size), transform),
+    )
 
 
 def warn_of_few_classes(schedule: Schedule) -> None:

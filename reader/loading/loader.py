@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
-from reader.loading.advice import chosen_order, log_ranks
+from reader.loading.advice import chosen_order, log_first_epoch, log_ranks
 from reader.loading.frameworks import check_asker
 from reader.loading.iteration import Finish, Iteration, Pass
 from reader.loading.prefetch import Feed
@@ -59,7 +59,8 @@ class MemmapLoader:
         shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a
             window), True ("full" where the store fits in the memory of the machine or its cgroup, else, and of a store
             at a URL, "block"; `repr` and the log say which).
-        seed: with the epoch, fixes the order.
+        seed: with the epoch, fixes the order. None: chosen when the first epoch begins, and kept: that of torch.manual_seed (
+            torch.initial_seed() % 2**31) in one process, 0 under several ranks, or that of a state which was loaded.
         drop_last: leave out the last, short batch. Without it ranks share that batch evenly, and where it does not divide,
             wrap around to the epoch's first rows, so that all have the same number of steps.
         weights: float[N]; rows are drawn with replacement in proportion. Or of the datasets that `concat` joined, by name:
@@ -137,7 +138,7 @@ class MemmapLoader:
         batch_size: BatchSize,
         *,
         shuffle: bool | str = False,
-        seed: int = 0,
+        seed: int | None = None,
         drop_last: bool = False,
         weights: Weights | Mapping[str, float] | None = None,
         sampler: Iterable[Item] | None = None,
@@ -175,7 +176,7 @@ class MemmapLoader:
             rows,
             self._sizes.rows(0),
             order=order,
-            seed=integer("seed", seed),
+            seed=None if seed is None else integer("seed", seed),
             drop_last=truth("drop_last", drop_last),
             ranks=(ranks.rank, ranks.world_size),
             weights=weights,
@@ -186,7 +187,8 @@ class MemmapLoader:
         )
         # the world size that the caller knows of, by `len` or by an epoch that has begun
         self._announced: int | None = None
-        self._has_started, sized = False, self.transform if self._sizes.are_given else None
+        self._has_started = self._is_logged = False
+        sized = self.transform if self._sizes.are_given else None
         how: dict[str, Any] = {"prefetch": prefetch, "sized": sized}
         reading = reading_of(self.schedule, self.device, residency, ranks, has_collate=collate is not None, **how)
         self._checked = ranks if ranks.is_known else None
@@ -236,9 +238,9 @@ class MemmapLoader:
         return sampler, StepSampler(self, sampler)
 
     @property
-    def seed(self) -> int:
-        """The seed; with the epoch it determines the order."""
-        return self.schedule.seed
+    def seed(self) -> int | None:
+        """The seed, which with the epoch determines the order; None until it is chosen, when the first epoch begins."""
+        return self.schedule.chosen_seed.value
 
     def __len__(self) -> int:
         # an epoch that begins says which rank this is; until then processes may still be set up
@@ -254,7 +256,7 @@ class MemmapLoader:
         return (
             f"MemmapLoader({self._steps()} steps of"
             f" {m.kind.up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on {self.device}, order"
-            f" {self.schedule.order_text}, {self.ranks}, residency {self.residency})"
+            f" {self.schedule.order_text}, {self.schedule.chosen_seed}, {self.ranks}, residency {self.residency})"
         )
 
     def __iter__(self) -> Iteration:
@@ -284,6 +286,7 @@ class MemmapLoader:
         self.transform = self._of_batches(self.transform)
         checked_device(self.device)  # this may be a process that was forked since
         self._resolve_ranks()
+        self.schedule.choose_seed()
         epoch, position = self.state.upcoming()
         self._fit_batches(epoch, position)
         return epoch, position
@@ -306,8 +309,11 @@ class MemmapLoader:
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
         steps = schedule.steps(epoch, position, items, group_bytes)
         levels, steps = levels_in_pass(self._levels, schedule, transform, epoch, steps)
-        finish = Finish(self.dataset, transform, epoch=epoch, seed=self.seed, source=levels, **form)
+        finish = Finish(self.dataset, transform, epoch=epoch, seed=schedule.seed, source=levels, **form)
         source = functools.partial(self.producer.groups, epoch, steps, finish.ahead)
+        if not self._is_logged:
+            log_first_epoch(schedule, epoch, transform)
+            self._is_logged = True
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
         return Pass(progress, entered(self.device, source) if self.prefetch else source, finish, schedule)
 
@@ -376,16 +382,16 @@ class MemmapLoader:
         """Set the size of crops, pixels or (height, width), from the next epoch on; raises ValueError without size=."""
         self._sizes.set(size)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the position of the loop, after the last batch that the caller got, as a few integers."""
         state = self.state.state_dict()
         return state | self._sizes.state(state["epoch"], state["position"])
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Resume from a state at the next `iter`; batch_size and world size may differ from those it was taken with.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a state at the next `iter`, with its seed; batch_size and world size may differ from those that it has.
 
         Raises:
-            ValueError: the state is of another store, subset, seed or order.
+            ValueError: the state is of another store, subset or order, or of another seed than the loader was given.
         """
         self.state.load_state_dict(state)
         self._sizes.load(state)

@@ -246,7 +246,10 @@ def _check_windows(schedule: Schedule, remote: RemoteStore, limit: int) -> None:
     if schedule.order != "block":
         return
     room, largest = remote.folder.room, dict[int, int]()
-    for window in _in_order(schedule, 0, remote):
+    # as if an epoch began now: the seed may be chosen later
+    begun = schedule.with_batch_size(schedule.batch_size)
+    begun.choose_seed()
+    for window in _in_order(begun, 0, remote):
         largest[window.node] = max(largest.get(window.node, 0), sum(map(room, window.blocks)))
     if limit < (need := sum(largest.values())):
         what = "a window" if len(largest) == 1 else f"a window each of {len(largest)} canonical nodes"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sized
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
@@ -79,11 +79,11 @@ class OrderSampler(Sampler[int]):
         """Make the loader's next pass begin this epoch, as its own set_epoch does; a pass that runs continues."""
         self._loop.state.set_epoch(epoch, ends_pass=False)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the loader's."""
         return self._loop.state.state_dict()
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the loader's."""
         self._loop.state.load_state_dict(state)
 

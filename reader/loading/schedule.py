@@ -20,6 +20,7 @@ from reader.dataset.groups import Mixture
 from reader.format.errors import OrderError
 from reader.format.manifest import Manifest
 from reader.loading.sampler_passes import SamplerPasses
+from reader.loading.seeds import Seed
 from reader.loading.validation import Item, Weights, check_epoch, checked_weights, sampled_rows
 from reader.order import BlockOrder, CanonicalNodes, Cut, drawn, passes, permuted, wrap
 from reader.rows import Rows, Steps
@@ -58,6 +59,7 @@ class Schedule:
     Args:
         order: "sequential", "full", "block", "weighted" (by weights, float[N]), "mixture" (by weights of joined datasets) or
             "sampler" (as it says).
+        seed: None: it is chosen when the first epoch begins, see `Seed`.
         ranks: rank and world size.
         epoch_rows: of an epoch; None: as many as there are. The order continues from one epoch to the next.
         pad: see `Cut`.
@@ -74,7 +76,7 @@ class Schedule:
         batch_size: int,
         *,
         order: str,
-        seed: int,
+        seed: int | None,
         drop_last: bool,
         ranks: tuple[int, int],
         weights: Weights | Mapping[str, float] | None,
@@ -83,7 +85,7 @@ class Schedule:
         pad: bool = True,
         canonical_nodes: int | None = None,
     ) -> None:
-        self.dataset, self.batch_size, self.order, self.seed = dataset, batch_size, order, seed
+        self.dataset, self.batch_size, self.order, self.chosen_seed = dataset, batch_size, order, Seed.given(seed)
         self.cut: Cut
         self.drop_last, self.sampler, self.pad = drop_last, sampler, pad
         self._passes = SamplerPasses(sampler)
@@ -94,12 +96,12 @@ class Schedule:
         # rows that any epoch reads: a sampler may draw other rows in another epoch, so all it may draw
         self.part = dataset
         if isinstance(weights, Mapping):
-            self._mixture = Mixture(dataset.groups, weights, seed=seed)
+            self._mixture = Mixture(dataset.groups, weights)
             self.part = dataset.subset(self._mixture.drawn)
         elif weights is not None:
             self._cumulative = checked_weights(weights, len(dataset))
             self.part = _drawn_part(dataset, self._cumulative)
-        by = self._cumulative if self._mixture is None else self._mixture.pattern
+        by = self._cumulative if self._mixture is None else np.array(self._mixture.quotas)
         epochs = None if self.has_full_epochs else np.array([self.epoch_rows])
         if canonical_nodes is not None and not (order == "block" and self.has_full_epochs):
             raise ValueError("canonical_nodes is for shuffle='block', in epochs of all rows. Leave it out.")
@@ -107,6 +109,12 @@ class Schedule:
         nodes = None if canonical_nodes is None else np.array([0, canonical_nodes])
         self.rows_id = _rows_id(dataset, by, epochs, None if self._mixture is None else self._mixture.of, nodes)
         self.cut_for(*ranks)
+
+    @property
+    def seed(self) -> int:
+        """The seed, once it is chosen."""
+        assert self.chosen_seed.value is not None
+        return self.chosen_seed.value
 
     @property
     def order_text(self) -> str:
@@ -138,6 +146,10 @@ class Schedule:
         # a sampler may give more rows than there are, or fewer
         drop_last = self.drop_last and self.sampler is None
         self.cut = Cut(self.epoch_rows, self.batch_size, drop_last, rank, world_size, self.pad)
+
+    def choose_seed(self) -> None:
+        """Choose the seed where an epoch begins, if none was given."""
+        self.chosen_seed = self.chosen_seed.chosen(self.cut.world_size)
 
     def check_step(self) -> None:
         """Check a step of all ranks; for when their number is known.
@@ -304,7 +316,8 @@ class Schedule:
             return lambda start, stop: drawn(cumulative, start, stop, seed=self.seed, epoch=epoch)
         if self._mixture is not None:
             mixture = self._mixture
-            return lambda start, stop: mixture.rows(base + start, base + stop)
+            rows_at = mixture.order(self.seed)
+            return lambda start, stop: rows_at(base + start, base + stop)
         order = functools.lru_cache(maxsize=2)(self._pass)
         return lambda start, stop: passes(order, len(self.dataset), base + start, base + stop)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from reader.loading.schedule import Schedule
 from reader.loading.validation import integer
@@ -77,26 +78,35 @@ class LoopState:
             progress.finished = True
         self._schedule.set_epoch(epoch)
 
-    def state_dict(self) -> dict[str, int]:
-        """Return where the loop is, as a few integers: after the batch that the caller got last."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loop is, as a few integers: after the batch that the caller got last.
+
+        The seed is None before it is chosen.
+        """
         epoch, position = self.next
         if not self.progress.finished and self.progress.moved_to is None:
             epoch, position = self.progress.epoch, self.progress.position
             if self.progress.is_over:
                 epoch, position = epoch + 1, 0
         schedule = self._schedule
-        state = {"epoch": epoch, "position": position, "seed": schedule.seed, "order": _ORDERS.index(schedule.order)}
-        return state | {"rows": len(schedule.dataset), "store": schedule.rows_id}
+        state = {"epoch": epoch, "position": position, "seed": schedule.chosen_seed.value}
+        return state | {
+            "order": _ORDERS.index(schedule.order),
+            "rows": len(schedule.dataset),
+            "store": schedule.rows_id,
+        }
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass resume from a state, also one taken with another batch_size or world size.
 
         Raises:
-            ValueError: the state is of another store, subset, seed or order.
+            ValueError: the state is of another store, subset, order or explicit seed.
         """
-        own = self.state_dict()
-        if not isinstance(state, dict) or any(type(state.get(key)) is not int for key in own):
+        own, schedule = self.state_dict(), self._schedule
+        if not isinstance(state, dict) or not all(_is_number(state.get(key, ""), key) for key in own):
             raise ValueError(f"the state is {state!r}, expected what state_dict() gave: {', '.join(own)}, integers.")
+        if schedule.chosen_seed.takes(state["seed"]):
+            own["seed"] = state["seed"]
         for key, what in (
             ("rows", "number of rows"),
             ("store", "store, subset or weights, epoch_rows or canonical_nodes"),
@@ -107,9 +117,14 @@ class LoopState:
                 raise ValueError(
                     f"the state is of another {what}: it says {state.get(key)}, this loader has {own[key]}."
                 )
-        count = self._schedule.cut.count
-        if state["epoch"] < 0 or (not 0 <= state["position"] <= count and self._schedule.sampler is None):
+        count = schedule.cut.count
+        if state["epoch"] < 0 or (not 0 <= state["position"] <= count and schedule.sampler is None):
             raise ValueError(f"the state is at epoch {state['epoch']}, position {state['position']} of {count} rows.")
+        schedule.chosen_seed = schedule.chosen_seed.resumed(state["seed"])
         self.next = (int(state["epoch"]), int(state["position"]))
         self.progress.finished = True
-        self._schedule.set_epoch(self.next[0])
+        schedule.set_epoch(self.next[0])
+
+
+def _is_number(value: object, key: str) -> bool:
+    return type(value) is int or (key == "seed" and value is None)

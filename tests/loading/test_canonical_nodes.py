@@ -42,7 +42,7 @@ def _loader(
     data: MemmapDataset, batch: int, rank: int = 0, ranks: int = 1, nodes: int = 4, **more: Any
 ) -> MemmapLoader:
     return MemmapLoader(
-        data, batch, shuffle="block", canonical_nodes=nodes, rank=rank, world_size=ranks, as_tuple=False, **more
+        data, batch, shuffle="block", canonical_nodes=nodes, rank=rank, world_size=ranks, seed=0, as_tuple=False, **more
     )
 
 
@@ -146,7 +146,7 @@ def test_windows_of_all_nodes_are_mixed_in_a_step(data: MemmapDataset) -> None:
 def test_it_is_shown(data: MemmapDataset, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="reader"):
         loader = _loader(data, 16)
-    assert "order block over 4 canonical nodes, rank 0 of 1" in repr(loader)
+    assert "order block over 4 canonical nodes, seed 0, rank 0 of 1" in repr(loader)
     assert "order block over 4 canonical nodes, rank 0 of 1" in caplog.text
     assert MemmapLoader(data, 16, shuffle=True, canonical_nodes=4).order == "block"
 

@@ -35,7 +35,7 @@ def test_epochs_of_any_length_continue_one_order(
 
 
 def test_an_epoch_of_given_rows_resumes_and_is_shared_by_ranks(train: MemmapDataset) -> None:
-    options: dict[str, Any] = {"shuffle": "full", "epoch_rows": 40, "as_tuple": False}
+    options: dict[str, Any] = {"shuffle": "full", "seed": 0, "epoch_rows": 40, "as_tuple": False}
     with MemmapLoader(train, 8, **options) as full:
         epochs = [rows_of(full) for _ in range(3)]
     loaders = [MemmapLoader(train, 4, rank=rank, world_size=2, **options) for rank in (0, 1)]

@@ -29,7 +29,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> MemmapDataset:
 
 
 def loader_of(joined: MemmapDataset, batch_size: int = 8, **options: object) -> MemmapLoader:
-    options = {"weights": {"a": 0.7, "b": 0.3, "c": 0}, "as_tuple": False, "prefetch": 0} | options
+    options = {"weights": {"a": 0.7, "b": 0.3, "c": 0}, "seed": 0, "as_tuple": False, "prefetch": 0} | options
     return MemmapLoader(joined, batch_size, **options)  # type: ignore[arg-type]
 
 
@@ -46,18 +46,18 @@ def rows_of(batches: Iteration | itertools.islice[object]) -> list[int]:
 def test_any_window_of_ten_thousand_rows_has_the_shares(weights: list[int], seed: int, start: int) -> None:
     names = tuple("abcd"[: len(weights)])
     groups = Groups(names, np.repeat(np.arange(len(names), dtype=np.int32), 701))
-    mixture = Mixture(groups, dict(zip(names, weights, strict=True)), seed=seed)
-    found = np.bincount(groups.of[mixture.rows(start, start + PERIOD)], minlength=len(names))
+    mixture = Mixture(groups, dict(zip(names, weights, strict=True))).order(seed)
+    found = np.bincount(groups.of[mixture(start, start + PERIOD)], minlength=len(names))
     assert found.sum() == PERIOD
     assert np.abs(found - PERIOD * np.array(weights) / sum(weights)).max() < 1
     if PERIOD % sum(weights) == 0:
         assert found.tolist() == [PERIOD * weight // sum(weights) for weight in weights]
-    assert np.array_equal(mixture.rows(start, start + 99)[40:], mixture.rows(start + 40, start + 99))
+    assert np.array_equal(mixture(start, start + 99)[40:], mixture(start + 40, start + 99))
 
 
 def test_each_dataset_comes_in_complete_passes_in_new_orders(joined: MemmapDataset) -> None:
     assert joined.groups is not None
-    rows = Mixture(joined.groups, {"a": 1, "b": 1, "c": 2}, seed=3).rows(0, 4000)
+    rows = Mixture(joined.groups, {"a": 1, "b": 1, "c": 2}).order(3)(0, 4000)
     for name, count in COUNTS.items():
         own = rows[(rows >= STARTS[name]) & (rows < STARTS[name] + count)] - STARTS[name]
         passes = own[: len(own) // count * count].reshape(-1, count)

@@ -51,7 +51,7 @@ def test_a_loader_that_was_made_before_the_process_group_reads_its_part(
             assert "order full, rank 0 of 1, residency" in caplog.text
             started(patch, rank, 3)
             parts.append(rows(loader))
-            assert f"order full, rank {rank} of 3, residency" in repr(loader)
+            assert f"order full, seed 0, rank {rank} of 3, residency" in repr(loader)
             assert f": rank {rank} of 3 (torch.distributed)" in caplog.text
             assert len(loader) == 3
     assert sorted(itertools.chain(*parts)) == list(range(90))

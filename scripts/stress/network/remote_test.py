@@ -204,6 +204,7 @@ def _loader(data: MemmapDataset, rank: int, world_size: int) -> MemmapLoader:
         data,
         _BATCH,
         shuffle="block",
+        seed=0,
         canonical_nodes=_NODES,
         rank=rank,
         world_size=world_size,
