@@ -22,8 +22,16 @@ from reader.dataset.groups import Groups
 from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.made import ColumnData, with_extras, with_targets
 from reader.dataset.opened_store import OpenedStore
-from reader.dataset.pil import check_pillow, pil_image
-from reader.dataset.samples import JointTransform, PairTransform, Transform, check_forms, sample_of, transformed
+from reader.dataset.samples import (
+    JointTransform,
+    PairTransform,
+    Transform,
+    check_forms,
+    check_pillow,
+    pil_image,
+    sample_of,
+    transformed,
+)
 from reader.dataset.splits import added, check_classes, remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest

@@ -7,6 +7,7 @@ batches are copied from is never handed out: views are of a second mapping, in w
 from __future__ import annotations
 
 import functools
+import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +22,6 @@ from torch.utils.data import get_worker_info
 from reader import system
 from reader.buffers import alone, own_memory
 from reader.dataset.sources import Sources
-from reader.dataset.views import Views
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, Manifest
 from reader.format.row_values import RowValues
@@ -44,10 +44,46 @@ from reader.store import (
     map_store,
     map_tensor,
     open_store,
+    store_of,
 )
 
 # Gives uint8[size_bytes].
 Memory = Callable[[int], torch.Tensor]
+
+
+class Views:
+    """Tensors over a mapping of a store that belongs to its user, who may change in it what he likes.
+
+    The storage of each is its rows alone: torch pickles, copies and sends whole storages.
+    """
+
+    def __init__(
+        self, manifest: Manifest, maps: dict[str, mmap.mmap | None], made: dict[str, torch.Tensor] | None = None
+    ) -> None:
+        """maps: of each tensor's file, None where it has no bytes. made: those that stand in memory; they are copied."""
+        self._manifest, self._maps, self._made = manifest, maps, made or {}
+
+    def tensor(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Return rows [start, stop) of a tensor."""
+        if name in self._made:
+            return self._made[name][start:stop].clone()
+        spec = self._manifest.tensors[name]
+        dtype, shape = getattr(torch, spec.dtype), (stop - start, *spec.row_shape)
+        count = torch.Size(shape).numel()
+        if not count:
+            return torch.empty(shape, dtype=dtype, device="cpu")
+        return torch.frombuffer(self._maps[name], dtype=dtype, count=count, offset=start * spec.row_bytes).view(shape)
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """Return rows [start, stop) of a store whose rows have one size."""
+        return store_of(self._manifest, {name: self.tensor(name, start, stop) for name in self._manifest.tensors})
+
+    @functools.cached_property
+    def store(self) -> Batch:
+        """All of the store."""
+        return store_of(
+            self._manifest, {name: self.tensor(name, 0, self._manifest.count(name)) for name in self._manifest.tensors}
+        )
 
 
 class OpenedStore:

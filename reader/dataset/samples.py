@@ -1,16 +1,22 @@
-"""One row as ImageFolder gives it, (image, target), and the functions that a dataset calls with it."""
+"""One row as ImageFolder gives it, (image, target), and the functions that a dataset calls with it.
+
+Pillow is imported when the first image of PIL's is made, never before.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from reader.store import Batch, plain
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 # Of an image, a target or a batch, and of (image, target); what they take and give is the user's.
 Transform = Callable[[Any], Any]
@@ -53,6 +59,14 @@ def transformed(transforms: PairTransform, image: object, target: object) -> obj
         raise TypeError(f"{found}: for transforms of PIL images, such as ToTensor, open it with as_pil=True.") from e
 
 
+def pil_image(image: torch.Tensor) -> Image:
+    """Return uint8[C, H, W] as an image of mode L, RGB or RGBA; it may share the tensor's memory."""
+    import PIL.Image
+
+    pixels = image.movedim(0, -1).contiguous().numpy()
+    return PIL.Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+
+
 def check_forms(
     transform: object, target_transform: object, transforms: object, *, as_tuple: bool, as_pil: bool
 ) -> None:
@@ -75,3 +89,11 @@ def check_forms(
     if transforms is not None or as_pil:
         name = "as_pil" if as_pil else "transforms"
         raise ValueError(f"{name} needs as_tuple=True: with as_tuple=False a row is one ImageBatch.")
+
+
+def check_pillow() -> None:
+    """Raise ImportError where as_pil=True cannot work."""
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError as e:
+        raise ImportError("as_pil=True needs Pillow: pip install pillow. Without as_pil, images are tensors.") from e

@@ -367,8 +367,7 @@ def seen(name):
             os.killpg(0, signal.SIGSTOP)
 
 if work == "requantize":
-    from packer.operations.requantize import requantize
-    from packer.operations.requantize_worker import RequantizeWorker
+    from packer.operations.requantize import RequantizeWorker, requantize
     original = RequantizeWorker._line
     RequantizeWorker._line = lambda self, index, path, *more: seen(path) or original(self, index, path, *more)
     requantize(images, out, quality=3, workers=2, timeout=1.0, fidelity=0)
