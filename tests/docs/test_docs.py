@@ -280,17 +280,6 @@ def docstrings(module: ModuleType) -> list[str]:
 # -- the documents themselves
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
-
-
-def test_the_version_is_one_everywhere() -> None:
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'\nversion = "{packer.__version__}"\n' in text
-    assert f"\n## {packer.__version__}" in CHANGELOG.read_text(encoding="utf-8")
-    assert f"version {packer.__version__}." in (DOCS / "index.md").read_text(encoding="utf-8")
-
-
 def test_the_format_page_has_the_current_version_and_every_key() -> None:
     from reader.format.head import FORMAT_VERSION
     from reader.format.manifest import read_manifest

