@@ -22,7 +22,7 @@ from checkpoints import restore
 from network import network, side_of
 from torch import cuda, nn
 
-from reader import CenterCrop, MemmapDataset, MemmapLoader, StoreError
+from reader import MemmapDataset, MemmapLoader, ResizeCenterCrop, StoreError
 
 SLOTS = 3  # one on its way, one that is written to the file, one to begin with
 
@@ -40,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         data, trained = MemmapDataset(options.store), MemmapDataset(options.trained_on or options.store)
-        crop = CenterCrop(side_of(trained.manifest))  # as train.py measures accuracy
+        crop = ResizeCenterCrop(side_of(trained.manifest))  # as train.py measures accuracy
         loader = MemmapLoader(data, options.batch_size, device=options.device, transform=crop, rank=0, world_size=1)
         model = network(trained.manifest, options.model).to(loader.device).eval()
         restore(options.checkpoint, {"model": model}, loader.device)

@@ -11,7 +11,15 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from reader import CenterCrop, Compose, Manifest, MemmapDataset, Normalize, RandomHorizontalFlip, RandomResizedCrop
+from reader import (
+    Compose,
+    Manifest,
+    MemmapDataset,
+    Normalize,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    ResizeCenterCrop,
+)
 
 
 def datasets(store: str, val: str | None) -> tuple[MemmapDataset, MemmapDataset]:
@@ -31,12 +39,12 @@ def datasets(store: str, val: str | None) -> tuple[MemmapDataset, MemmapDataset]
 def views(manifest: Manifest) -> tuple[Any, Any]:
     """Give the transforms of training and of measuring: both take uint8 batches on the device to squares of one size."""
     side = side_of(manifest)
-    return Compose([RandomResizedCrop(side, scale=(0.25, 1)), RandomHorizontalFlip()]), CenterCrop(side)
+    return Compose([RandomResizedCrop(side, scale=(0.25, 1)), RandomHorizontalFlip()]), ResizeCenterCrop(side)
 
 
 def one_size(manifest: Manifest) -> Any:
     """Give what brings rows with sizes of their own to one: the central crop; None where all have one size."""
-    return CenterCrop(side_of(manifest)) if manifest.has_own_sizes else None
+    return ResizeCenterCrop(side_of(manifest)) if manifest.has_own_sizes else None
 
 
 def side_of(manifest: Manifest) -> int:

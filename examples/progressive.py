@@ -20,7 +20,15 @@ import torch
 from network import accuracy, datasets, network
 from torch import nn
 
-from reader import CenterCrop, Compose, MemmapDataset, MemmapLoader, RandomHorizontalFlip, RandomResizedCrop, StoreError
+from reader import (
+    Compose,
+    MemmapDataset,
+    MemmapLoader,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    ResizeCenterCrop,
+    StoreError,
+)
 
 
 def main() -> int:
@@ -80,7 +88,7 @@ def trained(
                 optimizer.param_groups[0]["lr"] = options.lr * share * len(targets) / 256
                 optimizer.step()
         seconds = time.perf_counter() - start
-    look = CenterCrop(options.size)
+    look = ResizeCenterCrop(options.size)
     return accuracy(model, MemmapLoader(held_out, 64, device=options.device, transform=look)), seconds
 
 

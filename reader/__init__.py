@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         torchvision_eval,
         torchvision_train,
     )
-    from reader.transforms.resize import CenterCrop, Resize
+    from reader.transforms.resize import CenterCrop, Resize, ResizeCenterCrop
 
 _HOMES = {
     name: f"reader.{home}"
@@ -118,6 +118,7 @@ __all__ = [
     "RandomSolarize",
     "RandomZoomOut",
     "Resize",
+    "ResizeCenterCrop",
     "SanitizeBoundingBoxes",
     "ScaleJitter",
     "StoreError",

@@ -81,7 +81,7 @@ def test_a_function_of_packer_is_the_function_whatever_was_imported_before(name:
         "from reader.dataset import MemmapDataset",
         "from reader.manifest import Manifest, StoreError, check_store, read_manifest",
         "from reader.store import ImageBatch, RaggedBatch, open_store",
-        "from reader.transforms import CenterCrop, RandomResizedCrop",
+        "from reader.transforms import ResizeCenterCrop, RandomResizedCrop",
     ],
 )
 def test_public_doors_stay(statement: str) -> None:

@@ -16,7 +16,7 @@ from conftest import devices, make_tree
 from late_streams import CUDA, Event, OnDevice, SimulatedCuda, Stream, World
 
 from packer import pack
-from reader import CenterCrop, MemmapDataset
+from reader import MemmapDataset, ResizeCenterCrop
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -56,7 +56,7 @@ def test_each_row_has_what_the_trained_network_makes_of_it(
     assert done.stdout == f"{out}: {what} of 90 rows, in their order\n"
     data, model = MemmapDataset(shared_store, as_tuple=False), trained(infer, shared_store, checkpoint)
     with torch.inference_mode():
-        rows = CenterCrop(infer.side_of(data.manifest))(data.store).images
+        rows = ResizeCenterCrop(infer.side_of(data.manifest))(data.store).images
         expected = (model[:-1] if what == "embeddings" else model)(rows)
     found = np.load(out)
     assert found.dtype == np.float32

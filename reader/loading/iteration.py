@@ -171,8 +171,8 @@ class Finish:
     ) -> None:
         if source is not None and not begins_with_crop(transform):
             raise ValueError(
-                "this loader reads levels, for a transform that begins with RandomResizedCrop or CenterCrop. Make another loader"
-                f" for {transform!r}."
+                "this loader reads levels, for a transform that begins with RandomResizedCrop or ResizeCenterCrop. Make"
+                f" another loader for {transform!r}."
             )
         # what crops read their rows from; None: from the batch
         self._source, self._on_device = source, on_device

@@ -79,8 +79,8 @@ class MemmapLoader:
             the tuple, anything else is what the loop gets. On the CPU it runs in the background thread, unless its first call
             in an epoch draws from torch's, numpy's or Python's own generator; then, and on CUDA, in the caller's, on its
             stream. Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
-        size: of what RandomResizedCrop and CenterCrop in the transform give: pixels, (height, width), or a function of epoch. One
-            that comes first reads, on the CPU, the smallest level (`pack --levels`) that its box needs.
+        size: of what RandomResizedCrop and ResizeCenterCrop in the transform give: pixels, (height, width), or a function of
+            epoch. One that comes first reads, on the CPU, the smallest level (`pack --levels`) that its box needs.
         prefetch: batches gathered ahead, small ones in groups of up to 64 and 8 MiB (1 MiB where they are transformed or sent
             to a device); 0 gathers in the caller's thread.
         threads: that transforms of `reader.transforms` run on, on the CPU, each with some rows of a batch at a time. None: the

@@ -86,8 +86,8 @@ class Sizes:
             return transform
         if transform is None or not hasattr(transform, "with_size"):
             raise ValueError(
-                f"size= is that of RandomResizedCrop and CenterCrop, and the transform is {transform!r}. Give one of them, or a"
-                " Compose with one."
+                f"size= is that of RandomResizedCrop and ResizeCenterCrop, and the transform is {transform!r}. Give"
+                " one of them, or a Compose with one."
             )
         sides = self._running(epoch, position) or self.at(epoch)
         self._begun = epoch, sides

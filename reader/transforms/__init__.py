@@ -24,7 +24,7 @@ _HOMES = {
         "composition": "Compose RandomApply RandomChoice",
         "mixing": "CutMix MixUp RandomErasing",
         "padding": "Pad",
-        "resize": "CenterCrop Resize",
+        "resize": "CenterCrop Resize ResizeCenterCrop",
         "auto_augment": "AugMix AutoAugment RandAugment TrivialAugmentWide",
         "per_sample": "PerSample",
         "recipes": "MultiCrop TimmRandAugment MultiView timm_train torchvision_eval torchvision_train",

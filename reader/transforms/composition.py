@@ -76,10 +76,10 @@ class Compose(TransformGroup):
         return in_turn(self.transforms, batch)
 
     def with_size(self, size: int | tuple[int, int]) -> Compose:
-        """Return these with crops of another size, RandomResizedCrop and CenterCrop; raises ValueError where there is none."""
+        """Return these with RandomResizedCrop and ResizeCenterCrop of another size; raises ValueError where there is none."""
         crops = [_has_size(transform) for transform in self.transforms]
         if not any(crops):
-            raise ValueError("there is no RandomResizedCrop or CenterCrop whose size could be another.")
+            raise ValueError("there is no RandomResizedCrop or ResizeCenterCrop whose size could be another.")
         made = copy.copy(self)
         every: list[Any] = self.transforms
         made.transforms = [
@@ -217,9 +217,9 @@ def _has_steps(transform: Any) -> bool:
 
 def _takes_views(transform: object, batch: object) -> bool:
     """Say whether a transform is called with a view of a batch: images have sizes of their own, or are to have them."""
-    is_batch = isinstance(batch, RaggedBatch) or (
-        isinstance(batch, ImageBatch) and isinstance(transform, OwnSizeTransform)
-    )
+    # those that move masks move them by themselves
+    is_ragged = isinstance(batch, RaggedBatch) and batch.mask_offsets is None
+    is_batch = is_ragged or (isinstance(batch, ImageBatch) and isinstance(transform, OwnSizeTransform))
     return is_batch and _moves_views(transform)
 
 
@@ -227,12 +227,13 @@ def _moves_views(transform: object) -> bool:
     return _is_ours(transform) and hasattr(transform, "on")
 
 
-def _by_view(transforms: Sequence[Any], batch: ImageBatch | RaggedBatch) -> RaggedBatch:
+def _by_view(transforms: Sequence[Any], batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
     """Call transforms one after the other with a view of a batch, whose pixels are made once."""
     view = View.of(transforms[0], batch)
     for transform in transforms:
         view = transform.on(view)
-    return view.batch()
+    made: ImageBatch | RaggedBatch = view.batch()
+    return made
 
 
 def _is_ours(transform: object) -> bool:

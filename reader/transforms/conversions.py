@@ -19,12 +19,9 @@ from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.color import Normalize
 from reader.transforms.detection.view import refuse_masks
-from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.regions import by_image, floats
-from reader.transforms.padding import Padding
 from reader.transforms.random import check_batch
-from reader.transforms.random_crops import RandomCrop
-from reader.transforms.resize import CenterCrop, Resize
+from reader.transforms.resize import CenterCrop, Resize, ResizeCenterCrop
 
 Transform = Callable[[Any], Any]
 _Batch = TypeVar("_Batch")
@@ -33,7 +30,6 @@ _Batch = TypeVar("_Batch")
 _OTHERS: dict[str, tuple[object, ...]] = {
     "inplace": (True, False),
     "antialias": (True, None),
-    "max_size": (None,),
     # boxes have their labels, and are clipped
     "labels_getter": ("default",),
     "clamping_mode": ("auto", "soft", "hard"),
@@ -48,8 +44,7 @@ def from_torchvision(transform: object) -> Transform:
     """Make a transform of batches of one of torchvision's, v1 or v2: the same names, arguments and distributions.
 
     Each image still draws for itself, but other numbers than torchvision would. Pixels are those of torchvision for uint8
-    tensors, as each transform here says; of PIL images torchvision's own differ by a level or two. CenterCrop resizes nothing, as
-    there, and CutMix and MixUp are refused.
+    tensors, as each transform here says; of PIL images torchvision's own differ by a level or two. CutMix and MixUp are refused.
 
     Args:
         transform: such as v2.Compose([...]), with what stands in it.
@@ -70,8 +65,6 @@ def _converted(transform: object) -> Transform:
             " MemmapDataset(..., transform=...), which calls it for each image."
         )
     ours: Callable[..., Transform] | None = getattr(importlib.import_module("reader.transforms"), kind.__name__, None)
-    if ours is CenterCrop:
-        ours = UnscaledCenterCrop
     if kind.__name__ in _OF_BATCHES:
         raise TypeError(
             f"{kind.__name__} of torchvision mixes a batch that is collated. Take reader.transforms.{kind.__name__}."
@@ -147,33 +140,6 @@ def _names(kind: Callable[..., object]) -> list[str]:
         for parameter in parameters
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
-
-
-class UnscaledCenterCrop(RandomCrop):
-    """Cut the central size x size pixels (or (height, width)) of each row, with zeros around one that is smaller: torchvision's.
-
-    `CenterCrop` resizes rows before it cuts, this does not. Boxes, masks and content move with the pixels.
-
-    Args:
-        size: pixels, or (height, width).
-
-    Raises:
-        ValueError: size is not 1 or more pixels.
-    """
-
-    def __init__(self, size: int | tuple[int, int]) -> None:
-        super().__init__(size)
-
-    def _padding_of(self, row_height: int, row_width: int) -> Padding:
-        down, across = max(0, self.height - row_height), max(0, self.width - row_width)
-        return Padding((across // 2, down // 2, across - across // 2, down - down // 2), 0, "constant")
-
-    def _corners(self, batch: ImageBatch, padding: Padding) -> tuple[torch.Tensor, torch.Tensor]:
-        height, width = padding.size_of(*batch.pixels.shape[1:3])
-        # a half goes to the even neighbor, as in torchvision
-        corner = round((height - self.height) / 2), round((width - self.width) / 2)
-        top, left = tensor_on(batch.pixels.device, corner).expand(len(batch), 2).unbind(-1)
-        return top, left
 
 
 class ToImage(Described):
@@ -310,8 +276,7 @@ class Normalized(CompiledTransform):
 def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
     """Leave out what changes nothing, and ToDtype where Normalize comes right behind it; Normalize is then of batches.
 
-    Resize to a shorter side and a square CenterCrop become one, which takes images of different sizes; behind another Resize
-    CenterCrop resizes nothing more, as in torchvision.
+    Resize to a shorter side and a square CenterCrop right behind it become one pass over the pixels.
 
     Raises:
         ValueError: a transform of uint8 pixels comes behind what makes them floats.
@@ -353,30 +318,21 @@ def _with_dtype(normalize: Normalize, dtype: torch.dtype) -> Normalize:
 
 
 def _joined(transforms: list[Transform]) -> list[Transform]:
-    """Make Resize(256), CenterCrop(224) one CenterCrop(224, fraction=224 / 256): the same pixels."""
+    """Make Resize(256), CenterCrop(224) one ResizeCenterCrop(224, fraction=224 / 256): the same pixels."""
     made: list[Transform] = []
     for transform in transforms:
         before = made[-1] if made else None
-        if isinstance(before, Resize) and (crop := _unscaled(transform)) is not None:
-            if _is_cover(before, crop):
-                # half a pixel more: what the crop is divided by is rounded down
-                made[-1] = CenterCrop(crop.height, crop.height / (before.size[0] + 0.5))
-            else:
-                made.append(crop)
+        if isinstance(before, Resize) and isinstance(transform, CenterCrop) and _is_cover(before, transform):
+            # half a pixel more: what the crop is divided by is rounded down
+            made[-1] = ResizeCenterCrop(transform.height, transform.height / (before.size[0] + 0.5))
         else:
             made.append(transform)
     return made
 
 
-def _unscaled(transform: Transform) -> UnscaledCenterCrop | None:
-    """Return a CenterCrop without a fraction as torchvision's; None for other transforms."""
-    if isinstance(transform, CenterCrop) and transform.fraction == 1:
-        return UnscaledCenterCrop((transform.height, transform.width))
-    return transform if isinstance(transform, UnscaledCenterCrop) else None
-
-
-def _is_cover(resize: Resize, crop: UnscaledCenterCrop) -> bool:
-    is_plain = (len(resize.size), resize.interpolation, resize.antialias) == (1, "bilinear", True)
+def _is_cover(resize: Resize, crop: CenterCrop) -> bool:
+    is_bilinear = (resize.interpolation, resize.antialias) == ("bilinear", True)
+    is_plain = is_bilinear and len(resize.size) == 1 and resize.max_size is None
     return is_plain and crop.height == crop.width <= resize.size[0]
 
 

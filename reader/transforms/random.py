@@ -86,7 +86,9 @@ def check_batch(transform: object, batch: object, *, takes_ragged: bool = False)
         )
     if isinstance(batch, RaggedBatch):
         if not takes_ragged:
-            raise ValueError("the images have sizes of their own: let RandomResizedCrop or CenterCrop come first.")
+            raise ValueError(
+                "the images have sizes of their own: let RandomResizedCrop or ResizeCenterCrop come first."
+            )
     elif batch.pixels.ndim != 4:
         raise ValueError(
             f"pixels have the shape {list(batch.pixels.shape)}, expected [B, H, W, C]: give a batch, not a row, such as"
@@ -132,6 +134,16 @@ def checked_p(p: float, name: str = "p") -> float:
     if not 0 <= found <= 1:
         raise ValueError(f"{name} is {p}, expected a probability from 0 to 1.")
     return found
+
+
+def checked_size(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return (height, width); raises ValueError."""
+    sides = tuple(size) if isinstance(size, tuple | list) else (size,)
+    # one side is that of a square, as in torchvision
+    sides = sides * 2 if len(sides) == 1 else sides
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ValueError(f"size is {size!r}, expected pixels: one number, or height and width.")
+    return sides[0], sides[1]
 
 
 def draw(

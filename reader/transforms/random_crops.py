@@ -17,12 +17,7 @@ from reader.epoch import on_one_torch_thread
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
 from reader.transforms.detection.view import View
-from reader.transforms.kernels.resample import (
-    PixelSource,
-    boxes_on_levels,
-    cut,
-    mirrored,
-)
+from reader.transforms.kernels.resample import PixelSource, boxes_on_levels, mirrored
 from reader.transforms.padding import Padding
 from reader.transforms.random import (
     ALTERNATING,
@@ -32,10 +27,11 @@ from reader.transforms.random import (
     RESIZED_CROP,
     check_batch,
     checked_p,
+    checked_size,
     draw,
     draw_for_rows,
 )
-from reader.transforms.resize import checked_size, cropped_extras, resized_boxes
+from reader.transforms.resize import cropped_extras, cut_at, resized_boxes
 
 # As often torchvision's RandomResizedCrop draws a box before it takes the central one.
 _TRIES = 10
@@ -176,16 +172,8 @@ class RandomCrop(CompiledTransform):
         check_batch(self, batch)
         padding = self._padding_of(*batch.pixels.shape[1:3])
         top, left = self._corners(batch, padding)
-        batch = padding.applied(batch)
-        motion = Motion(left[:, None], top[:, None], 1, 1, self.width, self.height)
-
-        def cut_mask(masks: torch.Tensor) -> torch.Tensor:
-            return cut(masks[..., None], top, left, self.height, self.width)[..., 0]
-
-        pixels = cut(batch.pixels, top, left, self.height, self.width, is_mirrored)
-        content = None if batch.content is None else moved_content(batch.content, motion)
-        made = replaced(batch, pixels=pixels, content=content, extras=moved_extras(batch.extras, motion, cut_mask))
-        return made if is_mirrored is None else _with_mirrored_labels(made, pixels, is_mirrored)
+        made = cut_at(padding.applied(batch), top, left, self.height, self.width, is_mirrored)
+        return made if is_mirrored is None else _with_mirrored_labels(made, made.pixels, is_mirrored)
 
     def _padding_of(self, row_height: int, row_width: int) -> Padding:
         """Give the padding of rows of this size; raises ValueError where the crop does not fit."""

@@ -20,7 +20,7 @@ from reader.transforms.mixing import RandomErasing
 from reader.transforms.policy_steps import OPERATIONS, Policy
 from reader.transforms.random import TIMM_RAND_AUGMENT, checked_p, draw, integer
 from reader.transforms.random_crops import RandomHorizontalFlip, RandomResizedCrop
-from reader.transforms.resize import CenterCrop
+from reader.transforms.resize import ResizeCenterCrop
 
 # ImageNet's mean in levels: what torchvision's and timm's programs erase with, which do so after Normalize, with 0.
 _MEAN = (124, 116, 104)
@@ -243,7 +243,7 @@ def torchvision_train(
     return Compose(chain)
 
 
-def torchvision_eval(crop_size: int = 224, resize_size: int = 256) -> CenterCrop:
+def torchvision_eval(crop_size: int = 224, resize_size: int = 256) -> ResizeCenterCrop:
     """Make what torchvision's references/classification evaluates with, ClassificationPresetEval, up to its Normalize.
 
     Args:
@@ -253,7 +253,7 @@ def torchvision_eval(crop_size: int = 224, resize_size: int = 256) -> CenterCrop
     Raises:
         ValueError: crop_size is not 1 or more, or resize_size is less than crop_size.
     """
-    return CenterCrop(crop_size, crop_size / resize_size)
+    return ResizeCenterCrop(crop_size, crop_size / resize_size)
 
 
 def timm_train(

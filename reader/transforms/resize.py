@@ -1,9 +1,10 @@
-"""Deterministic resizing, for batches of images of one size and of many, on their device: CenterCrop and Resize."""
+"""Resizes and central cuts that draw nothing, of images of one size and of many: CenterCrop, Resize, and both in one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from tensordict import TensorDict
@@ -12,22 +13,78 @@ from reader.compiled import CompiledTransform, Crops
 from reader.described import Described
 from reader.epoch import row_source
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.transforms.annotations import Motion, content_of, moved_extras
+from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
+from reader.transforms.detection.view import View
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import in_parts
 from reader.transforms.kernels.resample import (
     PixelSource,
     boxes_on_levels,
+    cut,
     nearest,
     nearest_of_images,
     resized,
     resized_from_levels,
     resized_images,
 )
-from reader.transforms.random import check_batch, number
+from reader.transforms.padding import Padding
+from reader.transforms.random import check_batch, checked_size, number
 
 
 class CenterCrop(CompiledTransform):
+    """Cut the central size x size pixels (or (height, width)) of each row, with zeros around one that is smaller: torchvision's.
+
+    It resizes nothing; right behind Resize both are one pass over the pixels, see `ResizeCenterCrop`. Boxes, masks and content
+    move with the pixels. Images of different sizes, a RaggedBatch, become an ImageBatch; of these boxes move along, and masks are
+    refused.
+
+    Args:
+        size: pixels, or (height, width).
+
+    Raises:
+        ValueError: size is not 1 or more pixels.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> torch.equal(CenterCrop(28)(batch).images, batch.images[..., 2:30, 2:30])
+        True
+    """
+
+    def __init__(self, size: int | Sequence[int]) -> None:
+        self.height, self.width = checked_size(size)
+
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
+        """Return uint8[B, height, width, C]. Zeros are no image: with them the result has content.
+
+        Raises:
+            ValueError: images of different sizes have masks, or it is one row.
+        """
+        check_batch(self, batch, takes_ragged=True)
+        if isinstance(batch, RaggedBatch):
+            return self.on(View.of(self, batch)).batch()
+        padding = self._padding(*batch.pixels.shape[1:3])
+        height, width = padding.size_of(*batch.pixels.shape[1:3])
+        # a half goes to the even neighbor, as in torchvision
+        corner = round((height - self.height) / 2), round((width - self.width) / 2)
+        top, left = tensor_on(batch.pixels.device, corner).expand(len(batch), 2).unbind(-1)
+        return cut_at(padding.applied(batch), top, left, self.height, self.width)
+
+    def on(self, view: View) -> View:
+        """Cut the images of a view."""
+        slack = view.sizes - tensor_on(view.sizes.device, [self.height, self.width])
+        # of the zeros around a smaller image the half that is rounded down comes first
+        top, left = torch.where(slack < 0, -(-slack // 2), _middle(slack)).unbind(-1)
+        windows = torch.stack([left, top, left + self.width, top + self.height], -1)
+        return replace(view.cut(windows, (0.0,)), size=(self.height, self.width))
+
+    def _padding(self, row_height: int, row_width: int) -> Padding:
+        """Give the zeros around rows of this size."""
+        down, across = max(0, self.height - row_height), max(0, self.width - row_width)
+        return Padding((across // 2, down // 2, across - across // 2, down - down // 2), 0, "constant")
+
+
+class ResizeCenterCrop(CompiledTransform):
     """Resize each image, antialiased, until it covers size / fraction, and cut its central size x size pixels.
 
     What torchvision's Resize(size / fraction) and CenterCrop(size) give, rounding included; `pack --crop-fraction` does the same
@@ -44,7 +101,7 @@ class CenterCrop(CompiledTransform):
     Example:
         >>> from reader import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
-        >>> CenterCrop(28, fraction=0.875)(batch).images.shape
+        >>> ResizeCenterCrop(28, fraction=0.875)(batch).images.shape
         torch.Size([2, 3, 28, 28])
     """
 
@@ -57,9 +114,9 @@ class CenterCrop(CompiledTransform):
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction is {fraction}, expected more than 0, and at most 1.")
 
-    def with_size(self, size: int | tuple[int, int]) -> CenterCrop:
+    def with_size(self, size: int | tuple[int, int]) -> ResizeCenterCrop:
         """Return this crop with results of another size."""
-        return CenterCrop(size, self.fraction)
+        return ResizeCenterCrop(size, self.fraction)
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
         """Return uint8[B, height, width, C], without content.
@@ -103,15 +160,17 @@ class Resize(Described):
     """Resize each image, bilinear or bicubic, antialiased: to a height and a width, whatever its shape was, or to a shorter side.
 
     With a height and a width the image of rows with content is the content, so the result has none, and images of different
-    sizes, a RaggedBatch, become an ImageBatch. With a shorter side the whole row is resized. Boxes and masks move along.
+    sizes, a RaggedBatch, become an ImageBatch. With a shorter side the whole row is resized, and images of different sizes keep
+    sizes of their own, without masks. Boxes and masks move along.
 
     Args:
         size: (height, width), or pixels of the shorter side.
         interpolation: "bilinear" or "bicubic".
+        max_size: limit of the longer side, pixels, where size is the shorter one; None: none.
         antialias: average what is made smaller.
 
     Raises:
-        ValueError: size is not 1 or more pixels, or interpolation is neither of these.
+        ValueError: size is not 1 or more pixels, interpolation is neither of these, or max_size is not above size.
 
     Example:
         >>> from reader import MemmapDataset
@@ -120,27 +179,55 @@ class Resize(Described):
         torch.Size([2, 3, 24, 30])
     """
 
-    def __init__(self, size: int | Sequence[int], interpolation: str = "bilinear", antialias: bool = True) -> None:
-        sides = (size,) if isinstance(size, int) else tuple(size)
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        interpolation: str = "bilinear",
+        max_size: int | None = None,
+        antialias: bool | None = True,
+    ) -> None:
+        sides = tuple(size) if isinstance(size, Sequence) else (size,)
         if len(sides) not in (1, 2) or not all(isinstance(side, int) and side > 0 for side in sides):
             raise ValueError(f"size is {size!r}, expected (height, width), or pixels of the shorter side.")
         name = getattr(interpolation, "value", interpolation)
         if name not in ("bilinear", "bicubic"):
             raise ValueError(f'interpolation is {interpolation!r}, expected "bilinear" or "bicubic".')
-        self.size, self.interpolation, self.antialias = sides, str(name), antialias
+        if max_size is not None and (len(sides) == 2 or type(max_size) is not int or max_size <= sides[0]):
+            raise ValueError(
+                f"max_size is {max_size!r} and size {size!r}, expected a longer side above the shorter one that size is."
+            )
+        self.size, self.interpolation, self.max_size, self.antialias = (
+            sides,
+            str(name),
+            max_size,
+            antialias is not False,
+        )
 
-    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
-        """Return uint8[B, height, width, C].
+    @property
+    def keeps_sizes(self) -> bool:
+        """Say whether images of different sizes have sizes of their own afterwards."""
+        return len(self.size) == 1
+
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
+        """Return uint8[B, height, width, C]; a RaggedBatch where images of different sizes get a shorter side.
 
         Raises:
-            ValueError: images of different sizes, and only the shorter side is given.
+            ValueError: such images have masks, or it is one row.
         """
-        check_batch(self, batch, takes_ragged=len(self.size) == 2)
-        height, width = self._size_of(batch)
+        check_batch(self, batch, takes_ragged=True)
+        if isinstance(batch, RaggedBatch) and (self.keeps_sizes or batch.mask_offsets is None):
+            return self.on(View.of(self, batch)).batch()
+        height, width = (
+            self._new_size(*batch.pixels.shape[1:3]) if isinstance(batch, ImageBatch) else self._new_size(0, 0)
+        )
         is_uncut = isinstance(batch, ImageBatch) and (batch.content is None or len(self.size) == 1)
         y0, x0, y1, x1 = self._corners(batch, is_uncut).unbind(-1)
         boxes = torch.stack([x0, y0, x1, y1], -1)
-        across, down = width / (x1 - x0).float()[:, None], height / (y1 - y0).float()[:, None]
+        # a number divided by a tensor is multiplied by its inverse, and rounded twice
+        across, down = (
+            (torch.full_like(x0, width) / (x1 - x0))[:, None],
+            (torch.full_like(y0, height) / (y1 - y0))[:, None],
+        )
         motion = Motion(x0[:, None], y0[:, None], across, down, width, height)
         if is_uncut:
             pixels = in_parts(lambda part: self._resized(part, height, width), batch.pixels)
@@ -155,13 +242,26 @@ class Resize(Described):
         extras = cropped_extras(batch, motion, Crops(boxes, height, width))
         return replaced(batch, pixels=pixels, content=content, extras=extras)
 
-    def _size_of(self, batch: ImageBatch | RaggedBatch) -> tuple[int, int]:
-        """Give (height, width) of the results, as torchvision rounds it."""
+    def on(self, view: View) -> View:
+        """Resize the images of a view."""
+        new = [self._new_size(*size) for size in view.sizes.tolist()]
+        sizes = tensor_on(view.sizes.device, new).view(-1, 2)
+        if (self.interpolation, self.antialias) == ("bilinear", True):
+            made = view.resized(sizes)
+        else:
+            factors, (height, width) = sizes / view.sizes, sizes[..., None].unbind(1)
+            motion = Motion(0, 0, factors[:, 1:], factors[:, :1], width, height)
+            made = view.redrawn(lambda n, image: self._resized(image[None], *new[n])[0], motion)
+        return made if self.keeps_sizes else replace(made, size=self._new_size(0, 0))
+
+    def _new_size(self, height: int, width: int) -> tuple[int, int]:
+        """Give (height, width) of the result, as torchvision rounds it."""
         if len(self.size) == 2:
             return self.size[0], self.size[1]
-        height, width = batch.pixels.shape[1:3]
-        short = self.size[0]
-        return (int(short * height / width), short) if width <= height else (short, int(short * width / height))
+        short, long = self.size[0], int(self.size[0] * max(height, width) / min(height, width))
+        if self.max_size is not None and long > self.max_size:
+            short, long = int(self.max_size * short / long), self.max_size
+        return (long, short) if width <= height else (short, long)
 
     def _corners(self, batch: ImageBatch | RaggedBatch, is_uncut: bool) -> torch.Tensor:
         """Return int64[B, 4] y0, x0, y1, x1 of the resized parts."""
@@ -180,6 +280,28 @@ class Resize(Described):
         if not is_exact:
             made = made.round().clamp(0, 255).to(torch.uint8)
         return made.movedim(1, -1)
+
+
+def cut_at(
+    batch: ImageBatch,
+    top: torch.Tensor,
+    left: torch.Tensor,
+    height: int,
+    width: int,
+    is_mirrored: torch.Tensor | None = None,
+) -> ImageBatch:
+    """Cut height x width pixels at int64[B] corners, and what moves with them; mirrors the pixels of bool[B] alone."""
+    motion = Motion(left[:, None], top[:, None], 1, 1, width, height)
+
+    def cut_mask(masks: torch.Tensor) -> torch.Tensor:
+        return cut(masks[..., None], top, left, height, width)[..., 0]
+
+    pixels = cut(batch.pixels, top, left, height, width, is_mirrored)
+    content = None if batch.content is None else moved_content(batch.content, motion)
+    made: ImageBatch = replaced(
+        batch, pixels=pixels, content=content, extras=moved_extras(batch.extras, motion, cut_mask)
+    )
+    return made
 
 
 def resized_boxes(batch: ImageBatch | RaggedBatch, crops: Crops) -> torch.Tensor:
@@ -222,14 +344,6 @@ def _row_source() -> PixelSource | None:
     """Return what the rows of a batch without pixels are read from; None: it has pixels."""
     # no loader compiles what reads from levels
     return None if torch.compiler.is_compiling() else row_source.get()
-
-
-def checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return (height, width); raises ValueError."""
-    sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
-    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
-        raise ValueError(f"size is {size!r}, expected pixels: one number, or height and width.")
-    return sides[0], sides[1]
 
 
 def _middle(slack: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,6 @@ from conftest import Tune
 from tensordict import TensorDict
 
 from reader import (
-    CenterCrop,
     ImageBatch,
     MemmapDataset,
     MemmapLoader,
@@ -24,6 +23,7 @@ from reader import (
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    ResizeCenterCrop,
     compiled,
 )
 from reader.buffers import BufferPool
@@ -113,7 +113,7 @@ def test_images_of_their_own_sizes_are_torchs_bytes(channels: int) -> None:
     boxes = RandomResizedCrop(1).boxes(batch)
     found = resized_images(batch, Crops(boxes, 20, 31))
     assert torch.equal(found, by_torch(resized_images, batch, Crops(boxes, 20, 31)))
-    assert torch.equal(CenterCrop(20)(batch).pixels, by_torch(lambda: CenterCrop(20)(batch).pixels))
+    assert torch.equal(ResizeCenterCrop(20)(batch).pixels, by_torch(lambda: ResizeCenterCrop(20)(batch).pixels))
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
@@ -264,7 +264,7 @@ def test_any_number_of_threads_makes_the_same(threads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "transform", [RandomResizedCrop(31), RandomHorizontalFlip(), RandomCrop(20, padding=3), CenterCrop(32)]
+    "transform", [RandomResizedCrop(31), RandomHorizontalFlip(), RandomCrop(20, padding=3), ResizeCenterCrop(32)]
 )
 def test_transforms_call_it_and_give_the_same_without_it(transform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = pictures(10, size=SIZE)
@@ -276,7 +276,7 @@ def test_transforms_call_it_and_give_the_same_without_it(transform: Any, monkeyp
 
 @pytest.mark.parametrize(
     "transform",
-    [RandomResizedCrop(31), RandomHorizontalFlip(), AlternatingFlip(), RandomCrop(20, padding=3), CenterCrop(32)],
+    [RandomResizedCrop(31), RandomHorizontalFlip(), AlternatingFlip(), RandomCrop(20, padding=3), ResizeCenterCrop(32)],
 )
 def test_another_default_device_changes_nothing(transform: Any) -> None:
     batch = pictures(6, size=SIZE)

@@ -12,7 +12,6 @@ import torch
 
 from reader import (
     AugMix,
-    CenterCrop,
     ColorJitter,
     ConstantPixels,
     CutMix,
@@ -30,6 +29,7 @@ from reader import (
     RandomRotation,
     RandomSolarize,
     RASampler,
+    ResizeCenterCrop,
     concat,
     timm_train,
     torchvision_train,
@@ -85,7 +85,7 @@ NUMBERS: dict[str, Callable[[Any], object]] = {
     "sigma": lambda value: GaussianBlur(3, value),
     "threshold": RandomSolarize,
     "sharpness_factor": RandomAdjustSharpness,
-    "fraction": lambda value: CenterCrop(8, fraction=value),
+    "fraction": lambda value: ResizeCenterCrop(8, fraction=value),
     "severity": AugMix,
     "mixture_width": lambda value: AugMix(mixture_width=value),
     "chain_depth": lambda value: AugMix(chain_depth=value),

@@ -15,7 +15,7 @@ from reader.transforms.kernels.constants import tensor_on
 
 LAUNCHING: dict[str, Callable[[], Any]] = {
     "AlternatingFlip": transforms.AlternatingFlip,
-    "CenterCrop": lambda: transforms.CenterCrop(48),
+    "ResizeCenterCrop": lambda: transforms.ResizeCenterCrop(48),
     "ColorJitter": lambda: transforms.ColorJitter(0.4, 0.4, 0.4, 0.1),
     "CutMix": lambda: transforms.CutMix(num_classes=10),
     "GaussianBlur": lambda: transforms.GaussianBlur(5),

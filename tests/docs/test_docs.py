@@ -156,7 +156,7 @@ def test_the_reference_names_everything_public(package: ModuleType) -> None:
         ("transforms.md", reader.RandomCrop),
         ("transforms.md", reader.RandomResizedCrop),
         ("transforms.md", reader.ColorJitter),
-        ("transforms.md", reader.CenterCrop),
+        ("transforms.md", reader.ResizeCenterCrop),
         ("transforms.md", reader.to_device),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from packer import pack
 from packer.operations.show import contact_sheet
 from packer.operations.verify import verify
-from reader import CenterCrop, ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop
+from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop, ResizeCenterCrop
 from reader.epoch import in_epoch
 from reader.format import manifest as manifests
 from reader.format.blocks import read_blocks
@@ -239,7 +239,7 @@ def test_the_loader_brings_masks_along(own_store: Path, residency: str) -> None:
         checked(batch, data)
 
 
-@pytest.mark.parametrize("transform", [RandomResizedCrop((20, 24), seed=4), CenterCrop(24, fraction=0.875)])
+@pytest.mark.parametrize("transform", [RandomResizedCrop((20, 24), seed=4), ResizeCenterCrop(24, fraction=0.875)])
 def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(own_store: Path, transform: Any, tune: Tune) -> None:
 
     tune(masks_per_pass=2)

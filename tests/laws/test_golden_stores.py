@@ -14,7 +14,7 @@ import second_reader
 from conftest import devices
 from kinds import refusal
 
-from reader import CenterCrop, ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, concat
+from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, ResizeCenterCrop, concat
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 STORES = sorted(path.parent.name for path in GOLDEN.glob("*/manifest.json"))
@@ -154,7 +154,7 @@ def test_crops_that_need_no_more_come_from_a_level(way: str, tmp_path: Path) -> 
     expected = rows_in_files(path / "levels" / "2")
     data, how = WAYS[way](path, tmp_path)
     height, width = expected[0]["image"].shape[1:]
-    crop = CenterCrop((height, width))
+    crop = ResizeCenterCrop((height, width))
     loader = MemmapLoader(data, 2, transform=crop, size=(height, width), shuffle="full", as_tuple=False, **how)
     found = [row for batch in loader for row in rows_of(batch)]
     for number, row in found:

@@ -16,13 +16,13 @@ from PIL import Image
 
 from packer import pack, push
 from reader import (
-    CenterCrop,
     Compose,
     ConstantPixels,
     MemmapDataset,
     MemmapLoader,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    ResizeCenterCrop,
     StoreError,
 )
 from reader.compiled import Crops
@@ -54,7 +54,7 @@ def test_a_size_replaces_that_of_the_crops(train: MemmapDataset) -> None:
 
 
 def test_a_size_is_a_function_of_the_epoch(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 45, transform=CenterCrop(32), size=lambda epoch: (8, 8, 12, 16)[epoch])
+    loader = MemmapLoader(train, 45, transform=ResizeCenterCrop(32), size=lambda epoch: (8, 8, 12, 16)[epoch])
     assert [shapes(loader) for _ in range(4)] == [{(side, side)} for side in (8, 8, 12, 16)]
     loader.set_epoch(2)
     assert shapes(loader) == {(12, 12)}
@@ -79,10 +79,10 @@ def test_a_state_has_the_size_of_its_epoch(train: MemmapDataset) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"size": 16}, "size= is that of RandomResizedCrop and CenterCrop, and the transform is None"),
-        ({"size": 16, "transform": Compose([RandomHorizontalFlip()])}, "there is no RandomResizedCrop or CenterCrop"),
-        ({"size": 0, "transform": CenterCrop(8)}, "size is 0 in epoch 0, expected pixels"),
-        ({"size": lambda epoch: "a", "transform": CenterCrop(8)}, "size is 'a' in epoch 0, expected pixels"),
+        ({"size": 16}, "size= is that of RandomResizedCrop and ResizeCenterCrop, and the transform is None"),
+        ({"size": 16, "transform": Compose([RandomHorizontalFlip()])}, "there is no RandomResizedCrop or ResizeCenterCrop"),
+        ({"size": 0, "transform": ResizeCenterCrop(8)}, "size is 0 in epoch 0, expected pixels"),
+        ({"size": lambda epoch: "a", "transform": ResizeCenterCrop(8)}, "size is 'a' in epoch 0, expected pixels"),
     ],
 )
 def test_a_size_that_cannot_be_is_refused(train: MemmapDataset, arguments: dict[str, Any], message: str) -> None:
@@ -102,8 +102,8 @@ def test_crops_larger_than_the_rows_are_warned_of_once(train: MemmapDataset, cap
 
 def test_a_size_cannot_be_set_of_a_loader_without_one(train: MemmapDataset) -> None:
     with pytest.raises(ValueError, match="the loader was made without size="):
-        MemmapLoader(train, 8, transform=CenterCrop(8)).set_size(4)
-    loader = MemmapLoader(train, 8, transform=CenterCrop(8), size=16)
+        MemmapLoader(train, 8, transform=ResizeCenterCrop(8)).set_size(4)
+    loader = MemmapLoader(train, 8, transform=ResizeCenterCrop(8), size=16)
     with pytest.raises(ValueError, match="expected pixels"):
         loader.set_size(-1)
     assert shapes(loader) == {(16, 16)}
@@ -129,7 +129,7 @@ def test_a_size_that_is_set_while_an_epoch_runs_is_for_the_next_one_also_in_a_st
 
 
 def test_a_state_behind_the_last_epoch_asks_a_function_for_no_size(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 30, transform=CenterCrop(8), size=[16, 24].__getitem__)
+    loader = MemmapLoader(train, 30, transform=ResizeCenterCrop(8), size=[16, 24].__getitem__)
     assert [shapes(loader) for _ in range(2)] == [{(16, 16)}, {(24, 24)}]
     assert loader.state_dict()["epoch"] == 2
 
@@ -205,7 +205,7 @@ def test_an_epoch_is_resumed_in_its_middle_in_batches_of_its_size(train: MemmapD
 
 def test_a_pass_keeps_its_batches_when_another_size_is_set(train: MemmapDataset) -> None:
     rows = ConstantPixels(10, 16, multiple=5)
-    loader = MemmapLoader(train, rows, transform=CenterCrop(32), size=16, drop_last=True)
+    loader = MemmapLoader(train, rows, transform=ResizeCenterCrop(32), size=16, drop_last=True)
     iteration = iter(loader)
     sizes = [len(next(iteration)[1])]
     loader.set_size(8)
@@ -220,10 +220,10 @@ def test_a_pass_keeps_its_batches_when_another_size_is_set(train: MemmapDataset)
     [
         ({}, "batch_size is a function of the size of crops: give the loader size= too, or a number"),
         (
-            {"size": 8, "transform": CenterCrop(8), "made": 2.5},
+            {"size": 8, "transform": ResizeCenterCrop(8), "made": 2.5},
             "batch_size of crops of 8 x 8 is 2.5, expected an integer",
         ),
-        ({"size": 8, "transform": CenterCrop(8), "made": 0}, "batch_size is 0, expected 1 or more"),
+        ({"size": 8, "transform": ResizeCenterCrop(8), "made": 0}, "batch_size is 0, expected 1 or more"),
     ],
 )
 def test_rows_a_batch_that_cannot_be_are_refused(train: MemmapDataset, arguments: dict[str, Any], message: str) -> None:
@@ -315,11 +315,11 @@ def test_random_crops_read_the_smallest_level_that_has_their_pixels(
 
 def test_central_crops_read_a_level_too(leveled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, data = Seen(monkeypatch), MemmapDataset(leveled)
-    small = torch.cat([images for images, _ in MemmapLoader(data, 5, transform=CenterCrop(9, 0.9), size=12)])
+    small = torch.cat([images for images, _ in MemmapLoader(data, 5, transform=ResizeCenterCrop(9, 0.9), size=12)])
     assert seen.rows[1] == []
     # of a padded row the content decides, which is 47 of 64 lines: 11 of the quarter
     assert sorted(seen.rows[2 if data.manifest.has_content else 4]) == list(range(12))
-    plain = torch.cat([images for images, _ in MemmapLoader(data, 5, transform=CenterCrop(12, 0.9))])
+    plain = torch.cat([images for images, _ in MemmapLoader(data, 5, transform=ResizeCenterCrop(12, 0.9))])
     assert (small.float() - plain.float()).abs().mean() < 12
 
 
@@ -347,8 +347,8 @@ def test_another_transform_without_a_crop_first_is_refused(leveled: Path) -> Non
 
 def test_subsets_and_relabeled_rows_read_levels(leveled: Path) -> None:
     data = MemmapDataset(leveled).with_targets([5] * 12, classes=list("abcdef")).subset([7, 2, 9])
-    found = [(images, targets) for images, targets in MemmapLoader(data, 3, transform=CenterCrop(8), size=8)]
-    plain = next(iter(MemmapLoader(MemmapDataset(leveled).subset([7, 2, 9]), 3, transform=CenterCrop(8), size=8)))
+    found = [(images, targets) for images, targets in MemmapLoader(data, 3, transform=ResizeCenterCrop(8), size=8)]
+    plain = next(iter(MemmapLoader(MemmapDataset(leveled).subset([7, 2, 9]), 3, transform=ResizeCenterCrop(8), size=8)))
     assert found[0][1].tolist() == [5, 5, 5]
     assert torch.equal(found[0][0], plain[0])
 
@@ -357,13 +357,13 @@ def test_subsets_and_relabeled_rows_read_levels(leveled: Path) -> None:
 def test_a_small_crop_of_the_quarter_is_that_of_the_level_alone(leveled: Path) -> None:
     level = MemmapDataset(leveled / "levels" / "4", as_tuple=False)
     data = MemmapDataset(leveled)
-    small = next(iter(MemmapLoader(data, 12, transform=CenterCrop(8), size=8)))[0]
-    alone = next(iter(MemmapLoader(level, 12, transform=CenterCrop(8))))[0]
+    small = next(iter(MemmapLoader(data, 12, transform=ResizeCenterCrop(8), size=8)))[0]
+    alone = next(iter(MemmapLoader(level, 12, transform=ResizeCenterCrop(8))))[0]
     assert torch.equal(small, alone)
 
 
 def test_a_second_crop_cuts_what_the_first_one_made(leveled: Path, tmp_path: Path) -> None:
-    steps = [CenterCrop(9), RandomResizedCrop(9, scale=(0.2, 0.5))]
+    steps = [ResizeCenterCrop(9), RandomResizedCrop(9, scale=(0.2, 0.5))]
     data = MemmapDataset(leveled)
     first = next(iter(MemmapLoader(data, 12, transform=steps[0], size=16, as_tuple=False)))
     both = next(iter(MemmapLoader(data, 12, transform=Compose(steps), size=16)))[0]
@@ -376,7 +376,7 @@ def test_no_crop_of_a_level_reaches_into_its_padding(tmp_path: Path) -> None:
         Image.new("RGB", (150, 110 + n), (200, 200, 200)).save(tmp_path / "images" / f"{n}.png")
     pack(tmp_path / "images", tmp_path / "out", levels=3, workers=1, size=64, fit="pad")
     for side in (8, 20):
-        images = next(iter(MemmapLoader(MemmapDataset(tmp_path / "out"), 3, transform=CenterCrop(8), size=side)))[0]
+        images = next(iter(MemmapLoader(MemmapDataset(tmp_path / "out"), 3, transform=ResizeCenterCrop(8), size=side)))[0]
         assert images.min() > 190
 
 
@@ -388,7 +388,7 @@ def test_levels_of_a_store_that_took_the_name_of_an_open_one_are_refused(tmp_pat
     one.rename(tmp_path / "images" / "class1" / "z.jpg")
     pack(tmp_path / "images", tmp_path / "out", size=32, levels=2, workers=1, overwrite=True)
     with pytest.raises(StoreError, match="levels/2 was packed again since .* was opened. Open the dataset again"):
-        MemmapLoader(data, 4, transform=CenterCrop(8), size=8)
+        MemmapLoader(data, 4, transform=ResizeCenterCrop(8), size=8)
 
 
 # -- levels, wherever rows are read from
@@ -515,7 +515,7 @@ def test_a_level_that_is_damaged_is_named_wherever_it_is_read_from(leveled: Path
     data = MemmapDataset(out)
     pixels = out / "levels/4/_tensordict/pixels.memmap"
     for residency in ("cache", "disk"):
-        loader = MemmapLoader(data, 6, transform=CenterCrop(8), size=8, residency=residency)
+        loader = MemmapLoader(data, 6, transform=ResizeCenterCrop(8), size=8, residency=residency)
         size = pixels.stat().st_size
         os.truncate(pixels, size // 2)
         with pytest.raises(StoreError, match="levels/4"):
@@ -533,9 +533,9 @@ def test_crops_of_levels_on_cuda_are_those_of_the_cpu(leveled: Path, residency: 
     assert {pixels.device.type for _, pixels in found} == {"cuda"}
     assert_equal([(rows, pixels.cpu()) for rows, pixels in found], batches_of(data, **arguments))
     # where nothing comes behind the crop
-    with MemmapLoader(data, 12, transform=CenterCrop(9), size=12, device="cuda", residency=residency) as loader:
+    with MemmapLoader(data, 12, transform=ResizeCenterCrop(9), size=12, device="cuda", residency=residency) as loader:
         images, targets = next(iter(loader))
-    plain, labels = next(iter(MemmapLoader(data, 12, transform=CenterCrop(9), size=12)))
+    plain, labels = next(iter(MemmapLoader(data, 12, transform=ResizeCenterCrop(9), size=12)))
     assert torch.equal(images.cpu(), plain)
     assert torch.equal(targets.cpu(), labels)
 
@@ -548,7 +548,7 @@ def test_levels_of_a_store_at_a_url_are_fetched_instead_of_its_rows(leveled: Pat
     data = MemmapDataset((tmp_path / "far").as_uri(), cache=tmp_path / "cache")
     assert_equal(batches_of(data, shuffle="block"), wanted)
     small = MemmapDataset((tmp_path / "far").as_uri(), cache=tmp_path / "other")
-    with MemmapLoader(small, 12, transform=CenterCrop(8), size=8) as loader:
+    with MemmapLoader(small, 12, transform=ResizeCenterCrop(8), size=8) as loader:
         assert next(iter(loader))[0].shape[2:] == (8, 8)
     assert small.remote is not None
     # what has enough pixels on a level is not fetched of the store
@@ -563,7 +563,7 @@ def test_levels_that_were_packed_straight_to_a_url_are_read_there(tmp_path: Path
         pack(images, out, size=64, levels=3, workers=1)
     data = MemmapDataset(far, cache=tmp_path / "cache")
     assert_equal(batches_of(data, shuffle="block"), batches_of(MemmapDataset(tmp_path / "near"), shuffle="block"))
-    with MemmapLoader(data, 12, transform=CenterCrop(8), size=8, residency="ram") as loader:
+    with MemmapLoader(data, 12, transform=ResizeCenterCrop(8), size=8, residency="ram") as loader:
         assert next(iter(loader))[0].shape[2:] == (8, 8)
 
 

@@ -23,7 +23,7 @@ BY_ROW: dict[str, Any] = {
     "AlternatingFlip": ours.AlternatingFlip(),
     "AugMix": ours.AugMix(),
     "AutoAugment": ours.AutoAugment(),
-    "CenterCrop": ours.CenterCrop(24, 0.875),
+    "ResizeCenterCrop": ours.ResizeCenterCrop(24, 0.875),
     "ColorJitter": ours.ColorJitter(0.4, 0.4, 0.4, 0.1),
     "Compose": Compose([RandomResizedCrop(24), RandomHorizontalFlip(), Normalize([0.5] * 3, [0.2] * 3)]),
     "ConvertImageDtype": ours.ConvertImageDtype(),
@@ -159,7 +159,7 @@ def test_parts_give_what_the_batch_gives(name: str, part_bytes: int) -> None:
         assert_same(batch, before)
 
 
-@pytest.mark.parametrize("transform", [RandomResizedCrop(24), ours.CenterCrop(20), ours.Resize((24, 24))])
+@pytest.mark.parametrize("transform", [RandomResizedCrop(24), ours.ResizeCenterCrop(20), ours.Resize((24, 24))])
 def test_images_of_their_own_sizes_go_by_parts_too(transform: Any, part_bytes: int) -> None:
     assert_same(parts.in_parts(transform, ragged(), 3), transform(ragged()))
 

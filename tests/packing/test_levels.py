@@ -18,7 +18,7 @@ from packer.cli.app import run
 from packer.operations.planning.plan import summary
 from packer.packing import levels
 from packer.values import LevelLimit
-from reader import CenterCrop, MemmapDataset, MemmapLoader, StoreError, concat
+from reader import MemmapDataset, MemmapLoader, ResizeCenterCrop, StoreError, concat
 from reader.format.check import check_store
 from reader.format.tensors import is_of_level, level_files
 
@@ -226,7 +226,7 @@ def test_a_row_of_a_level_that_has_another_size_is_named(tmp_path: Path) -> None
         pack(tmp_path / name, tmp_path / f"{name}-out", fit="none", levels=2, workers=1)
     data = MemmapDataset(with_level(tmp_path / "one-out", tmp_path / "other-out/levels/2"))
     for residency in ("cache", "ram", "disk"):
-        loader = MemmapLoader(data, 3, transform=CenterCrop(8), size=8, residency=residency)
+        loader = MemmapLoader(data, 3, transform=ResizeCenterCrop(8), size=8, residency=residency)
         with pytest.raises(StoreError, match=r"levels/2: row 0 has 32 x 25 pixels, expected 32 x 24"):
             list(loader)
 

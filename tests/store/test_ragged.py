@@ -34,7 +34,6 @@ from packer.operations.show import contact_sheet, row_image
 from packer.operations.verify import verify
 from reader import (
     AlternatingFlip,
-    CenterCrop,
     ImageBatch,
     MemmapDataset,
     MemmapLoader,
@@ -42,6 +41,7 @@ from reader import (
     RandomCrop,
     RandomResizedCrop,
     RandomRotation,
+    ResizeCenterCrop,
     StoreError,
     open_store,
 )
@@ -430,7 +430,7 @@ def _batches(loader: MemmapLoader) -> dict[int, torch.Tensor]:
     return {row: image for batch in loader for row, image in zip(batch.rows.tolist(), batch.pixels, strict=True)}
 
 
-@pytest.mark.parametrize("transform", [RandomResizedCrop((20, 24), seed=4), CenterCrop(24, fraction=0.875)])
+@pytest.mark.parametrize("transform", [RandomResizedCrop((20, 24), seed=4), ResizeCenterCrop(24, fraction=0.875)])
 def test_crops_are_those_of_each_image_alone(ragged_store: Path, transform: Any) -> None:
     data = MemmapDataset(ragged_store, as_tuple=False)
     loader = MemmapLoader(data, 16, shuffle="full", transform=transform, as_tuple=False)
@@ -521,9 +521,9 @@ def test_buffers_of_ragged_batches_are_used_again(ragged_store: Path) -> None:
 )
 def test_other_transforms_ask_for_a_crop_first(ragged_store: Path, transform: Any) -> None:
     data = MemmapDataset(ragged_store, as_tuple=False)
-    with pytest.raises(ValueError, match="have sizes of their own: let RandomResizedCrop or CenterCrop come first"):
+    with pytest.raises(ValueError, match="have sizes of their own: let RandomResizedCrop or ResizeCenterCrop come first"):
         transform(data[[1, 2]])
-    assert transform(CenterCrop(24)(data[[1, 2]])).pixels.shape[0] == 2
+    assert transform(ResizeCenterCrop(24)(data[[1, 2]])).pixels.shape[0] == 2
 
 
 @pytest.mark.parametrize("center", [False, True])
@@ -535,7 +535,7 @@ def test_other_devices_give_the_same_crops_within_a_level(ragged_store: Path, ce
     boxes, grids = RandomResizedCrop(20).boxes(batch), None
     if center:
         height, width = batch.shapes[:, 0].long(), batch.shapes[:, 1].long()
-        grids = CenterCrop((20, 24), fraction=0.7)._grids(height, width)
+        grids = ResizeCenterCrop((20, 24), fraction=0.7)._grids(height, width)
         zeros = torch.zeros_like(height)
         boxes = torch.stack([zeros, zeros, width, height], dim=-1)
     theirs = resized_by_padding(batch, Crops(boxes, 20, 24, grids))
@@ -555,7 +555,7 @@ def test_pages_hold_each_row_completely() -> None:
     assert len(pages) * 4096 <= sizes.sum() + 200 * 2 * 4096
 
 
-# -- CenterCrop
+# -- ResizeCenterCrop
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.875, 0.6])
@@ -564,7 +564,7 @@ def test_center_crop_is_torchvisions_resize_and_center_crop(size: tuple[int, int
     functional = torchvision_or_skip().transforms.v2.functional
     pixels = torch.from_numpy(np.asarray(photo(*size, 3)).copy())
     batch = ImageBatch(pixels[None].repeat(2, 1, 1, 1), torch.zeros(2), batch_size=[2])
-    made = CenterCrop(28, fraction=fraction)(batch).images
+    made = ResizeCenterCrop(28, fraction=fraction)(batch).images
     image = pixels.movedim(-1, 0)
     expected = functional.center_crop(functional.resize(image, [int(28 / fraction)], antialias=True), [28, 28])
     assert torch.equal(made[0], expected)
@@ -587,7 +587,7 @@ def test_center_crop_takes_content_boxes_and_masks_along() -> None:
         extras=TensorDict(extras, batch_size=[1]),
         batch_size=[1],
     )
-    made = CenterCrop(25)(batch)
+    made = ResizeCenterCrop(25)(batch)
     assert made.content is None
     x0, y0, x1, y1 = made.extras["boxes"][0, 0].tolist()
     assert (x0, y0, x1, y1) == pytest.approx((9, 7.5, 19, 17.5))
@@ -600,7 +600,7 @@ def test_center_crop_takes_content_boxes_and_masks_along() -> None:
 @pytest.mark.slow
 def test_center_crop_compiles_to_one_graph() -> None:
     batch = ImageBatch(torch.randint(0, 256, (2, 40, 56, 3), dtype=torch.uint8), torch.zeros(2), batch_size=[2])
-    crop = CenterCrop(24, fraction=0.75)
+    crop = ResizeCenterCrop(24, fraction=0.75)
     compiled = torch.compile(lambda b: crop(b).pixels, fullgraph=True, backend="eager")
     assert torch.equal(compiled(batch), crop(batch).pixels)
 
@@ -610,12 +610,12 @@ def test_center_crop_compiles_to_one_graph() -> None:
 )
 def test_wrong_arguments_of_center_crop_are_refused(arguments: tuple[Any, ...], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        CenterCrop(*arguments)
+        ResizeCenterCrop(*arguments)
 
 
 def test_a_row_instead_of_a_batch_is_refused(ragged_store: Path) -> None:
     with pytest.raises(ValueError, match="give a batch, not a row"):
-        CenterCrop(8)(MemmapDataset(ragged_store, as_tuple=False)[3])
+        ResizeCenterCrop(8)(MemmapDataset(ragged_store, as_tuple=False)[3])
 
 
 def test_every_input_of_own_sizes_is_a_row_or_a_reject(images: Path, tmp_path: Path) -> None:

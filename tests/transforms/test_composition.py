@@ -12,7 +12,6 @@ from tensordict import TensorDict
 import reader.transforms
 from reader import ColorJitter, ImageBatch, Normalize, RandomCrop, RandomHorizontalFlip
 from reader.transforms import (
-    CenterCrop,
     Compose,
     GaussianBlur,
     Grayscale,
@@ -21,6 +20,7 @@ from reader.transforms import (
     RandomChoice,
     RandomInvert,
     RandomSolarize,
+    ResizeCenterCrop,
 )
 
 
@@ -143,7 +143,7 @@ class CenterCropOfSize:
         (lambda: Compose([3]), TypeError, "transforms has 3, expected functions"),
         (lambda: RandomApply([Grayscale()], 2), ValueError, "p is 2"),
         (lambda: RandomChoice([Grayscale()], [1, 2]), ValueError, "p is .* a share for each of 1"),
-        (lambda: RandomApply([CenterCrop(4)])(many(40, (8, 8))), ValueError, r"shapes \(4, 4, 3\) and \(8, 8, 3\)"),
+        (lambda: RandomApply([ResizeCenterCrop(4)])(many(40, (8, 8))), ValueError, r"shapes \(4, 4, 3\) and \(8, 8, 3\)"),
         (lambda: RandomApply([lambda batch: 3])(many(40)), TypeError, "must return an ImageBatch"),
     ],
 )

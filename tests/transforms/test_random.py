@@ -10,7 +10,6 @@ from torch.utils.data import ConcatDataset, DataLoader, WeightedRandomSampler
 
 from reader import (
     AlternatingFlip,
-    CenterCrop,
     ColorJitter,
     Compose,
     ImageBatch,
@@ -23,12 +22,13 @@ from reader import (
     RandomInvert,
     RandomResizedCrop,
     RandomSolarize,
+    ResizeCenterCrop,
 )
 from reader.epoch import stamped
 from reader.transforms import random as randoms
 from reader.transforms.random import draw
 
-OURS = [CenterCrop(8), ColorJitter(0.4), RandomCrop(8), RandomHorizontalFlip(), RandomResizedCrop(8)]
+OURS = [ResizeCenterCrop(8), ColorJitter(0.4), RandomCrop(8), RandomHorizontalFlip(), RandomResizedCrop(8)]
 CROP = RandomResizedCrop(16)
 
 

@@ -20,7 +20,6 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils import _pytree as pytree
 
 from reader import (
-    CenterCrop,
     ColorJitter,
     GaussianBlur,
     ImageBatch,
@@ -36,6 +35,7 @@ from reader import (
     RandomResizedCrop,
     RandomRotation,
     RandomSolarize,
+    ResizeCenterCrop,
     to_device,
 )
 from reader.compiled import Crops
@@ -414,7 +414,7 @@ def test_torchs_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
 
     def made() -> list[Any]:
         boxes = RandomResizedCrop(1).boxes(batch)
-        crops = [transform(batch) for transform in (RandomResizedCrop((33, 21)), CenterCrop(28, 0.875))]
+        crops = [transform(batch) for transform in (RandomResizedCrop((33, 21)), ResizeCenterCrop(28, 0.875))]
         found = [value for crop in crops for value in (crop.pixels, *crop.extras.values())]
         return [*found, resized_by_matmul(batch.pixels, Crops(boxes, 33, 21)), Normalize([0.1], [0.3])(batch.images)]
 

@@ -11,8 +11,17 @@ from tensordict import TensorDict
 from reader.transforms.annotations import check_boxes, kept_boxes
 from reader.transforms.detection.view import OwnSizeTransform, View
 from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.random import FIXED_SIZE_CROP, IOU_CROP, ZOOM_OUT, checked_p, draw, integer, number, numbers
-from reader.transforms.resize import checked_size
+from reader.transforms.random import (
+    FIXED_SIZE_CROP,
+    IOU_CROP,
+    ZOOM_OUT,
+    checked_p,
+    checked_size,
+    draw,
+    integer,
+    number,
+    numbers,
+)
 
 # How often overlaps are drawn before an image stays as it is; torchvision draws until it is done. One in seven stays at each draw
 # by default: what is beyond is 1 image in 5 million.

@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDict
 
 from reader.compiled import CompiledTransform, StepArrays
-from reader.store import ImageBatch, RaggedBatch
+from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_extras
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.regions import FillLevels, Regions, by_image, channels_of, cut_out, stepped
@@ -24,12 +24,14 @@ from reader.transforms.random import check_batch
 class View:
     """What becomes of the images of a batch, and their boxes, which have moved already.
 
-    source: has the pixels, and rows to draw for. regions: the new images. extras: those of the new images.
+    source: has the pixels, and rows to draw for. regions: the new images. extras: those of the new images. size: height and
+    width of all of them, which then become an ImageBatch; None: they have sizes of their own.
     """
 
     source: RaggedBatch
     regions: Regions
     extras: TensorDict | None
+    size: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, transform: object, batch: ImageBatch | RaggedBatch) -> View:
@@ -75,9 +77,8 @@ class View:
         x0, y0, _, _ = self.regions.boxes.unbind(-1)
         left, top, right, bottom = self.regions.windows.unbind(-1)
         boxes = torch.stack([x0 + left, y0 + top, x0 + right, y0 + bottom], -1)
-        return replace(
-            self, regions=self.regions._replace(boxes=boxes, sizes=sizes, windows=_whole(sizes)), extras=extras
-        )
+        regions = self.regions._replace(boxes=boxes, sizes=sizes, windows=_whole(sizes))
+        return View(self.source, regions, extras)
 
     def cut(self, windows: torch.Tensor, fill: FillLevels | None = None) -> View:
         """Cut int64[B, 4] x0, y0, x1, y1 out of the images; beyond them they are filled.
@@ -98,12 +99,20 @@ class View:
         right = torch.where(is_mirrored, width - windows[:, 0], windows[:, 2])
         moved = torch.stack([left, windows[:, 1], right, windows[:, 3]], -1) + before[:, [0, 1, 0, 1]]
         made = self.regions._replace(windows=moved, fill=self.regions.fill if fill is None else tuple(fill))
-        return replace(self, regions=made, extras=extras)
+        return View(self.source, made, extras)
 
-    def batch(self) -> RaggedBatch:
-        """Make the pixels of the new images."""
+    def redrawn(self, change: Callable[[int, torch.Tensor], torch.Tensor], motion: Motion) -> View:
+        """Make the pixels of the new images, and change(n, uint8[H, W, C]) of each; their boxes move as motion says."""
+        made = replace(self, extras=_moved(self.extras, motion), size=None).batch()
+        return View.of(self, by_image(made, change))
+
+    def batch(self) -> Any:
+        """Make the pixels of the new images: a RaggedBatch, or an ImageBatch where they have one size."""
         sizes, source = self.sizes, self.source
         pixels, offsets = cut_out(source, self.regions)
+        if self.size is not None:
+            shape = (len(source), *self.size, channels_of(source))
+            return replaced(source, pixels=pixels.view(shape), content=None, extras=self.extras)
         shapes = torch.cat([sizes.to(source.shapes.dtype), source.shapes[:, 2:]], 1)
         made: RaggedBatch = source.replace(pixels=pixels, offsets=offsets, shapes=shapes, extras=self.extras)
         return made
@@ -153,7 +162,7 @@ def refuse_masks(transform: object, batch: ImageBatch | RaggedBatch) -> None:
     if is_beside or (batch.extras is not None and batch.extras.get("masks", None) is not None):
         raise ValueError(
             f"{type(transform).__name__} of images with sizes of their own moves boxes but no masks, which the rows have. Let"
-            " RandomResizedCrop, Resize((height, width)) or CenterCrop come first, or call torchvision's by PerSample."
+            " RandomResizedCrop, Resize((height, width)) or ResizeCenterCrop come first, or call torchvision's by PerSample."
         )
 
 

@@ -15,12 +15,12 @@ from PIL import Image
 
 from packer import pack, push
 from reader import (
-    CenterCrop,
     Compose,
     MemmapDataset,
     MemmapLoader,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    ResizeCenterCrop,
     StoreError,
     concat,
 )
@@ -133,9 +133,9 @@ def test_rows_with_masks_read_from_levels_are_the_same_wherever_they_are(
 
 def test_central_crops_move_masks_of_rows_read_from_levels(masked: Path, read: set[int]) -> None:
     data = MemmapDataset(masked)
-    found = batches_of(data, "disk", transform=CenterCrop(SIDE))
+    found = batches_of(data, "disk", transform=ResizeCenterCrop(SIDE))
     assert read == {4}
-    for one, other in zip(found, batches_of(data, size=None, transform=CenterCrop(SIDE)), strict=True):
+    for one, other in zip(found, batches_of(data, size=None, transform=ResizeCenterCrop(SIDE)), strict=True):
         assert torch.equal(one.extras["masks"], other.extras["masks"])
 
 
@@ -149,7 +149,7 @@ def test_less_is_read_of_the_disk_where_masks_are_read_without_their_pixels(mask
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(levels_ahead, "plan_reads", planned)
-        batches_of(data, "disk", transform=CenterCrop(SIDE))
+        batches_of(data, "disk", transform=ResizeCenterCrop(SIDE))
     # of two epochs, with what pages hold beside them: a quarter for masks, 1/16 of the pixels
     assert units[0] < 2 * 0.45 * data.manifest.pixel_bytes
 
@@ -211,7 +211,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_central_crops_of_joined_stores_are_those_of_each(both: list[Path], read: set[int]) -> None:
     stores = [MemmapDataset(path) for path in both]
-    arguments: dict[str, Any] = {"transform": CenterCrop(8), "size": SIDE}
+    arguments: dict[str, Any] = {"transform": ResizeCenterCrop(8), "size": SIDE}
     alone = torch.cat([images for store in stores for images, _ in MemmapLoader(store, 4, **arguments)])
     read.clear()
     for residency in ("cache", "disk", "ram"):
@@ -297,7 +297,7 @@ def test_a_level_of_a_joined_store_that_was_packed_again_is_refused(tmp_path: Pa
     sorted(images.rglob("*.jpg"))[0].rename(images / "class1" / "z.jpg")
     pack(images, tmp_path / "b", size=32, levels=2, workers=1, overwrite=True)
     with pytest.raises(StoreError, match="b/levels/2 was packed again since .*b was opened"):
-        MemmapLoader(joined, 4, transform=CenterCrop(8), size=8)
+        MemmapLoader(joined, 4, transform=ResizeCenterCrop(8), size=8)
 
 
 def test_a_row_of_a_level_that_is_of_another_size_is_named_in_its_own_store(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from reader import ColorJitter, MemmapDataset, MemmapLoader, Normalize, RandomHo
 from reader.epoch import on_threads_of
 from reader.store import RaggedBatch, replaced
 from reader.transforms import (
-    CenterCrop,
     ClampBoundingBoxes,
     Compose,
     ConvertBoundingBoxFormat,
@@ -28,6 +27,7 @@ from reader.transforms import (
     RandomPhotometricDistort,
     RandomShortestSize,
     RandomZoomOut,
+    ResizeCenterCrop,
     SanitizeBoundingBoxes,
     ScaleJitter,
     ToDetection,
@@ -329,7 +329,7 @@ def test_masks_of_different_sizes_are_refused(transform: Any) -> None:
 
 
 def test_crops_behind_them_make_one_size_again() -> None:
-    made = Compose([RandomIoUCrop(), RandomHorizontalFlip(), CenterCrop(24)])(detections())
+    made = Compose([RandomIoUCrop(), RandomHorizontalFlip(), ResizeCenterCrop(24)])(detections())
     assert made.pixels.shape == (12, 24, 24, 3)
 
 

@@ -15,7 +15,6 @@ from tensordict import TensorDict
 
 from reader import RaggedBatch, compiled, from_torchvision
 from reader.transforms import (
-    CenterCrop,
     ColorJitter,
     Compose,
     FixedSizeCrop,
@@ -25,6 +24,7 @@ from reader.transforms import (
     RandomPhotometricDistort,
     RandomShortestSize,
     RandomZoomOut,
+    ResizeCenterCrop,
     SanitizeBoundingBoxes,
     ScaleJitter,
     ToDetection,
@@ -78,8 +78,8 @@ def test_crops_take_floats_of_images_of_different_sizes(is_compiled: bool, monke
     if not is_compiled:
         monkeypatch.setattr(compiled, "_function", lambda: None)
     batch = detections(6)
-    expected = CenterCrop(16)(batch).images / 255
-    torch.testing.assert_close(CenterCrop(16)(FLOATS(batch)).images, expected, atol=1.01 / 255, rtol=0)
+    expected = ResizeCenterCrop(16)(batch).images / 255
+    torch.testing.assert_close(ResizeCenterCrop(16)(FLOATS(batch)).images, expected, atol=1.01 / 255, rtol=0)
 
 
 class _Centered(Normalize):
