@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from reader.buffers import FittingPool, fresh
 from reader.dataset import collate
+from reader.dataset.cropping import warn_of_second_crop
 from reader.dataset.groups import Groups
 from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.made import ColumnData, with_extras, with_targets
@@ -100,6 +101,8 @@ class MemmapDataset(Dataset[Any]):
         # the store as batches are copied from it, never handed out; see `store`
         self.mapped: Batch
         self._open(OpenedStore(self.path, self.remote))
+        for given in (transform, transforms):
+            warn_of_second_crop(self.path, self.manifest, given)
         if classes is not None:
             check_classes(self.path, self.manifest.classes, classes)
 

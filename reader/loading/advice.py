@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from reader import system
+from reader.dataset.cropping import stored_crop, warn_of_second_crop
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
 from reader.loading.iteration import begins_with_crop
@@ -124,11 +125,14 @@ def log_ranks(
 def log_first_epoch(schedule: Schedule, epoch: int, transform: Transform | None) -> None:
     """Log what the batches of a loader are, as its first epoch begins: seed, ranks, what was cropped and what is drawn."""
     cut = schedule.cut
+    dataset = schedule.dataset
     _log.info(
-        "%s: first epoch: epoch %d, order %s, %s, %s; transform %r",
-        *(schedule.dataset.path, epoch, schedule.order_text, schedule.chosen_seed.described),
-        *(Ranks(cut.rank, cut.world_size), transform),
+        "%s: first epoch: %s, epoch %d, order %s, %s, %s, transform %s",
+        *(dataset.path, schedule.chosen_seed.described, epoch, schedule.order_text, Ranks(cut.rank, cut.world_size)),
+        *(stored_crop(dataset.manifest), " ".join(repr(transform).split())),
     )
+    if cut.rank == 0:
+        warn_of_second_crop(dataset.path, dataset.manifest, transform)
 
 
 def warn_of_few_classes(schedule: Schedule) -> None:

@@ -43,6 +43,11 @@ class SampleTransform:
         return f"that of single samples of {self.dataset!r}"
 
     @property
+    def transform(self) -> object:
+        """What each sample is given to."""
+        return self.dataset.transform or self.dataset.transforms
+
+    @property
     def needs_one_thread(self) -> bool:
         """Whether generators of the process are seeded for each row, which a loop may draw from."""
         return self._rows.needs_one_thread

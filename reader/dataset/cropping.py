@@ -1,0 +1,92 @@
+"""What `pack` has cropped of the images of a store, and whether a transform cuts off more of them.
+
+Asks a transform itself, by the arguments that torchvision, and those who follow it, give such steps; knows no classes.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reader.format.manifest import Manifest
+
+_log = logging.getLogger("reader")
+
+
+def stored_crop(manifest: Manifest) -> str:
+    """Return what rows are of their images, for a log."""
+    fit, fraction = manifest.options.get("fit", "?"), manifest.options.get("crop_fraction", 1)
+    share = "" if fraction == 1 else f" --crop-fraction {fraction}"
+    return f"rows of {manifest.kind.up_to}{manifest.height} x {manifest.width} by --fit {fit}{share}"
+
+
+def warn_of_second_crop(path: Path, manifest: Manifest, transform: object) -> None:
+    """Warn, once, where a transform crops rows of `--crop-fraction`, as one does that was written for whole images."""
+    fraction = manifest.options.get("crop_fraction", 1)
+    step = None if fraction == 1 else _cutting_step(transform, manifest.height, manifest.width)
+    if step is not None:
+        covered = [math.floor(side / fraction) for side in (manifest.height, manifest.width)]
+        size = " x ".join(map(str, covered if covered[0] != covered[1] else covered[:1]))
+        _warn(
+            path, f"--crop-fraction {fraction}, which is Resize({size}) and a CenterCrop", f"{step!r}".splitlines()[0]
+        )
+
+
+@functools.cache
+def _warn(path: Path, stored: str, step: str) -> None:
+    _log.warning(
+        "%s: its rows were cropped by pack with %s, and the transform's %s crops them a second time. Leave out the steps that"
+        " resize and crop, or pack without --crop-fraction.",
+        *(path, stored, step),
+    )
+
+
+def _cutting_step(transform: object, height: int, width: int) -> object | None:
+    """Return the first step that leaves out a part of images of this size; None: there is none that says so."""
+    for step in _steps(transform):
+        size = _size_of(step)
+        scale, fraction = getattr(step, "scale", None), getattr(step, "fraction", None)
+        if size is None:
+            continue
+        if isinstance(scale, tuple | list) and scale[0] < 1:
+            return step
+        if fraction is not None:
+            if fraction < 1:
+                return step
+        elif not hasattr(step, "interpolation") and (size[0] < height or size[-1] < width):
+            return step
+        if len(size) == 1:
+            # the shorter side
+            ratio = size[0] / min(height, width)
+            size = int(height * ratio), int(width * ratio)
+        height, width = size[0], size[-1]
+    return None
+
+
+def _steps(transform: Any) -> Iterator[object]:
+    """Yield a transform, or in place of one that calls others those, in their order."""
+    within = getattr(transform, "transforms", None)
+    if within is None and not callable(getattr(type(transform), "transform", None)):
+        # of those of torchvision's v2 it is a method
+        within = getattr(transform, "transform", None)
+    if isinstance(transform, torch.nn.Sequential):
+        within = list(transform)
+    if within is None:
+        yield transform
+    for each in within if isinstance(within, list | tuple) else [] if within is None else [within]:
+        yield from _steps(each)
+
+
+def _size_of(step: object) -> tuple[int, ...] | None:
+    """Return what size a step gives images: of a shorter side, or (height, width); None: none that it says."""
+    size = getattr(step, "size", None)
+    if size is None:
+        size = getattr(step, "height", None), getattr(step, "width", None)
+    sides = tuple(size) if isinstance(size, tuple | list) else (size,)
+    return sides if len(sides) in (1, 2) and all(isinstance(side, int) for side in sides) else None
