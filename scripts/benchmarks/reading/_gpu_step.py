@@ -11,8 +11,9 @@ from torch import nn
 from reader import ImageBatch, Manifest, Normalize
 from scripts.common.timing import seconds_over
 
-# Blocks of each of its four stages, and the channels inside of them.
+# Blocks of each of its four stages, and the channels inside of them; of what only shows that it runs.
 _STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
+_QUICK_STAGES = ((1, 8), (1, 16))
 # Channels that leave a block, times those inside of it.
 _WIDER = 4
 
@@ -41,13 +42,13 @@ def _normed(before: int, after: int, side: int, stride: int = 1) -> list[nn.Modu
     return [nn.Conv2d(before, after, side, stride, side // 2, bias=False), nn.BatchNorm2d(after)]
 
 
-def network(manifest: Manifest, most_blocks: int) -> nn.Module:
-    """uint8[B, 3, H, W] -> float[B, classes]: the layers of ResNet-50, the first normalizes; so many blocks a stage at most."""
+def network(manifest: Manifest, stages: tuple[tuple[int, int], ...]) -> nn.Module:
+    """uint8[B, 3, H, W] -> float[B, classes]: the layers of ResNet-50, the first normalizes."""
     layers: list[nn.Module] = [Normalize.of(manifest), *_normed(3, 64, 7, 2), nn.ReLU(inplace=True)]
     layers.append(nn.MaxPool2d(3, 2, 1))
     before = 64
-    for number, (blocks, inside) in enumerate(_STAGES):
-        for block in range(min(blocks, most_blocks)):
+    for number, (blocks, inside) in enumerate(stages):
+        for block in range(blocks):
             layers.append(_Bottleneck(before, inside, 2 if number and not block else 1))
             before = _WIDER * inside
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, len(manifest.classes))]
@@ -69,12 +70,12 @@ def spin(milliseconds: float, device: torch.device) -> Callable[[], None]:
 
 
 class TrainingStep:
-    """A step on a device; is_quick: of a network that is no deeper than what shows that it runs."""
+    """A step on a device; is_quick: of a network as small as shows that it runs."""
 
     def __init__(self, manifest: Manifest, device: torch.device, *, is_quick: bool) -> None:
         torch.manual_seed(0)
         self._device = device
-        model = network(manifest, most_blocks=1 if is_quick else 6).to(device)
+        model = network(manifest, _QUICK_STAGES if is_quick else _STAGES).to(device)
         self._optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
         # on the CPU, where it shows that the code runs, to compile would take most of the time
         self._model = torch.compile(model) if device.type == "cuda" else model
