@@ -1,11 +1,13 @@
-"""What training frameworks read from a loop besides batches: accelerate, whether a batch is the last of its epoch.
+"""What training frameworks read from a loop besides batches, and say of it: accelerate, the end of an epoch, and split_batches.
 
 Imports none of them: one that the program has not imported is not asked.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
+from types import FrameType
 from typing import Protocol
 
 
@@ -17,13 +19,43 @@ def check_asker() -> None:
     Raises:
         AttributeError: that is who asks.
     """
-    asker = sys._getframe(2)
-    is_accelerate = str(asker.f_globals.get("__name__")).startswith("accelerate.")
-    if is_accelerate and asker.f_code.co_name == "prepare_data_loader":
+    asker = _asker()
+    if asker is not None and asker.f_code.co_name == "prepare_data_loader":
         raise AttributeError(
             "a MemmapLoader reads the part of its rank itself, and is not made a DataLoader of. Give it to accelerate's prepare()"
             " as it is."
         )
+
+
+def check_skip() -> None:
+    """Refuse the steps of an epoch that nobody has named to accelerate's skip_first_batches: it would skip in epoch 0.
+
+    Called by what iterates over the steps; its caller is looked at.
+
+    Raises:
+        ValueError: that is who asks, to skip any.
+    """
+    asker = _asker()
+    if asker is not None and getattr(asker.f_locals.get("self"), "skip_batches", False):
+        raise ValueError(
+            "skip_first_batches does not say of which epoch, and this MemmapLoader has begun none. Call loader.set_epoch(epoch)"
+            " first; or accelerator.register_for_checkpointing(loader), so that load_state restores epoch and position."
+        )
+
+
+def _asker() -> FrameType | None:
+    """Return the frame of accelerate that called what calls this module; None: it was another's."""
+    asker = sys._getframe(3)
+    return asker if str(asker.f_globals.get("__name__")).startswith("accelerate.") else None
+
+
+def splits_batches() -> bool:
+    """Say whether an Accelerator of this process has split_batches=True: a batch is then that of all its processes together."""
+    accelerate = sys.modules.get("accelerate.accelerator")
+    if accelerate is None:
+        return False
+    # it asks nothing of a loop that is given to its prepare, so it is looked for
+    return any(issubclass(type(each), accelerate.Accelerator) and each.split_batches for each in gc.get_objects())
 
 
 class _GradientState(Protocol):

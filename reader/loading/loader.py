@@ -18,7 +18,7 @@ from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
 from reader.loading.advice import chosen_order, log_first_epoch, log_ranks
-from reader.loading.frameworks import check_asker
+from reader.loading.frameworks import check_asker, splits_batches
 from reader.loading.iteration import Finish, Iteration, Pass
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group
@@ -170,11 +170,14 @@ class MemmapLoader:
         self._of_batches = functools.partial(transform_of_batches, rows, collate, self.threads, self.device)
         self.transform = self._of_batches(transform)
         self._sizes = Sizes(size, self.transform, batch_size, rows)
+        self._has_started = self._is_logged = False
+        # of a world size, whether its ranks split each batch
+        self._split = (1, False)
         is_sampled, has_nodes = sampler is not None, canonical_nodes is not None
         order = chosen_order(shuffle, rows, weights=weights, is_sampled=is_sampled, has_nodes=has_nodes)
         self.schedule = Schedule(
             rows,
-            self._sizes.rows(0),
+            self._rows(0, world_size=ranks.world_size),
             order=order,
             seed=None if seed is None else integer("seed", seed),
             drop_last=truth("drop_last", drop_last),
@@ -187,7 +190,6 @@ class MemmapLoader:
         )
         # the world size that the caller knows of, by `len` or by an epoch that has begun
         self._announced: int | None = None
-        self._has_started = self._is_logged = False
         sized = self.transform if self._sizes.are_given else None
         how: dict[str, Any] = {"prefetch": prefetch, "sized": sized}
         reading = reading_of(self.schedule, self.device, residency, ranks, has_collate=collate is not None, **how)
@@ -248,7 +250,7 @@ class MemmapLoader:
             self._follow(ranks_expected(self._given))
         self._announced = self.schedule.cut.world_size
         pass_, next_ = self.state.progress, self.state.next
-        rows = self._sizes.rows(*next_) if pass_.finished else pass_.batch_size
+        rows = self._rows(*next_, world_size=self._announced) if pass_.finished else pass_.batch_size
         return self.schedule.with_batch_size(rows).steps_left(0)
 
     def __repr__(self) -> str:
@@ -289,6 +291,7 @@ class MemmapLoader:
         self.schedule.choose_seed()
         epoch, position = self.state.upcoming()
         self._fit_batches(epoch, position)
+        self._has_started = True
         return epoch, position
 
     def begin(self, epoch: int, position: int, items: Iterator[Item] | None = None) -> Iteration:
@@ -319,9 +322,24 @@ class MemmapLoader:
 
     def _fit_batches(self, epoch: int, position: int) -> None:
         """Set the rows per batch of an epoch; raises OrderError if there are none, or they do not fit the ranks."""
-        if (rows := self._sizes.rows(epoch, position)) != self.schedule.batch_size:
+        if (rows := self._rows(epoch, position, world_size=self.ranks.world_size)) != self.schedule.batch_size:
             self.schedule.set_batch_size(rows)
         self.schedule.check_step()
+
+    def _rows(self, epoch: int, position: int = 0, *, world_size: int) -> int:
+        """Return the rows of a batch and rank in an epoch; raises ValueError where accelerate cannot split a batch evenly."""
+        rows = self._sizes.rows(epoch, position)
+        # an Accelerator may be made after the loader
+        if not self._has_started or self._split[0] != world_size:
+            self._split = world_size, world_size > 1 and splits_batches()
+        if not self._split[1]:
+            return rows
+        if rows % world_size:
+            raise ValueError(
+                f"batch_size is {rows}, and accelerate's split_batches=True shares it among {world_size} processes: give a"
+                " multiple of their number."
+            )
+        return rows // world_size
 
     def _resolve_ranks(self) -> None:
         """Ask which rank this is, since an epoch begins; processes may have been set up after the loader was made.
@@ -335,7 +353,7 @@ class MemmapLoader:
         if ranks != self._checked:
             check_nodes(self.schedule)
         self._checked = ranks
-        self._announced, self._has_started = ranks.world_size, True
+        self._announced = ranks.world_size
         log_ranks(self.schedule, ranks, before=before, is_first=is_first, announced=(announced, steps, self._steps()))
 
     def _steps(self) -> int | str:

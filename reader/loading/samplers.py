@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
 from reader.dataset.collate import Step
 from reader.dataset.dataset import MemmapDataset
+from reader.loading.frameworks import check_skip
 from reader.loading.iteration import Iteration
 from reader.loading.ranks import given_ranks, ranks_now
 from reader.loading.schedule import Schedule
@@ -111,6 +112,8 @@ class StepSampler(Sampler[list[int]]):
         return len(self._loop)
 
     def __iter__(self) -> Iterator[list[int]]:
+        if not self._loop.state.knows_epoch:
+            check_skip()
         epoch, _ = self._loop.upcoming()
         schedule, position = self._loop.schedule, 0
         items = list(schedule.listed(epoch))

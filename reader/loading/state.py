@@ -39,8 +39,13 @@ class LoopState:
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self.next = (0, 0)
+        self.next, self._is_placed = (0, 0), False
         self.progress = PassState(0, 0, finished=True)
+
+    @property
+    def knows_epoch(self) -> bool:
+        """Whether an epoch has begun, or the program or a state has said which comes next."""
+        return self._is_placed or self._schedule.outside_epoch() is not None
 
     def upcoming(self) -> tuple[int, int]:
         """Return epoch and position of the next pass; an epoch that another caller has set on the sampler is that one."""
@@ -51,7 +56,7 @@ class LoopState:
 
     def begin(self, epoch: int, position: int) -> PassState:
         """Begin a pass; the one after it is the next epoch's."""
-        self.next = (epoch + 1, 0)
+        self.next, self._is_placed = (epoch + 1, 0), True
         schedule = self._schedule
         self.progress = PassState(epoch, position, is_over=schedule.is_over(position), batch_size=schedule.batch_size)
         schedule.begin_epoch(epoch)
@@ -68,6 +73,7 @@ class LoopState:
         """
         if (epoch := integer("epoch", epoch)) < 0:
             raise ValueError(f"epoch is {epoch}, expected 0 or more.")
+        self._is_placed = True
         # a state that was loaded in the middle of this epoch stays: loops call set_epoch at the beginning of each
         if epoch != self.next[0]:
             self.next = (epoch, 0)
@@ -121,7 +127,7 @@ class LoopState:
         if state["epoch"] < 0 or (not 0 <= state["position"] <= count and schedule.sampler is None):
             raise ValueError(f"the state is at epoch {state['epoch']}, position {state['position']} of {count} rows.")
         schedule.chosen_seed = schedule.chosen_seed.resumed(state["seed"])
-        self.next = (int(state["epoch"]), int(state["position"]))
+        self.next, self._is_placed = (int(state["epoch"]), int(state["position"])), True
         self.progress.finished = True
         schedule.set_epoch(self.next[0])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from conftest import torchvision_or_skip
 from launcher import launch
 from torch.utils.data import BatchSampler, RandomSampler
 
-from reader import MemmapDataset, MemmapLoader
+from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
 
 
 def rows(loader: Any) -> list[list[int]]:
@@ -114,6 +115,63 @@ def test_accelerate_skips_batches_of_any_order(shared_store: Path) -> None:
         loader.set_epoch(0)
         generator.manual_seed(0)
         assert rows(accelerator.skip_first_batches(loader, 2)) == full[2:]
+
+
+def test_accelerate_skips_only_in_an_epoch_that_is_known(shared_store: Path) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
+    accelerator, train = accelerate.Accelerator(cpu=True), MemmapDataset(shared_store)
+
+    def made() -> MemmapLoader:
+        return MemmapLoader(train, 16, shuffle="full", seed=3, as_tuple=False)
+
+    running = made()
+    epochs = [rows(running) for _ in range(3)]
+    # a program that resumes in epoch 2 and registered nothing: which epoch it is, only the program knows
+    with pytest.raises(
+        ValueError, match=r"begun none. Call loader.set_epoch\(epoch\) first; or .*register_for_checkpointing"
+    ):
+        next(iter(accelerator.skip_first_batches(made(), 4)))
+    assert rows(accelerator.skip_first_batches(made(), 0)) == epochs[0]
+    for place in ("set_epoch", "sampler", "state"):
+        resumed = made()
+        if place == "set_epoch":
+            resumed.set_epoch(2)
+        elif place == "sampler":
+            resumed.sampler.set_epoch(2)
+        else:
+            resumed.load_state_dict({**running.state_dict(), "epoch": 2, "position": 64})
+        assert rows(accelerator.skip_first_batches(resumed, 4)) == epochs[2][4:], place
+
+
+def test_accelerates_split_batches_shares_a_batch_among_the_processes(shared_store: Path) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
+    train, config = MemmapDataset(shared_store), accelerate.DataLoaderConfiguration(split_batches=True)
+    options: dict[str, Any] = {"shuffle": "full", "seed": 3, "as_tuple": False}
+    whole = rows(MemmapLoader(train, 20, **options))
+    loaders = [MemmapLoader(train, 20, rank=rank, world_size=2, drop_last=True, **options) for rank in range(2)]
+    assert [len(loader) for loader in loaders] == [2, 2]
+    # made after the loaders, as some programs do; one process stands for both
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
+    try:
+        loaders = [accelerator.prepare(loader) for loader in loaders]
+        assert [len(loader) for loader in loaders] == [4, 4]
+        steps = [first + second for first, second in zip(*map(rows, loaders), strict=True)]
+        assert steps == whole[:4]
+        assert [loader.batch_size for loader in loaders] == [10, 10]
+        made = MemmapLoader(
+            train, lambda height, width: 30, size=8, transform=RandomResizedCrop(8), rank=1, world_size=3
+        )
+        assert (len(made), made.batch_size) == (3, 10)
+        assert "MemmapLoader(3 steps of" in repr(made)
+        assert {len(targets) for _, targets in made} == {10}
+        # alone a process reads all of it
+        assert rows(MemmapLoader(train, 20, **options)) == whole
+        with pytest.raises(ValueError, match="batch_size is 20, and accelerate's split_batches=True shares it among 3"):
+            MemmapLoader(train, 20, rank=0, world_size=3)
+    finally:
+        del accelerator
+        gc.collect()
+    assert MemmapLoader(train, 20, rank=0, world_size=3).batch_size == 20
 
 
 # -- transformers' Trainer
