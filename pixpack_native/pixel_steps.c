@@ -242,8 +242,6 @@ FUSED static uint8_t single(int step, float number, float mean, int level) {
         return level_of((float)level * number);
     case CONTRASTED:
         return level_of(fmaf(mean, 1.0f - number, (float)level * number));
-    case COLORED: /* a single channel is its own gray */
-        return level_of(fmaf((float)level, 1.0f - number, (float)level * number));
     case POSTERIZED:
         return (uint8_t)(level & (256 - (1 << (8 - given))));
     case SOLARIZED:
@@ -278,10 +276,10 @@ void pixel_step(const Image *image, int step, float number, uint8_t *spare) {
         turn_colors(image, number);
         return;
     case COLORED:
-        if (image->channels == 3) {
+        /* a single channel is its own gray */
+        if (image->channels == 3)
             mix_with_gray(image, number);
-            return;
-        }
+        return;
     }
     float mean = step == CONTRASTED ? mean_gray(image) : 0.0f;
     for (int i = 0; i < LEVELS; i++)

@@ -27,7 +27,7 @@ from reader.transforms.random import COLOR_JITTER, COLOR_ORDER, check_batch, dra
 
 # The orders of brightness, contrast and saturation, by these numbers; hue has one of the 4 positions around them.
 _ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
-_HUE = 3
+_SATURATION, _HUE = 2, 3
 _STEPS = ("brightness", "contrast", "saturation", "hue")
 
 
@@ -41,7 +41,7 @@ class Normalize(torch.nn.Module):
         dtype: of the result; float16 and bfloat16 compute in float32.
 
     Raises:
-        ValueError: mean and std have different lengths, or std is not above 0.
+        ValueError: mean and std have different lengths, std is not above 0, or dtype is none.
 
     Example:
         >>> Normalize([0.5], [0.25])(torch.tensor([[[0, 255]]], dtype=torch.uint8)).flatten().round(decimals=4).tolist()
@@ -56,6 +56,8 @@ class Normalize(torch.nn.Module):
             raise ValueError(
                 f"mean {list(mean)} and std {list(std)}: expected one finite number of each a channel, std above 0."
             )
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"dtype is {dtype!r}, expected one such as torch.float32: there is no inplace here.")
         scale = torch.tensor([1 / (255 * value) for value in std], dtype=torch.float32)
         shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32)
         self.register_buffer("scale", scale.view(-1, 1, 1))
@@ -191,7 +193,7 @@ class ColorJitter(compiled.CompiledTransform):
         for step in order:
             if step == _HUE and self.hue != (0, 0):
                 made = hue(levels_of(made), factors[step]).float()
-            elif step != _HUE and limits[step] != (1, 1):
+            elif step != _HUE and limits[step] != (1, 1) and not (step == _SATURATION and made.shape[1] == 1):
                 made = blended(made, (_black, mean_gray, gray)[step](made), factors[step])
         return levels_of(made)
 
@@ -221,6 +223,9 @@ def _one_of_three(
     factor = factors.gather(1, which[:, None])[:, 0]
     if is_now is not None:
         factor = torch.where(is_now, factor, 1.0)
+    if pixels.shape[1] == 1:
+        # a single channel is its own gray
+        factor = torch.where(which == _SATURATION, 1.0, factor)
     kind, of_gray = which.view(-1, 1, 1, 1), gray(pixels)
     other = torch.where(kind == 1, of_gray.mean((1, 2, 3), keepdim=True), torch.where(kind == 2, of_gray, 0.0))
     return blended(pixels, other, factor)

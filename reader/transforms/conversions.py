@@ -21,6 +21,7 @@ from reader.transforms.color import Normalize
 from reader.transforms.detection.view import refuse_masks
 from reader.transforms.kernels.regions import by_image, floats
 from reader.transforms.random import check_batch
+from reader.transforms.random_crops import RandomHorizontalFlip
 from reader.transforms.resize import CenterCrop, Resize, ResizeCenterCrop
 
 Transform = Callable[[Any], Any]
@@ -36,6 +37,8 @@ _OTHERS: dict[str, tuple[object, ...]] = {
 }
 # Those that ours keep by other names.
 _KEPT_AS = {("RandomIoUCrop", "sampler_options"): "options"}
+# What moves pixels and changes none.
+_MOVES = (CenterCrop, RandomHorizontalFlip)
 # What torchvision calls for batches that a loop has made.
 _OF_BATCHES = ("CutMix", "MixUp")
 
@@ -286,7 +289,7 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
         >>> [type(transform).__name__ for transform in without_conversions(recipe)]
         ['Normalized']
     """
-    found = _joined([transform for transform in transforms if not isinstance(transform, ToImage)])
+    found = _joined(_before_floats([transform for transform in transforms if not isinstance(transform, ToImage)]))
     kept: list[Transform] = []
     dtype: torch.dtype | None = None
     for transform, after in zip(found, [*found, None][1:], strict=True):
@@ -314,6 +317,17 @@ def _with_dtype(normalize: Normalize, dtype: torch.dtype) -> Normalize:
     """Return a Normalize with the dtype of the ToDtype before it, unless it has its own."""
     made = copy.copy(normalize)
     made.dtype = dtype if normalize.dtype == torch.float32 else normalize.dtype
+    return made
+
+
+def _before_floats(transforms: list[Transform]) -> list[Transform]:
+    """Move what cuts and mirrors before ToDtype, where it stands right behind it: the same pixels, as zeros stay zeros."""
+    made: list[Transform] = []
+    for transform in transforms:
+        at = len(made)
+        while type(transform) in _MOVES and at and isinstance(made[at - 1], ToDtype):
+            at -= 1
+        made.insert(at, transform)
     return made
 
 

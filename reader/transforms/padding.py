@@ -9,7 +9,7 @@ import torch
 
 from reader.described import Described
 from reader.store import ImageBatch, replaced
-from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
+from reader.transforms.annotations import Motion, moved_content, moved_extras
 from reader.transforms.random import check_batch
 
 _MODES = ("constant", "edge", "reflect", "symmetric")
@@ -57,7 +57,7 @@ class Padding:
         return height + self.top + self.bottom, width + self.left + self.right
 
     def applied(self, batch: ImageBatch) -> ImageBatch:
-        """Pad rows, and move boxes, masks and content. A constant is no image: with it the result has content.
+        """Pad rows, and move boxes, masks and content.
 
         Raises:
             ValueError: the image is repeated, and there are boxes, or more pixels are to be repeated than it has.
@@ -70,13 +70,12 @@ class Padding:
                 f'padding_mode "{self.mode}" repeats what boxes hold. Take "constant" or "edge" for rows with boxes.'
             )
         motion = Motion(-self.left, -self.top, 1, 1, width, height)
-        is_bound = batch.content is not None or self.mode == "constant"
         # a mask has one channel, whose padding is no object
         of_masks = Padding((self.left, self.top, self.right, self.bottom), 0, self.mode)
         return replaced(
             batch,
             pixels=self.padded(batch.pixels),
-            content=moved_content(content_of(batch).int(), motion) if is_bound else None,
+            content=None if batch.content is None else moved_content(batch.content, motion),
             extras=moved_extras(batch.extras, motion, lambda masks: of_masks.padded(masks[..., None])[..., 0]),
         )
 
@@ -144,7 +143,7 @@ class Pad(Described):
         self.padding = Padding(padding, fill, padding_mode)
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return larger images. Constant padding is no image: with it the result has content.
+        """Return larger images, padding included; where rows have content, it moves, and stays the image.
 
         Raises:
             ValueError: the rows have boxes, and padding repeats what they hold.

@@ -45,6 +45,8 @@ class _WithProbability(compiled.CompiledTransform):
     _step: str
     # of `pixel_ops`, called with images and, where there is one, the number
     _kernel: Callable[..., torch.Tensor]
+    # each channel by itself, so that there may be any number of them
+    _takes_any_channels = False
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         self.p, self.seed = checked_p(p), seed
@@ -57,10 +59,11 @@ class _WithProbability(compiled.CompiledTransform):
         """Return uint8 pixels of the same shape.
 
         Raises:
-            ValueError: the images have neither 1 nor 3 channels.
+            ValueError: the images have neither 1 nor 3 channels, where torchvision's takes no others.
         """
         check_batch(self, batch)
-        pixel_ops.check_channels(self, batch.pixels)
+        if not self._takes_any_channels:
+            pixel_ops.check_channels(self, batch.pixels)
         pixels = compiled.augmented(batch.pixels, *self.steps(batch)) if compiled.take_steps(batch.pixels) else None
         if pixels is None:
             pixels = pixel_ops.changed_where(self._chosen(batch), self._changed, batch.pixels)
@@ -143,6 +146,7 @@ class RandomInvert(_WithProbability):
     """
 
     _streams, _step, _kernel = INVERT, "invert", staticmethod(pixel_ops.invert)
+    _takes_any_channels = True
 
 
 class RandomSolarize(_WithProbability):
@@ -158,6 +162,7 @@ class RandomSolarize(_WithProbability):
     """
 
     _streams, _step, _kernel = SOLARIZE, "solarize", staticmethod(pixel_ops.solarize)
+    _takes_any_channels = True
     _number = property(lambda self: float(self.threshold))
 
     def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
@@ -181,6 +186,7 @@ class RandomPosterize(_WithProbability):
     """
 
     _streams, _step, _kernel = POSTERIZE, "posterize", staticmethod(pixel_ops.posterize)
+    _takes_any_channels = True
     _number = property(lambda self: self.bits)
 
     def __init__(self, bits: int, p: float = 0.5, *, seed: int = 0) -> None:
@@ -202,6 +208,7 @@ class RandomEqualize(_WithProbability):
     """
 
     _streams, _step, _kernel = EQUALIZE, "equalize", staticmethod(pixel_ops.equalize)
+    _takes_any_channels = True
 
 
 class RandomAutocontrast(_WithProbability):

@@ -156,7 +156,7 @@ class RandomCrop(CompiledTransform):
         self.pad_if_needed, self.seed = pad_if_needed, seed
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return uint8[B, height, width, C]. Constant padding is no image: with it the result has content.
+        """Return uint8[B, height, width, C], padding included; where rows have content, it moves, and stays the image.
 
         Raises:
             ValueError: the padded images are smaller than size, or have boxes where padding repeats the image.

@@ -55,7 +55,7 @@ class CenterCrop(CompiledTransform):
         self.height, self.width = checked_size(size)
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
-        """Return uint8[B, height, width, C]. Zeros are no image: with them the result has content.
+        """Return uint8[B, height, width, C], zeros included; where rows have content, it moves, and stays the image.
 
         Raises:
             ValueError: images of different sizes have masks, or it is one row.

@@ -137,7 +137,9 @@ def contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 def saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Blend with the gray image; float32[B] is the weight of the original."""
+    """Blend with the gray image; float32[B] is the weight of the original. A single channel is gray already."""
+    if images.shape[1] == 1:
+        return images.clone()
     made = images.contiguous().float()
     return levels_of(_mixed(made, gray(made), factor))
 
