@@ -14,14 +14,9 @@ from pathlib import Path
 from packer.errors import OptionsError, ScanError
 from reader.format.journal import FOLDER
 from reader.format.manifest import MANIFEST
+from reader.format.split_names import ROLES
 
-# What a split is for, by its name in lower case. Stores are made, and listed, in the order of the roles.
-_ROLES = {
-    **dict.fromkeys(("train", "training"), 0),
-    **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), 1),
-    **dict.fromkeys(("test", "testing"), 2),
-}
-SPLITS = tuple(_ROLES)
+SPLITS = tuple(ROLES)
 # What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.
 # Those of Jupyter, git and most others are hidden, and left out for that.
 _JUNK = {"__macosx", "@eadir", "@recycle", "#recycle", "$recycle.bin", "system volume information", "lost+found"}
@@ -31,7 +26,7 @@ _JUNK_FILE = "._"
 
 def is_split(name: str) -> bool:
     """Say whether a folder of this name is a split: train, val, valid, validation, dev, eval, test and the like, in any case."""
-    return name.lower() in _ROLES
+    return name.lower() in ROLES
 
 
 def is_junk(name: str) -> bool:
@@ -69,7 +64,7 @@ def split_folders(names: Iterable[str], has_image: Callable[[str], bool] | None 
     visible = [name for name in names if not is_junk(name)]
     splits = sorted(filter(is_split, visible), key=_order)
     others = [name for name in visible if not is_split(name)]
-    roles = {_ROLES[name.lower()] for name in splits}
+    roles = {ROLES[name.lower()] for name in splits}
     if not splits or (len(roles) < 2 and any(has_image is None or has_image(name) for name in others)):
         return [""]
     for one, other in itertools.pairwise(splits):
@@ -106,7 +101,7 @@ def check_one_store(store: str | os.PathLike[str], option: str) -> None:
 
 
 def _order(name: str) -> tuple[int, str, str]:
-    return _ROLES[name.lower()], name.lower(), name
+    return ROLES[name.lower()], name.lower(), name
 
 
 def _is_store(folder: Path) -> bool:

@@ -88,6 +88,16 @@ def seeded(batch: Batch) -> Batch:
     return batch
 
 
+def made_rows(made: object, count: int) -> CollatedRows[object]:
+    """Return what a transform made of a batch, such as (views, targets), as rows."""
+    return CollatedRows(made, count, functools.partial(row_at, made))
+
+
+def row_at(made: object, n: int) -> Any:
+    """Return row n of what a transform made of a batch: of each tensor in it."""
+    return pytree.tree_map(lambda each: each[n], made, is_leaf=lambda each: isinstance(each, ImageBatch))
+
+
 def tuple_rows(images: Images, targets: Targets) -> CollatedRows[CollatedRow]:
     """Return (images, targets) of a batch as rows, each as the dataset gives it alone: (image, target)."""
     return CollatedRows((images, targets), len(images), functools.partial(_tuple_row, images, targets))

@@ -38,7 +38,7 @@ from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.memory.gather import is_run
 from reader.rows import Rows, rows_named
-from reader.store import Batch, RaggedBatch, names_targets, plain
+from reader.store import Batch, ImageBatch, RaggedBatch, names_targets, plain
 
 # A loop holds a batch while the next one is gathered.
 _LOOP_BUFFERS = 2
@@ -51,10 +51,12 @@ class MemmapDataset(Dataset[Any]):
         path: the folder that `pack` wrote, or the URL that it was pushed to: s3://bucket/out, gs://, az://, https://, file://.
         cache, cache_size: of a URL: a folder on a local disk, and what the store's pixels may take there, such as "200GB" (None:
             all). Until all are there slices are copies, and `store` and `numpy` fetch the rest.
-        split: which of the stores in that folder, such as "train"; their classes must be the same.
+        split: which of the stores in that folder, such as "train"; their classes must be the same. Where none has the name,
+            the one that another name of the same means: val, valid, validation, dev and eval are one, at a URL they are not.
         classes: what the store's classes must be, in this order: `classes=train.classes` for a store packed on its own.
-        transform: called with one image uint8[C, H, W], as ImageFolder does: per sample; with as_tuple=False with a one-row
-            ImageBatch. A MemmapLoader calls it on threads. Whole batches are its own transform's, and many times faster.
+        transform: one of `reader.transforms` is called with batches, for a row with a batch of one. Any other is called with one
+            image uint8[C, H, W], as ImageFolder does: per sample; with as_tuple=False with a one-row ImageBatch. A MemmapLoader
+            calls it on threads. Whole batches are many times faster.
         target_transform: called with one target, only with as_tuple.
         transforms: called with (image, target), only with as_tuple and in place of the two.
         as_tuple: indexing gives plain tuples: (image, target) of a row, (images, targets) of rows. With boxes, masks or several
@@ -78,13 +80,13 @@ class MemmapDataset(Dataset[Any]):
     def __init__(
         self,
         path: str | os.PathLike[str],
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
         *,
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | str | None = None,
         split: str | None = None,
         classes: Sequence[str] | None = None,
-        transform: Transform | None = None,
-        target_transform: Transform | None = None,
         transforms: PairTransform | None = None,
         as_tuple: bool = True,
         as_pil: bool = False,
@@ -179,10 +181,13 @@ class MemmapDataset(Dataset[Any]):
         if is_row(index):
             return self._sample(operator.index(index))
         positions = self.positions(index)
-        if self.changes_samples:
+        if self.changes_samples and not self.takes_batches:
             return self.joined([self._sample(int(position)) for position in positions])
         batch = self._slice(positions) if isinstance(index, slice) else self._gather(positions)
-        return plain(batch, by_name=self.names_targets) if self.as_tuple else batch
+        if self.takes_batches:
+            batch = self._transformed(batch)
+        is_plain = self.as_tuple and isinstance(batch, ImageBatch | RaggedBatch)
+        return plain(batch, by_name=self.names_targets) if is_plain else batch
 
     def __iter__(self) -> Iterator[Any]:
         """Give one row after the other; without this, an IndexError of a transform would end the loop as if all were given."""
@@ -196,9 +201,14 @@ class MemmapDataset(Dataset[Any]):
         """
         if isinstance(indices, collate.Step) and indices.is_of(self):
             return indices.made()
-        if type(self).__getitem__ is not MemmapDataset.__getitem__ or self.changes_samples:
+        is_by_row = type(self).__getitem__ is not MemmapDataset.__getitem__
+        if is_by_row or (self.changes_samples and not self.takes_batches):
             return [self[int(i)] for i in indices]
         batch = self._gather(self.positions(indices), self._pool.lease if get_worker_info() is None else fresh)
+        if self.takes_batches:
+            batch = self._transformed(batch)
+            if not isinstance(batch, ImageBatch | RaggedBatch):
+                return collate.made_rows(batch, len(indices))
         if self.as_tuple:
             return collate.tuple_rows(*plain(batch, by_name=self.names_targets))
         collate.seeded(batch)
@@ -381,8 +391,25 @@ class MemmapDataset(Dataset[Any]):
         """Say whether rows are transformed, or made PIL images, one by one."""
         return self.as_pil or any(t is not None for t in (self.transform, self.target_transform, self._joint))
 
+    @property
+    def takes_batches(self) -> bool:
+        """Say whether all that is done to rows is one of our own transforms, which take batches."""
+        if self.as_pil or self.target_transform is not None:
+            return False
+        return type(self.transform).__module__.startswith("reader.transforms.")
+
+    def _transformed(self, batch: Batch) -> Any:
+        """Return what a transform of batches makes of one; what it draws follows from torch's generator."""
+        assert self.transform is not None
+        return self.transform(collate.seeded(batch))
+
     def as_sample(self, row: Batch) -> Any:
         """Return a row, an ImageBatch without a batch dimension, as indexing gives it: transformed."""
+        if self.takes_batches:
+            made = collate.row_at(self._transformed(row.unsqueeze(0)), 0)
+            return (
+                sample_of(made, by_name=self.names_targets) if self.as_tuple and isinstance(made, ImageBatch) else made
+            )
         if not self.as_tuple:
             return self.transform(row) if self.transform else row
         image, target = sample_of(row, by_name=self.names_targets)

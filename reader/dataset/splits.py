@@ -14,12 +14,13 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import absolute_path, is_allowed, unreadable
 from reader.format.manifest import MANIFEST, read_manifest
 from reader.format.shown import redacted, shown
+from reader.format.split_names import meant
 from reader.format.urls import is_url
 from reader.remote.presence import RemoteStore
 
 
 def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
-    """Return the absolute path of a store, or of one of the stores in a folder.
+    """Return the absolute path of a store, or of one of the stores in a folder, by its name or another that means the same.
 
     Raises:
         StoreError: there is no such split, or the splits have different classes: the same target would mean different ones.
@@ -33,9 +34,11 @@ def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
     if (root / MANIFEST).is_file():
         raise StoreError(f"{root} is one store, without splits. Leave split={split!r} out.")
     names = sorted(child.parent.name for child in root.glob(f"*/{MANIFEST}"))
-    if split not in names:
-        found = f"it holds {', '.join(names)}" if names else "it holds no store"
-        raise StoreError(f"{root} has no split {split!r}: {found}.")
+    found = meant(split, names)
+    if len(found) != 1:
+        held = f"it holds {', '.join(names)}" if names else "it holds no store"
+        raise StoreError(f"{root} has no split {split!r}: {held}.{' Name one of them.' if found else ''}")
+    split = found[0]
     classes = read_manifest(root / split).classes
     for name in names:
         if (others := read_manifest(root / name).classes) != classes:

@@ -15,6 +15,7 @@ from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import open_regular
 from reader.format.journal import FOLDER, JOURNAL, Header, read_progress
 from reader.format.shown import redacted, shown
+from reader.format.split_names import ROLES
 
 PARTS = f"{FOLDER}/parts"
 PULLED = f"{FOLDER}/pull/manifest.json"
@@ -56,7 +57,7 @@ def no_manifest(root: Path) -> StoreError:
         return StoreError(f"{root} does not exist. Expected the folder of a store. Make one with: pack IMAGES {root}")
     if message := unfinished_message(root):
         return IncompleteStoreError(message)
-    children = [name for name in ("train", "val", "valid", "test") if (root / name / "manifest.json").is_file()]
+    children = [name for name in ROLES if (root / name / "manifest.json").is_file()]
     if children:
         return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
     return StoreError(f"{root} is not a pixpack store: it has no manifest.json. Make one with: pack IMAGES OUT")

@@ -120,7 +120,7 @@ def transform_of_batches(
             f"the dataset has {change}, and the loader a transform of batches. Give one of them: all to the dataset, or all to"
             " the loader, as a Compose."
         )
-    if not change or _takes_batches(dataset):
+    if not change or dataset.takes_batches:
         if collate is not None:
             raise TypeError(f"MemmapLoader takes no collate_fn=: {_NO_SAMPLES}.")
         return of_dataset if change else given
@@ -140,13 +140,6 @@ def _change_of(dataset: MemmapDataset) -> str:
         return ""
     names = [name for name in ("transform", "target_transform", "transforms") if getattr(dataset, name) is not None]
     return f"a {names[0]}" if names else "as_pil=True"
-
-
-def _takes_batches(dataset: MemmapDataset) -> bool:
-    """Say whether all that a dataset does to its samples is one of our own transforms."""
-    if dataset.as_pil or dataset.target_transform is not None:
-        return False
-    return type(dataset.transform).__module__.startswith("reader.transforms.")
 
 
 def truth(name: str, value: object) -> bool:

@@ -240,6 +240,16 @@ def test_a_split_is_one_of_the_stores_in_a_folder(folder: Path, tmp_path: Path) 
     val = MemmapDataset(tmp_path / "out", split="val")
     assert val.path == tmp_path / "out" / "val"
     assert pickle.loads(pickle.dumps(val)).path == val.path
+    for other, name in (("validation", "val"), ("dev", "val"), ("Val", "val"), ("training", "train")):
+        assert MemmapDataset(tmp_path / "out", split=other).path == tmp_path / "out" / name
+    # the name itself comes first, and of two others none
+    for name in ("valid", "eval"):
+        (tmp_path / "out" / name).symlink_to(val.path)
+    assert MemmapDataset(tmp_path / "out", split="val").path == val.path
+    with pytest.raises(StoreError, match="has no split 'dev': it holds eval, train, val, valid. Name one of them."):
+        MemmapDataset(tmp_path / "out", split="dev")
+    for name in ("valid", "eval"):
+        (tmp_path / "out" / name).unlink()
     for split in ("test", "..", "val/../train"):
         with pytest.raises(StoreError, match="has no split '.*': it holds train, val"):
             MemmapDataset(tmp_path / "out", split=split)
