@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch._C import _pop_torch_dispatch_stack, _push_on_torch_dispatch_stack
-from torch.utils._python_dispatch import TorchDispatchMode
 
-_Mode = TypeVar("_Mode", bound="ThreadMode")
 _Value = TypeVar("_Value")
 _Batch = TypeVar("_Batch", bound="_Originated")
 
@@ -23,9 +20,6 @@ UNKNOWN = -1
 # What crops that run inside read their rows from in place of the pixels of their batch, which it then has none of; see
 # `reader.loading.residencies.levels`.
 row_source: contextvars.ContextVar[Any] = contextvars.ContextVar("row_source", default=None)
-
-# Whether the training loop runs beside what runs inside, and may draw from generators of the process meanwhile.
-loop_runs: contextvars.ContextVar[bool] = contextvars.ContextVar("loop_runs", default=False)
 
 # How many threads transforms that run inside may use; None: as many as torch does.
 transform_threads: contextvars.ContextVar[int | None] = contextvars.ContextVar("transform_threads", default=None)
@@ -124,24 +118,3 @@ def wrapped(value: int) -> int:
         return value
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
-
-
-class ThreadMode(TorchDispatchMode):
-    """Sees torch's operators of the thread that enters it, as those that draw random numbers, also inside torch.compile's code.
-
-    Unlike other modes it may be entered and left while another thread enters and leaves modes, as torch.compile does: those also
-    set flags of the process back to what they were, and two threads that take turns leave them set; torch.compile then compiles
-    again what it has compiled.
-    """
-
-    def __enter__(self: _Mode) -> _Mode:
-        _push_on_torch_dispatch_stack(self)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        _pop_torch_dispatch_stack(None)
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let torch.compile compile under it, which would run uncompiled from then on."""
-        return True

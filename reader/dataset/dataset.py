@@ -56,7 +56,7 @@ class MemmapDataset(Dataset[Any]):
         classes: what the store's classes must be, in this order: `classes=train.classes` for a store packed on its own.
         transform: one of `reader.transforms` is called with batches, for a row with a batch of one. Any other is called with one
             image uint8[C, H, W], as ImageFolder does: per sample; with as_tuple=False with a one-row ImageBatch. A MemmapLoader
-            calls it on threads. Whole batches are many times faster.
+            calls it in worker processes. Whole batches are many times faster.
         target_transform: called with one target, only with as_tuple.
         transforms: called with (image, target), only with as_tuple and in place of the two.
         as_tuple: indexing gives plain tuples: (image, target) of a row, (images, targets) of rows. With boxes, masks or several

@@ -13,7 +13,7 @@ from reader import system
 from reader.dataset.cropping import stored_crop, warn_of_second_crop
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
-from reader.loading.iteration import begins_with_crop
+from reader.loading.finish import begins_with_crop
 from reader.loading.ranks import Ranks, is_distributed
 from reader.loading.remote_ahead import check_nodes, check_order
 from reader.loading.schedule import Schedule, block_rows

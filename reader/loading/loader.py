@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
+from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import torch
@@ -18,8 +19,9 @@ from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
 from reader.loading.advice import chosen_order, log_first_epoch, log_ranks
+from reader.loading.finish import Finish, FinishAhead, takes_samples
 from reader.loading.frameworks import check_asker, splits_batches
-from reader.loading.iteration import Finish, Iteration, Pass
+from reader.loading.iteration import Iteration, Pass
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
@@ -34,18 +36,20 @@ from reader.loading.state import LoopState
 from reader.loading.validation import (
     Item,
     Weights,
-    check_others,
     checked_collate,
     checked_device,
+    checked_others,
     checked_prefetch,
     checked_sampler,
     checked_threads,
+    checked_workers,
     integer,
     packed_rows,
     transform_of_batches,
     truth,
     two_names,
 )
+from reader.loading.workers import StepBatches, start_workers
 from reader.memory.residency import Residency
 from reader.tuning import tuning
 
@@ -74,7 +78,7 @@ class MemmapLoader:
             URL once together. The number of nodes divides it and does not change the order; it divides batch_size * world_size.
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
         transform: without one the dataset's: one of `reader.transforms` is called with batches; any other, target_transform,
-            transforms and as_pil for each row, on threads of the CPU, seeded for it; samples are joined as a DataLoader's.
+            transforms and as_pil for each row, in worker processes, seeded for it; samples are joined as a DataLoader's.
             Called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
             the tuple, anything else is what the loop gets. On the CPU it runs in the background thread, unless its first call
             in an epoch draws from torch's, numpy's or Python's own generator; then, and on CUDA, in the caller's, on its
@@ -83,6 +87,11 @@ class MemmapLoader:
             epoch. One that comes first reads, on the CPU, the smallest level (`pack --levels`) that its box needs.
         prefetch: batches gathered ahead, small ones in groups of up to 64 and 8 MiB (1 MiB where they are transformed or sent
             to a device); 0 gathers in the caller's thread.
+        num_workers: processes that call transforms of single samples, the dataset's own or `PerSample`, and read their rows;
+            others need none. 0: they are called in the caller's thread. None: the CPUs that this process may use, shared by
+            the ranks of this host. `iter` starts them, by fork unless this process uses CUDA or
+            multiprocessing.set_start_method says otherwise. There are none where this process alone has the rows: residency
+            "ram", "disk" or "gpu", levels, device="cuda".
         threads: that transforms of `reader.transforms` run on, on the CPU, each with some rows of a batch at a time. None: the
             CPUs that this process may use (affinity and cgroup), shared by the ranks of this host. 1: whole batches.
         rank, world_size: default to those of torch.distributed, or of Ray Train, or of a launcher's variables RANK and
@@ -99,8 +108,9 @@ class MemmapLoader:
             that of indexing, and says nothing here.
         collate_fn: makes a batch of a list of samples, where the dataset has a transform of samples.
         as_dict: names of images and targets, such as ("pixel_values", "labels"): the loop gets a dict of both.
-        others: arguments of a DataLoader that change nothing here are ignored (num_workers, pin_memory, prefetch_factor, ...);
-            those that would are refused with what to write instead.
+        others: prefetch_factor, timeout, multiprocessing_context and worker_init_fn of the workers, as of a DataLoader's. Its
+            arguments that change nothing here are ignored (pin_memory, in_order, ...); those that would are refused with what
+            to write instead.
 
     It has what programs ask of a DataLoader: `sampler`, `batch_sampler`, `collate_fn`, `num_workers` and so on, `reset()`.
 
@@ -119,8 +129,7 @@ class MemmapLoader:
         ...     shape = images.shape  # uint8[8, 3, 32, 32]
     """
 
-    # what a DataLoader is asked for, as this one has it: batches are made in this process, ready for use
-    num_workers = 0
+    # what a DataLoader is asked for, as this one has it: batches are ready for use
     pin_memory = False
     pin_memory_device = ""
     persistent_workers = False
@@ -149,6 +158,7 @@ class MemmapLoader:
         transform: Transform | None = None,
         size: Size | None = None,
         prefetch: int = 2,
+        num_workers: int | None = None,
         threads: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -158,7 +168,7 @@ class MemmapLoader:
         collate_fn: Collate | None = None,
         **others: object,
     ) -> None:
-        check_others(others)
+        self._worker_options = checked_others(others)
         rows = packed_rows(dataset)
         prefetch = checked_prefetch(prefetch)
         self.dataset, self.prefetch, self.device = rows, prefetch, checked_device(device)
@@ -167,8 +177,9 @@ class MemmapLoader:
         ranks = ranks_expected(self._given)
         self.threads = checked_threads(threads, ranks_here(ranks))
         collate = checked_collate(collate_fn)
-        self._of_batches = functools.partial(transform_of_batches, rows, collate, self.threads, self.device)
+        self._of_batches = functools.partial(transform_of_batches, rows, collate, self.device)
         self.transform = self._of_batches(transform)
+        self._most_workers = checked_workers(num_workers, ranks_here(ranks))
         self._sizes = Sizes(size, self.transform, batch_size, rows)
         self._has_started = self._is_logged = False
         # of a world size, whether its ranks split each batch
@@ -192,6 +203,10 @@ class MemmapLoader:
         self._announced: int | None = None
         sized = self.transform if self._sizes.are_given else None
         how: dict[str, Any] = {"prefetch": prefetch, "sized": sized}
+        # workers read the mapped file
+        self._may_start = self._most_workers > 0 and self.device.type == "cpu"
+        if self._may_start and residency == "auto" and takes_samples(self.transform):
+            residency = "cache"
         reading = reading_of(self.schedule, self.device, residency, ranks, has_collate=collate is not None, **how)
         self._checked = ranks if ranks.is_known else None
         self.residency, self.gathering, self.resident, self.producer, self._levels = reading
@@ -202,6 +217,12 @@ class MemmapLoader:
     def ranks(self) -> Ranks:
         """The rank and world size that the loader uses: resolved when an epoch begins, an estimate before that."""
         return Ranks(self.schedule.cut.rank, self.schedule.cut.world_size)
+
+    @property
+    def num_workers(self) -> int:
+        """Worker processes of an epoch: 0 where no transform of single samples is called, or rows are in this process alone."""
+        may_start = self._may_start and self.residency == "cache" and self._levels is None
+        return self._most_workers if may_start and takes_samples(self.transform) else 0
 
     @property
     def batch_size(self) -> int:
@@ -305,20 +326,33 @@ class MemmapLoader:
         items = self.schedule.sampled() if items is None else items
         # what changes the batches of later epochs does not change those of this one
         schedule = self.schedule.with_batch_size(self.schedule.batch_size)
-        form: dict[str, Any] = {"as_tuple": self.as_tuple, "as_dict": self.as_dict, "threads": self.threads}
+        form: dict[str, Any] = {
+            "as_tuple": self.as_tuple,
+            "as_dict": self.as_dict,
+            "epoch": epoch,
+            "seed": schedule.seed,
+        }
         form["on_device"] = self.device.type == "cuda"
         transform = self._sizes.of(self.transform, epoch, position)
+        if not self._is_logged:
+            log_first_epoch(schedule, epoch, transform)
+            self._is_logged = True
+        if workers := self.num_workers:
+            finish = Finish(self.dataset, transform, threads=1, **form)
+            planned, options = schedule.batches(epoch, position, items), self._worker_options
+            made = start_workers(planned, StepBatches(self.dataset, finish), workers, options)
+            if made is not None:
+                return Pass(progress, made, SimpleQueue(), finish, schedule)
+            self._may_start = False
         is_worked_on = self.transform is not None or form["on_device"]
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
         steps = schedule.steps(epoch, position, items, group_bytes)
         levels, steps = levels_in_pass(self._levels, schedule, transform, epoch, steps)
-        finish = Finish(self.dataset, transform, epoch=epoch, seed=schedule.seed, source=levels, **form)
-        source = functools.partial(self.producer.groups, epoch, steps, finish.ahead)
-        if not self._is_logged:
-            log_first_epoch(schedule, epoch, transform)
-            self._is_logged = True
+        finish = Finish(self.dataset, transform, threads=self.threads, source=levels, **form)
+        ahead = FinishAhead(finish)
+        source = functools.partial(self.producer.groups, epoch, steps, ahead)
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
-        return Pass(progress, entered(self.device, source) if self.prefetch else source, finish, schedule)
+        return Pass(progress, entered(self.device, source) if self.prefetch else source, ahead.asked, finish, schedule)
 
     def _fit_batches(self, epoch: int, position: int) -> None:
         """Set the rows per batch of an epoch; raises OrderError if there are none, or they do not fit the ranks."""

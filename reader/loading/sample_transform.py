@@ -1,12 +1,11 @@
 """What a dataset does to single samples, as ImageFolder's transform does, run for the rows of a loader's batches.
 
-Knows how rows become samples and samples a batch; what is drawn for a row, and on which thread, `reader.transforms` knows.
+Knows how rows become samples and samples a batch; what is drawn for a row, `reader.transforms` knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from reader.dataset.dataset import MemmapDataset
 from reader.memory.pages import row_of
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch
-from reader.transforms.per_sample import Seeded, SeededRows, row_seeds
+from reader.transforms.per_sample import each_seeded, row_seeds
 
 # Makes a batch of a list of samples.
 Collate = Callable[[list[Any]], Any]
@@ -24,20 +23,18 @@ Collate = Callable[[list[Any]], Any]
 class SampleTransform:
     """Gives the samples of a batch as the dataset gives each alone, joined as torch's DataLoader joins them.
 
-    What is drawn for a row depends on the loader's seed, the epoch and the position alone; it runs on several threads, or on
-    the loop's where it draws from Python's random or numpy.random.
+    What is drawn for a row depends on the loader's seed, the epoch and the position alone.
 
     Args:
         dataset: whose transform, target_transform, transforms and as_pil are applied.
-        threads: how many rows at once.
         collate: joins the samples; None: as torch does by default.
     """
 
-    # a loader's own threads give it whole batches
-    has_own_threads = True
+    # a loader calls it with whole batches, in worker processes
+    takes_samples = True
 
-    def __init__(self, dataset: MemmapDataset, threads: int, collate: Collate | None = None) -> None:
-        self.dataset, self._collate, self._rows = dataset, collate, SeededRows(threads)
+    def __init__(self, dataset: MemmapDataset, collate: Collate | None = None) -> None:
+        self.dataset, self._collate = dataset, collate
 
     def __repr__(self) -> str:
         return f"that of single samples of {self.dataset!r}"
@@ -47,18 +44,14 @@ class SampleTransform:
         """What each sample is given to."""
         return self.dataset.transform or self.dataset.transforms
 
-    @property
-    def needs_one_thread(self) -> bool:
-        """Whether generators of the process are seeded for each row, which a loop may draw from."""
-        return self._rows.needs_one_thread
-
     def __call__(self, batch: Batch) -> Any:
         """Return (images, targets) of samples that are tuples, an ImageBatch of ImageBatches, else what they are joined to.
 
         Raises:
             ValueError: the images have several sizes.
         """
-        samples = self._rows(partial(self._sample, batch), range(len(batch)), row_seeds(batch))
+        rows, device = range(len(batch)), batch.pixels.device
+        samples = each_seeded(lambda n, _: self._sample(batch, n), rows, row_seeds(batch), device)
         if self._collate is not None:
             return self._collate(samples)
         first: object = samples[0]
@@ -74,13 +67,13 @@ class SampleTransform:
         # torch's DataLoader makes a list of tuples
         return tuple(made) if isinstance(first, tuple) and isinstance(made, list) else made
 
-    def _sample(self, batch: Batch, n: int, seed: int) -> Any:
+    def _sample(self, batch: Batch, n: int) -> Any:
         """Return row n of a batch as the dataset gives it; a transform that works in place changes a copy."""
         number = batch.rows
         assert number is not None
         row: Any = (row_of(batch, n) if isinstance(batch, RaggedBatch) else batch[n]).clone()
         row.rows = number[n].clone()
-        with Seeded(seed), rows_named(self.dataset.path, int(number[n])):
+        with rows_named(self.dataset.path, int(number[n])):
             return self.dataset.as_sample(row)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
-from reader.loading.iteration import begins_with_crop
+from reader.loading.finish import begins_with_crop
 from reader.loading.validation import integer
 
 _log = logging.getLogger("reader")

@@ -14,9 +14,10 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch._C import _pop_torch_dispatch_stack, _push_on_torch_dispatch_stack
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from reader.epoch import ThreadMode
 from reader.format.errors import WouldDraw
 
 _KINDS = ("cpu", "cuda")
@@ -56,11 +57,15 @@ class Modes:
             yield
 
 
-class Draws(ThreadMode):
+class Draws(TorchDispatchMode):
     """Notices, while it is entered, draws from a generator of the process: torch's for the CPU, numpy's or Python's.
 
     Each of torch's operators of this thread is seen, also between a state that was saved and the same one put back
     (torch.random.fork_rng). That costs about 7 us an operator.
+
+    Unlike other modes it may be entered and left while another thread enters and leaves modes, as torch.compile does: those also
+    set flags of the process back to what they were, and two threads that take turns leave them set; torch.compile then compiles
+    again what it has compiled.
 
     Args:
         are_stopped: raise WouldDraw in place of a draw from torch's generators; the others are not looked at then.
@@ -75,6 +80,18 @@ class Draws(ThreadMode):
     def are_any(self) -> bool:
         """Say whether there were any draws."""
         return self._has_drawn or self._states != _states()
+
+    def __enter__(self) -> Draws:
+        _push_on_torch_dispatch_stack(self)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        _pop_torch_dispatch_stack(None)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile compile under it, which would run uncompiled from then on."""
+        return True
 
     def __torch_dispatch__(
         self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None

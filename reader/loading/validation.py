@@ -22,37 +22,38 @@ from reader.system import available_cpus
 # What a sampler gives at a time: a row, or rows of a batch.
 Item = int | Sequence[int] | torch.Tensor | npt.NDArray[np.integer]
 Weights = Sequence[float] | torch.Tensor | npt.NDArray[np.floating]
-# What a DataLoader takes and what changes nothing here, whatever it is: batches are made by a thread, whole, in order, pinned.
+# What a DataLoader's workers take, which call transforms of single samples.
+OPTIONS = ("multiprocessing_context", "prefetch_factor", "timeout", "worker_init_fn")
+# What a DataLoader takes and what changes nothing here, whatever it is: batches come whole, in order, pinned.
 _HARMLESS = (
     "in_order",
-    "multiprocessing_context",
-    "num_workers",
     "persistent_workers",
     "pin_memory",
-    "prefetch_factor",
-    "timeout",
 )
 # What it takes, this loader does not, and what to write instead.
 _INSTEAD = {
     "batch_sampler": "give it as sampler=, which takes samplers of rows and of batches",
     "generator": "the order depends on the seed: give seed=, such as generator.initial_seed()",
     "pin_memory_device": "give device=, which pins by itself",
-    "worker_init_fn": "it starts no workers: call it yourself, once, or leave it out",
 }
 # Why a plain dataset has nothing to collate, and what to write instead.
 _NO_SAMPLES = "batches are whole already: give what changes them as transform=, which is called with an ImageBatch"
 
 
-def check_others(given: Mapping[str, object]) -> None:
-    """Refuse arguments that the loader does not have, as a TypeError that says what to write instead.
+def checked_others(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the workers' DataLoader takes of a loader's further arguments.
 
     Those of a DataLoader that change nothing here are ignored, and defaults of the others.
+
+    Raises:
+        TypeError: the loader does not have one; says what to write instead.
     """
     for name, value in given.items():
-        if name in _HARMLESS or (name in _INSTEAD and value in (None, "")):
+        if name in OPTIONS or name in _HARMLESS or (name in _INSTEAD and value in (None, "")):
             continue
         advice = _INSTEAD.get(name, "help(MemmapLoader) lists what it takes")
         raise TypeError(f"MemmapLoader takes no {name}=: {advice}.")
+    return {name: given[name] for name in OPTIONS if name in given}
 
 
 def checked_collate(collate_fn: object) -> Collate | None:
@@ -98,12 +99,12 @@ def _check_indexing(dataset: object) -> None:
 
 
 def transform_of_batches(
-    dataset: MemmapDataset, collate: Collate | None, threads: int, device: torch.device, transform: Transform | None
+    dataset: MemmapDataset, collate: Collate | None, device: torch.device, transform: Transform | None
 ) -> Transform | None:
     """Return what a loader calls with batches: its own transform, or what the dataset does.
 
     That is the dataset's transform where it is one of `reader.transforms`, which take batches; what a dataset does to single
-    samples is done for each row, on so many threads.
+    samples is done for each row.
 
     Raises:
         ValueError: it cannot be called, both have one, or samples are to be changed on a device.
@@ -129,9 +130,7 @@ def transform_of_batches(
             f"the dataset has {change}, which takes one image at a time on the CPU, and device is '{device}'. Leave device= out,"
             " and move each batch: reader.to_device(batch, device). Or give the loader a transform of batches."
         )
-    # the one that it had knows which thread it must run on
-    is_same = isinstance(transform, SampleTransform) and transform.dataset is dataset
-    return transform if is_same else SampleTransform(dataset, threads, collate)
+    return SampleTransform(dataset, collate)
 
 
 def _change_of(dataset: MemmapDataset) -> str:
@@ -184,6 +183,19 @@ def checked_threads(threads: SupportsIndex | None, processes: int) -> int:
         return max(1, available_cpus() // processes)
     if (found := integer("threads", threads)) < 1:
         raise ValueError(f"threads is {threads!r}, expected 1 or more, or None.")
+    return found
+
+
+def checked_workers(num_workers: SupportsIndex | None, processes: int) -> int:
+    """Return how many worker processes there may be; None: the share of this process's CPUs that each rank of the host has.
+
+    Raises:
+        ValueError: it is not an integer, or below 0.
+    """
+    if num_workers is None:
+        return checked_threads(None, processes)
+    if (found := integer("num_workers", num_workers)) < 0:
+        raise ValueError(f"num_workers is {num_workers!r}, expected 0 or more, or None.")
     return found
 
 

@@ -5,25 +5,18 @@ Knows how such transforms are called, with boxes and masks too, and what they dr
 
 from __future__ import annotations
 
-import copy
-import functools
+import contextlib
 import importlib
 import random
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from tensordict import TensorDict
-from torch._ops import OpOverload
 
 from reader.described import Described
-from reader.epoch import ThreadMode, loop_runs
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.system import available_cpus
 from reader.transforms.random import PER_SAMPLE, check_batch, draw
 
 # One row: image uint8[C, H, W]; where it has them, boxes float32[K, 4] (x0, y0, x1, y1), labels int64[K] and mask uint8[H, W].
@@ -31,32 +24,24 @@ SampleDict = dict[str, torch.Tensor]
 _Row = TypeVar("_Row")
 _Made = TypeVar("_Made")
 
-# Held while the generators of Python's random and of numpy, which belong to the process, are seeded for one image.
-_OF_THE_PROCESS = threading.Lock()
-
 
 class PerSample(Described):
-    """Call a transform of single images for each image of a batch, on several threads, in order.
+    """Call a transform of single images for each image of a batch, in order.
 
     torchvision's get uint8[C, H, W]; albumentations' `image=` uint8[H, W, C]. What a row becomes depends on seed, epoch and
-    position alone, as with our own transforms: torch's, numpy's and Python's generators are seeded for each image, and restored.
+    position alone, as with our own transforms: torch's, numpy's and Python's generators are seeded for each image, and restored
+    after the batch. A MemmapLoader calls it in worker processes, see its `num_workers`.
 
     Boxes and masks move along where the transform is of torchvision's v2 or of albumentations. torchvision's is called with
     (Image, {"boxes": BoundingBoxes, "labels", "masks": Mask}); albumentations' Compose needs
     bbox_params=BboxParams("pascal_voc", label_fields=["labels"]). Boxes that have no area left are dropped.
 
-    A transform that draws from Python's random or from numpy.random, as torchvision's do not, runs on one thread, as those belong
-    to the process; in a loader on the loop's, which may draw from them too. PerSample notices it by itself, in a loader at the
-    first batch of an epoch.
-
     Args:
         transform: of one image, such as v2.Compose([...]).
-        threads: how many images at once; None: the CPUs that this process may use (affinity and cgroup).
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
         TypeError: transform cannot be called.
-        ValueError: threads is not 1 or more.
 
     Example:
         >>> from reader import MemmapDataset
@@ -65,16 +50,13 @@ class PerSample(Described):
         True
     """
 
-    # a loader's own threads give it whole batches
-    has_own_threads = True
+    # a loader calls it with whole batches, in worker processes
+    takes_samples = True
 
-    def __init__(self, transform: Callable[..., object], *, threads: int | None = None, seed: int = 0) -> None:
+    def __init__(self, transform: Callable[..., object], *, seed: int = 0) -> None:
         if not callable(transform):
             raise TypeError(f"transform is {transform!r}, expected a function of one image.")
-        if threads is not None and (not isinstance(threads, int) or threads < 1):
-            raise ValueError(f"threads is {threads!r}, expected 1 or more, or None.")
         self.transform, self.seed = transform, seed
-        self._rows = SeededRows(threads or available_cpus())
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
         """Return an ImageBatch where the transform gives uint8, else the tuple of its images stacked and the targets.
@@ -89,7 +71,8 @@ class PerSample(Described):
         has_labels = bool(samples) and len(samples[0]) > 1
         if has_labels:
             _check_moves_labels(self.transform, samples[0])
-        made = self._called(samples, row_seeds(batch, self.seed))
+        seeds = row_seeds(batch, self.seed)
+        made = each_seeded(lambda sample, seed: _one(self.transform, sample, seed), samples, seeds, batch.pixels.device)
         shapes = {tuple(sample["image"].shape) for sample in made}
         if len(shapes) > 1:
             raise ValueError(
@@ -104,68 +87,19 @@ class PerSample(Described):
             return stacked.movedim(-1, 1), named | {"targets": batch.targets} if named else batch.targets
         return replaced(batch, pixels=stacked, content=None, extras=extras)
 
-    @property
-    def threads(self) -> int:
-        """Number of images that are transformed concurrently."""
-        return self._rows.threads
 
-    @property
-    def needs_one_thread(self) -> bool:
-        """Whether generators of the process are seeded for each image, which a loop may draw from."""
-        return self._rows.needs_one_thread
+def each_seeded(
+    call: Callable[[_Row, int], _Made], rows: Iterable[_Row], seeds: Iterable[int], device: torch.device
+) -> list[_Made]:
+    """Return call(row, seed) of each row, with torch's, numpy's and Python's generators seeded for it; they are restored.
 
-    def _called(self, samples: Sequence[SampleDict], seeds: Sequence[int]) -> list[SampleDict]:
-        """Call the transform for each row, in order."""
-        own = threading.local()
-        # of this thread; the others take copies
-        own.transform = self.transform
-        return self._rows(lambda sample, seed: _one(self._of_thread(own), sample, seed), samples, seeds)
-
-    def _of_thread(self, own: threading.local) -> Callable[..., object]:
-        """Give each thread a copy of a transform that keeps its generators and parameters in itself, as albumentations' do."""
-        if not _is_albumentations(self.transform):
-            return self.transform
-        if not hasattr(own, "transform"):
-            own.transform = copy.deepcopy(self.transform)
-        found: Callable[..., object] = own.transform
-        return found
-
-
-class SeededRows:
-    """Calls a function for each row of a batch, in order, on several threads.
-
-    The function seeds torch's generator by `Seeded`. Where it draws from Python's or numpy's, which belong to the process, it is
-    called on one thread, and these are seeded for each row and restored: `needs_one_thread` then says so.
+    device: where the rows are; its generator is seeded too.
     """
-
-    def __init__(self, threads: int) -> None:
-        self.threads, self.needs_one_thread = threads, False
-
-    def __call__(self, call: Callable[[_Row, int], _Made], rows: Sequence[_Row], seeds: Sequence[int]) -> list[_Made]:
-        """Return call(row, seed) of each."""
-        if not self.needs_one_thread:
-            before = _states()
-            made = self._on_threads(call, rows, seeds)
-            # a loop that runs concurrently may have drawn
-            if loop_runs.get() or before == _states():
-                return made
-            # the draws cannot be assigned to rows: run again, one row after the other
-            self.needs_one_thread = True
-            _restore(before)
-        with _OF_THE_PROCESS:
-            before = _states()
-            try:
-                return [_process_seeded(call, row, seed) for row, seed in zip(rows, seeds, strict=True)]
-            finally:
-                _restore(before)
-
-    def _on_threads(
-        self, call: Callable[[_Row, int], _Made], rows: Sequence[_Row], seeds: Sequence[int]
-    ) -> list[_Made]:
-        if self.threads == 1 or len(rows) < 2:
-            return [call(row, seed) for row, seed in zip(rows, seeds, strict=True)]
-        with ThreadPoolExecutor(self.threads) as pool:
-            return list(pool.map(call, rows, seeds))
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index])
+    with _states_kept(generators):
+        return [_seeded(generators, call, row, seed) for row, seed in zip(rows, seeds, strict=True)]
 
 
 def row_seeds(batch: ImageBatch | RaggedBatch, seed: int = 0) -> list[int]:
@@ -178,55 +112,27 @@ def row_seeds(batch: ImageBatch | RaggedBatch, seed: int = 0) -> list[int]:
     return seeds
 
 
-class Seeded(ThreadMode):
-    """Redirects this thread's draws from torch's global generator to a generator of its own."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._seed = seed
-        self._generators: dict[torch.device, torch.Generator] = {}
-
-    def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: Sequence[object] = (), kwargs: dict[str, Any] | None = None
-    ) -> object:
-        """Call an operator of torch, with a generator where it draws and has none."""
-        if not _draws(func):
-            return func(*args, **kwargs) if kwargs else func(*args)
-        given = dict(kwargs or {})
-        if given.get("generator") is None:
-            tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
-            device = torch.device(given.get("device") or "cpu") if tensor is None else tensor.device
-            if device not in self._generators:
-                self._generators[device] = torch.Generator(device).manual_seed(self._seed)
-            func, given["generator"] = _with_generator(func), self._generators[device]
-        return func(*args, **given)
-
-
-# asked of each operator that a transform calls
-@functools.cache
-def _draws(func: OpOverload) -> bool:
-    return torch.Tag.nondeterministic_seeded in func.tags
-
-
-# its schema is read once, not at each draw
-@functools.cache
-def _with_generator(func: OpOverload) -> OpOverload:
-    """Return the overload of an operator that takes a generator: aten.rand.default -> aten.rand.generator."""
-    names = {argument.name for argument in func._schema.arguments}
-    if "generator" in names:
-        return func
-    for name in func.overloadpacket.overloads():
-        other = getattr(func.overloadpacket, name)
-        if {argument.name for argument in other._schema.arguments} == names | {"generator"}:
-            return other
-    raise TypeError(f"{func} takes no generator, and cannot be seeded for a row: leave it out of the transform.")
-
-
-def _process_seeded(call: Callable[[_Row, int], _Made], row: _Row, seed: int) -> _Made:
-    """Call a function with generators of Python and numpy that are seeded for its row."""
-    random.seed(seed)
+def _seeded(generators: Sequence[torch.Generator], call: Callable[[_Row, int], _Made], row: _Row, seed: int) -> _Made:
+    # torch.manual_seed would seed those of all devices, which a training draws from
+    for generator in generators:
+        generator.manual_seed(seed)
     np.random.seed(seed % (1 << 32))
+    random.seed(seed)
     return call(row, seed)
+
+
+@contextlib.contextmanager
+def _states_kept(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Restore the states of torch's generators, numpy's and Python's afterwards."""
+    of_torch = [generator.get_state() for generator in generators]
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, of_torch, strict=True):
+            generator.set_state(state)
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
 
 
 def _one(transform: Callable[..., object], sample: SampleDict, seed: int) -> SampleDict:
@@ -235,12 +141,10 @@ def _one(transform: Callable[..., object], sample: SampleDict, seed: int) -> Sam
     sample = {name: tensor.clone() for name, tensor in sample.items()}
     if _is_albumentations(transform):
         transform.set_random_seed(seed % (1 << 32))  # type: ignore[attr-defined]
-        with Seeded(seed):
-            return _by_albumentations(transform, sample)
-    with Seeded(seed):
-        if len(sample) > 1:
-            return _by_torchvision(transform, sample)
-        return {"image": _tensor(transform(sample["image"]))}
+        return _by_albumentations(transform, sample)
+    if len(sample) > 1:
+        return _by_torchvision(transform, sample)
+    return {"image": _tensor(transform(sample["image"]))}
 
 
 def _by_albumentations(transform: Callable[..., Any], sample: SampleDict) -> SampleDict:
@@ -378,14 +282,3 @@ def _label_fields(transform: object) -> list[str]:
     """Return the names that albumentations' Compose takes labels of boxes by; none where it takes no boxes in pixels."""
     params: Any = getattr(getattr(transform, "processors", {}).get("bboxes"), "params", None)
     return list(params.label_fields or ()) if getattr(params, "format", None) == "pascal_voc" else []
-
-
-def _states() -> tuple[object, ...]:
-    of_numpy = cast("tuple[str, npt.NDArray[np.uint32], int, int, float]", np.random.get_state(legacy=True))
-    return of_numpy[0], of_numpy[1].tobytes(), of_numpy[2:], random.getstate()
-
-
-def _restore(states: tuple[Any, ...]) -> None:
-    name, key, further, of_python = states
-    np.random.set_state((name, np.frombuffer(key, dtype=np.uint32), *further))
-    random.setstate(of_python)

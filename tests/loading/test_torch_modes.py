@@ -14,7 +14,7 @@ import torch
 from conftest import Tune
 from torch.utils._python_dispatch import BaseTorchDispatchMode
 
-from reader import Compose, MemmapDataset, MemmapLoader, PerSample, RandomResizedCrop
+from reader import Compose, MemmapDataset, MemmapLoader, RandomResizedCrop
 from reader.loading.torch_modes import Draws, Modes
 
 FEEDER = "pixpack-feeder"
@@ -223,28 +223,6 @@ def test_draws_noticed_in_one_thread_do_not_make_torch_compile_begin_again(train
         assert is_watched.wait(60)
     is_left.set()
     next(batches)
-
-    compiled = torch.compile(lambda images: images + 1, backend="eager")
-    compiled(torch.ones(2))
-    with torch._dynamo.config.patch(error_on_recompile=True), Draws():
-        compiled(torch.ones(2))
-
-
-def test_a_row_transformed_in_one_thread_does_not_make_torch_compile_begin_again(train: MemmapDataset) -> None:
-    is_started, is_left = threading.Event(), threading.Event()
-
-    def held(image: torch.Tensor) -> torch.Tensor:
-        is_started.set()
-        assert is_left.wait(60)
-        return image
-
-    thread = threading.Thread(target=PerSample(held, threads=1), args=(MemmapDataset(train.path, as_tuple=False)[[0]],))
-    with BaseTorchDispatchMode():
-        thread.start()
-        assert is_started.wait(60)
-    is_left.set()
-    thread.join(60)
-    assert not thread.is_alive()
 
     compiled = torch.compile(lambda images: images + 1, backend="eager")
     compiled(torch.ones(2))

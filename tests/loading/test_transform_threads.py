@@ -93,20 +93,6 @@ def test_rows_go_in_parts_and_what_needs_the_batch_gets_it(train: MemmapDataset,
     assert {*lengths} == {(30, False)}
 
 
-def test_per_sample_gets_complete_batches_for_its_own_threads(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts, original = [], PerSample.__call__
-
-    def call(self: PerSample, batch: Any) -> Any:
-        counts.append(len(batch))
-        return original(self, batch)
-
-    monkeypatch.setattr(PerSample, "__call__", call)
-    epoch(train, PerSample(lambda image: image.flip(-1), threads=2), threads=2)
-    assert {*counts} == {30}
-
-
 def test_modes_of_the_loop_reach_the_threads(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, original = [], RandomHorizontalFlip.__call__
 
@@ -129,9 +115,10 @@ def test_threads_default_to_the_cpus_that_are_ours(train: MemmapDataset, monkeyp
     monkeypatch.setattr(system.os, "sched_getaffinity", lambda _: range(8))
     monkeypatch.setattr(system, "_cgroup_cpus", lambda: 5.5)
     assert MemmapLoader(train, 8).threads == 6
-    assert PerSample(lambda image: image).threads == 6
+    assert MemmapLoader(train, 8, transform=PerSample(torch.clone)).num_workers == 6
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert MemmapLoader(train, 8, rank=1, world_size=4).threads == 1
+    assert MemmapLoader(train, 8, rank=1, world_size=4, transform=PerSample(torch.clone)).num_workers == 1
     assert MemmapLoader(train, 8, threads=3).threads == 3
 
 

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from reader import Compose, ImageBatch, Normalize, RaggedBatch, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from reader import transforms as ours
 from reader.epoch import in_epoch, stamped
-from reader.loading import iteration
+from reader.loading import finish
 from reader.memory import parts
 
 COUNT, SIDES = 13, (37, 31)
@@ -143,9 +143,9 @@ def test_every_transform_is_compared() -> None:
 def test_those_with_threads_of_their_own_get_complete_batches(name: str) -> None:
     transform = ON_OWN_THREADS[name]
 
-    assert not iteration._is_in_parts(False, transform)
-    assert not iteration._is_in_parts(False, Compose([RandomHorizontalFlip(), transform]))
-    assert iteration._is_in_parts(False, Compose([RandomHorizontalFlip()]))
+    assert not finish._is_in_parts(False, transform)
+    assert not finish._is_in_parts(False, Compose([RandomHorizontalFlip(), transform]))
+    assert finish._is_in_parts(False, Compose([RandomHorizontalFlip()]))
 
 
 @pytest.mark.parametrize("name", BY_ROW)

@@ -1,10 +1,8 @@
-"""PerSample: transforms of others on the rows of a batch, with the right axes, seeded for each row, in order, on any threads."""
+"""PerSample: transforms of others on the rows of a batch, with the right axes, seeded for each row, in order."""
 
 from __future__ import annotations
 
-import itertools
 import random
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from augmenting import pictures, v2
-from conftest import Tune, library_or_skip, torchvision_or_skip
+from conftest import library_or_skip, torchvision_or_skip
 from tensordict import TensorDict
 
 from packer import pack
 from reader import ImageBatch, MemmapDataset, MemmapLoader, PerSample, RandomHorizontalFlip
 from reader.epoch import in_epoch
-from reader.transforms import Compose, per_sample
+from reader.transforms import Compose
 
 
 def shifted(image: torch.Tensor) -> torch.Tensor:
@@ -42,84 +40,16 @@ def test_what_a_row_becomes_depends_on_seed_epoch_and_row_alone(transform: Any) 
     random.seed(3)
     np.random.seed(3)
     before = (random.getstate(), np.random.get_state()[1].tolist())
-    full = PerSample(transform, threads=4)(batch)
+    full = PerSample(transform)(batch)
     assert isinstance(full, ImageBatch)
     assert len(full.pixels[2:].flatten(1).unique(dim=0)) == 14
-    for threads in (1, 2, 16):
-        parts = [PerSample(transform, threads=threads)(part) for part in batch.split(5)]
-        assert torch.equal(torch.cat([part.pixels for part in parts]), full.pixels)
+    parts = [PerSample(transform)(part) for part in batch.split(5)]
+    assert torch.equal(torch.cat([part.pixels for part in parts]), full.pixels)
     assert torch.equal(torch_before, torch.get_rng_state())
     assert before == (random.getstate(), np.random.get_state()[1].tolist())
     with in_epoch(1):
-        assert not torch.equal(PerSample(transform, threads=2)(batch).pixels, full.pixels)
-    assert not torch.equal(PerSample(transform, threads=2, seed=1)(batch).pixels, full.pixels)
-
-
-def test_images_come_in_order_whichever_thread_is_first() -> None:
-    """The first image waits until all others are done."""
-    batch, left = pictures(4), threading.Semaphore(0)
-
-    def late(image: torch.Tensor) -> torch.Tensor:
-        if (image == 77).all():
-            for _ in range(3):
-                assert left.acquire(timeout=120)
-        else:
-            left.release()
-        return image
-
-    assert torch.equal(PerSample(late, threads=4)(batch).pixels, batch.pixels)
-
-
-def test_one_that_draws_from_pythons_random_runs_on_one_thread() -> None:
-    transform, seen = PerSample(lambda image: (seen.append(threading.get_ident()), noisy(image))[1], threads=3), []
-    transform(pictures(6))
-    seen.clear()
-    transform(pictures(6))
-    assert set(seen) == {threading.get_ident()}
-
-
-def test_a_loop_that_draws_meanwhile_keeps_its_numbers(shared_store: Path, tune: Tune) -> None:
-    """The loop draws while the loader's thread is in the second batch."""
-    tune(transformed_group_bytes=1)
-    started, drawn, calls = threading.Event(), threading.Event(), itertools.count()
-
-    def waiting(image: torch.Tensor) -> torch.Tensor:
-        if next(calls) >= 8:
-            started.set()
-            assert drawn.wait(60)
-        return image
-
-    random.seed(5)
-    expected = [random.random(), random.random()]
-    random.seed(5)
-    transform = PerSample(waiting, threads=2)
-    with MemmapLoader(MemmapDataset(shared_store), 8, transform=transform) as loader:
-        steps = iter(loader)
-        next(steps)
-        assert started.wait(60)
-        found = [random.random()]
-        drawn.set()
-        for _ in steps:
-            pass
-    assert [*found, random.random()] == expected
-    assert not transform.needs_one_thread
-
-
-def test_one_that_draws_from_pythons_random_runs_in_the_thread_of_the_loop(shared_store: Path) -> None:
-    seen: list[int] = []
-
-    def watched(image: torch.Tensor) -> torch.Tensor:
-        seen.append(threading.get_ident())
-        return noisy(image)
-
-    chain = Compose([PerSample(watched, threads=2)])
-    with MemmapLoader(MemmapDataset(shared_store), 8, transform=chain) as loader:
-        for _ in range(2):
-            steps = iter(loader)
-            next(steps)
-            seen.clear()
-            assert len(list(steps)) == len(loader) - 1
-            assert set(seen) == {threading.get_ident()}
+        assert not torch.equal(PerSample(transform)(batch).pixels, full.pixels)
+    assert not torch.equal(PerSample(transform, seed=1)(batch).pixels, full.pixels)
 
 
 def test_torchvisions_transforms_take_the_right_axes() -> None:
@@ -130,9 +60,7 @@ def test_torchvisions_transforms_take_the_right_axes() -> None:
         v2().Compose([v2().RandomResizedCrop(16), v2().ColorJitter(0.4, 0.4, 0.4, 0.1), v2().RandAugment()])
     )
     assert made(batch).pixels.shape == (20, 16, 16, 3)
-    for threads in (1, 3):
-        again = PerSample(made.transform, threads=threads)
-        assert torch.equal(again(batch[7:12]).pixels, made(batch).pixels[7:12])
+    assert torch.equal(made(batch[7:12]).pixels, made(batch).pixels[7:12])
 
 
 def v1() -> Any:
@@ -161,8 +89,8 @@ def test_every_random_transform_of_torchvision_is_seeded() -> None:
         v1().RandomApply([v1().RandomErasing(1.0)], p=0.7),
     ):
         state = torch.get_rng_state()
-        made = [PerSample(transform, threads=threads)(batch).pixels for threads in (1, 3)]
-        assert torch.equal(*made), type(transform).__name__
+        made, part = (PerSample(transform)(rows).pixels for rows in (batch, batch[5:]))
+        assert torch.equal(made[5:], part), type(transform).__name__
         assert torch.equal(state, torch.get_rng_state()), type(transform).__name__
 
 
@@ -188,12 +116,13 @@ def test_numbers_with_a_point_come_with_extras_and_texts_by_name() -> None:
 
 
 def test_in_a_loader_and_after_our_own(shared_store: Path) -> None:
-    chain = Compose([PerSample(shifted, threads=2), PerSample(shifted, threads=2)])
+    chain = Compose([PerSample(shifted), PerSample(shifted)])
     found = []
-    for prefetch in (0, 2):
-        loader = MemmapLoader(MemmapDataset(shared_store), 16, shuffle=True, transform=chain, prefetch=prefetch)
+    for how in ({"prefetch": 0}, {"num_workers": 0}, {"num_workers": 3}):
+        loader = MemmapLoader(MemmapDataset(shared_store), 16, shuffle=True, seed=4, transform=chain, **how)
         found.append([torch.cat([images for images, _ in loader]) for _ in range(2)])
-    assert all(torch.equal(*epoch) for epoch in zip(*found, strict=True))
+    for epoch in zip(*found, strict=True):
+        assert all(torch.equal(epoch[0], other) for other in epoch[1:])
     assert not torch.equal(*found[0])
 
 
@@ -216,9 +145,8 @@ def test_albumentations_get_arrays_and_are_seeded() -> None:
     chain = albumentations.Compose(
         [albumentations.RandomCrop(16, 16), albumentations.ColorJitter(p=0.7), albumentations.Rotate(30)]
     )
-    made = [PerSample(chain, threads=threads)(batch).pixels for threads in (1, 3)]
-    assert torch.equal(*made)
-    assert torch.equal(PerSample(chain)(batch[5:9]).pixels, made[0][5:9])
+    made = PerSample(chain)(batch).pixels
+    assert torch.equal(PerSample(chain)(batch[5:9]).pixels, made[5:9])
 
 
 class FakeCompose:
@@ -243,13 +171,11 @@ class FakeCompose:
         return {"image": np.roll(image, self.generator.randrange(15), 0)}
 
 
-def test_what_is_called_as_albumentations_is_keeps_a_copy_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_called_as_albumentations_is_is_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeCompose, "__module__", "albumentations.core.composition")
-    batch, transform = pictures(16), FakeCompose()
-    state = transform.generator.getstate()
-    made = PerSample(transform, threads=4)(batch)
-    assert transform.generator.getstate() == state
-    assert torch.equal(PerSample(transform, threads=1)(batch).pixels, made.pixels)
+    batch = pictures(16)
+    made = PerSample(FakeCompose())(batch)
+    assert torch.equal(PerSample(FakeCompose())(batch[3:]).pixels, made.pixels[3:])
     assert made.pixels.shape == batch.pixels.shape
 
 
@@ -260,14 +186,14 @@ def test_albumentations_is_called_with_boxes_and_masks(monkeypatch: pytest.Monke
         PerSample(transform)(batch)
     params = SimpleNamespace(format="pascal_voc", label_fields=["names"])
     transform.processors = {"bboxes": SimpleNamespace(params=params)}
-    made = PerSample(transform, threads=2)(batch)
+    made = PerSample(transform)(batch)
     assert torch.equal(made.pixels, batch.pixels.flip(1))
     assert torch.equal(made.extras["masks"], batch.extras["masks"].flip(1))
     assert made.extras["boxes"][2].tolist() == [[11, 4, 20, 24], [0, 0, 0, 0], [0, 0, 0, 0]]
     assert (made.extras["box_count"].tolist(), made.extras["box_targets"][0].tolist()) == ([1] * 3, [6, -1, -1])
     # it drops the first box, and a row has only that
     batch.extras["box_count"][1] = 1
-    made = PerSample(transform, threads=2)(batch)
+    made = PerSample(transform)(batch)
     assert made.extras["box_count"].tolist() == [1, 0, 1]
     assert made.extras["boxes"][1].tolist() == [[0] * 4] * 3
     assert made.extras["box_targets"].tolist() == [[6, -1, -1], [-1] * 3, [6, -1, -1]]
@@ -285,37 +211,11 @@ def test_real_albumentations_moves_boxes_and_masks() -> None:
     assert all(torch.equal(made.extras[name], ours.extras[name]) for name in ("box_count", "box_targets", "masks"))
 
 
-def test_each_draw_of_torch_has_a_generator_of_its_own() -> None:
-    state = torch.get_rng_state()
-    with per_sample.Seeded(5):
-        one = [
-            torch.rand(3),
-            torch.randn(2),
-            torch.randint(9, (4,)),
-            torch.normal(0.0, 1.0, (2,)),
-            torch.rand_like(torch.ones(3)),
-        ]
-    with per_sample.Seeded(5):
-        other = [
-            torch.rand(3),
-            torch.randn(2),
-            torch.randint(9, (4,)),
-            torch.normal(0.0, 1.0, (2,)),
-            torch.rand_like(torch.ones(3)),
-        ]
-        with pytest.raises(TypeError, match="aten.native_dropout.* takes no generator, and cannot be seeded"):
-            torch.native_dropout(torch.ones(3), 0.5, True)
-    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    assert torch.equal(state, torch.get_rng_state())
-
-
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(TypeError, match="transform is 3, expected a function of one image"):
         PerSample(3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="threads is 0, expected 1 or more"):
-        PerSample(shifted, threads=0)
     with pytest.raises(TypeError, match="the transform gave a str"):
-        PerSample(lambda image: "white", threads=1)(pictures(1))
+        PerSample(lambda image: "white")(pictures(1))
     with pytest.raises(ValueError, match=r"cannot know whether function moves boxes and masks.* v2.Compose"):
         PerSample(shifted)(labelled(2))
 
@@ -370,6 +270,6 @@ def test_one_that_changes_its_image_in_place_is_called_once_for_each_and_leaves_
 
     given = pictures(4)
     before = given.pixels.clone()
-    made = PerSample(brighter, threads=2)(given)
+    made = PerSample(brighter)(given)
     assert torch.equal(given.pixels, before)
     assert torch.equal(made.pixels, before + 1)

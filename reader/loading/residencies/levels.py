@@ -23,7 +23,7 @@ from reader.dataset.opened_store import OpenedStore
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PAGE_BYTES
 from reader.format.tensors import level_name, level_path
-from reader.loading.iteration import begins_with_crop
+from reader.loading.finish import begins_with_crop
 from reader.loading.residencies.host_copies import HostCopy, bytes_from
 from reader.loading.shared_residency import host_copy, reads_of
 from reader.memory.gather import gather

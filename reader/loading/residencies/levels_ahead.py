@@ -19,8 +19,8 @@ from reader.buffers import FittingPool
 from reader.dataset.opened_store import OpenedStore
 from reader.epoch import stamped
 from reader.format.manifest import PAGE_BYTES
+from reader.loading.finish import first_step
 from reader.loading.host_batches import AHEAD_SHARE, without_pixels
-from reader.loading.iteration import first_step
 from reader.loading.residencies.levels import HeldLevel, LevelRows
 from reader.loading.schedule import Schedule
 from reader.memory.gather import Copies, on_threads
