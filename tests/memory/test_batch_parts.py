@@ -23,6 +23,7 @@ BY_ROW: dict[str, Any] = {
     "AlternatingFlip": ours.AlternatingFlip(),
     "AugMix": ours.AugMix(),
     "AutoAugment": ours.AutoAugment(),
+    "CenterCrop": ours.CenterCrop(24),
     "ResizeCenterCrop": ours.ResizeCenterCrop(24, 0.875),
     "ColorJitter": ours.ColorJitter(0.4, 0.4, 0.4, 0.1),
     "Compose": Compose([RandomResizedCrop(24), RandomHorizontalFlip(), Normalize([0.5] * 3, [0.2] * 3)]),
