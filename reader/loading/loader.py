@@ -106,7 +106,8 @@ class MemmapLoader:
         as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
             boxes, masks or several target columns (images, dict by name). False: an ImageBatch. The dataset's own as_tuple is
             that of indexing, and says nothing here.
-        collate_fn: makes a batch of a list of samples, where the dataset has a transform of samples.
+        collate_fn: makes a batch of a list of samples; where the dataset has no transform of samples, of the rows of a batch,
+            after the transform. MixUp and CutMix of torchvision's v2 are called with (images, targets).
         as_dict: names of images and targets, such as ("pixel_values", "labels"): the loop gets a dict of both.
         others: prefetch_factor, timeout, multiprocessing_context and worker_init_fn of the workers, as of a DataLoader's. Its
             arguments that change nothing here are ignored (pin_memory, in_order, ...); those that would are refused with what

@@ -1,4 +1,4 @@
-"""What a dataset does to single samples, as ImageFolder's transform does, run for the rows of a loader's batches.
+"""What a dataset does to single samples, as ImageFolder's transform does, and a collate function, run for a loader's batches.
 
 Knows how rows become samples and samples a batch; what is drawn for a row, `reader.transforms` knows.
 """
@@ -10,14 +10,20 @@ from typing import Any
 
 import torch
 
+from reader.dataset.collate import tuple_rows
 from reader.dataset.dataset import MemmapDataset
+from reader.dataset.samples import Transform
 from reader.memory.pages import row_of
 from reader.rows import rows_named
-from reader.store import Batch, ImageBatch, RaggedBatch
+from reader.store import Batch, ImageBatch, RaggedBatch, plain
+from reader.transforms.composition import Compose
 from reader.transforms.per_sample import each_seeded, row_seeds
 
-# Makes a batch of a list of samples.
-Collate = Callable[[list[Any]], Any]
+# Makes a batch of a list of samples, or of the rows of one.
+Collate = Callable[[Any], Any]
+
+# A stream of random numbers apart from that of rows.
+_OF_COLLATE = 1
 
 
 class SampleTransform:
@@ -53,7 +59,8 @@ class SampleTransform:
         rows, device = range(len(batch)), batch.pixels.device
         samples = each_seeded(lambda n, _: self._sample(batch, n), rows, row_seeds(batch), device)
         if self._collate is not None:
-            return self._collate(samples)
+            collate, seed = self._collate, row_seeds(batch, _OF_COLLATE)[:1]
+            return each_seeded(lambda all_of_them, _: collate(all_of_them), [samples], seed, device)[0]
         first: object = samples[0]
         if isinstance(first, ImageBatch):
             return torch.stack(samples)
@@ -75,6 +82,46 @@ class SampleTransform:
         row.rows = number[n].clone()
         with rows_named(self.dataset.path, int(number[n])):
             return self.dataset.as_sample(row)
+
+
+class _CollateStep:
+    """Gives a collate function the rows of a batch, (image, target) each; torch's default_collate in it takes the batch whole.
+
+    Args:
+        after: the transform that made the batch.
+    """
+
+    def __init__(self, after: Transform | None, collate: Collate, by_name: bool) -> None:
+        # where it may run is asked of what it calls
+        self.after, self.transforms, self._by_name = after, [collate], by_name
+
+    def __repr__(self) -> str:
+        return f"collate_fn={self.transforms[0]!r}"
+
+    def __call__(self, batch: Any) -> Any:
+        """Return what the function makes of the rows.
+
+        Raises:
+            TypeError: the transform before it made no ImageBatch, so that there are no rows.
+        """
+        if not isinstance(batch, ImageBatch | RaggedBatch):
+            raise TypeError(
+                f"collate_fn= takes rows of an ImageBatch, and the transform gives a {type(batch).__name__}. Leave it out, and"
+                " call its function in the loop."
+            )
+        return self.transforms[0](tuple_rows(*plain(batch, by_name=self._by_name)))
+
+
+def collated(transform: Transform | None, collate: Collate, *, by_name: bool) -> Transform:
+    """Return a transform of batches whose results a collate function takes by their rows."""
+    step = _CollateStep(transform, collate, by_name)
+    return step if transform is None else Compose([transform, step])
+
+
+def uncollated(transform: Transform | None) -> Transform | None:
+    """Return the transform that `collated` was given; of any other itself."""
+    last = transform.transforms[-1] if type(transform) is Compose else transform
+    return last.after if isinstance(last, _CollateStep) else transform
 
 
 def _several_sizes(samples: list[object]) -> ValueError | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
@@ -16,7 +17,7 @@ from reader.dataset.concat import concat
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.indexing import own_method
 from reader.dataset.samples import Transform
-from reader.loading.sample_transform import Collate, SampleTransform
+from reader.loading.sample_transform import Collate, SampleTransform, collated, uncollated
 from reader.system import available_cpus
 
 # What a sampler gives at a time: a row, or rows of a batch.
@@ -36,8 +37,6 @@ _INSTEAD = {
     "generator": "the order depends on the seed: give seed=, such as generator.initial_seed()",
     "pin_memory_device": "give device=, which pins by itself",
 }
-# Why a plain dataset has nothing to collate, and what to write instead.
-_NO_SAMPLES = "batches are whole already: give what changes them as transform=, which is called with an ImageBatch"
 
 
 def checked_others(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +65,14 @@ def checked_collate(collate_fn: object) -> Collate | None:
         return None
     if not callable(collate_fn):
         raise TypeError(f"collate_fn is {collate_fn!r}, expected a function of a list of samples.")
+    if type(collate_fn).__module__.startswith("torchvision.transforms.v2."):
+        # MixUp, CutMix, or a choice of them: they take what is collated
+        return functools.partial(_collated_for, collate_fn)
     return collate_fn
+
+
+def _collated_for(transform: Collate, rows: list[Any]) -> Any:
+    return transform(*collate_batch(rows))
 
 
 def packed_rows(dataset: object) -> MemmapDataset:
@@ -104,12 +110,12 @@ def transform_of_batches(
     """Return what a loader calls with batches: its own transform, or what the dataset does.
 
     That is the dataset's transform where it is one of `reader.transforms`, which take batches; what a dataset does to single
-    samples is done for each row.
+    samples is done for each row. What collates is called with the rows of a batch after either.
 
     Raises:
         ValueError: it cannot be called, both have one, or samples are to be changed on a device.
-        TypeError: collate is given, and there are no samples.
     """
+    transform = uncollated(transform)
     if transform is not None and not callable(transform):
         raise ValueError(
             f"transform is {transform!r}, expected a function of a batch; Compose([...]) is one of several."
@@ -122,9 +128,8 @@ def transform_of_batches(
             " the loader, as a Compose."
         )
     if not change or dataset.takes_batches:
-        if collate is not None:
-            raise TypeError(f"MemmapLoader takes no collate_fn=: {_NO_SAMPLES}.")
-        return of_dataset if change else given
+        chain = of_dataset if change else given
+        return chain if collate is None else collated(chain, collate, by_name=dataset.names_targets)
     if device.type != "cpu":
         raise ValueError(
             f"the dataset has {change}, which takes one image at a time on the CPU, and device is '{device}'. Leave device= out,"

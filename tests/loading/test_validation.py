@@ -16,7 +16,6 @@ from reader import MemmapDataset, MemmapLoader
     ("name", "value", "advice"),
     [
         ("generator", torch.Generator(), "the order depends on the seed: give seed=, such as generator.initial_seed()"),
-        ("collate_fn", list, "batches are whole already: give what changes them as transform="),
         ("batch_sampler", [[0]], "give it as sampler=, which takes samplers of rows and of batches"),
         ("pin_memory_device", "cuda", "give device=, which pins by itself"),
         ("shufle", True, "help(MemmapLoader) lists what it takes"),
