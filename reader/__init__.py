@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from reader.transforms.affine import RandomAffine, RandomRotation
     from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
     from reader.transforms.color import ColorJitter, Normalize
-    from reader.transforms.composition import Compose, RandomApply, RandomChoice
+    from reader.transforms.composition import Compose, RandomApply, RandomChoice, RandomOrder
     from reader.transforms.conversions import from_torchvision
     from reader.transforms.detection.boxes import SanitizeBoundingBoxes, ToDetection
     from reader.transforms.detection.cropping import FixedSizeCrop, RandomIoUCrop, RandomZoomOut
@@ -45,7 +45,13 @@ if TYPE_CHECKING:
         RandomPosterize,
         RandomSolarize,
     )
-    from reader.transforms.random_crops import AlternatingFlip, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+    from reader.transforms.random_crops import (
+        AlternatingFlip,
+        RandomCrop,
+        RandomHorizontalFlip,
+        RandomResizedCrop,
+        RandomVerticalFlip,
+    )
     from reader.transforms.recipes import (
         MultiCrop,
         MultiView,
@@ -110,12 +116,14 @@ __all__ = [
     "RandomHorizontalFlip",
     "RandomInvert",
     "RandomIoUCrop",
+    "RandomOrder",
     "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomRotation",
     "RandomShortestSize",
     "RandomSolarize",
+    "RandomVerticalFlip",
     "RandomZoomOut",
     "Resize",
     "ResizeCenterCrop",

@@ -51,13 +51,14 @@ PYTHON = {
     "stores": "open_store ImageBatch RaggedBatch Manifest StoreError IncompleteStoreError",
     "loader": "MemmapLoader",
     "samplers": "RASampler ConstantPixels to_device",
-    "geometric-transforms": "RandomHorizontalFlip AlternatingFlip RandomCrop Pad RandomResizedCrop CenterCrop ResizeCenterCrop"
-    " Resize RandomAffine RandomRotation RandomErasing MultiCrop TimmRandAugment torchvision_train torchvision_eval timm_train",
+    "geometric-transforms": "RandomHorizontalFlip RandomVerticalFlip AlternatingFlip RandomCrop Pad RandomResizedCrop CenterCrop"
+    " ResizeCenterCrop Resize RandomAffine RandomRotation RandomErasing"
+    " MultiCrop TimmRandAugment torchvision_train torchvision_eval timm_train",
     "detection-transforms": "ToDetection SanitizeBoundingBoxes RandomIoUCrop RandomZoomOut RandomPhotometricDistort"
     " ScaleJitter FixedSizeCrop RandomShortestSize",
     "color-transforms": "ColorJitter Grayscale RandomGrayscale GaussianBlur RandomInvert RandomSolarize RandomPosterize"
     " RandomEqualize RandomAutocontrast RandomAdjustSharpness RandAugment TrivialAugmentWide AutoAugment AugMix MixUp CutMix"
-    " Compose RandomApply RandomChoice MultiView from_torchvision PerSample Normalize",
+    " Compose RandomApply RandomChoice RandomOrder MultiView from_torchvision PerSample Normalize",
 }
 
 

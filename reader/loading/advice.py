@@ -19,7 +19,7 @@ from reader.loading.remote_ahead import check_nodes, check_order
 from reader.loading.schedule import Schedule, block_rows
 from reader.loading.validation import Weights
 from reader.memory.residency import Residency
-from reader.transforms.conversions import from_torchvision
+from reader.transforms.conversions import convertible, from_torchvision
 from reader.tuning import tuning
 
 _log = logging.getLogger("reader")
@@ -153,9 +153,9 @@ def _warn_of_slow_recipe(dataset: MemmapDataset) -> None:
         return
     # whatever it cannot convert: what only advises stops no training
     with contextlib.suppress(Exception):
-        converted = from_torchvision(recipe)
+        _, rest, _ = convertible(recipe)
         # a batch of images of different sizes is cropped to one size first
-        if dataset.manifest.has_own_sizes and not begins_with_crop(converted):
+        if rest or (dataset.manifest.has_own_sizes and not begins_with_crop(from_torchvision(recipe))):
             return
         _log.warning(
             "%s: the dataset's transform is torchvision's, and runs on one image at a time. Faster, on whole batches:"

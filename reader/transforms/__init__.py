@@ -19,9 +19,9 @@ _HOMES = {
         "detection.resizing": "RandomShortestSize ScaleJitter",
         "pixel_transforms": "GaussianBlur Grayscale RandomAdjustSharpness RandomAutocontrast RandomEqualize RandomGrayscale"
         " RandomInvert RandomPosterize RandomSolarize",
-        "random_crops": "AlternatingFlip RandomCrop RandomHorizontalFlip RandomResizedCrop",
+        "random_crops": "AlternatingFlip RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip",
         "conversions": "ConvertImageDtype PILToTensor ToDtype ToImage ToPureTensor ToTensor from_torchvision",
-        "composition": "Compose RandomApply RandomChoice",
+        "composition": "Compose RandomApply RandomChoice RandomOrder",
         "mixing": "CutMix MixUp RandomErasing",
         "padding": "Pad",
         "resize": "CenterCrop Resize ResizeCenterCrop",

@@ -21,7 +21,7 @@ from reader.transforms.annotations import content_of
 from reader.transforms.conversions import without_conversions
 from reader.transforms.detection.view import OwnSizeTransform, View
 from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.random import APPLY, CHOICE, check_batch, checked_p, draw, integer, number
+from reader.transforms.random import APPLY, CHOICE, ORDER, check_batch, checked_p, draw, integer, number
 from reader.transforms.random_crops import AlternatingFlip, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
 Transform = Callable[[Any], Any]
@@ -173,6 +173,42 @@ class RandomChoice(TransformGroup):
         limits = tensor_on(batch.pixels.device, self.p, torch.float64).cumsum(0)[:-1]
         which = torch.bucketize(draw(batch, self.seed, CHOICE)[0], limits, right=True)
         return _by_group(batch, _first(which, self.needs_full_batch), self.transforms)
+
+
+class RandomOrder(TransformGroup):
+    """Call all of several transforms for each image, in an order drawn for it.
+
+    If MixUp or CutMix is among them, one order is drawn for a whole batch.
+
+    Args:
+        transforms: all orders must give images of one size.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+
+    Raises:
+        ValueError: there are none.
+
+    Example:
+        >>> from reader import ColorJitter, MemmapDataset, RandomInvert
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> RandomOrder([ColorJitter(0.4), RandomInvert()])(batch).images.shape
+        torch.Size([2, 3, 32, 32])
+    """
+
+    def __init__(self, transforms: Sequence[Transform], *, seed: int = 0) -> None:
+        self.transforms, self.seed = distinct(checked_transforms(transforms)), seed
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return a batch of what they give.
+
+        Raises:
+            ValueError: they gave images of different sizes.
+        """
+        check_batch(self, batch)
+        drawn = draw(batch, self.seed, range(ORDER, ORDER + len(self.transforms)))
+        if self.needs_full_batch:
+            drawn = drawn[:, :1].expand_as(drawn)
+        orders, which = drawn.T.argsort(1).unique(dim=0, return_inverse=True)
+        return _by_group(batch, which, [Compose([self.transforms[n] for n in order]) for order in orders.tolist()])
 
 
 def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -20,10 +21,12 @@ from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.color import Normalize
 from reader.transforms.detection.view import refuse_masks
 from reader.transforms.kernels.regions import by_image, floats
+from reader.transforms.per_sample import PerSample
 from reader.transforms.random import check_batch
-from reader.transforms.random_crops import RandomHorizontalFlip
+from reader.transforms.random_crops import RandomHorizontalFlip, RandomVerticalFlip
 from reader.transforms.resize import CenterCrop, Resize, ResizeCenterCrop
 
+_log = logging.getLogger("reader")
 Transform = Callable[[Any], Any]
 _Batch = TypeVar("_Batch")
 
@@ -38,46 +41,146 @@ _OTHERS: dict[str, tuple[object, ...]] = {
 # Those that ours keep by other names.
 _KEPT_AS = {("RandomIoUCrop", "sampler_options"): "options"}
 # What moves pixels and changes none.
-_MOVES = (CenterCrop, RandomHorizontalFlip)
+_MOVES = (CenterCrop, RandomHorizontalFlip, RandomVerticalFlip)
 # What torchvision calls for batches that a loop has made.
 _OF_BATCHES = ("CutMix", "MixUp")
+# Its transforms that take PIL images, and give tensors.
+_FROM_PIL = ("ToTensor", "PILToTensor", "ToImage")
+_LATE_NORMALIZE = (
+    "Normalize takes uint8 pixels, and what comes before it made them floats. Let it come right behind ToDtype."
+)
 
 
 def from_torchvision(transform: object) -> Transform:
-    """Make a transform of batches of one of torchvision's, v1 or v2: the same names, arguments and distributions.
+    """Make a transform of batches of what was written for torchvision, v1 or v2: a recipe, one of its transforms, or a preset.
+
+    The beginning of the recipe becomes transforms of the same names, arguments and distributions. From the first step on that has
+    none of batches (a function of the program, RandomPerspective, an argument that ours do not take) all steps run for each
+    image, as PerSample runs them, and a warning names them. Where they make tensors themselves (ToTensor, PILToTensor, ToImage)
+    they get PIL images, else uint8[C, H, W], or floats behind a conversion.
 
     Each image still draws for itself, but other numbers than torchvision would. Pixels are those of torchvision for uint8
     tensors, as each transform here says; of PIL images torchvision's own differ by a level or two. CutMix and MixUp are refused.
 
     Args:
-        transform: such as v2.Compose([...]), with what stands in it.
+        transform: such as v2.Compose([...]), with what stands in it, or weights.transforms().
 
     Raises:
-        TypeError: it, or a transform in it, is not torchvision's, or has no counterpart of its name here.
-        ValueError: an argument has a value that the transform of batches does not take.
+        TypeError: it cannot be called, it mixes batches, or a transform of batches stands behind one of single images.
+        ValueError: it has no step.
     """
-    made = _converted(transform)
-    return made if hasattr(made, "transforms") else importlib.import_module("reader.transforms").Compose([made])
-
-
-def _converted(transform: object) -> Transform:
-    kind = type(transform)
-    if not kind.__module__.startswith("torchvision.transforms."):
-        raise TypeError(
-            f"{kind.__module__}.{kind.__qualname__} is not a transform of torchvision. Leave the recipe to the dataset,"
-            " MemmapDataset(..., transform=...), which calls it for each image."
+    converted, rest, reason = convertible(transform)
+    if rest:
+        names = ", ".join(getattr(step, "__name__", type(step).__name__) for step in rest)
+        _log.warning(
+            *("from_torchvision: %s. So for each image by itself: %s; on batches: the %d steps before.", reason),
+            *(names, len(converted)),
         )
-    ours: Callable[..., Transform] | None = getattr(importlib.import_module("reader.transforms"), kind.__name__, None)
-    if kind.__name__ in _OF_BATCHES:
+        converted.append(PerSample(_of_samples(transform, rest)))
+    return _composed(converted)
+
+
+def convertible(transform: object) -> tuple[list[Transform], list[Any], str]:
+    """Return the beginning of a recipe as transforms of batches, the steps of the rest, and why the first of these has none.
+
+    Raises:
+        TypeError: a step cannot be called, or mixes batches.
+        ValueError: there is no step.
+    """
+    steps, made = _steps_of(transform), list[Transform]()
+    if not steps:
+        raise ValueError(f"transform is {transform!r}, expected one step or more.")
+    for n, step in enumerate(steps):
+        try:
+            converted = _converted(step)
+            _composed([*made, converted])
+        except (TypeError, ValueError) as e:
+            return made, steps[n:], str(e).removesuffix(".")
+        made.append(converted)
+    return made, [], ""
+
+
+def _composed(transforms: list[Transform]) -> Transform:
+    composed: Transform = importlib.import_module("reader.transforms").Compose(transforms)
+    return composed
+
+
+def _steps_of(transform: object) -> list[Any]:
+    """Return the steps of a recipe, of recipes within it too.
+
+    Raises:
+        TypeError: one cannot be called, or mixes batches.
+    """
+    kind = type(transform)
+    if isinstance(transform, torch.nn.Sequential) or (kind.__name__ == "Compose" and _is_torchvisions(transform)):
+        within: Any = transform if isinstance(transform, torch.nn.Sequential) else transform.transforms  # type: ignore[attr-defined]
+        return [step for each in within for step in _steps_of(each)]
+    if not callable(transform):
+        raise TypeError(f"transform is {transform!r}, expected one of torchvision's, or a function of one image.")
+    if kind.__name__ in _OF_BATCHES and _is_torchvisions(transform):
         raise TypeError(
             f"{kind.__name__} of torchvision mixes a batch that is collated. Take reader.transforms.{kind.__name__}."
         )
-    if ours is None:
-        raise TypeError(
-            f"{kind.__name__} of torchvision has no transform of batches of its name. Leave the recipe to the dataset,"
-            " MemmapDataset(..., transform=...), which calls it for each image."
-        )
-    return ours(**_arguments(transform, kind, ours))
+    return [transform]
+
+
+def _of_samples(transform: Any, steps: list[Any]) -> Callable[..., object]:
+    """Return the last steps of a recipe as one transform of single images.
+
+    Raises:
+        TypeError: there is a transform of batches.
+    """
+    for step in steps:
+        if type(step).__module__.startswith("reader."):
+            raise TypeError(
+                f"{type(step).__name__} takes batches, and stands behind {type(steps[0]).__name__}, which is called with single"
+                " images. Let it come first."
+            )
+    alone: Callable[..., object] = steps[0]
+    if alone is transform:
+        return alone
+    version = "torchvision.transforms" + (
+        ".v2" if type(transform).__module__.startswith("torchvision.transforms.v2") else ""
+    )
+    module = importlib.import_module(version)
+    # a program's steps get what they get there
+    takes_pil = any(type(step).__name__ in _FROM_PIL and _is_torchvisions(step) for step in steps)
+    return module.Compose([*([module.ToPILImage()] if takes_pil else []), *steps])
+
+
+def _is_torchvisions(transform: object) -> bool:
+    return type(transform).__module__.startswith("torchvision.transforms.")
+
+
+def _converted(transform: Any) -> Transform:
+    """Return a transform of batches of one of torchvision's; raises TypeError or ValueError with the reason why there is none."""
+    kind = type(transform)
+    if kind.__module__.startswith("reader.transforms."):
+        ours: Transform = transform
+        return ours
+    if not _is_torchvisions(transform):
+        raise TypeError(f"{getattr(transform, '__qualname__', kind.__qualname__)} is not a transform of torchvision.")
+    if kind.__module__ == "torchvision.transforms._presets":
+        if kind.__name__ not in _PRESETS:
+            raise TypeError(f"the preset {kind.__name__} is not one of single images.")
+        return _composed(_PRESETS[kind.__name__](transform))
+    room = importlib.import_module("reader.transforms")
+    counterpart: Callable[..., Transform] | None = getattr(room, kind.__name__, None)
+    if counterpart is None:
+        raise TypeError(f"{kind.__name__} of torchvision has no transform of batches of its name.")
+    return counterpart(**_arguments(transform, kind, counterpart))
+
+
+def _normalized(preset: Any) -> list[Any]:
+    """Return how a preset ends."""
+    return [ToTensor(), Normalize(preset.mean, preset.std)]
+
+
+def _resized(preset: Any) -> list[Any]:
+    """Return how a preset begins."""
+    if preset.resize_size is None:
+        return []
+    return [Resize(preset.resize_size, preset.interpolation, antialias=preset.antialias)]
 
 
 def _arguments(transform: object, kind: type, ours: Callable[..., object]) -> dict[str, object]:
@@ -87,8 +190,7 @@ def _arguments(transform: object, kind: type, ours: Callable[..., object]) -> di
         value = _given(transform, kind, name)
         if name not in known and value not in _OTHERS.get(name, ()):
             raise ValueError(
-                f"{kind.__name__} of torchvision has {name}={value!r}, which no transform of batches takes. Leave the recipe to"
-                " the dataset, MemmapDataset(..., transform=...), which calls it for each image."
+                f"{kind.__name__} of torchvision has {name}={value!r}, which no transform of batches takes."
             )
         if name == "transforms":
             value = [_converted(each) for each in value]
@@ -260,9 +362,7 @@ class Normalized(CompiledTransform):
             return self.normalize(batch)
         check_batch(self.normalize, batch, takes_ragged=True)
         if batch.pixels.dtype != torch.uint8:
-            raise ValueError(
-                "Normalize takes uint8 pixels, and what comes before it made them floats. Let it come right behind ToDtype."
-            )
+            raise ValueError(_LATE_NORMALIZE)
         normalize = self.normalize.to(batch.pixels.device)
         if isinstance(batch, RaggedBatch):
             refuse_masks(self.normalize, batch)
@@ -301,6 +401,8 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
             # of floats that were made just now
             transform = transform.in_place()
         if isinstance(transform, Normalize):
+            if dtype is None and any(isinstance(each, ToDtype) for each in kept):
+                raise ValueError(_LATE_NORMALIZE)
             kept.append(Normalized(transform if dtype is None else _with_dtype(transform, dtype)))
         elif not (isinstance(transform, ToDtype) and (transform.dtype == torch.uint8 or isinstance(after, Normalize))):
             kept.append(transform)
@@ -362,3 +464,11 @@ def _check_takes_floats(transform: Transform) -> None:
             f"{type(transform).__name__} takes uint8 pixels, and what comes before it makes them floats. Let it come before"
             " ToDtype and Normalize."
         )
+
+
+# What its presets of images are made of.
+_PRESETS: dict[str, Callable[[Any], list[Any]]] = {
+    "ImageClassification": lambda preset: [*_resized(preset), CenterCrop(preset.crop_size), *_normalized(preset)],
+    "ObjectDetection": lambda preset: [ToTensor()],
+    "SemanticSegmentation": lambda preset: [*_resized(preset), *_normalized(preset)],
+}

@@ -46,13 +46,14 @@ SCALE_JITTER = range(85, 86)
 SHORTEST_SIZE = range(86, 87)
 FIXED_SIZE_CROP = range(87, 88)
 PHOTOMETRIC = range(88, 99)
+VERTICAL_FLIP = range(99, 100)
 RAND_AUGMENT = range(128, 256)
 TIMM_RAND_AUGMENT = range(384, 512)
 # First of them: of two gamma numbers, and of a place.
 MIXUP, CUTMIX = 256, 320
 
-# Where numbers begin that there may be many of: those of chains, of tries, and of pixels.
-AUGMIX, IOU_CROP = 1 << 32, 1 << 33
+# Where numbers begin that there may be many of: those of chains, of tries, of places in an order, and of pixels.
+AUGMIX, IOU_CROP, ORDER = 1 << 32, 1 << 33, 1 << 34
 _NOISE_STREAM = 1 << 20
 # Tries until a gamma number is accepted: one fails in 1 of 20 or less.
 _GAMMA_TRIES = 8

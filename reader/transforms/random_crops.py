@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from reader.compiled import CompiledTransform, Crops
+from reader.described import Described
 from reader.epoch import on_one_torch_thread
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
@@ -25,6 +27,7 @@ from reader.transforms.random import (
     FLIP,
     INTERPOLATION,
     RESIZED_CROP,
+    VERTICAL_FLIP,
     check_batch,
     checked_p,
     checked_size,
@@ -81,6 +84,65 @@ class RandomHorizontalFlip(CompiledTransform):
     def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw which images a call would mirror: bool[B]."""
         return draw(batch, self.seed, FLIP)[0] < self.p
+
+
+class RandomVerticalFlip(Described):
+    """Turn each image upside down with probability p; boxes, masks and content with it.
+
+    Images of different sizes, a RaggedBatch, keep them; of these boxes move along, and masks are refused.
+
+    Args:
+        p: 0..1.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+
+    Raises:
+        ValueError: p is not a probability.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> torch.equal(RandomVerticalFlip(1)(batch).images, batch.images.flip(-2))
+        True
+    """
+
+    # images of different sizes stay so
+    keeps_sizes = True
+
+    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
+        self.p, self.seed = checked_p(p), seed
+
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
+        """Return a batch of the same shapes.
+
+        Raises:
+            ValueError: images of different sizes have masks, or it is one row.
+        """
+        if isinstance(batch, RaggedBatch):
+            made: RaggedBatch = self.on(View.of(self, batch)).batch()
+            return made
+        check_batch(self, batch)
+        is_chosen = self.chosen(batch)
+        height, width = batch.pixels.shape[1:3]
+        motion = _upside_down(is_chosen, height, width)
+        return replaced(
+            batch,
+            pixels=_with_lines_reversed(batch.pixels, is_chosen),
+            content=None if batch.content is None else moved_content(batch.content, motion),
+            extras=moved_extras(batch.extras, motion, lambda masks: _with_lines_reversed(masks, is_chosen)),
+        )
+
+    def on(self, view: View) -> View:
+        """Turn the images of a view."""
+        is_chosen = self.chosen(view.source)
+        height, width = view.sizes[..., None].unbind(1)
+        flags = is_chosen.tolist()
+        motion = _upside_down(is_chosen, height, width)
+        made = view.redrawn(lambda n, image: image.flip(0) if flags[n] else image, motion)
+        return replace(made, size=view.size)
+
+    def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+        """Draw which images a call would turn: bool[B]."""
+        return draw(batch, self.seed, VERTICAL_FLIP)[0] < self.p
 
 
 class AlternatingFlip(CompiledTransform):
@@ -332,6 +394,21 @@ def _with_mirrored_labels(batch: ImageBatch, pixels: torch.Tensor, is_mirrored: 
         content = None if content is None else moved_content(content, motion)
         extras = moved_extras(extras, motion, lambda masks: mirrored(masks[..., None], is_mirrored)[..., 0])
     return replaced(batch, pixels=pixels, content=content, extras=extras)
+
+
+def _upside_down(is_chosen: torch.Tensor, height: torch.Tensor | int, width: torch.Tensor | int) -> Motion:
+    """Give the motion of images of which those of bool[B] are turned."""
+    chosen = is_chosen[:, None].int()
+    return Motion(0, height * chosen, 1, 1 - 2 * chosen, width, height)
+
+
+def _with_lines_reversed(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
+    """Copy [B, H, ...], with the lines of those of bool[B] from the last to the first."""
+    count, height = pixels.shape[:2]
+    line = torch.arange(height, device=pixels.device)
+    first = height * torch.arange(count, device=pixels.device)[:, None]
+    source = first + torch.where(is_chosen[:, None], height - 1 - line, line)
+    return pixels.reshape(count * height, -1).index_select(0, source.view(-1)).view(pixels.shape)
 
 
 def _start(drawn: torch.Tensor, low: torch.Tensor, high: torch.Tensor, size: int, row_size: int) -> torch.Tensor:

@@ -1,7 +1,8 @@
-"""Compose, RandomApply and RandomChoice: each image by itself, how often, and never the same numbers for two of a kind."""
+"""Compose, RandomApply, RandomChoice, RandomOrder: each image by itself, how often, and other numbers for a second of a kind."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from reader.transforms import (
     RandomApply,
     RandomChoice,
     RandomInvert,
+    RandomOrder,
+    RandomPosterize,
     RandomSolarize,
     ResizeCenterCrop,
 )
@@ -126,6 +129,20 @@ def test_boxes_masks_and_content_come_from_the_part_that_an_image_went_through()
     padded = RandomApply([Compose([Pad(2), RandomCrop((12, 10))])])(batch)
     wholes = (padded.content == batch.content).all(1)
     assert 5 < wholes.sum() <= 40
+
+
+def test_an_order_is_drawn_for_each_image() -> None:
+    batch, steps = pictures(120), [RandomPosterize(3, 1), RandomInvert(1), RandomSolarize(90, 1)]
+    made = RandomOrder(steps)(batch)
+    orders = [Compose(order)(batch).pixels for order in itertools.permutations(steps)]
+    # of one level and of noise are the first two
+    which = torch.stack([(order == made.pixels).flatten(1).all(1) for order in orders])[:, 2:]
+    assert which.any(0).all()
+    assert all(count >= 8 for count in which.sum(1).tolist())
+    assert torch.equal(RandomOrder(steps)(batch[40:60]).pixels, made.pixels[40:60])
+    assert not torch.equal(RandomOrder(steps, seed=1)(batch).pixels, made.pixels)
+    # sizes differ in between, and are one in the end
+    assert RandomOrder([Pad(2), Pad(1), RandomInvert(1)])(batch).pixels.shape == (120, 30, 26, 3)
 
 
 @pytest.mark.parametrize(

@@ -111,9 +111,11 @@ def test_floats_that_are_not_scaled_are_refused(train: MemmapDataset) -> None:
     with pytest.raises(ValueError, match="expected a float one such as torch.float32"):
         transforms.ToDtype(torch.int64)
     # two that are apart would divide twice
-    apart = transforms.Compose([transforms.ToTensor(), lambda batch: batch, Normalize(MEAN, STD)])
     with pytest.raises(ValueError, match="Let it come right behind ToDtype"):
-        next(iter(MemmapLoader(train, 8, transform=apart)))
+        transforms.Compose([transforms.ToTensor(), lambda batch: batch, Normalize(MEAN, STD)])
+    halved = transforms.Compose([lambda batch: batch.replace(pixels=batch.pixels / 2), Normalize(MEAN, STD)])
+    with pytest.raises(ValueError, match="Let it come right behind ToDtype"):
+        next(iter(MemmapLoader(train, 8, transform=halved)))
 
 
 def test_a_recipe_of_the_dataset_runs_on_the_batches_of_its_loader(shared_store: Path, train: MemmapDataset) -> None:

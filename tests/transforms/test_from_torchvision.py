@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +27,7 @@ RECIPE: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("Resize", (40,), {"max_size": 41}),
     ("Pad", (3,), {"fill": 7}),
     ("RandomHorizontalFlip", (0.3,), {}),
+    ("RandomVerticalFlip", (0.3,), {}),
     ("ColorJitter", (0.4, 0.3, 0.2, 0.1), {}),
     ("ColorJitter", (), {"hue": 0.1}),
     ("RandomGrayscale", (0.3,), {}),
@@ -140,27 +143,106 @@ def test_noise_is_noise_and_no_levels_are_made_of_floats() -> None:
         transforms.Compose([transforms.ToTensor(), transforms.ConvertImageDtype(torch.uint8)])
 
 
-def test_what_has_no_transform_of_batches_is_refused_with_the_way_out() -> None:
-    two = v2()
-    way = (
-        r"Leave the recipe to the dataset, MemmapDataset\(\.\.\., transform=\.\.\.\), which calls it for each image\.$"
-    )
-    with pytest.raises(
-        TypeError, match=f"^RandomVerticalFlip of torchvision has no transform of batches of its name. {way}"
+# Makes a recipe of a version: the steps of images alone, by name, and what runs for each image.
+PER_IMAGE: dict[str, tuple[Callable[[Any], list[Any]], str]] = {
+    "a function": (
+        lambda t: [t.CenterCrop(30), rolled],
+        "rolled is not a transform of torchvision. So for each image by itself: rolled",
+    ),
+    "a function of PIL images": (
+        lambda t: [t.CenterCrop(30), lambda image: image.convert("L"), t.PILToTensor()],
+        "<lambda>, PILToTensor; on batches: the 1 steps before",
+    ),
+    "a function behind a conversion": (
+        lambda t: [
+            t.CenterCrop(30),
+            t.PILToTensor(),
+            rolled,
+            t.ConvertImageDtype(torch.float32),
+            t.Normalize(MEAN, STD),
+        ],
+        "rolled, ConvertImageDtype, Normalize; on batches: the 2 steps before",
+    ),
+    "a transform of its alone": (
+        lambda t: [t.RandomVerticalFlip(1), t.RandomPerspective(0, 1)],
+        "RandomPerspective of torchvision has no",
+    ),
+    "an argument of its alone": (
+        lambda t: [t.RandomRotation((20, 20), expand=True), t.Pad(1)],
+        "expand=True.* RandomRotation, Pad",
+    ),
+    "floats that are erased and normalized": (
+        lambda t: [t.ConvertImageDtype(torch.float32), t.RandomErasing(0), t.Normalize(MEAN, STD)],
+        "itself: Normalize; on batches: the 2",
+    ),
+    "one within another": (
+        lambda t: [t.Compose([t.CenterCrop(30), t.Compose([rolled])]), t.Pad(1)],
+        "rolled, Pad; on batches: the 1",
+    ),
+}
+
+
+def rolled(image: Any) -> Any:
+    """Shift an image by a pixel."""
+    return torch.roll(image, 1, -1)
+
+
+@pytest.mark.parametrize("name", PER_IMAGE)
+def test_what_has_no_transform_of_batches_runs_for_each_image_and_is_named(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, warning = PER_IMAGE[name]
+    batch = pictures(4, size=(50, 40))
+    for version in versions():
+        caplog.clear()
+        recipe = version.Compose(make(version))
+        converted = from_torchvision(recipe)
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert re.search(warning, caplog.messages[0])
+        made = converted(batch)
+        images = made[0] if isinstance(made, tuple) else made.images
+        takes_pil = "PIL" in name
+        given = [version.ToPILImage()(image) if takes_pil else image for image in batch.images]
+        # v1 has no conversion of tensors
+        steps = [step for step in recipe.transforms if takes_pil or type(step).__name__ != "PILToTensor"]
+        expected = torch.stack([version.Compose(steps)(image) for image in given])
+        torch.testing.assert_close(images, expected, atol=1e-5 if images.dtype.is_floating_point else 0, rtol=0)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_presets_become_transforms_of_batches(interpolation: str, caplog: pytest.LogCaptureFixture) -> None:
+    presets = importlib.import_module(f"{versions()[0].__name__}._presets")
+    batch, mode = pictures(6, size=(50, 40)), v2().InterpolationMode(interpolation)
+    # of noise bicubic levels that overshoot are cut at another time
+    batch = batch[2:]
+    for preset in (
+        presets.ImageClassification(crop_size=28, resize_size=32, interpolation=mode),
+        presets.SemanticSegmentation(resize_size=30, interpolation=mode),
+        presets.SemanticSegmentation(resize_size=None),
+        presets.ObjectDetection(),
     ):
-        from_torchvision(two.Compose([two.RandomVerticalFlip()]))
-    with pytest.raises(TypeError, match=f"is not a transform of torchvision. {way}"):
-        from_torchvision(two.Compose([lambda image: image]))
-    with pytest.raises(TypeError, match=r"^reader\.transforms\.composition\.Compose is not a transform of torchvision"):
-        from_torchvision(Compose([transforms.RandomInvert()]))
-    with pytest.raises(ValueError, match="^RandomResizedCrop of torchvision has antialias=False"):
-        from_torchvision(two.RandomResizedCrop(30, antialias=False))
-    with pytest.raises(ValueError, match="expand=True"):
-        from_torchvision(two.RandomRotation(30, expand=True))
+        made = from_torchvision(preset)(batch).images
+        expected = torch.stack([preset(v2().ToPILImage()(image)) for image in batch.images])
+        assert (made - expected).abs().max() < 2.1 / 255 / min(STD)
+    assert caplog.records == []
+    own = from_torchvision(presets.ImageClassification(crop_size=28, interpolation=v2().InterpolationMode.NEAREST))
+    assert own(batch)[0].shape == (4, 3, 28, 28)
+    assert "ImageClassification" in caplog.messages[0]
+
+
+def test_what_mixes_batches_or_is_called_with_them_is_refused() -> None:
+    two = v2()
     with pytest.raises(TypeError, match=r"^MixUp of torchvision mixes a batch .* Take reader\.transforms\.MixUp\.$"):
-        from_torchvision(two.MixUp(num_classes=3))
-    with pytest.raises(ValueError, match="^interpolation is"):
-        from_torchvision(two.RandomResizedCrop(30, interpolation=two.InterpolationMode.NEAREST))
+        from_torchvision(two.Compose([two.CenterCrop(4), two.MixUp(num_classes=3)]))
+    with pytest.raises(TypeError, match=r"^RandomInvert takes batches, and stands behind RandomPerspective"):
+        from_torchvision(two.Compose([two.RandomPerspective(), transforms.RandomInvert()]))
+    with pytest.raises(TypeError, match="^transform is 3, expected one of torchvision's"):
+        from_torchvision(3)
+    assert same(from_torchvision(torch.nn.Sequential(two.RandomInvert(1))), transforms.RandomInvert(1))
+    assert same(
+        from_torchvision(two.Compose([two.CenterCrop(9), transforms.RandomInvert(1)])),
+        Compose([transforms.CenterCrop(9), transforms.RandomInvert(1)]),
+    )
 
 
 def test_views_of_one_transform_differ() -> None:

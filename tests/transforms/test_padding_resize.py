@@ -1,4 +1,4 @@
-"""Pad, RandomCrop with padding that repeats the image, Resize and AlternatingFlip: as torchvision and airbench do."""
+"""Pad, RandomCrop with padding that repeats the image, Resize, RandomVerticalFlip, AlternatingFlip: as their authors do."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from augmenting import difference, pictures, v2
+from augmenting import difference, many, pictures, v2
 from conftest import torchvision_or_skip
 from tensordict import TensorDict
 
 from packer import pack
 from reader import ImageBatch, MemmapDataset, MemmapLoader
 from reader.epoch import in_epoch, stamped
-from reader.transforms import AlternatingFlip, Pad, RandomCrop, Resize
+from reader.transforms import AlternatingFlip, Pad, RandomCrop, RandomVerticalFlip, Resize
 from reader.transforms.random import CROP, draw
 
 
@@ -106,6 +106,22 @@ def test_boxes_masks_and_content_are_resized_too() -> None:
     # the content alone, 32 wide, halved
     assert squashed.extras["boxes"][0, 0].tolist() == [0, 1, 8, 5]
     assert Resize(10)(batch).content[0].tolist() == [0, 2, 10, 18]
+
+
+def test_a_vertical_flip_turns_pixels_boxes_masks_and_content() -> None:
+    batch = pictures(3, size=(20, 14))
+    boxes, masks = torch.tensor([[[4.0, 2.0, 12.0, 10.0]]]).repeat(3, 1, 1), batch.pixels[..., 0].clone()
+    batch.extras = TensorDict({"boxes": boxes, "box_count": torch.ones(3), "masks": masks}, batch_size=[3])
+    batch.content = torch.tensor([[0, 1, 17, 13]], dtype=torch.int32).repeat(3, 1)
+    made = RandomVerticalFlip(1)(batch)
+    assert torch.equal(made.pixels, batch.pixels.flip(1))
+    assert torch.equal(made.extras["masks"], masks.flip(1))
+    assert made.extras["boxes"][1, 0].tolist() == [4, 10, 12, 18]
+    assert made.content[2].tolist() == [3, 1, 20, 13]
+    assert torch.equal(RandomVerticalFlip(0)(batch).pixels, batch.pixels)
+    lines = many(2000)
+    lines.pixels = torch.tensor([0, 9], dtype=torch.uint8).view(1, 2, 1, 1).expand(2000, 2, 1, 1)
+    assert 500 < (RandomVerticalFlip(0.3)(lines).pixels[:, 0] == 9).sum() < 700
 
 
 def test_images_of_many_sizes_become_one(images: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ CASES: list[Case] = [
     ("RandomCrop", ((12, 11), 3), {"fill": 7, "pad_if_needed": True}),
     ("RandomResizedCrop", ((14, 17),), {}),
     ("RandomHorizontalFlip", (1,), {}),
+    ("RandomVerticalFlip", (1,), {}),
     ("RandomRotation", ((33, 33), "bilinear"), {"fill": 9}),
     ("RandomRotation", ((-21, -21),), {}),
     ("RandomAffine", ((12, 12), None, (1.2, 1.2), (5, 5, -7, -7), "bilinear"), {}),
@@ -71,6 +72,8 @@ CASES: list[Case] = [
     ("Compose", ([("RandomInvert", (1,), {}), ("CenterCrop", (19,), {})],), {}),
     ("RandomApply", ([("RandomInvert", (1,), {}), ("RandomPosterize", (4, 1), {})], 1), {}),
     ("RandomChoice", ([("RandomSolarize", (120, 1), {})],), {}),
+    # which of them comes first changes nothing
+    ("RandomOrder", ([("RandomInvert", (1,), {}), ("RandomVerticalFlip", (1,), {})],), {}),
 ]
 # what stands behind these ours refuses, but for what it does before them
 FLOATS = {"ToDtype", "ConvertImageDtype", "Normalize"}
@@ -264,7 +267,7 @@ def compared(recipe: list[Case], channels: int, has_own_sizes: bool) -> bool:
         level = 1 if one_of_ours.dtype == torch.uint8 else 1 / 255 / min(STD)
         is_far = (one_of_ours.double() - one_of_theirs.double()).abs() > 1.001 * level
         # of one level less a later step can make several
-        assert is_far.double().mean() <= (0 if len(recipe) == 1 else 5e-3), (
+        assert is_far.double().mean() <= (0 if len(recipe) == 1 else 1e-2), (
             f"{recipe}, {channels} channels: {is_far.sum()}"
         )
     return True
