@@ -233,7 +233,7 @@ def test_the_device_benchmark_says_in_each_part_that_there_is_no_gpu(tmp_path: P
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_benchmark_of_peers_runs_on_tiny_data(tmp_path: Path) -> None:
     torchvision_or_skip()
     # in a process of its own: workers are forked from it

@@ -119,7 +119,18 @@ def test_a_folder_that_was_left_half_made_is_made_again(tmp_path: Path) -> None:
     assert made_once(tmp_path / "dest", fails).is_dir()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["packing.bench_pack", "reading.bench_read", "transforms.bench_detection", "reading.bench_gpu_peers"]
+)
+def test_programs_that_run_nightly_say_what_they_are_given(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(f"benchmarks.{name}", monkeypatch, "--help")
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.nightly
 def test_bench_pack_prints_every_figure_and_checks_the_rows(images: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     words = ("--images", images, "--count", 30, "--size", 40, "--runs", 1, "--json", file)
@@ -186,7 +197,7 @@ def test_bench_pack_stops_when_a_process_fails(
             bench.in_processes(job, way)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     options = ("--batch-size", 8, "--rounds", 2, "--order", "sequential", "--json", file)
@@ -301,6 +312,7 @@ def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
     assert all(len(t["ratio"]["values"]) == 2 and t["per_sample_images_per_second"] for t in found["drawn"])
 
 
+@pytest.mark.nightly
 def test_bench_detection_times_each_preset() -> None:
     torchvision_or_skip()
     words = ("--count", 6, "--batch-size", 3, "--rounds", 2, "--workers", 1)

@@ -22,6 +22,7 @@ from scripts.stress.fuzz import cross_native, fuzz_native
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.nightly
 def test_some_calls_under_sanitizers() -> None:
     if shutil.which("gcc") is None or fuzz_native.missing():
         pytest.skip("gcc with libasan and libubsan is not here")

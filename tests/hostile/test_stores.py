@@ -12,9 +12,10 @@ from reader.format.errors import StoreError
 from scripts.stress.hostile._faults import FAULTS, make_faulty
 from scripts.stress.hostile._mutants import make_mutant, make_valid
 from scripts.stress.hostile._stores import KINDS
-from scripts.stress.hostile._trials import run_trials
+from scripts.stress.hostile._trials import CHECKS, QUICK, run_trials
 
-MUTANTS = 200
+# what every store goes through, and how many mutants do
+MUTANTS = {CHECKS: 40, QUICK: 200}
 SEED = 21
 
 
@@ -24,17 +25,22 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_valid(tmp_path_factory.mktemp("valid"))
 
 
+@pytest.fixture(scope="module", params=[CHECKS, pytest.param(QUICK, marks=pytest.mark.nightly)])
+def scope(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def outcomes(valid: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def outcomes(valid: Path, scope: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What readers and commands did with each store: valid ones by their kind, hostile ones by their fault, mutants by number.
 
     All in one process, as starting one takes as long as 100 trials.
     """
     root = tmp_path_factory.mktemp("hostile")
     names = {str(valid / kind): kind for kind in KINDS}
-    names |= {str(make_mutant(valid, root / f"m{number}", SEED, number)): f"m{number}" for number in range(MUTANTS)}
+    names |= {str(make_mutant(valid, root / f"m{number}", SEED, number)): f"m{number}" for number in range(MUTANTS[scope])}
     names |= {str(make_faulty(valid, root / str(number), name)): name for number, name in enumerate(FAULTS)}
-    return {names[found["store"]]: found for found in run_trials([*map(Path, names)], root / "work")}
+    return {names[found["store"]]: found for found in run_trials([*map(Path, names)], root / "work", scope)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -52,11 +58,11 @@ def test_a_hostile_store_is_refused_in_one_sentence(name: str, outcomes: dict[st
     assert (found["failures"], found["opens"], found["verifies"]) == ([], *expected)
 
 
-def test_mutants_end_in_a_result_or_a_sentence(outcomes: dict[str, dict[str, Any]]) -> None:
-    found = {name: outcomes[name] for name in (f"m{number}" for number in range(MUTANTS))}
+def test_mutants_end_in_a_result_or_a_sentence(outcomes: dict[str, dict[str, Any]], scope: str) -> None:
+    found = {name: outcomes[name] for name in (f"m{number}" for number in range(MUTANTS[scope]))}
     assert {name: one["failures"] for name, one in found.items() if one["failures"]} == {}
     # mutants that are all refused at once would test little
-    assert sum(one["opens"] for one in found.values()) > MUTANTS / 4
+    assert sum(one["opens"] for one in found.values()) > MUTANTS[scope] / 4
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import contextlib
 import csv
 import functools
 import io
+import itertools
 import json
 import shutil
 import tarfile
@@ -282,6 +283,24 @@ def refusal(sentence: str | None, error: type[Exception]) -> Iterator[None]:
     with pytest.raises(error, match=sentence) as caught:
         yield
     pytest.skip(f"refused: {caught.value}")
+
+
+def spread(*options: Sequence[Any], every: int = 2, first: int = 0, known: Callable[..., bool] = lambda *_: True) -> list[Any]:
+    """Return all combinations that `known` accepts: each `every`-th in the default run, the others nightly.
+
+    Of two options with `every` values or more, each value of one is in the default run with several of the other.
+
+    >>> [one.values for one in spread("ab", (1, 2)) if not one.marks]
+    [('a', 1), ('b', 2)]
+    """
+    numbered = (enumerate(values) for values in options)
+    found = []
+    for one in itertools.product(*numbered):
+        values = [value for _, value in one]
+        is_nightly = (sum(number for number, _ in one) - first) % every != 0
+        if known(*values):
+            found.append(pytest.param(*values, marks=[pytest.mark.nightly] if is_nightly else []))
+    return found
 
 
 MakeInputs = Callable[[str], Inputs]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Tune, tuned
-from kinds import KINDS, ROWS
+from kinds import KINDS, ROWS, spread
 from rows import FilesOf, small_sizes
 from second_reader import Store
 
@@ -29,12 +29,11 @@ VIEWS: list[Callable[[torch.Tensor], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("residency", "prefetch"), [("cache", 0), ("cache", 2), ("ram", 2), ("disk", 2)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "where"), spread([*KINDS], [("cache", 0), ("cache", 2), ("ram", 2), ("disk", 2)]))
 def test_a_view_of_a_batch_is_never_overwritten(
-    kind: str, residency: str, prefetch: int, files_of: FilesOf, tune: Tune
+    kind: str, where: tuple[str, int], files_of: FilesOf, tune: Tune
 ) -> None:
-    data = MemmapDataset(files_of(kind).path)
+    data, (residency, prefetch) = MemmapDataset(files_of(kind).path), where
     tune(**small_sizes(data))
     kept = []
     with MemmapLoader(data, 3, shuffle="block", residency=residency, prefetch=prefetch) as loader:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Tune, store_bytes, tuned
-from kinds import BROKEN, KINDS, SAMPLES, MakeStore, refusal, stores_of
+from kinds import BROKEN, KINDS, SAMPLES, MakeStore, refusal, spread, stores_of
 from stored_rows import manifest_of, rows_of
 
 from packer import ScanError, merge, pack, subset, verify
@@ -95,7 +95,7 @@ def test_a_store_that_was_cut_in_two_is_merged_to_the_store(kind: str, intact_of
             assert store_bytes(tmp_path / f"whole{split}") == store_bytes(store)
 
 
-@every_kind
+@pytest.mark.parametrize("kind", spread([*KINDS]))
 def test_merged_rows_keep_their_classes_by_name_where_lists_are_equally_long(
     kind: str, intact_of: PackSome, tmp_path: Path
 ) -> None:
@@ -112,7 +112,7 @@ def test_merged_rows_keep_their_classes_by_name_where_lists_are_equally_long(
 NO_LIST = {"several-targets": "lists the classes of one of the columns kind, age, tags, and not of tags"}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "regression"])
+@pytest.mark.parametrize("kind", spread([*KINDS], first=1, known=lambda kind: kind != "regression"))
 def test_merged_rows_keep_their_classes_by_name_where_lists_differ_in_order(
     kind: str, intact_of: PackSome, tmp_path: Path
 ) -> None:

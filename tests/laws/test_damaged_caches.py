@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Tune
-from kinds import MakeStore
+from kinds import MakeStore, spread
 from range_server import serving
 from rights import modes_hold
 from torch.utils.data import DataLoader
@@ -47,32 +47,53 @@ def read(url: str, cache: Path, store: Path) -> None:
     gc.collect()
 
 
-@pytest.mark.parametrize("is_complete", [False, True], ids=["some", "all"])
-@pytest.mark.parametrize("name", DAMAGE)
+@pytest.fixture(scope="module")
+def caches(store_of: MakeStore, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """A cache that holds some blocks of a store, and one that holds all; no test may change them."""
+    store, folder = store_of("crop"), tmp_path_factory.mktemp("caches")
+    read(store.as_uri(), folder / "some", store)
+    shutil.copytree(folder / "some", folder / "all")
+    assert MemmapDataset(store.as_uri(), cache=folder / "all").store is not None
+    gc.collect()
+    return {False: folder / "some", True: folder / "all"}
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "is_complete"),
+    spread([*DAMAGE], range(3), [False, True], known=lambda name, number, _: number < len(DAMAGE[name])),
+)
 def test_a_damaged_cache_is_dropped_with_a_line_and_made_again(
-    name: str, is_complete: bool, store_of: MakeStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    name: str,
+    number: int,
+    is_complete: bool,
+    caches: dict[bool, Path],
+    store_of: MakeStore,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    store = store_of("crop")
-    read(store.as_uri(), tmp_path / "cache", store)
-    if is_complete:
-        assert MemmapDataset(store.as_uri(), cache=tmp_path / "cache").store is not None
-        gc.collect()
-    for number, damage in enumerate(DAMAGE[name]):
-        cache = Path(shutil.copytree(tmp_path / "cache", tmp_path / str(number)))
-        (root,) = cache.iterdir()
-        damage(root / name)
-        capfd.readouterr()
-        read(store.as_uri(), cache, store)
-        lines = capfd.readouterr().err.splitlines()
-        assert [line.startswith(f"cache {root} is damaged: {root / name}") for line in lines] == [True], lines
-        # an incomplete one is no store of its own
-        assert not (root / "manifest.json").exists()
-        read(store.as_uri(), cache, store)
-        assert capfd.readouterr().err == ""
+    store, cache = store_of("crop"), Path(shutil.copytree(caches[is_complete], tmp_path / "cache"))
+    (root,) = cache.iterdir()
+    DAMAGE[name][number](root / name)
+    capfd.readouterr()
+    read(store.as_uri(), cache, store)
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.startswith(f"cache {root} is damaged: {root / name}") for line in lines] == [True], lines
+    # an incomplete one is no store of its own
+    assert not (root / "manifest.json").exists()
+    read(store.as_uri(), cache, store)
+    assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("context", [None, "fork", pytest.param("spawn", marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("count", [1, ROWS - 1, ROWS], ids=["one", "all but one", "all"])
+@pytest.mark.parametrize(
+    ("count", "context"),
+    [
+        (1, None),
+        (ROWS, None),
+        (ROWS - 1, "fork"),
+        *(pytest.param(ROWS - 1, context, marks=pytest.mark.nightly) for context in (None, "spawn")),
+        *(pytest.param(count, context, marks=pytest.mark.nightly) for count in (1, ROWS) for context in ("fork", "spawn")),
+    ],
+)
 def test_a_job_reads_right_rows_while_another_makes_its_cache_again(
     count: int, context: str | None, blocks_of_a_row: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import store_bytes
-from kinds import BROKEN, KINDS, Inputs, MakeInputs, MakeStore, refusal, stores_of
+from kinds import BROKEN, KINDS, Inputs, MakeInputs, MakeStore, refusal, spread, stores_of
 
 from packer import OptionsError, Progress, pack, pull, push, seal_parts
 
@@ -47,8 +47,7 @@ def blocks_of(out: Path) -> int:
     return sum(len(json.loads((store / "manifest.json").read_text())["blocks"]) for store in stores_of(out).values())
 
 
-@every_kind
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize(("kind", "workers"), spread([*KINDS], [2, 3]))
 def test_any_number_of_workers_gives_the_same_bytes(
     kind: str, workers: int, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
 ) -> None:
@@ -70,7 +69,7 @@ def pack_with_interruptions(inputs: Inputs, out: Path, **options: Any) -> int:
     pytest.fail("the pack gets no further")
 
 
-@every_kind
+@pytest.mark.parametrize("kind", spread([*KINDS]))
 def test_interrupted_after_each_block_it_resumes_to_the_same_bytes_and_is_then_confirmed(
     kind: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
 ) -> None:
@@ -83,7 +82,7 @@ def test_interrupted_after_each_block_it_resumes_to_the_same_bytes_and_is_then_c
     assert {path: path.stat() for path in out.rglob("*") if path.is_file()} == states
 
 
-@every_kind
+@pytest.mark.parametrize("kind", spread([*KINDS], first=1))
 def test_parts_in_any_order_and_interrupted_are_sealed_to_the_same_bytes(
     kind: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
 ) -> None:

@@ -1,7 +1,8 @@
 """Loaders give each row as their order says, wherever rows are read from, on any rank, from any step on.
 
 The cases cover every two of: kind of store, order, residency, what becomes of the last step, world size, prefetch, part of the
-store, form of the batches, world size of the resumed epoch. OPTIONS says which, and REFUSED what pixpack refuses.
+store, form of the batches, world size of the resumed epoch. OPTIONS says which, and REFUSED what pixpack refuses. The default run
+has each kind, and every two that `is_daily` names; the other cases are nightly.
 """
 
 from __future__ import annotations
@@ -102,6 +103,28 @@ def covering() -> list[Case]:
         for two in pairs(cases[-1]):
             left.pop(two, None)
     return cases
+
+
+# Kinds whose rows are stored alike: those of a list are those of a folder.
+ALIKE = ("shuffled", "list", "table", "tar", "zip", "splits", "levels-3", "regression", "several-targets")
+
+
+def is_daily(two: Pair) -> bool:
+    """Say whether the default run has two options together: which rows come, and how those of a kind are read, are apart."""
+    kind, order = dict(two).get("kind"), dict(two).get("order")
+    return two not in REFUSED and kind not in ALIKE and (kind is None or order is None)
+
+
+def daily() -> set[Case]:
+    """Return cases of `covering` that have every kind, and every two options that `is_daily` names."""
+    every = covering()
+    left, chosen = {two for two in all_pairs() if is_daily(two)}, set[Case]()
+    while left:
+        case = max(every, key=lambda case: len(left.intersection(pairs(case))))
+        chosen.add(case)
+        left.difference_update(pairs(case))
+    kinds = {case.kind for case in chosen}
+    return chosen | {next(case for case in every if case.kind == kind) for kind in KINDS if kind not in kinds}
 
 
 def refused() -> list[tuple[Case, str]]:
@@ -223,7 +246,11 @@ FROM_DISK = [
     Case("large", order, "disk", "pad", 1, 2, "joined" if order == "mixture" else "all", "batch", 2)
     for order in OPTIONS["order"]
 ]
-CASES = [pytest.param(case, None, id="-".join(map(str, case))) for case in [*covering(), *FROM_DISK]]
+DAILY = daily() | {*FROM_DISK}
+CASES = [
+    pytest.param(case, None, id="-".join(map(str, case)), marks=[] if case in DAILY else [pytest.mark.nightly])
+    for case in [*covering(), *FROM_DISK]
+]
 ALL_CASES = CASES + [pytest.param(case, sentence, id="-".join(map(str, case))) for case, sentence in refused()]
 SourceOf = Callable[[Case], Source]
 
@@ -247,6 +274,13 @@ def source_of(
 def test_the_cases_have_every_two_options_that_go_together() -> None:
     assert {*all_pairs()} == {pair for case in covering() for pair in pairs(case)} | {*REFUSED}
     assert not {pair for case in covering() for pair in pairs(case)} & {*REFUSED}
+
+
+def test_the_default_run_has_each_kind_and_every_two_options_but_of_kinds_that_are_stored_alike() -> None:
+    cases = daily()
+    assert {case.kind for case in cases} == {*KINDS}
+    assert {two for two in all_pairs() if is_daily(two)} <= {two for case in cases for two in pairs(case)}
+    assert cases <= {*covering()}
 
 
 @pytest.mark.parametrize(("case", "sentence"), ALL_CASES)

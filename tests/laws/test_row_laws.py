@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kinds import KINDS, ROWS, refusal
+from kinds import KINDS, ROWS, refusal, spread
 from rows import FilesOf, Row, joined, rows_in
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
@@ -141,9 +141,7 @@ def test_numpy_has_the_pixels_of_the_files(kind: str, files_of: FilesOf) -> None
         assert [row.tobytes() for row in data.numpy()] == [row["pixels"][2] for row in files.rows]
 
 
-@pytest.mark.parametrize("as_tuple", FORMS)
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "workers", "as_tuple"), spread([*KINDS], [0, 2], [False, True]))
 def test_torchs_loader_gives_the_batches_of_ours(kind: str, workers: int, as_tuple: bool, files_of: FilesOf) -> None:
     files = files_of(kind)
     data = MemmapDataset(files.path, as_tuple=as_tuple)

@@ -171,7 +171,7 @@ def test_strict_rejects_what_decodes_only_with_warnings(corpus: Path, tmp_path: 
 
 
 @needs_corpus
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_bad_files_cost_no_good_image_half_a_second_300_mb_or_an_open_file() -> None:
     command = [

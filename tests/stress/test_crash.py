@@ -11,7 +11,7 @@ from conftest import stress
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(sys.platform != "linux", reason="kills by process group"),
 ]
 

@@ -23,7 +23,7 @@ def nfs() -> ModuleType:
     return importlib.import_module("scripts.stress.network.nfs_test")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_trial_holds_where_both_mounts_are_one_local_folder(tmp_path: Path) -> None:
     (tmp_path / "mount").mkdir()
     make_tree(tmp_path / "images", each=30)
@@ -68,6 +68,7 @@ def test_a_machine_that_cannot_mount_nfs_says_so_in_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 def test_readers_that_end_before_they_have_read_end_the_trials(nfs: ModuleType, tmp_path: Path) -> None:
     readers = nfs.Readers([(tmp_path / "missing", "ram")])
     with pytest.raises(nfs.TrialError, match=r"exit code 1 before all had read: .*missing does not exist"):

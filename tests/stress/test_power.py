@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_call_that_fails_is_reported_and_costs_nothing() -> None:
     words = ("crash.fault_test", "--kinds", "fresh", "--images", "16")
     assert stress(*words, "--every", "6", "--faults", "EIO")["fresh"]["EIO"]["spoiled"] > 10

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import PACK, interrupted, store_bytes
+from kinds import spread
 from torch.utils.data import DataLoader
 
 from packer import PackError, pack
@@ -41,34 +42,38 @@ def _command(images: Path, out: Path, *options: str) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("second", [(), ("--resume",), ("--overwrite",)])
 @pytest.mark.parametrize(
-    ("moment", "replaces"), [("swap", True), ("remove_working_folder", False), ("remove_working_folder", True)]
+    ("moment", "second"),
+    spread(
+        [("swap", True), ("remove_working_folder", False), ("remove_working_folder", True)],
+        [("--resume",), (), ("--overwrite",)],
+        every=3,
+        first=1,
+    ),
 )
 def test_a_pack_that_comes_while_another_ends_leaves_its_store_complete(
     images: Path,
     tmp_path: Path,
     reference: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
-    moment: str,
-    replaces: bool,
+    moment: tuple[str, bool],
     second: tuple[str, ...],
 ) -> None:
     """The first is sealed, and about to take its place or to remove its scaffold."""
-    out = tmp_path / "out"
+    (name, replaces), out = moment, tmp_path / "out"
     if replaces:
         pack(images, out, size=16)
     # a store that takes the place of another brings its scaffold along
-    module = swap if replaces and moment == "remove_working_folder" else build_folder
-    original = getattr(module, moment)
+    module = swap if replaces and name == "remove_working_folder" else build_folder
+    original = getattr(module, name)
     errors = []
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(module, moment, original)
+        monkeypatch.setattr(module, name, original)
         errors.append(_command(images, out, *second).stderr)
         original(*arguments)
 
-    monkeypatch.setattr(module, moment, late)
+    monkeypatch.setattr(module, name, late)
     pack(images, out, size=32, overwrite=replaces)
     assert store_bytes(out) == reference
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "out"]
@@ -78,22 +83,22 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_complete(
         assert "already holds a store" in error
 
 
-@pytest.mark.parametrize("moment", ["make", "lock"])
 @pytest.mark.parametrize(
-    ("is_resumed", "options"),
-    [(False, {}), (False, {"overwrite": True}), (True, {"resume": True}), (True, {"overwrite": True})],
+    ("before", "moment"),
+    spread(
+        [(False, {}), (False, {"overwrite": True}), (True, {"resume": True}), (True, {"overwrite": True})], ["make", "lock"]
+    ),
 )
 def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     images: Path,
     tmp_path: Path,
     reference: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
-    is_resumed: bool,
-    options: dict[str, bool],
+    before: tuple[bool, dict[str, bool]],
     moment: str,
 ) -> None:
     """The other packs all of OUT after this one's look, and before this one makes its working folder or its lock."""
-    out = tmp_path / "out"
+    (is_resumed, options), out = before, tmp_path / "out"
     if is_resumed:
         interrupted(pack, images, out, size=32, inputs=0)
     owner, name = (Lock, "__init__") if moment == "lock" else (build_folder.BuildFolder, "make")
@@ -203,7 +208,7 @@ def test_readers_that_are_open_while_out_is_replaced_keep_the_old_store(
         object.__new__(MemmapDataset).__setstate__(pickled)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_few_real_races_and_a_dead_holder() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "scripts.stress.crash.race_test", "--races", "4", "--images", "200"],

@@ -157,7 +157,7 @@ def test_what_reads_rows_needs_no_pillow() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[2])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_photographs_are_packed_in_turns_and_what_the_peer_wrote_is_read_back(peers: Any, tmp_path: Path) -> None:
     images, work = make_tree(tmp_path / "images", classes=1, each=8), tmp_path / "work"
     work.mkdir()
@@ -172,7 +172,7 @@ def test_photographs_are_packed_in_turns_and_what_the_peer_wrote_is_read_back(pe
     assert not list(work.glob("packing-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_read_in_turns_and_a_peer_with_wrong_pixels_is_reported(
     peers: Any, store: Path, tmp_path: Path
 ) -> None:
@@ -267,6 +267,7 @@ def test_the_title_of_the_chart_says_no_difference_that_is_none(peers: Any, fact
     assert ("times" in show.bar_text(factor)) is (factor > 1.1)
 
 
+@pytest.mark.nightly
 def test_rows_are_read_over_a_link_of_object_storage(
     peers: Any, store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

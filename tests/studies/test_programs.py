@@ -25,6 +25,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the studies are
 
 WORDS = ["--epochs", 2, "--batch-size", 8, "--workers", 0]
 WAYS = [(program, way) for program in PROGRAMS.values() for way in program.ways()]
+# of each program the quicker way, where that takes no more than a second
+QUICK = {("torchvision_classification", "loader"), ("timm_train", "dataset"), ("lightning_ddp", "loader"), ("simclr", "dataset")}
+QUICK |= {(name, "dataset") for name in ("hf_trainer", "accelerate_cv", "airbench", "torchvision_detection")}
+TRIALS = [
+    pytest.param(
+        *(program, way),
+        id=f"{program.name}-{way}",
+        marks=[] if (program.name, way) in QUICK else [pytest.mark.nightly],
+    )
+    for program, way in WAYS
+]
 Run = Callable[..., list[dict[str, float]]]
 
 
@@ -76,7 +87,7 @@ def lacking(program: Program) -> list[str]:
     "ignore:.*unclosed file:pytest.PytestUnraisableExceptionWarning",
     "ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning",
 )
-@pytest.mark.parametrize(("program", "way"), WAYS, ids=[f"{program.name}-{way}" for program, way in WAYS])
+@pytest.mark.parametrize(("program", "way"), TRIALS)
 def test_a_program_on_a_store_learns_what_it_learned_on_files(
     program: Program, way: str, images: Path, run_here: Run, tmp_path: Path
 ) -> None:
