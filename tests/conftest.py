@@ -349,23 +349,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def torchvision_or_skip() -> Any:
-    """Return torchvision, from the folder where scripts/test puts it; skips where it cannot be imported.
+    """Return torchvision, from the folder where scripts/test puts it; skips where it cannot be imported."""
+    from scripts.common.torchvision_part import import_torchvision
 
-    Beside a CPU torch its C part is missing: shared/tools/torchvision_shim.py, where it exists, lets the rest import.
-    """
-    before = [*sys.path]
-    sys.path[:0] = [os.environ.get("PIXPACK_TORCHVISION", ""), str(SHARED / "tools")]
     try:
-        if (SHARED / "tools/torchvision_shim.py").exists():
-            import torchvision_shim  # noqa: F401
-        import torchvision.datasets
-        import torchvision.transforms.v2
-    except (ImportError, RuntimeError) as e:
+        return import_torchvision()
+    except ImportError as e:
         pytest.skip(f"torchvision cannot be imported here: {e}")
-    finally:
-        # what is imported may have put folders of its own in front
-        sys.path[:] = before
-    return torchvision
 
 
 def onnxruntime_or_skip() -> Any:

@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-_PATH = "/usr/local/bin:/usr/bin:/bin"
+# Of programs, without an environment.
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 _KEPT = ("LANG", "LC_ALL", "TMPDIR", "TERM", "PIXPACK_APT")
 _KEPT_STARTS = ("PIP_", "SSL_", "REQUESTS_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy")
 
@@ -35,7 +36,7 @@ class Fresh:
         if settings.exists():
             self._variables.setdefault("PIP_CONFIG_FILE", str(settings))
         # nothing that an earlier install has left
-        self._variables |= {"HOME": str(self.home), "PIP_NO_CACHE_DIR": "1", "PATH": _PATH}
+        self._variables |= {"HOME": str(self.home), "PIP_NO_CACHE_DIR": "1", "PATH": SYSTEM_PATH}
 
     def venv(self, name: str) -> None:
         """Make a virtual environment with this program's kind of Python; its commands come first on PATH from now on."""
@@ -45,7 +46,7 @@ class Fresh:
 
     def use(self, venv: Path) -> None:
         """Put the commands of a virtual environment first on PATH."""
-        self._variables["PATH"] = f"{venv / 'bin'}:{_PATH}"
+        self._variables["PATH"] = f"{venv / 'bin'}:{SYSTEM_PATH}"
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -32,14 +32,14 @@ CLASSES = ("cat", "dog", "owl")
 
 # What does not run here, by its first words, and the test or the program that runs it.
 ELSEWHERE = {
-    "pip install": "scripts/setup.sh",
-    "scripts/quickstart": "scripts/benchmarks/packing/first_batch.py",
+    "pip install": "scripts/readme.py",
+    "scripts/quickstart": "scripts/readme.py",
     "scripts/setup.sh": "scripts/benchmarks/packing/first_batch.py",
     "scripts/test": ".ci/run",
     ".ci/run": ".ci/run",
     "scripts/gpu/on_gpu": "tests/test_on_gpu.py",
     "python -m scripts.samples.make_sample": "scripts/quickstart",
-    "python -m scripts.benchmarks.reading.bench_imagefolder": "tests/benchmarks/test_imagefolder.py",
+    "python -m scripts.benchmarks.reading.bench_imagefolder": "scripts/readme.py",
     "python -m scripts.studies.claims": "tests/studies/test_claims.py",
     "python -m scripts.studies.peers": "tests/studies/test_peers.py",
     "pack images/ out/ --fit none --max-size 512 --engine ray": "tests/workers/test_ray.py",

@@ -37,10 +37,10 @@ from reader.system import available_cpus
 from scripts.benchmarks.reading._gpu_power import Meter
 from scripts.benchmarks.reading._gpu_step import Labeled, TrainingStep
 from scripts.benchmarks.reading.bench_gpu import gpu
-from scripts.benchmarks.transforms.bench_transforms import torchvision_v2
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import BenchmarkError, machine, photographs, publish, ratios, repeat_files, spread, table
 from scripts.common.timing import collection_paused, in_turns
+from scripts.common.torchvision_part import torchvision_v2
 from scripts.samples.stores import made_once
 
 LIMIT = "one batch, on the device"

@@ -29,10 +29,10 @@ from torch.utils.data import DataLoader, Dataset
 from packer import pack
 from reader import FixedSizeCrop, MemmapDataset, MemmapLoader, from_torchvision
 from reader.transforms import Compose, ToDetection, ToDtype
-from scripts.benchmarks.transforms.bench_transforms import torchvision_v2
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import machine, publish, rate_cells, ratio_cells, ratios, spread, table
 from scripts.common.timing import in_turns
+from scripts.common.torchvision_part import torchvision_v2
 from scripts.samples.make_labelled import make
 
 PRESETS = ("hflip", "ssdlite", "ssd", "multiscale", "lsj")

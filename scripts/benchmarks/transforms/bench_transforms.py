@@ -16,7 +16,6 @@ other programs use too. Give --threads 1 with it, since threads that wait for ot
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -31,11 +30,11 @@ from tensordict import TensorDict
 
 from reader import ColorJitter, Compose, ImageBatch, RaggedBatch, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from reader.transforms.random import CROP, FLIP, draw
-from scripts import ROOT
 from scripts.benchmarks.transforms._transform_pairs import TITLES, line_of_pair, measure_pair, pairs
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import machine, publish, rate_cells, ratio_cells, ratios, spread, table
 from scripts.common.timing import in_turns, seconds
+from scripts.common.torchvision_part import torchvision_v2
 
 _TITLES = [
     "transform",
@@ -49,7 +48,6 @@ _TITLES = [
     "ratio",
     "p10..p90",
 ]
-_SHIM = ROOT.parent / "shared" / "tools"
 
 
 @dataclass(frozen=True)
@@ -254,21 +252,6 @@ def tv_tensors() -> Any:
 def torchvision_functional() -> Any:
     """Return the functional of `torchvision_v2`."""
     return torchvision_v2().functional
-
-
-def torchvision_v2() -> Any:
-    """Import torchvision's v2 from where scripts/test puts it, or wherever Python finds it."""
-    sys.path[:0] = [os.environ.get("PIXPACK_TORCHVISION", str(ROOT / ".venv" / "torchvision")), str(_SHIM)]
-    try:
-        if (_SHIM / "torchvision_shim.py").exists():
-            import torchvision_shim  # noqa: F401
-        from torchvision.transforms import v2
-    except (ImportError, RuntimeError) as e:
-        raise SystemExit(
-            f"torchvision cannot be imported ({e}). Install the one of your torch: pip install --no-deps torchvision"
-            " (without --no-deps, plain Pillow may replace Pillow-SIMD); or name its folder in PIXPACK_TORCHVISION."
-        ) from e
-    return v2
 
 
 if __name__ == "__main__":

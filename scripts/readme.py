@@ -1,0 +1,75 @@
+"""Runs the commands of README.md as they are written, in their order, in this clone: .ci/run does so before the tests.
+
+    python3 -m scripts.readme
+
+The home is empty, the environment gets what `pip install` says there, in the versions of scripts/constraints.txt, and photos/ is
+drawn. What the commands make is removed afterwards, but for .venv, which `scripts/quickstart` sets up and the tests need too.
+Left out is `scripts/test`, which comes next. Knows the standard library alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from scripts import ROOT
+from scripts.common.fresh import SYSTEM_PATH, Failed, Fresh
+
+# What the commands write in the clone, and what other programs may have made there.
+_WRITTEN = ("photos", "out", "out-val")
+_MADE = ("sample", "build", "pixpack.egg-info")
+_DRAW = """
+from pathlib import Path
+from scripts.samples.make_sample import make_sample
+for name, count in (("train", 60), ("val", 24)):
+    make_sample(Path("photos") / name, count, seed=0)
+    # two broken files, which quickstart's sample has too
+    for broken in ("cut_short", "not_found"):
+        next(Path("photos", name).glob(f"*/{broken}.jpg")).unlink()
+"""
+
+
+def commands() -> list[str]:
+    """Return the lines of README's blocks of shell, without comments."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    lines = [re.sub(r"(^|\s)#.*$", "", line).strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line and line != "scripts/test"]
+
+
+def main() -> int:
+    """Run each command; returns 1 where one fails, 2 where the clone holds what they would write."""
+    if standing := [name for name in _WRITTEN if (ROOT / name).exists()]:
+        print(f"{ROOT} holds {', '.join(standing)}, which README's commands write: move it away.", file=sys.stderr)
+        return 2
+    new = [*_WRITTEN, *(name for name in _MADE if not (ROOT / name).exists())]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            _run(Fresh(Path(folder)))
+        except Failed as e:
+            print(f"README: {e}", file=sys.stderr)
+            return 1
+        finally:
+            for name in new:
+                shutil.rmtree(ROOT / name, ignore_errors=True)
+    return 0
+
+
+def _run(fresh: Fresh) -> None:
+    fresh.venv("environment")
+    pins = {"PIP_CONSTRAINT": str(ROOT / "scripts" / "constraints.txt"), "PIP_NO_COMPILE": "1"}
+    for line in commands():
+        if line.startswith("pack ") and not (ROOT / "photos").exists():
+            fresh.run(["python", "-c", _DRAW], cwd=ROOT)
+        started = time.monotonic()
+        # what makes an environment of its own must not build it on this one
+        own = {"PYTHON": str(Path(sys.base_prefix, "bin", "python3")), "PATH": SYSTEM_PATH}
+        fresh.run(["bash", "-c", line], cwd=ROOT, **(own if line.startswith("scripts/") else pins))
+        print(f"{time.monotonic() - started:6.1f} s  {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
