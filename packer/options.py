@@ -197,6 +197,7 @@ class LabelOptions(_Options):
         missing: words that mean no label in a manifest or tar, beside an empty cell and NaN.
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
         masks: a folder with a mask for each image, which become extras too; "boxes": drawn of the outlines that boxes has.
+        mask_suffix: what the names of masks add to those of images: "_mask" where the mask of a.jpg is a_mask.png.
     """
 
     classes: str | None = None
@@ -208,6 +209,7 @@ class LabelOptions(_Options):
     missing: Sequence[str] = ()
     boxes: str | os.PathLike[str] | None = None
     masks: str | os.PathLike[str] | None = None
+    mask_suffix: str | None = None
 
     def __post_init__(self) -> None:
         if self.classes is not None:
@@ -215,11 +217,19 @@ class LabelOptions(_Options):
                 raise OptionsError(f"--classes is {self.classes!r}, expected the path of a store or of a file.")
             object.__setattr__(self, "classes", os.fspath(self.classes))
         super().__post_init__()
+        values.check_mask_suffix(self.mask_suffix)
+        if self.mask_suffix is not None and not self.reads_masks:
+            raise OptionsError("--mask-suffix belongs to --masks DIR.")
 
     @property
     def draws_masks(self) -> bool:
         """Whether masks are drawn of the outlines in the label files."""
         return self.masks == DRAWN
+
+    @property
+    def reads_masks(self) -> bool:
+        """Whether masks are files."""
+        return self.masks is not None and not self.draws_masks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,15 +241,20 @@ class InputOptions(LabelOptions):
         min_visibility: leave out boxes of which less than this share of their area, 0 to 1, is in the row.
         max_boxes: most boxes of a row, the largest; None: as many as an image has.
         upright_labels: boxes and masks were drawn on upright images: EXIF does not turn them.
+        mask_values: the values of masks that are classes 0, 1, ..., "0,255" or numbers; 255, which counts for nothing, stays
+            where it is not one of them; None: masks keep their values.
     """
 
     shuffle: int | None = None
     min_visibility: float = 0.1
     max_boxes: int | None = None
     upright_labels: bool = False
+    mask_values: str | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.mask_values is not None and not self.reads_masks:
+            raise OptionsError("--mask-values belongs to --masks DIR: masks that are drawn have their classes.")
         if self.shuffle is not None and self.shuffle < 0:
             raise OptionsError(f"--shuffle is {self.shuffle!r}, expected an integer of 0 or more.")
         if not 0 <= self.min_visibility <= 1:
@@ -367,6 +382,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
         if self.boxes is not None or self.masks is not None:
             optional["upright_labels"] = self.upright_labels
         optional |= {"masks": DRAWN} if self.draws_masks else {}
+        optional |= {} if self.mask_values is None else {"mask_values": [*map(int, self.mask_values)]}
         optional |= {"max_size": values.recorded_limit(self.max_size)} if self.has_own_sizes else {}
         optional |= {"compress": self.form} if self.form else {}
         optional |= {"levels": self.levels} if self.levels > 1 else {}
@@ -395,12 +411,14 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
             if option.name in _OF_A_RUN or value == option.default:
                 continue
             name = f"--{option.name.replace('_', '-')}"
-            if isinstance(value, tuple) and option.name != "size":
+            if isinstance(value, tuple) and option.name not in ("size", "mask_values"):
                 words += [word for piece in value for word in (name, piece)]
                 continue
             words.append(name)
             if option.name == "size":
                 words.append(values.format_size(value))
+            elif option.name == "mask_values":
+                words.append(",".join(map(str, value)))
             elif option.name in _PATHS and not (option.name == "masks" and value == DRAWN):
                 words.append(values.lasting_path(os.fspath(value)))
             elif value is not True:
@@ -415,5 +433,6 @@ _PARSED: dict[str, Callable[[Any], object]] = {
     "root": values.path_text,
     "boxes": values.path_text,
     "masks": values.path_text,
+    "mask_values": values.mask_values,
     "max_rejects": str,
 }

@@ -63,6 +63,7 @@ class PackReport:
         kept: rows that an update took over from the store that it replaced.
         gone: rows of that store whose input is no more.
         has_own_sizes: rows have sizes of their own.
+        has_masks: rows have masks.
         profile: "main", "commit", "worker 1" and so on -> stage -> seconds.
         splits: name of a split -> its report; empty where there are none.
         part: "2/4" where only that part was packed: all counts are the part's, and there is no store yet; else "".
@@ -95,6 +96,7 @@ class PackReport:
     kept: int = 0
     gone: int = 0
     has_own_sizes: bool = False
+    has_masks: bool = False
     profile: Profile = field(default_factory=dict, repr=False)
     splits: dict[str, PackReport] = field(default_factory=dict)
     part: str = ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
 _NAMED = 3
 # options that are recorded only beside another
@@ -65,6 +66,23 @@ def names_difference(before: Sequence[str], now: Sequence[str]) -> str:
     old, new = set(before), set(now)
     gone, added = [name for name in before if name not in new], [name for name in now if name not in old]
     return "; ".join(f"{what}: {some(names)}" for what, names in (("gone", gone), ("new", added)) if names)
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Name rising whole numbers, those that follow each other by the first and the last.
+
+    Example:
+        >>> spans([0, 1, 2, 3, 7, 255])
+        '0 to 3, 7, 255'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    named = [[f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run) for run in runs]
+    return ", ".join(itertools.chain.from_iterable(named))
 
 
 def some(names: Sequence[str]) -> str:

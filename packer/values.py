@@ -174,6 +174,36 @@ def row_form(value: bool | str | None) -> bool | str:
     return f"{JPEG}:{int(match[1])}"
 
 
+def mask_values(values: str | Iterable[SupportsIndex] | None) -> tuple[int, ...] | None:
+    """Return the values of masks that are classes 0, 1, ..., from text or numbers; None stays None. Raises OptionsError.
+
+    Example:
+        >>> mask_values("0,255"), mask_values([0, 128])
+        ((0, 255), (0, 128))
+    """
+    if values is None:
+        return None
+    try:
+        found = tuple(map(int, values.split(","))) if isinstance(values, str) else tuple(map(operator.index, values))
+    except (TypeError, ValueError):
+        found = ()
+    if not 0 < len(found) == len({*found}) < 256 or not all(0 <= value <= 255 for value in found):
+        raise OptionsError(
+            f"--mask-values is {values!r}, expected the values of classes 0, 1, ... in masks, such as 0,255: each once, from 0"
+            " to 255, up to 255 of them."
+        )
+    return found
+
+
+def check_mask_suffix(suffix: str | None) -> None:
+    """Refuse what is no end of the name of a mask, without its extension; None is none."""
+    if suffix is not None and (not suffix or "/" in suffix or "." in suffix):
+        raise OptionsError(
+            f"--mask-suffix is {suffix!r}, expected what the names of masks add to those of images, without an extension: _mask"
+            " where the mask of a.jpg is a_mask.png."
+        )
+
+
 def check_form(form: str, channels: str, *, has_masks: bool, has_mask_file: bool) -> None:
     """Refuse what rows in a form cannot hold, or do not yet."""
     if jpeg_quality(form) and channels == "rgba":

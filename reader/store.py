@@ -335,8 +335,7 @@ def _origin(batch: ImageBatch | RaggedBatch, column: int) -> int | None:
 
 def names_targets(manifest: Manifest) -> bool:
     """Say whether a store's rows have more than one target each: boxes, masks, texts, or several target columns."""
-    named = manifest.further_targets or manifest.texts or manifest.has_own_masks
-    return bool(named or {"boxes", "masks"} & manifest.extras.keys())
+    return bool(manifest.further_targets or manifest.texts or manifest.has_masks or "boxes" in manifest.extras)
 
 
 def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:

@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from packer.clock import STAGES, Profile, added
+from packer.text import spans
 from reader.format.shown import shown
 from reader.format.tensors import JPEG, is_of_level
 
@@ -55,9 +56,11 @@ def store_lines(report: PackReport) -> list[str]:
     """Say what each store holds."""
     lines = []
     for part in list(report.splits.values()) or [report]:
-        labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
-        labeled = f", {_classes(part.classes)}" if part.classes else f", {labels}"
-        lines.append(f"{part.out}: {rows(part.rows)} of {_shape(part)}{labeled}, {size(part.store_bytes)}")
+        labels = [_classes(part.classes)] if part.classes else []
+        labels += [f"{part.target_kind} targets"] if part.target_kind != "class" and not part.classes else []
+        labels += ["masks"] if part.has_masks else []
+        labeled = ", ".join(labels) or "no labels"
+        lines.append(f"{part.out}: {rows(part.rows)} of {_shape(part)}, {labeled}, {size(part.store_bytes)}")
     return lines
 
 
@@ -218,6 +221,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
             [*(name for name in m.extras if name not in m.texts), *(["masks"] if m.has_own_masks else [])]
         )
         or "none",
+        **({"masks": f"values {spans(m.mask_values)}"} if m.mask_values else {}),
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),
         **({"icc": ", ".join(f"{shown(name)} ({rows:,})" for name, rows in m.icc.items())} if m.icc else {}),

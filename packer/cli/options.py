@@ -103,6 +103,11 @@ INPUTS = combined(
         " that the files of --boxes have.",
     ),
     click.option(
+        "--mask-suffix",
+        metavar="TEXT",
+        help="End of the names of masks: _mask where the mask of a.jpg is a_mask.png. In IMAGES such files are no images.",
+    ),
+    click.option(
         "--classes",
         metavar="STORE|FILE",
         help="Take the class list from a store or a file: one name a line, .json, or YOLO's data.yaml.",

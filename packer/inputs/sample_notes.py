@@ -1,14 +1,30 @@
 """What samples.jsonl says of many sources, counted for the manifest and the report: ICC profiles, bits that are not used,
-and what JPEGs of rows have lost."""
+and what JPEGs of rows have lost; and which values masks have."""
 
 from __future__ import annotations
 
 import collections
 
-from packer.text import counted, some
+from packer.text import counted, some, spans
+from reader.format.manifest import Manifest
 from reader.format.samples import Sample
 
 _MARKS = ('"icc":"', '"bits_used":', '"squared_error":')
+
+
+def mask_notes(manifest: Manifest) -> list[str]:
+    """Say which values the masks of a store have, and where class 1 is taken for what counts for nothing."""
+    if not manifest.mask_values:
+        return []
+    note = f"the masks have the value{'s' * (len(manifest.mask_values) > 1)} {spans(manifest.mask_values)}"
+    if manifest.mask_values[-1] != 255 or len(manifest.mask_values) > 2 or manifest.mask_values[0] not in (0, 255):
+        return [f"{note}."]
+    if "mask_values" in manifest.options:
+        return [f"{note}."]
+    return [
+        f"{note}: 255 is what losses are told to ignore, so that nothing but class 0 is trained. If it is a class, pack with"
+        " --mask-values 0,255, which makes it class 1."
+    ]
 
 
 class SampleNotes:

@@ -159,7 +159,10 @@ class Inputs:
     def shuffled(self, seed: int) -> Inputs:
         """Return the same samples in an order fixed by seed (Python documents that `random()` keeps its sequence)."""
         draw = random.Random(seed).random
-        order = sorted(range(len(self)), key=[draw() for _ in range(len(self))].__getitem__)
+        return self.chosen(sorted(range(len(self)), key=[draw() for _ in range(len(self))].__getitem__))
+
+    def chosen(self, order: Sequence[int]) -> Inputs:
+        """Return these samples, in this order."""
         moved = {name: column.chosen(order if column.values else ()) for name, column in self.columns().items()}
         return replace(
             self,

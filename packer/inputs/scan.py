@@ -95,14 +95,17 @@ def _scan(
     splits = _listed(kind, sources, classes if options.boxes is None else None, options, max_pixels, count)
     for inputs in splits.values():
         inputs.images = tuple(map(lasting_path, sources))
+    if options.reads_masks:
+        from packer.inputs.annotations.masks import MaskFiles
+
+        masks = MaskFiles.below(Path(options.masks or ""), options.mask_suffix or "")
+        splits = {split: masks.left_out(inputs) for split, inputs in splits.items()}
     if options.boxes is not None:
         from packer.inputs.annotations.attach import give_boxes
 
         give_boxes(splits, options, classes)
-    if options.masks is not None and not options.draws_masks:
-        from packer.inputs.annotations.masks import give_masks
-
-        give_masks(splits, Path(options.masks))
+    if options.reads_masks:
+        masks.give(splits)
     # what is missing of a disk that went away meanwhile was not listed, or has no labels
     before.check_all()
     for inputs in splits.values():
@@ -116,8 +119,8 @@ def _scan(
 
 
 def belongs(option: str, images: Sequence[str]) -> bool:
-    """Whether an option of lists belongs to what these IMAGES are; raises ScanError where they cannot be packed."""
-    return _kind([*images]) in _BELONGS[option]
+    """Whether an option of labels belongs to what these IMAGES are; raises ScanError where they cannot be packed."""
+    return option not in _BELONGS or _kind([*images]) in _BELONGS[option]
 
 
 def _roots(inputs: Inputs, options: InputOptions) -> Roots:
@@ -138,6 +141,7 @@ def _record(inputs: Inputs, options: InputOptions) -> None:
     given = {
         "classes": options.classes is not None and bool(inputs.classes),
         "extension": options.extension,
+        "mask_suffix": options.mask_suffix,
         "missing": list(options.missing),
         "root": options.root is not None,
         "text_column": options.text_column,

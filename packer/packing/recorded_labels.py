@@ -27,7 +27,7 @@ from reader.format.manifest import Manifest
 from reader.format.samples import read_samples, read_targets
 
 # Options that an update takes from the store where they are not given.
-_REUSED = ("target_column", "text_column", "path_column", "extension", "missing")
+_REUSED = ("target_column", "text_column", "path_column", "extension", "missing", "mask_suffix")
 # Options by which labels are read.
 LABEL_OPTIONS = ("classes", "root", *_REUSED)
 # Without --max-gone: so large a share of the rows may vanish, and this many in any case.
@@ -61,7 +61,7 @@ def label_files(manifest: Manifest) -> dict[str, bool]:
     """Return whether a store was packed with --boxes, and with --masks."""
     return {
         "boxes": "min_visibility" in manifest.options,
-        "masks": manifest.has_own_masks or "masks" in manifest.extras,
+        "masks": manifest.has_masks,
     }
 
 

@@ -68,6 +68,7 @@ def pack_job(
         draws_masks=options.draws_masks,
         masks_path=str(out / MASKS) if layout.has_mask_file else "",
         upright_masks=options.upright_labels,
+        mask_classes=tuple(options.mask_values or ()),
         roots=inputs.roots or NOWHERE,
     )
 

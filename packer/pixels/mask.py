@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from packer.errors import DecodeError, OutlineError
@@ -13,10 +16,21 @@ from packer.pixels.formats.opening import UPRIGHT, load_image, open_image, store
 from packer.pixels.geometry import Geometry
 from packer.pixels.outlines import draw, frame_of
 from packer.pixels.row import Row
+from packer.text import spans
+
+# what counts for nothing, as in Pascal VOC and in what trains on it
+IGNORED = 255
 
 
-def drawn_row(drawing: str, row: Row, geometry: Geometry, *, is_upright: bool) -> bytes:
-    """Return the uint8 values of a mask that is drawn of outlines, brought to the row as its image was.
+class MaskRow(NamedTuple):
+    """The mask of a row, one byte a pixel, and which values it has, rising."""
+
+    pixels: bytes
+    values: list[int]
+
+
+def drawn_row(drawing: str, row: Row, geometry: Geometry, *, is_upright: bool) -> MaskRow:
+    """Draw a mask of outlines and bring it to the row as its image was.
 
     Args:
         drawing: as `packer.pixels.outlines.drawing` makes it.
@@ -39,8 +53,8 @@ def drawn_row(drawing: str, row: Row, geometry: Geometry, *, is_upright: bool) -
     return _in_row(mask, geometry)
 
 
-def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool) -> bytes:
-    """Return the uint8 values of a mask, brought to the row as its image was.
+def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool, classes: Sequence[int] = ()) -> MaskRow:
+    """Decode a mask and bring it to the row as its image was.
 
     A mask file with an orientation of its own is turned by that, and is upright then.
 
@@ -48,9 +62,10 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool) -> 
         row: the image's.
         is_upright: the mask was drawn on the upright picture; else it is turned as the image was, unless its size says that
             it has been turned already.
+        classes: the values that become 0, 1, ...; none: all stay.
 
     Raises:
-        DecodeError: it cannot be decoded, has another size than the image, or more than 8 bits a pixel.
+        DecodeError: it cannot be decoded, has another size than the image, more than 8 bits a pixel, or a value of no class.
     """
     orientation = row.done.get("exif_orientation", 1)
     size = row.width, row.height
@@ -61,7 +76,7 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool) -> 
             if sorted(image.size) != sorted(size):  # before it is decoded: it may be a bomb
                 raise DecodeError(f"it has {_numbers(stored_size(image))} pixels, the image {_numbers(stored)}")
             own = load_image(image, data)
-            mask = own.upright(_values(image))
+            mask = own.upright(Image.fromarray(_classes(_values(image), classes)))
     if own.value == 1:
         if mask.size not in (size, stored):
             raise DecodeError(f"it has {_numbers(mask.size)} pixels, the image {_numbers(stored)}")
@@ -72,12 +87,27 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool) -> 
     return _in_row(mask, geometry)
 
 
-def _in_row(mask: Image.Image, geometry: Geometry) -> bytes:
+def _in_row(mask: Image.Image, geometry: Geometry) -> MaskRow:
     row_mask, _ = dataclasses.replace(geometry, resample="nearest").to_row(mask, geometry.resized(*mask.size))
-    return row_mask.tobytes()
+    return MaskRow(row_mask.tobytes(), [value for value, count in enumerate(row_mask.histogram()) if count])
 
 
-def _values(image: Image.Image) -> Image.Image:
+def _classes(values: npt.NDArray[np.uint8], listed: Sequence[int]) -> npt.NDArray[np.uint8]:
+    """Return the class of each value: the first that is listed is 0; with none listed they stay, as 255 does unless it is."""
+    if not listed:
+        return values
+    classes: npt.NDArray[Any] = np.full(256, -1, np.int16)
+    classes[IGNORED] = IGNORED
+    classes[[*listed]] = range(len(listed))
+    found = classes[values]
+    if (found < 0).any():
+        raise DecodeError(
+            f"it has the value {values[found < 0].min()}; expected those of --mask-values, {spans(listed)}"
+        )
+    return found.astype(np.uint8)
+
+
+def _values(image: Image.Image) -> npt.NDArray[np.uint8]:
     """Return what the pixels of a decoded mask say: the index of a palette, the level of gray, or 0 and 1."""
     if image.format == "JPEG":
         raise DecodeError("it is a JPEG, which does not keep values; save masks as PNG")
@@ -86,7 +116,7 @@ def _values(image: Image.Image) -> Image.Image:
         raise DecodeError(f"its pixels are {image.mode}; expected a palette or gray")
     if values.size and not 0 <= values.min() <= values.max() <= 255:
         raise DecodeError(f"it has values from {values.min()} to {values.max()}; expected 0 to 255")
-    return Image.fromarray(values.astype(np.uint8))
+    return values.astype(np.uint8)
 
 
 def _numbers(size: tuple[int, int]) -> str:

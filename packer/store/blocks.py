@@ -78,6 +78,8 @@ class Result:
     unpacked_crc32: int = 0
     # only with masks: of each one's file
     mask_sources: list[tuple[int, int]] = field(default_factory=list)
+    # which values the masks of its rows have, rising
+    mask_values: list[int] = field(default_factory=list)
     # rows that are reused of the store that is replaced; the name is a key of the journal
     kept: int = 0
 
@@ -95,6 +97,7 @@ class Result:
                 setattr(block_result, name, getattr(block_result, name) + getattr(piece, name))
             for name in ("samples", "content", "rejects", "sources", "shapes", "frames", "mask_sources"):
                 getattr(block_result, name).extend(getattr(piece, name))
+            block_result.mask_values = sorted({*block_result.mask_values, *piece.mask_values})
             for name in ("sums", "square_sums"):
                 sums = getattr(block_result, name) or [0] * len(getattr(piece, name))
                 setattr(block_result, name, [a + b for a, b in zip(sums, getattr(piece, name), strict=True)])

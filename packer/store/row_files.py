@@ -54,6 +54,8 @@ class RowFiles:
         self.square_sums = [0] * layout.channel_count
         self.blocks: list[Block] = []
         self.noted = SampleNotes()
+        # of each block with rows, but the same ones once
+        self._mask_values: set[tuple[int, ...]] = set()
         self._columns = {TARGETS: inputs.targets}
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
         self._boxes = inputs.boxes and inputs.boxes.in_rows(layout.geometry)
@@ -71,6 +73,7 @@ class RowFiles:
             offset, stop = files[SAMPLES].size_bytes, self.rows + result.rows
             self.blocks.append(Block(self.rows, stop, result.crc32, offset, size_bytes, result.unpacked_crc32))
             self.crc32 = crc32_combine(self.crc32, result.crc32, size_bytes)
+            self._mask_values.add(tuple(result.mask_values))
         lines = "".join(result.samples)
         self.noted.add(lines)
         files[SAMPLES].write(lines.encode("ascii"))
@@ -155,6 +158,11 @@ class RowFiles:
         """Name the classes of a dataset that does not."""
         return () if self._all.target_kind == "regression" else tuple(map(str, range(self.class_count)))
 
+    @property
+    def mask_values(self) -> tuple[int, ...]:
+        """Which values the masks have."""
+        return joint_mask_values(self._mask_values)
+
     def release(self) -> None:
         """Close all files without syncing them, where they are not needed or closed already."""
         for file in self._files.values():
@@ -177,6 +185,17 @@ def extra_specs(inputs: Inputs, layout: RowLayout) -> dict[str, TensorSpec]:
     if layout.has_mask_file:
         specs["masks"] = TensorSpec("uint8", (layout.geometry.height, layout.geometry.width))
     return specs
+
+
+def joint_mask_values(parts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the values of the masks of several blocks, or stores, together; none where one does not say its own.
+
+    Example:
+        >>> joint_mask_values([(0, 3), (0, 1)]), joint_mask_values([(0, 3), ()])
+        ((0, 1, 3), ())
+    """
+    parts = [*parts]
+    return tuple(sorted(set().union(*parts))) if all(parts) else ()
 
 
 def channel_statistics(count: int, sums: Iterable[int], square_sums: Iterable[int]) -> tuple[list[float], list[float]]:

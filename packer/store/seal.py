@@ -15,6 +15,7 @@ from typing import Any
 
 from packer.checksums import sha256_file
 from packer.errors import JournalError, PackError
+from packer.inputs.sample_notes import mask_notes
 from packer.inputs.samples import Inputs
 from packer.pixels.layout import RowLayout
 from packer.progress import CountedBytes, notify
@@ -90,7 +91,8 @@ def seal(
     files |= levels() if levels is not None else {}
     manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks, check, commit)
     of_split = f"{header.split}: " if header.split else ""
-    inputs.notes += [f"{of_split}{note}" for note in written.notes()]
+    notes = [*written.notes(), *mask_notes(manifest)]
+    inputs.notes += [f"{of_split}{note}" for note in notes]
     return manifest
 
 
@@ -176,6 +178,7 @@ def _fields(written: RowFiles, header: Header, layout: RowLayout, inputs: Inputs
         "decoders": header.decoders,
         "further_targets": inputs.further_targets,
         "labels": header.labels or {},
+        "mask_values": written.mask_values,
         "icc": written.noted.profiles,
         "reader_features": layout.reader_features
         + ((TEXT_COLUMNS,) if inputs.texts else ())

@@ -41,6 +41,7 @@ from reader.format.urls import is_url
 from reader.tuning import tuning
 
 if TYPE_CHECKING:
+    from packer.pixels.mask import MaskRow
     from packer.sources.remote import ObjectPrefetch
     from packer.store.sealed.reuse import ReusedRows
 
@@ -60,6 +61,7 @@ class PackJob:
     draws_masks: bool = False
     masks_path: str = ""
     upright_masks: bool = False
+    mask_classes: tuple[int, ...] = ()
     # the store that an update replaces, and its manifest's digest
     reused_store: tuple[str, str] = ("", "")
     # what the inputs and masks are on; seconds between tries where that cannot be read
@@ -110,6 +112,7 @@ class Attempt:
     source: State = (-1, -1)
     mask_source: State = (-1, -1)
     mask: bytes = b""
+    mask_values: list[int] = field(default_factory=list)
     source_bytes: int = 0
     row: Row | None = None
     is_reused: bool = False
@@ -232,6 +235,7 @@ class BlockWorker:
     def _add(self, result: Result, row: Row, attempt: Attempt) -> None:
         """Append one row; nothing here can fail: an input is a row or a reject, never both."""
         self._rows.add(result, row, attempt.mask)
+        result.mask_values = sorted({*result.mask_values, *attempt.mask_values})
         result.rows += 1
         result.kept += attempt.is_reused
         result.samples.append(attempt.line)
@@ -310,27 +314,28 @@ class ImageRows:
         if row is None:
             row = self._decoder.row(data)
         if task.masks:
-            attempt.mask = self._mask(index, task.masks[index - task.start], row, attempt)
+            attempt.mask, attempt.mask_values = self._mask(index, task.masks[index - task.start], row, attempt)
         self._clock.enter("other")
         # a mask may have added to what was done
         if not attempt.line or task.masks:
             attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done).encode()
         attempt.row = row
 
-    def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> bytes:
+    def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> MaskRow:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
         from packer.pixels.formats.opening import lift_limits
         from packer.pixels.mask import drawn_row, mask_row
 
         lift_limits()
-        if self._job.draws_masks:
-            return drawn_row(path, row, self._job.geometry, is_upright=self._job.upright_masks)
-        read = functools.partial(self._job.mask_source(path).read, max_pixels=self._job.rows.max_pixels)
+        job = self._job
+        if job.draws_masks:
+            return drawn_row(path, row, job.geometry, is_upright=job.upright_masks)
+        read = functools.partial(job.mask_source(path).read, max_pixels=job.rows.max_pixels)
         try:
             self._clock.enter("read")
             data, attempt.mask_source = self._in_flight.patiently(index, read)
             self._clock.enter("decode")
-            return mask_row(data, row, self._job.geometry, is_upright=self._job.upright_masks)
+            return mask_row(data, row, job.geometry, is_upright=job.upright_masks, classes=job.mask_classes)
         except DecodeError as e:
             raise DecodeError(f"its mask {path}: {e}") from e
 

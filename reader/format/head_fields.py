@@ -37,9 +37,15 @@ _KIND = one_of(*TARGET_DTYPES)
 _SHAPE = list_of(integer(0, INT32_MOST), "a list of integers of 0 or more")
 _MOST_DIMENSIONS = 30
 
+_BYTES = list_of(integer(0, 255), "a list of integers from 0 to 255")
 _SIDE, _SHORT_SIDE = (
     integer(1, INT32_MOST),
     matching(r"short:[1-9]\d{0,8}(?:/[24])?|\d{1,9}/[24]", "short: and a number"),
+)
+
+_MASK_VALUES = Check(
+    "1 to 256 rising integers from 0 to 255",
+    lambda value: _BYTES.holds(value) and bool(value) and value == sorted({*value}),
 )
 
 _HEAD = {
@@ -57,6 +63,7 @@ _HEAD = {
     "texts": TEXTS,
     "levels": list_of(integer(2, 4), "a list of 2 and 4"),
     "labels": PLAIN_OBJECT,
+    "mask_values": _MASK_VALUES,
     "mean": NUMBERS,
     "std": NUMBERS,
     "inputs": integer(1),
@@ -67,7 +74,7 @@ _HEAD = {
     "compression": OBJECT,
     "files": OBJECT,
 }
-_MAY_LACK = frozenset({"further_targets", "texts", "levels", "labels", "icc", "compression"})
+_MAY_LACK = frozenset({"further_targets", "texts", "levels", "labels", "mask_values", "icc", "compression"})
 # A line of samples.jsonl has all numbers of a row's target.
 MOST_TARGETS = 1 << 24
 _TARGETS = {"kind": _KIND, "count": optional(integer(1, MOST_TARGETS))}
@@ -96,6 +103,7 @@ _OPTIONS = {
     "max_boxes": optional(integer(1, INT32_MOST)),
     "upright_labels": BOOL,
     "masks": TEXT,
+    "mask_values": _BYTES,
     "compress": TEXT,
     "lossy": TEXT,
     "levels": integer(1, 3),
@@ -105,7 +113,7 @@ _OPTIONS = {
     ),
 }
 _LABELS = {
-    **dict.fromkeys(("boxes", "extension", "path_column", "target_column", "text_column"), TEXT),
+    **dict.fromkeys(("boxes", "extension", "path_column", "target_column", "text_column", "mask_suffix"), TEXT),
     **dict.fromkeys(("classes", "root", "unknown"), BOOL),
     "missing": TEXTS,
 }

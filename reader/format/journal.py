@@ -69,6 +69,7 @@ _BLOCK = {
     "rejects": list_of(Check("", lambda value: _is_reject(value)), "a list of objects with input, path and reason"),
     **dict.fromkeys(("sources", "mask_sources"), _STATES),
     "shapes": _PAIRS,
+    "mask_values": list_of(integer(0, 255), "a list of integers from 0 to 255"),
     **dict.fromkeys(("source_bytes", "read_since_ns"), integer(0)),
 }
 

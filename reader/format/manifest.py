@@ -76,6 +76,7 @@ class Manifest:
         icc: name of an ICC profile other than sRGB -> rows of images that have it.
         compression: how the pixels are compressed; None where they are raw.
         texts: names of the columns of texts, the first one first, each also an extra that says where they are.
+        mask_values: values of masks, rising: no mask has another; () where they are not recorded.
         levels: by what the sides of rows are divided in the stores within it that have the same rows smaller: (), (2,) or (2, 4).
         digest: "sha256:" and that of manifest.json.
 
@@ -108,6 +109,7 @@ class Manifest:
     compression: Compression | None = None
     texts: tuple[str, ...] = ()
     levels: tuple[int, ...] = ()
+    mask_values: tuple[int, ...] = ()
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -128,6 +130,10 @@ class Manifest:
         if self.has_own_masks and (not self.has_own_sizes or "masks" in self.extras):
             raise StoreError(
                 f"the manifest says {OWN_MASKS}, expected {OWN_SIZES} with it, and no extra 'masks' beside it."
+            )
+        if self.mask_values and not self.has_masks:
+            raise StoreError(
+                f"the manifest says mask_values {brief(self.mask_values)}, expected them with masks alone."
             )
         others = [SAMPLES, REJECTED, *text_files(self.texts, self.extras, self.reader_features)]
         others += level_files(self.levels, list(self.tensors), self.reader_features)
@@ -179,6 +185,11 @@ class Manifest:
     def has_own_masks(self) -> bool:
         """Whether behind the pixels of each row, which has a size of its own, stands its mask."""
         return OWN_MASKS in self.reader_features
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether rows have masks: in a tensor of their own, or behind their pixels."""
+        return self.has_own_masks or "masks" in self.extras
 
     @property
     def largest(self) -> tuple[int, int]:
@@ -240,6 +251,7 @@ class Manifest:
             **({"texts": list(self.texts)} if self.texts else {}),
             **({"levels": list(self.levels)} if self.levels else {}),
             **({"labels": dict(sorted(self.labels.items()))} if self.labels else {}),
+            **({"mask_values": list(self.mask_values)} if self.mask_values else {}),
             "mean": list(self.mean),
             "std": list(self.std),
             "inputs": self.inputs,
@@ -288,6 +300,7 @@ class Manifest:
             compression=Compression.of_head(head),
             texts=tuple(head.get("texts", ())),
             levels=tuple(head.get("levels", ())),
+            mask_values=tuple(head.get("mask_values", ())),
             digest=digest,
         )
         manifest.check_sums()

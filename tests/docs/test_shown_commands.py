@@ -184,6 +184,7 @@ def _write_labels(root: Path, tree: Path) -> None:
                 (root / folder / name).with_suffix(suffix).write_text("0 0.5 0.5 0.4 0.4\n")
             else:
                 Image.new("L", (width, height), 1).save((root / folder / name).with_suffix(suffix))
+                Image.new("L", (width, height), 255).save(root / folder / name.parent / f"{name.stem}_mask.png")
     coco = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}
     (root / "instances.json").write_text(json.dumps(coco))
 

@@ -124,6 +124,9 @@ class Store:
         self.further = head.get("further_targets", {})
         need(type(self.further) is type(head["extras"]) is type(head["files"]) is dict, "an object is none")
         need(not self.masks or (self.own and "masks" not in head["extras"]), "own-masks")
+        found = head.get("mask_values", [0])
+        need(type(found) is list and found and found == sorted({integer(one, 0, 256) for one in found}), "mask_values")
+        need("mask_values" not in head or self.masks or "masks" in head["extras"], "mask_values")
         self.texts = texts(head.get("texts", []))
         need(bool(self.texts) == ("text-columns" in self.features) and len({*self.texts}) == len(self.texts), "texts")
         self.levels = head.get("levels", [])
@@ -430,6 +433,7 @@ class Store:
 
 
 LABELS = {"boxes", "extension", "path_column", "target_column", "text_column", "classes", "root", "unknown", "missing"}
+LABELS |= {"mask_suffix"}
 INTEGERS = {
     "max_pixels": (1, INT63),
     "requantize": (1, 32),
@@ -447,6 +451,8 @@ def check_option(key: str, value: Any) -> None:
         need((value is None and key in ("shuffle", "max_boxes")) or integer(value, *INTEGERS[key]) >= 0, key)
     elif key in ("fit", "resample", "channels", "icc", "compress", "masks"):
         need(type(value) is str, key)
+    elif key == "mask_values":
+        need(type(value) is list and all(integer(one, 0, 256) >= 0 for one in value), key)
     elif key == "size":
         need(
             value is None or (type(value) is list and len(value) == 2 and [integer(side, 1, INT31) for side in value]),

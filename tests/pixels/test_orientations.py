@@ -172,7 +172,7 @@ def test_a_mask_with_an_orientation_of_its_own_is_turned_by_that_alone(
     geometry = Geometry(40, 60, "squash")
     picture = Decoder(geometry).row(_picture(of_image))
     for is_upright in (False, True):
-        assert mask_row(stream.getvalue(), picture, geometry, is_upright=is_upright) == upright.tobytes()
+        assert mask_row(stream.getvalue(), picture, geometry, is_upright=is_upright).pixels == upright.tobytes()
 
 
 def _picture(orientation: int) -> bytes:

@@ -245,6 +245,7 @@ def test_crowds_are_in_masks_and_boxes_without_an_outline_are_not_and_both_are_c
     assert report.notes == [
         "1 box around a crowd (iscrowd) is left out; the masks have their pixels.",
         f"1 box of {labels} without polygon or RLE: not in the masks.",
+        "the masks have the values 0, 2.",
     ]
     masks = masks_of(tmp_path / "out")
     assert np.array_equal(masks[0], 2 * drawn([SQUARE], (60, 40)))

@@ -104,6 +104,11 @@ from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions
     is_flag=True,
     help="Boxes and masks were drawn on upright pictures: do not turn them with EXIF.",
 )
+@click.option(
+    "--mask-values",
+    metavar="VALUE,...",
+    help="Values of masks that become 0, 1, ..., such as 0,255; 255 stays if it is not listed, another value rejects the image.",
+)
 @click.option("--shuffle", type=int, metavar="SEED", help="Write rows in a random order fixed by SEED.")
 @click.option("--strict", is_flag=True, help="Reject also what decodes only with warnings.")
 @click.option(
@@ -158,6 +163,7 @@ def build(
       pack images/ out/ --fit none --max-size 512 --engine ray --address head-node:6379
       pack photos/ out/ --size 320 --fit pad --boxes instances.json
       pack photos/ out/ --size 320 --fit pad --boxes instances.json --masks boxes
+      pack photos/ out/ --size 320 --fit pad --masks annotations/ --mask-suffix _mask --mask-values 0,255
     """
     from packer.packing.pack import pack
 

@@ -31,7 +31,7 @@ from packer.store.blocks import block_inputs
 from packer.store.disk_space import allocate, check_room
 from packer.store.files import write_at
 from packer.store.out_folder import sync_names
-from packer.store.row_files import DigestedFile, channel_statistics
+from packer.store.row_files import DigestedFile, channel_statistics, joint_mask_values
 from packer.store.seal import commit_manifest, set_size
 from packer.store.sealed.checked_rows import Ints
 from packer.system import BINARY
@@ -221,6 +221,8 @@ class StoreCopy:
             "decoders": plan.decoders,
             "further_targets": plan.further_targets,
             "labels": plan.labels,
+            # of some rows of a store they may be fewer: FORMAT.md allows it
+            "mask_values": joint_mask_values(selection.manifest.mask_values for selection in plan.selections),
             "icc": self._noted.profiles,
             "reader_features": tuple(name for name in READER_FEATURES if name in features),
             "texts": plan.texts,

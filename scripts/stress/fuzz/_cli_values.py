@@ -27,6 +27,8 @@ _VALID: dict[str, tuple[str, ...]] = {
     "target_column": ("label", "weight", "label,weight", "none"),
     "extension": (".jpg", "jpg", "jpg,png"),
     "missing": ("", "NA", "-1"),
+    "mask_values": ("0,1", "0,255", "0"),
+    "mask_suffix": ("_mask", "-gt"),
     "min_visibility": ("0", "0.5", "1"),
     "max_boxes": ("1", "10"),
     "shuffle": ("0", "1", "123456789"),

@@ -1,0 +1,297 @@
+"""What values masks have: noted, recorded, shown, and brought to classes by `pack`; and masks by the ends of their names."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from conftest import interrupted, photo, store_bytes
+from PIL import Image
+
+from packer import OptionsError, PackError, ScanError, merge, pack, subset, update, verify
+from packer.cli.app import run
+from reader import MemmapDataset, StoreError
+from reader.format.manifest import read_manifest
+
+Values = npt.NDArray[np.uint8]
+FITS: dict[str, dict[str, Any]] = {
+    "crop": {"size": 24},
+    "own-sizes": {"fit": "none"},
+    "zstd": {"fit": "none", "compress": True},
+}
+WARNED = "255 is what losses are told to ignore"
+
+
+def save(path: Path, values: Values) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values).save(path)
+
+
+def striped(*values: int) -> Values:
+    """Return a mask of 40 x 30 with these values, each in columns of its own."""
+    return np.repeat(np.array(values, np.uint8), -(-40 // len(values)))[None, :40].repeat(30, axis=0)
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of six images, images/, each with a mask of 0 and 255 in masks/."""
+    root = tmp_path_factory.mktemp("binary")
+    for n in range(6):
+        (root / "images").mkdir(exist_ok=True)
+        photo(40, 30, n).save(root / "images" / f"{n}.jpg")
+        save(root / "masks" / f"{n}.png", striped(0, 255))
+    return root
+
+
+def masks_of(out: Path) -> list[Values]:
+    data = MemmapDataset(out)
+    return [np.asarray(data[row][1]["masks"]) for row in range(len(data))]
+
+
+def head_values(out: Path) -> Sequence[int]:
+    return read_manifest(out).mask_values
+
+
+@pytest.mark.parametrize("form", FITS)
+def test_values_are_noted_and_binary_masks_warn_until_their_values_are_classes(
+    form: str, binary: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"masks": binary / "masks", "workers": 1, **FITS[form]}
+    (note,) = pack(binary / "images", tmp_path / "silent", **options).notes
+    assert note.startswith("the masks have the values 0, 255: ")
+    assert WARNED in note
+    assert "--mask-values 0,255" in note
+    (note,) = pack(binary / "images", tmp_path / "out", mask_values="0,255", **options).notes
+    assert note == "the masks have the values 0, 1."
+    assert (*head_values(tmp_path / "silent"), *head_values(tmp_path / "out")) == (0, 255, 0, 1)
+    for before, now in zip(masks_of(tmp_path / "silent"), masks_of(tmp_path / "out"), strict=True):
+        assert np.array_equal(now, before // 255)
+        assert now.any()
+    assert run(["info", str(tmp_path / "out"), "--brief"]) == 0
+    assert "masks       values 0, 1\n" in capsys.readouterr().out
+    assert verify(tmp_path / "out").problems == []
+
+
+def test_255_stays_unless_it_is_listed_and_another_value_rejects_its_image(binary: Path, tmp_path: Path) -> None:
+    masks = tmp_path / "masks"
+    shutil.copytree(binary / "masks", masks)
+    save(masks / "0.png", striped(128, 0, 255))
+    save(masks / "1.png", striped(128))
+    # what the crop cuts off is of the mask, too
+    save(masks / "2.png", striped(0, 0, 0, 0, 0, 0, 0, 0, 0, 7))
+    Image.fromarray(striped(0, 1).astype(bool)).save(masks / "3.png")
+    report = pack(
+        binary / "images", tmp_path / "out", size=24, masks=masks, mask_values=(128, 0), max_rejects=2, workers=1
+    )
+    assert sorted(report.reasons) == [
+        "its mask 2.png: it has the value 7; expected those of --mask-values, 0, 128",
+        "its mask 3.png: it has the value 1; expected those of --mask-values, 0, 128",
+    ]
+    assert report.notes == ["the masks have the values 0, 1, 255."]
+    first, second, *others = masks_of(tmp_path / "out")
+    assert np.unique(first).tolist() == [0, 1, 255]
+    assert first[0, 0] == 0
+    assert not second.any()
+    assert all(np.unique(other).tolist() == [1, 255] for other in others)
+    # several in a row are named by the first and the last
+    for n, values in enumerate([(0, 1, 2), (3, 4), (7,), (7, 9), (255,), (20,)]):
+        save(masks / f"{n}.png", striped(*values))
+    report = pack(binary / "images", tmp_path / "many", size=24, fit="pad", masks=masks, workers=1)
+    assert report.notes == ["the masks have the values 0 to 4, 7, 9, 20, 255."]
+
+
+def test_workers_and_resumes_give_the_same_values(binary: Path, tmp_path: Path, small_blocks: None) -> None:
+    masks = tmp_path / "masks"
+    for n, values in enumerate([(9,), (0, 1), (1, 2), (3,), (0,), (7, 8)]):
+        save(masks / f"{n}.png", striped(*values))
+    for name, options in FITS.items():
+        given = {"masks": masks, "mask_values": range(10), **options}
+        pack(binary / "images", tmp_path / name, workers=1, **given)
+        pack(binary / "images", tmp_path / f"{name}2", workers=2, **given)
+        interrupted(pack, binary / "images", tmp_path / f"{name}3", inputs=2, workers=1, **given)
+        with pytest.raises(PackError, match=r"was begun with other options \(mask_values: "):
+            pack(
+                binary / "images",
+                tmp_path / f"{name}3",
+                workers=1,
+                resume=True,
+                **{**given, "mask_values": "9,0,1,2,3,7,8"},
+            )
+        report = pack(binary / "images", tmp_path / f"{name}3", workers=1, resume=True, **given)
+        assert report.resumed_from
+        assert report.notes == ["the masks have the values 0 to 3, 7 to 9."]
+        assert store_bytes(tmp_path / name) == store_bytes(tmp_path / f"{name}2") == store_bytes(tmp_path / f"{name}3")
+        with pytest.raises(PackError, match=r"is finished, but with other options \(mask_values: "):
+            pack(binary / "images", tmp_path / name, workers=1, resume=True, **{**given, "mask_values": None})
+
+
+@pytest.mark.parametrize("form", ["crop", "zstd"])
+def test_copies_and_updates_carry_the_values(form: str, binary: Path, tmp_path: Path) -> None:
+    images, masks = tmp_path / "images", tmp_path / "masks"
+    shutil.copytree(binary / "images", images)
+    shutil.copytree(binary / "masks", masks)
+    options = {"masks": masks, **FITS[form]}
+    pack(images, tmp_path / "raw", workers=1, **options)
+    pack(images, tmp_path / "out", workers=1, mask_values="0,255", **options)
+    # what is not known of one store is not known of both
+    subset(tmp_path / "out", tmp_path / "few", rows=[1, 2])
+    merge([tmp_path / "out", tmp_path / "few"], tmp_path / "both")
+    assert head_values(tmp_path / "few") == head_values(tmp_path / "both") == (0, 1)
+    assert read_manifest(tmp_path / "few").options["mask_values"] == [0, 255]
+    with pytest.raises(PackError, match=r"with other options \(mask_values: "):
+        merge([tmp_path / "out", tmp_path / "raw"], tmp_path / "never")
+    save(masks / "3.png", striped(255))
+    photo(40, 30, 9).save(images / "7.jpg")
+    save(masks / "7.png", striped(255, 0))
+    # the values are the store's: they are not given again
+    assert update(images, tmp_path / "out", masks=masks, workers=1).rows == 7
+    pack(images, tmp_path / "fresh", workers=1, mask_values="0,255", **options)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+
+
+def test_the_command_that_resumes_names_values_and_suffix(binary: Path, tmp_path: Path, small_blocks: None) -> None:
+    for n in range(6):
+        save(tmp_path / "named" / f"{n}_mask.png", striped(0, 255))
+    given = {"size": 24, "masks": tmp_path / "named", "mask_suffix": "_mask", "mask_values": "0,255"}
+    interrupted(pack, binary / "images", tmp_path / "out", inputs=2, workers=1, **given)
+    with pytest.raises(
+        StoreError, match="--mask-suffix _mask --mask-values 0,255|--mask-values 0,255 .*--mask-suffix _mask"
+    ):
+        MemmapDataset(tmp_path / "out")
+
+
+# -- masks by the ends of their names
+
+
+def beside(root: Path, name: str, seed: int) -> None:
+    """Save an image and, beside it, its mask of one value."""
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    photo(40, 30, seed).save(root / f"{name}.jpg")
+    save(root / f"{name}_mask.png", striped(seed))
+
+
+def tree(root: Path) -> Path:
+    for split in ("train", "val"):
+        for n, name in enumerate(("a/1", "a/2", "b/1")):
+            beside(root / split, name, n + 3 * (split == "val"))
+    return root
+
+
+def test_masks_beside_their_images_are_found_by_suffix_and_are_no_images(tmp_path: Path) -> None:
+    images = tree(tmp_path / "images")
+    (images / "train" / "b" / "2_mask.png").write_bytes((images / "train" / "b" / "1_mask.png").read_bytes())
+    given = {"size": 24, "mask_suffix": "_mask", "workers": 1}
+    report = pack(images, tmp_path / "out", masks=images, **given)
+    assert (report.rows, report.rejected, report.ignored) == (6, 0, 7)
+    assert f"1 masks of {images} belong to no image: train/b/2_mask.png." in report.notes
+    for split, first in (("train", 0), ("val", 3)):
+        assert [mask[0, 0] for mask in masks_of(tmp_path / "out" / split)] == [first, first + 1, first + 2]
+        assert MemmapDataset(tmp_path / "out" / split).targets == [0, 0, 1]
+    # of one split the folder of masks may be that, or the one above
+    pack(images / "val", tmp_path / "val", masks=images / "val", **given)
+    assert store_bytes(tmp_path / "val") == store_bytes(tmp_path / "out" / "val")
+    for image in (images / "val").rglob("*.jpg"):
+        image.unlink()
+    with pytest.raises(ScanError, match="val holds no image but the masks that --mask-suffix _mask names"):
+        pack(images, tmp_path / "none", masks=images, **given)
+    # images may be named so where the masks are elsewhere
+    photo(40, 30, 5).save(tmp_path / "x_mask.jpg")
+    save(tmp_path / "masks" / "x_mask_mask.png", striped(9))
+    paths = tmp_path / "paths.csv"
+    paths.write_text("path\nx_mask.jpg\n")
+    pack(paths, tmp_path / "listed", masks=tmp_path / "masks", **given)
+    assert [mask[0, 0] for mask in masks_of(tmp_path / "listed")] == [9]
+
+
+def test_an_image_without_a_mask_of_that_suffix_is_rejected_and_a_folder_without_any_refused(
+    binary: Path, tmp_path: Path
+) -> None:
+    masks = tmp_path / "masks"
+    shutil.copytree(binary / "masks", masks)
+    for n in (1, 2):
+        (masks / f"{n}.png").rename(masks / f"{n}-gt.png")
+    given = {"size": 24, "masks": masks, "workers": 1}
+    report = pack(binary / "images", tmp_path / "out", mask_suffix="-gt", max_rejects=4, **given)
+    assert (report.rows, {*report.reasons}) == (2, {f"it has no mask {n}-gt.png" for n in (0, 3, 4, 5)})
+    with pytest.raises(
+        ScanError, match=r"masks holds no mask. Expected images named as those to pack, with _m behind that, "
+    ):
+        pack(binary / "images", tmp_path / "none", mask_suffix="_m", **given)
+
+
+def test_a_suffix_is_recorded_compared_and_reused(tmp_path: Path) -> None:
+    images = tree(tmp_path / "images") / "train"
+    given = {"size": 24, "masks": images, "workers": 1}
+    pack(images, tmp_path / "out", mask_suffix="_mask", **given)
+    assert read_manifest(tmp_path / "out").labels == {"mask_suffix": "_mask"}
+    with pytest.raises(PackError, match="was packed with --mask-suffix _mask. Give it again"):
+        pack(images, tmp_path / "out", resume=True, **given)
+    assert pack(images, tmp_path / "out", resume=True, mask_suffix="_mask", **given).resumed_from == 3
+    beside(images, "b/9", 4)
+    assert update(images, tmp_path / "out", masks=images, workers=1).rows == 4
+    pack(images, tmp_path / "fresh", mask_suffix="_mask", **given)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no values": (
+        {"mask_values": ""},
+        "--mask-values is '', expected the values of classes 0, 1, ... in masks, such as 0,255",
+    ),
+    "twice": ({"mask_values": "0,0"}, "each once, from 0 to 255"),
+    "too large": ({"mask_values": [0, 256]}, "from 0 to 255"),
+    "all of them": ({"mask_values": range(256)}, "up to 255 of them"),
+    "words": ({"mask_values": "0,person"}, "--mask-values is '0,person'"),
+    "of no masks": ({"mask_values": "0", "masks": None}, "--mask-values belongs to --masks DIR"),
+    "of drawn masks": ({"mask_values": "0", "masks": "boxes", "boxes": "x"}, "--mask-values belongs to --masks DIR"),
+    "no suffix": ({"mask_suffix": ""}, "--mask-suffix is '', expected what the names of masks add"),
+    "an extension": ({"mask_suffix": "_mask.png"}, "without an extension: _mask"),
+    "suffix of no masks": ({"mask_suffix": "_m", "masks": None}, "--mask-suffix belongs to --masks DIR"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_values_and_suffixes_that_are_none_are_refused(what: str, tmp_path: Path) -> None:
+    given, sentence = REFUSED[what]
+    with pytest.raises(OptionsError) as caught:
+        pack(tmp_path, tmp_path / "out", **{"size": 8, "masks": tmp_path, **given})
+    assert sentence in str(caught.value)
+
+
+# -- in the manifest
+
+
+def rewritten(out: Path, change: Callable[[str], str]) -> None:
+    """Change the head of a manifest and write its digest again."""
+    import hashlib
+
+    text = (out / "manifest.json").read_text()
+    body = change(text[:-90])
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    (out / "manifest.json").write_text(f'{body},\n  "digest": "sha256:{digest}"\n}}\n')
+
+
+def test_values_that_no_masks_have_make_no_store(binary: Path, tmp_path: Path) -> None:
+    given = {"size": 24, "workers": 1}
+    pack(binary / "images", tmp_path / "masked", masks=binary / "masks", **given)
+    pack(binary / "images", tmp_path / "plain", **given)
+    listed = '"mask_values": [\n    0,\n    255\n  ],\n  '
+    for wrong in ("[]", "[255, 0]", "[0, 0]", "[0, 256]", "[0.5]", "0", "[true]"):
+        shutil.copytree(tmp_path / "masked", tmp_path / "wrong", dirs_exist_ok=True)
+        rewritten(tmp_path / "wrong", lambda text, wrong=wrong: text.replace(listed, f'"mask_values": {wrong},\n  '))  # type: ignore[misc]
+        with pytest.raises(StoreError, match="mask_values"):
+            read_manifest(tmp_path / "wrong")
+    # a store of before, which does not say them
+    rewritten(tmp_path / "masked", lambda text: text.replace(listed, ""))
+    assert head_values(tmp_path / "masked") == ()
+    assert len(MemmapDataset(tmp_path / "masked")) == 6
+    merge([tmp_path / "masked", tmp_path / "masked"], tmp_path / "both")
+    assert head_values(tmp_path / "both") == ()
+    rewritten(tmp_path / "plain", lambda text: text.replace('"mean":', '"mask_values": [0],\n  "mean":'))
+    with pytest.raises(StoreError, match=r"mask_values .*expected them with masks alone"):
+        read_manifest(tmp_path / "plain")
