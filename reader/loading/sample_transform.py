@@ -75,10 +75,10 @@ class SampleTransform:
         return tuple(made) if isinstance(first, tuple) and isinstance(made, list) else made
 
     def _sample(self, batch: Batch, n: int) -> Any:
-        """Return row n of a batch as the dataset gives it; a transform that works in place changes a copy."""
+        """Return row n of a batch as the dataset gives it; a transform may work in place: nothing else uses the batch."""
         number = batch.rows
         assert number is not None
-        row: Any = (row_of(batch, n) if isinstance(batch, RaggedBatch) else batch[n]).clone()
+        row: Any = row_of(batch, n) if isinstance(batch, RaggedBatch) else batch[n]
         row.rows = number[n].clone()
         with rows_named(self.dataset.path, int(number[n])):
             return self.dataset.as_sample(row)
