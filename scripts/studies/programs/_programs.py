@@ -74,7 +74,7 @@ PROGRAMS = {
             ("torchvision", "timm"),
             (_TORCHVISION, "timm==1.0.31"),
             note="with MemmapLoader, create_loader, which makes transform and DataLoader in one call of nine lines, gives way to"
-            " a recipe of batches: timm's own transform draws from Python's random, and would run on one thread",
+            " a recipe of batches: timm's own transform would be called for each image",
         ),
         Program(
             "hf_trainer",
