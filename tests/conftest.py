@@ -443,7 +443,7 @@ def no_obstore(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "obstore", None)
 
 
-@pytest.fixture(params=["obstore", "fsspec"])
+@pytest.fixture(params=["obstore", pytest.param("fsspec", marks=pytest.mark.nightly)])
 def carrier(request: pytest.FixtureRequest) -> str:
     """What carries the bytes of objects."""
     if request.param == "fsspec":

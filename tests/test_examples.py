@@ -158,6 +158,7 @@ def test_train_compiles_and_computes_in_bfloat16(
     assert len(epochs(capsys.readouterr().out)) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # what loads TorchScript is still in use
 def test_export_gives_the_scores_of_the_network_with_its_normalization_inside(
     shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
@@ -439,6 +440,7 @@ def test_progressive_trains_both_ways_for_each_seed(
     assert "progressive.py: " in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_simclr_trains_a_backbone(
     shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -522,6 +524,7 @@ class SmallCifar10:
         return Image.new("RGB", (32, 32), (n * 6, 0, 60 * (n % 4))), n % 4
 
 
+@pytest.mark.nightly
 def test_cifar_is_packed_once_and_learned(
     tmp_path: Path, example: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,19 +65,6 @@ def test_a_shell_pipeline_packs_what_find_lists(images: Path, tmp_path: Path) ->
     assert verify(tmp_path / "out", redecode=24, images=tmp_path / "photos").problems == []
 
 
-@pytest.mark.slow
-def test_the_pipelines_of_the_guide_run_as_they_stand(images: Path, tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "how-to" / "lists-and-archives.md").read_text(encoding="utf-8")
-    commands = [line for line in text.splitlines() if line.startswith("find photos") and "train.py" in line]
-    assert [command.count("train.py") for command in commands] == [1, 1]
-    images.rename(tmp_path / "photos")
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for command in commands:
-        done = shell(command, tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert "epoch 2: loss" in done.stdout
-
-
 def test_order_is_the_lists_and_classes_are_folders(images: Path, feed: Feed) -> None:
     paths = listed(images)[::-1]
     feed(lines(paths))

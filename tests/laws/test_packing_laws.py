@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import store_bytes
+from conftest import Tune, store_bytes
 from kinds import BROKEN, KINDS, Inputs, MakeInputs, MakeStore, refusal, spread, stores_of
 
 from packer import OptionsError, Progress, pack, pull, push, seal_parts
@@ -54,6 +54,17 @@ def test_any_number_of_workers_gives_the_same_bytes(
     inputs = inputs_of(kind)
     pack(inputs.images, tmp_path / "out", workers=workers, **inputs.options)
     assert store_bytes(tmp_path / "out") == store_bytes(store_of(kind))
+
+
+@pytest.mark.parametrize("kind", spread([*KINDS]))
+def test_workers_that_share_a_block_give_the_same_bytes(
+    kind: str, inputs_of: MakeInputs, tmp_path: Path, tune: Tune
+) -> None:
+    tune(least_block_inputs=32)
+    inputs = inputs_of(kind)
+    for workers in (1, 3):
+        pack(inputs.images, tmp_path / str(workers), workers=workers, **inputs.options)
+    assert store_bytes(tmp_path / "3") == store_bytes(tmp_path / "1")
 
 
 def pack_with_interruptions(inputs: Inputs, out: Path, **options: Any) -> int:
@@ -134,7 +145,7 @@ def test_a_reject_is_recorded_once_with_its_reason(kind: str, store_of: MakeStor
 
 
 # those whose rows move through Ray in a way of their own; the others differ in their columns
-ON_RAY = ("crop", "own-sizes", "zstd-own-sizes", "levels-2")
+ON_RAY = ("zstd-own-sizes", "levels-2")
 
 
 @pytest.mark.parametrize(

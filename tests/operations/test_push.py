@@ -352,7 +352,7 @@ def killed_push(store: Path, url: str, at: int) -> bool:
     return code != 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_push_killed_anywhere_leaves_no_store_and_the_same_command_ends_it(
     three: list[Path], tmp_path: Path, far: tuple[str, int]
 ) -> None:
@@ -372,7 +372,7 @@ def test_a_push_killed_anywhere_leaves_no_store_and_the_same_command_ends_it(
     assert at > 10
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_replacement_killed_anywhere_leaves_the_old_store_or_the_new_one(
     three: list[Path], tmp_path: Path, far: tuple[str, int]
 ) -> None:

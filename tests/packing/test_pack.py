@@ -346,7 +346,7 @@ def test_a_full_disk_is_reported_before_decoding(images: Path, tmp_path: Path, m
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("blocks", [0, 1, 5, 11])
+@pytest.mark.parametrize("blocks", [5])
 def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, blocks: int) -> None:
     """Stop a pack after some commits, as a crash would leave it, and resume."""
     pack(images, tmp_path / "reference", size=32)
@@ -413,7 +413,10 @@ def slow_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("delivered_signals")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.nightly)],
+)
 def test_a_signal_ends_the_command_at_once_and_leaves_no_process(
     tmp_path: Path, slow_images: Path, number: int, code: int
 ) -> None:
@@ -783,7 +786,7 @@ def test_splits_resume_where_the_first_was_interrupted(tmp_path: Path) -> None:
     assert pack(tmp_path / "images", tmp_path / "out", size=32, resume=True).resumed_from == 20
 
 
-@pytest.mark.parametrize("stop_at", ["train", "between", "val"])
+@pytest.mark.parametrize("stop_at", [pytest.param("train", marks=pytest.mark.nightly), "between", "val"])
 def test_an_interrupted_overwrite_of_splits_replaces_every_one(
     stop_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

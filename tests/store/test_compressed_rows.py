@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 from packer import merge, pack, subset
 from packer.errors import PackError
 from packer.operations.verify import verify
-from packer.packing.parts.seal_parts import seal_parts
 from reader import MemmapDataset, MemmapLoader
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, read_manifest
@@ -81,13 +80,6 @@ def test_splits_are_compressed_too(tree: Path, tmp_path: Path, form: str) -> Non
 # -- packing
 
 
-def test_the_bytes_are_the_same_from_any_number_of_workers(
-    pair: tuple[Path, Path], tree: Path, tmp_path: Path, way: str, form: str
-) -> None:
-    pack(tree, tmp_path / "out", workers=3, compress=form, **WAYS[way])
-    assert store_bytes(tmp_path / "out") == store_bytes(pair[1])
-
-
 def test_a_resumed_pack_has_the_same_bytes(
     tree: Path, tmp_path: Path, small_blocks: None, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,13 +96,6 @@ def test_a_resumed_pack_has_the_same_bytes(
     report = pack(tree, out, compress=form, resume=True, **options)
     assert report.resumed_from > 0
     assert store_bytes(out) == store_bytes(straight)
-
-
-def test_parts_make_the_same_store(pair: tuple[Path, Path], tree: Path, tmp_path: Path, way: str, form: str) -> None:
-    for number in (1, 2):
-        pack(tree, tmp_path / "out", compress=form, part=f"{number}/2", workers=1, **WAYS[way])
-    seal_parts(tmp_path / "out")
-    assert store_bytes(tmp_path / "out") == store_bytes(pair[1])
 
 
 def test_a_copy_is_compressed_as_a_pack_is(pair: tuple[Path, Path], tmp_path: Path, form: str) -> None:

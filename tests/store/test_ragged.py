@@ -195,21 +195,6 @@ def test_rows_are_the_images_in_their_own_sizes_upright(tmp_path: Path, max_size
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_own_sizes_are_the_same_bytes_from_any_number_of_workers(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (images / "class1" / "broken.jpg").write_bytes(b"no image")
-    for workers in (1, 2, 8):
-        pack(images, tmp_path / f"out{workers}", fit="none", max_size=70, workers=workers, max_rejects=1)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "spawn")
-    pack(images, tmp_path / "spawned", fit="none", max_size=70, workers=2, max_rejects=1)
-    one = store_bytes(tmp_path / "out1")
-    for other in ("out2", "out8", "spawned"):
-        assert store_bytes(tmp_path / other) == one
-    assert len(read_blocks(tmp_path / "out1")) == 13
-
-
-@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("blocks", [0, 1, 7])
 def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_path: Path, blocks: int) -> None:
     pack(images, tmp_path / "full", fit="none", max_size=70)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import Tune, make_splits, make_tree, photo, store_bytes
+from kinds import spread
 from test_update import no_decoder
 
 import reader.format.check
@@ -105,7 +106,7 @@ def test_the_command_says_which_store_stays_and_how_to_accept_the_new_one(
     assert len(MemmapDataset(out)) == 19
 
 
-@pytest.mark.parametrize("way", ["overwrite", "update"])
+@pytest.mark.parametrize("way", spread(["update", "overwrite"]))
 def test_more_rejects_than_allowed_in_one_split_leave_all_of_them(way: str, splits: Path, tmp_path: Path) -> None:
     before = store_bytes(tmp_path / "out")
     break_some(splits / "val", 3)
@@ -163,9 +164,9 @@ def opened(out: Path) -> set[int]:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills")
-@pytest.mark.parametrize("exchanges", [True, False])
-@pytest.mark.parametrize("names", [0, 1])
-@pytest.mark.parametrize("way", ["overwrite", "update"])
+@pytest.mark.parametrize(
+    ("way", "names", "exchanges"), spread(["overwrite", "update"], [1, 0], [False, True], every=4, first=1)
+)
 def test_killed_between_the_names_of_two_splits_neither_is_opened_and_any_pack_command_finishes(
     way: str, names: int, exchanges: bool, splits: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +213,7 @@ def test_the_command_that_a_half_replaced_store_names_finishes_it(splits: Path, 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills")
-@pytest.mark.parametrize("names", [0, 1, 2])
+@pytest.mark.parametrize("names", spread([0, 1, 2], every=3, first=1))
 def test_a_new_split_comes_together_with_the_others(names: int, splits: Path, tmp_path: Path) -> None:
     make_tree(splits / "test", each=2)
     killed("update", names, splits, tmp_path / "out")
@@ -239,7 +240,7 @@ def test_an_unfinished_split_beside_a_store_comes_together_with_it(splits: Path,
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills")
-@pytest.mark.parametrize("names", [0, 1])
+@pytest.mark.parametrize("names", spread([1, 0]))
 def test_merged_splits_replace_others_together(names: int, splits: Path, tmp_path: Path, tune: Tune) -> None:
     out, more = tmp_path / "out", tmp_path / "more"
     pack(splits, more, size=32)

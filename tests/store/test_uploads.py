@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Tune, make_tree, store_bytes, tuned
+from kinds import spread
 from PIL import Image
 from test_remote import fsspec
 
@@ -156,7 +157,7 @@ def test_levels_at_a_url_are_those_of_a_local_pack(images: Path, tmp_path: Path,
     assert push(tmp_path / "out", URL).copied_bytes == 0
 
 
-@pytest.mark.parametrize("share", [0.1, 0.35, 0.65, 0.85, 0.97])
+@pytest.mark.parametrize("share", spread([0.65, 0.85, 0.1, 0.97, 0.35], every=3))
 def test_a_pack_with_levels_that_was_killed_anywhere_is_resumed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
@@ -406,8 +407,7 @@ def test_requests_are_tried_again_and_an_end_is_one_sentence(
     assert _pulled(tmp_path) == store_bytes(local)
 
 
-@pytest.mark.parametrize("compress", [True, "jpeg:95"])
-@pytest.mark.parametrize("shape", [{"size": 16}, {"fit": "none"}])
+@pytest.mark.parametrize(("compress", "shape"), spread([True, "jpeg:95"], [{"size": 16}, {"fit": "none"}]))
 def test_compressed_rows_are_those_of_a_local_pack_however_often_it_is_interrupted(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: Any, shape: dict[str, Any]
 ) -> None:
