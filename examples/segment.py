@@ -5,7 +5,8 @@
     python examples/segment.py out/ --epochs 30 --model deeplabv3_resnet50
 
 A pixel of a mask is the number of its class, 255 where it counts for nothing, as in Pascal VOC. A tenth of the rows is held out:
-IoU is the mean over the classes of intersection over union there. Needs torchvision.
+IoU is the mean over the classes of intersection over union there. Rows of their own sizes (--fit none) are cropped to --crop
+pixels. Needs torchvision.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ import sys
 import torch
 from torch import nn
 
-from reader import Compose, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, RandomResizedCrop, StoreError
+from reader import (
+    Compose,
+    Manifest,
+    MemmapDataset,
+    MemmapLoader,
+    Normalize,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    ResizeCenterCrop,
+    StoreError,
+)
 
 IGNORED = 255
 
@@ -26,6 +37,7 @@ def main() -> None:
     parser.add_argument("store", help="a store, as `pack --masks` wrote it")
     parser.add_argument("--model", default="deeplabv3_resnet50", help="a segmentation model of torchvision")
     parser.add_argument("--classes", type=int, default=21, help="with the background; Pascal VOC has 21")
+    parser.add_argument("--crop", type=int, help="pixels a side  [default: those of a row, of their own sizes 520]")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--lr", type=float, default=0.01)
@@ -37,15 +49,16 @@ def main() -> None:
         from torchvision.models import get_model
 
         store = MemmapDataset(options.store)
-        if "masks" not in store.manifest.extras:
-            raise ValueError(f"{options.store} has no masks. Pack it with --masks.")
+        check_masks(options.store, store.manifest, options.classes)
         train, held_out = store.split(0.9)
-        side = min(store.manifest.height, store.manifest.width)
+        has_own_sizes = store.manifest.has_own_sizes
+        side = options.crop or (520 if has_own_sizes else min(store.manifest.height, store.manifest.width))
+        whole = ResizeCenterCrop(side) if has_own_sizes else None
         # a mask is cropped and flipped with its image
         augment = Compose([RandomResizedCrop(side, scale=(0.25, 1)), RandomHorizontalFlip()])
         size = options.batch_size
         loader = MemmapLoader(train, size, shuffle=True, drop_last=True, device=options.device, transform=augment)
-        val_loader = MemmapLoader(held_out, size, device=options.device)
+        val_loader = MemmapLoader(held_out, size, device=options.device, transform=whole)
         backbone = {"weights_backbone": None} if options.scratch else {}
         model = get_model(options.model, weights=None, num_classes=options.classes, **backbone)
     except ImportError as e:
@@ -69,6 +82,18 @@ def main() -> None:
             optimizer.step()
             schedule.step()
         print(f"epoch {epoch}: loss {loss.item():.3f}, IoU {mean_iou(model, val_loader, options.classes):.3f}")
+
+
+def check_masks(path: str, manifest: Manifest, classes: int) -> None:
+    """Raise ValueError where a store has no masks, or masks of other values than the classes."""
+    if not manifest.has_masks:
+        raise ValueError(f"{path} has no masks. Pack it with --masks.")
+    found = [value for value in manifest.mask_values if value != IGNORED]
+    if manifest.mask_values and (len(found) < 2 or found[-1] >= classes):
+        raise ValueError(
+            f"the masks of {path} have the values {list(manifest.mask_values)}, expected two or more of 0 to {classes - 1}, and"
+            f" {IGNORED} where they count for nothing. Pack with --mask-values, or give --classes."
+        )
 
 
 @torch.inference_mode()

@@ -402,6 +402,28 @@ def test_segment_trains_and_measures_iou(shapes: Path, example: Example, capsys:
     assert float(lines[1][0]) < float(lines[0][0])
 
 
+def test_segment_trains_on_rows_of_their_own_sizes_and_refuses_masks_that_would_train_one_class(
+    shapes: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from packer import pack
+
+    torchvision_or_skip()
+    given = {"fit": "none", "masks": shapes.parent / "masks", "workers": 1}
+    pack(shapes.parent / "images", tmp_path / "own", **given)
+    words = ["--model", "lraspp_mobilenet_v3_large", "--scratch", "--epochs", 1, "--batch-size", 6, "--device", "cpu"]
+    example("segment", tmp_path / "own", *words, "--classes", 3, "--crop", 32)
+    assert re.search(r"epoch 1: loss \d+\.\d+, IoU \d\.\d+", capsys.readouterr().out)
+    with pytest.raises(SystemExit, match=r"have the values \[0, 1, 2\], expected two or more of 0 to 1, and 255"):
+        example("segment", tmp_path / "own", *words, "--classes", 2)
+    for path in (shapes.parent / "masks").glob("*.png"):
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        with Image.open(path) as mask:
+            mask.point(lambda value: 255 * (value > 0)).save(tmp_path / "masks" / path.name)
+    pack(shapes.parent / "images", tmp_path / "binary", **given | {"masks": tmp_path / "masks"})
+    with pytest.raises(SystemExit, match=r"have the values \[0, 255\], .* Pack with --mask-values, or give --classes."):
+        example("segment", tmp_path / "binary", *words)
+
+
 def test_the_iou_of_segment_is_the_mean_over_classes_without_what_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     module = importlib.import_module("segment")

@@ -34,6 +34,7 @@ from reader.dataset.samples import (
     transformed,
 )
 from reader.dataset.splits import added, check_classes, remote_store, store_path
+from reader.dataset.unlabeled import warn_of_unlabeled
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.memory.gather import is_run
@@ -113,6 +114,7 @@ class MemmapDataset(Dataset[Any]):
         self.check_rows = opened.check_rows
         self.manifest, self.mapped = opened.manifest, opened.mapped
         self._pool = FittingPool(keep=_LOOP_BUFFERS, has_room=self.manifest.has_own_sizes)
+        self._is_looped = False
         self._targets: list[object] | None = None
         self._samples: list[tuple[str, object]] | None = None
 
@@ -201,6 +203,11 @@ class MemmapDataset(Dataset[Any]):
         """
         if isinstance(indices, collate.Step) and indices.is_of(self):
             return indices.made()
+        if self.as_tuple and not self._is_looped:
+            worker, self._is_looped = get_worker_info(), True
+            # of several workers one says it
+            if worker is None or worker.id == 0:
+                warn_of_unlabeled(self)
         is_by_row = type(self).__getitem__ is not MemmapDataset.__getitem__
         if is_by_row or (self.changes_samples and not self.takes_batches):
             return [self[int(i)] for i in indices]

@@ -13,6 +13,7 @@ from reader import system
 from reader.dataset.cropping import stored_crop, warn_of_second_crop
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
+from reader.dataset.unlabeled import warn_of_unlabeled
 from reader.loading.finish import begins_with_crop
 from reader.loading.ranks import Ranks, is_distributed
 from reader.loading.remote_ahead import check_nodes, check_order
@@ -122,8 +123,11 @@ def log_ranks(
         _warn_of_unsharded_sampler(schedule, ranks)
 
 
-def log_first_epoch(schedule: Schedule, epoch: int, transform: Transform | None) -> None:
-    """Log what the batches of a loader are, as its first epoch begins: seed, ranks, what was cropped and what is drawn."""
+def log_first_epoch(schedule: Schedule, epoch: int, transform: Transform | None, *, as_tuple: bool) -> None:
+    """Log what the batches of a loader are, as its first epoch begins: seed, ranks, what was cropped and what is drawn.
+
+    as_tuple: the loop gets images and targets.
+    """
     cut = schedule.cut
     dataset = schedule.dataset
     _log.info(
@@ -133,6 +137,8 @@ def log_first_epoch(schedule: Schedule, epoch: int, transform: Transform | None)
     )
     if cut.rank == 0:
         warn_of_second_crop(dataset.path, dataset.manifest, transform)
+        if as_tuple:
+            warn_of_unlabeled(dataset)
 
 
 def warn_of_few_classes(schedule: Schedule) -> None:

@@ -336,7 +336,7 @@ class MemmapLoader:
         form["on_device"] = self.device.type == "cuda"
         transform = self._sizes.of(self.transform, epoch, position)
         if not self._is_logged:
-            log_first_epoch(schedule, epoch, transform)
+            log_first_epoch(schedule, epoch, transform, as_tuple=self.as_tuple)
             self._is_logged = True
         if workers := self.num_workers:
             finish = Finish(self.dataset, transform, threads=1, **form)
