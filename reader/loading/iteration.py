@@ -26,6 +26,7 @@ class Pass(NamedTuple):
     asked: what the source may wait for: something is there once the caller waits for a batch, or nobody does any more.
     finish: what is left to do with each batch.
     schedule: its steps, whatever other passes have.
+    stop: ends what the source waits for, when the loader is closed or the process exits.
     """
 
     progress: PassState
@@ -33,6 +34,7 @@ class Pass(NamedTuple):
     asked: SimpleQueue[object]
     finish: Finish
     schedule: Schedule
+    stop: Callable[[], None] | None = None
 
 
 class Iteration:
@@ -57,7 +59,7 @@ class Iteration:
         self._open(begun)
 
     def _open(self, begun: Pass) -> None:
-        self._progress, source, asked, self._finish, self._schedule = begun
+        self._progress, source, asked, self._finish, self._schedule, stop = begun
         self._begin = self._progress.position
         self._ready: deque[tuple[object, int]] = deque()
         self._failed = False
@@ -67,7 +69,7 @@ class Iteration:
             asked.put(None)
             self._source = source(without_thread)
         else:
-            self._feed = Feed(source, self._prefetch, asked, self._feeds)
+            self._feed = Feed(source, self._prefetch, asked, self._feeds, stop)
             # an abandoned iterator is collected and ends its thread
             self._feed.end_with(self)
 

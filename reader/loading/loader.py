@@ -49,7 +49,7 @@ from reader.loading.validation import (
     truth,
     two_names,
 )
-from reader.loading.workers import StepBatches, start_workers
+from reader.loading.workers import StepBatches, workers_for
 from reader.memory.residency import Residency
 from reader.tuning import tuning
 
@@ -338,12 +338,14 @@ class MemmapLoader:
         if not self._is_logged:
             log_first_epoch(schedule, epoch, transform, as_tuple=self.as_tuple)
             self._is_logged = True
-        if workers := self.num_workers:
+        if count := self.num_workers:
             finish = Finish(self.dataset, transform, threads=1, **form)
-            planned, options = schedule.batches(epoch, position, items), self._worker_options
-            made = start_workers(planned, StepBatches(self.dataset, finish), workers, options)
-            if made is not None:
-                return Pass(progress, made, SimpleQueue(), finish, schedule)
+            # of a sampler nobody may know the steps
+            count = count if schedule.sampler is not None else min(count, max(1, schedule.cut.steps(position)))
+            planned, batches = schedule.batches(epoch, position, items), StepBatches(self.dataset, finish)
+            workers = workers_for(planned, batches, count, self._worker_options)
+            if workers is not None:
+                return Pass(progress, workers, SimpleQueue(), finish, schedule, workers.stop)
             self._may_start = False
         is_worked_on = self.transform is not None or form["on_device"]
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes

@@ -43,6 +43,7 @@ class Feed(Generic[_T]):
     source: makes groups; has room for the first, and claims it for each one more.
     asked: what the source may wait for: something is there once the caller waits, or nobody does any more.
     among: has the feed in it while its thread runs.
+    end: ends what the source waits for elsewhere; it then raises.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class Feed(Generic[_T]):
         depth: int,
         asked: SimpleQueue[object] | None = None,
         among: set[Feed[_T]] | None = None,
+        end: Callable[[], None] | None = None,
     ) -> None:
+        self._end = end
         self._asked: SimpleQueue[object] = SimpleQueue() if asked is None else asked
         # finished items, then an error if one ended the work, then the end mark
         self._ready: SimpleQueue[object] = SimpleQueue()
@@ -134,6 +137,8 @@ class Feed(Generic[_T]):
             if not self._has_started:  # an interrupt may have cut its start short: it may come yet
                 with contextlib.suppress(Empty):
                     self._beginning.get(timeout=tuning().feeder_start_seconds)
+            if self._end is not None:
+                self._end()
             if self._has_started:
                 thread.join()
         with contextlib.suppress(Empty):

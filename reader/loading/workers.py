@@ -9,13 +9,14 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import pickle
+import re
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from reader.loading.finish import Finish
 from reader.loading.prefetch import Claim, paced
 from reader.loading.producer import Group
 from reader.loading.schedule import PlannedBatch
+from reader.transforms.per_sample import has_own_generator
 
 _log = logging.getLogger("reader")
 
@@ -35,7 +37,7 @@ _log = logging.getLogger("reader")
 _COPIED_BYTES = 4 << 20
 
 
-class StepBatches(Dataset[object]):
+class StepBatches(Dataset[bytes]):
     """What a worker has: it makes the batch of a step."""
 
     def __init__(self, dataset: MemmapDataset, finish: Finish) -> None:
@@ -45,46 +47,106 @@ class StepBatches(Dataset[object]):
     def __repr__(self) -> str:
         return f"{self._dataset.path}: {self._finish.transform!r}"
 
-    def __getitem__(self, step: PlannedBatch) -> object:
-        """Return what the loop gets at a step."""
+    def reason_against(self, method: str | BaseContext) -> str:
+        """Say why workers that are started so cannot make batches, or not the same ones; "": they can."""
+        if multiprocessing.current_process().daemon:
+            return "this is a worker itself, which cannot start others"
+        if has_own_generator(self._finish.transform):
+            return "it holds a generator of its own, whose numbers each worker and epoch would repeat"
+        if (method if isinstance(method, str) else method.get_start_method()) == "fork":
+            return ""
+        main = sys.modules["__main__"]
+        source = Path(getattr(main, "__file__", None) or os.devnull)
+        if source.suffix == ".py" and "__main__" not in source.read_text(errors="replace"):
+            return f'{source} has no `if __name__ == "__main__":`, and would run again in each worker'
+        try:
+            pickled = bytes(ForkingPickler.dumps(self))
+        except Exception as e:
+            return f"a worker that is not forked cannot get it ({e}). Define it at the top of a module"
+        if not source.suffix and b"__main__" in pickled:
+            return (
+                "it is defined in this session, and workers that are not forked cannot find it: define it in a module"
+            )
+        return ""
+
+    def __getitem__(self, step: PlannedBatch) -> bytes:
+        """Return what the loop gets at a step, pickled: what cannot be sent is an error here, and nothing waits for it."""
         if self._pool is None:
             # samples are copies: the rows' memory is used again
             self._pool = FittingPool(keep=1, has_room=self._dataset.manifest.has_own_sizes)
         rows = self._dataset.store_rows(step.positions)
-        return self._finish(self._dataset.opened_store.gather(rows, self._pool.lease), step.start)
+        made = self._finish(self._dataset.opened_store.gather(rows, self._pool.lease), step.start)
+        return bytes(ForkingPickler.dumps(made))
 
 
-def start_workers(
-    steps: Iterator[PlannedBatch], batches: StepBatches, count: int, options: Mapping[str, Any]
-) -> Callable[[Claim], Iterator[Group]] | None:
-    """Start workers for the steps of a pass; returns what gives their groups, each of one batch.
-
-    None: they cannot be started; the log says why.
+class Workers:
+    """Workers that make the batches of a pass; called as what makes its groups, each of one batch.
 
     Args:
+        steps: of the pass.
         batches: what each worker gets.
         count: of workers, 1 or more.
         options: of the DataLoader, such as prefetch_factor, what the program gave; None is as left out.
     """
-    if reason := _reason_against(batches, options.get("multiprocessing_context") or start_method()):
+
+    def __init__(
+        self, steps: Iterator[PlannedBatch], batches: StepBatches, count: int, options: Mapping[str, Any]
+    ) -> None:
+        self._sent: deque[PlannedBatch] = deque()
+        given = {name: value for name, value in options.items() if value is not None}
+        given["worker_init_fn"] = _WithoutInterrupts(given.get("worker_init_fn"))
+        loader = DataLoader(
+            batches,
+            batch_size=None,
+            sampler=_Sent(steps, self._sent),
+            num_workers=count,
+            collate_fn=_unchanged,
+            # one of its own: the program's gives the same numbers with and without workers
+            generator=torch.Generator(),
+            **{"multiprocessing_context": start_method()} | given,
+        )
+        self._process = os.getpid()
+        # whatever the program's default device is
+        with _interrupts_blocked(), torch.device("cpu"):
+            self._made: Any = iter(loader)
+
+    def __call__(self, claim: Claim) -> Iterator[Group]:
+        """Give the groups, each when there is room for it."""
+        return paced(self._groups(), claim)
+
+    def stop(self) -> None:
+        """End the workers, also in the middle of a transform; whoever waits for a batch then gets an error, in 5 s at most."""
+        if os.getpid() == self._process:
+            for worker in self._made._workers:
+                worker.terminate()
+
+    def _groups(self) -> Iterator[Group]:
+        try:
+            for pickled in self._made:
+                batch = pytree.tree_map_only(torch.Tensor, _own, ForkingPickler.loads(pickled))
+                yield [(batch, self._sent.popleft().after)]
+                del batch
+        except Exception as e:
+            if re.search(r"shared memory|Bus error", str(e)):
+                e.add_note(
+                    "Workers pass batches through /dev/shm. Give it more room (docker run --shm-size=2g), or the loader"
+                    " num_workers=0."
+                )
+            raise
+        finally:
+            # as when it is collected; a process that is forked later must not find it running
+            if os.getpid() == self._process:
+                self._made._shutdown_workers()
+
+
+def workers_for(
+    steps: Iterator[PlannedBatch], batches: StepBatches, count: int, options: Mapping[str, Any]
+) -> Workers | None:
+    """Start `Workers`; None: they cannot be started, or would not draw as the caller's thread does; the log says why."""
+    if reason := batches.reason_against(options.get("multiprocessing_context") or start_method()):
         _log.warning("%r runs in this process, one sample after the other: %s.", batches, reason)
         return None
-    sent: deque[PlannedBatch] = deque()
-    given = {name: value for name, value in options.items() if value is not None}
-    given["worker_init_fn"] = _WithoutInterrupts(given.get("worker_init_fn"))
-    loader = DataLoader(
-        batches,
-        batch_size=None,
-        sampler=_Sent(steps, sent),
-        num_workers=count,
-        collate_fn=_unchanged,
-        # one of its own: the program's gives the same numbers with and without workers
-        generator=torch.Generator(),
-        **{"multiprocessing_context": start_method()} | given,
-    )
-    with _interrupts_blocked():
-        made = [iter(loader)]
-    return lambda claim: paced(_groups(made.pop(), sent), claim)
+    return Workers(steps, batches, count, options)
 
 
 def start_method() -> str:
@@ -98,36 +160,6 @@ def start_method() -> str:
     if not sys.platform.startswith("linux"):
         return chosen or "spawn"
     return "forkserver" if torch.cuda.is_initialized() else "fork"
-
-
-def _reason_against(batches: StepBatches, method: str | BaseContext) -> str:
-    """Say why no workers can be started; "": they can."""
-    if multiprocessing.current_process().daemon:
-        return "this is a worker itself, which cannot start others"
-    if (method if isinstance(method, str) else method.get_start_method()) == "fork":
-        return ""
-    try:
-        ForkingPickler.dumps(batches)
-    except (pickle.PicklingError, AttributeError, TypeError) as e:
-        return f"a worker that is not forked cannot get it ({e}). Define it at the top of a module"
-    return ""
-
-
-def _groups(made: Iterator[object], sent: deque[PlannedBatch]) -> Iterator[Group]:
-    error: Exception | None = None
-    try:
-        for batch in made:
-            yield [(pytree.tree_map_only(torch.Tensor, _own, batch), sent.popleft().after)]
-            del batch
-    except Exception as e:
-        # its traceback, beside that of the worker in its text, would keep the workers until it is collected itself
-        error = e.with_traceback(None)
-    if error is not None:
-        del made
-        try:
-            raise error
-        finally:
-            del error
 
 
 class _Sent(Sampler[PlannedBatch]):
@@ -168,7 +200,8 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone() if tensor.nbytes <= _COPIED_BYTES else tensor
+    is_small = tensor.layout == torch.strided and tensor.nbytes <= _COPIED_BYTES
+    return tensor.clone() if is_small else tensor
 
 
 def _unchanged(batch: object) -> object:

@@ -6,14 +6,18 @@ Knows how such transforms are called, with boxes and masks too, and what they dr
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from tensordict import TensorDict
+from torch.utils.data import Dataset
 
 from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch, replaced
@@ -23,6 +27,9 @@ from reader.transforms.random import PER_SAMPLE, check_batch, draw
 SampleDict = dict[str, torch.Tensor]
 _Row = TypeVar("_Row")
 _Made = TypeVar("_Made")
+# Of what a transform holds, so many objects are looked at for a generator; these hold none.
+_MOST_OBJECTS = 10_000
+_HOLD_NONE = (torch.Tensor, np.ndarray, ModuleType, type, str, bytes, int, float, type(None))
 
 
 class PerSample(Described):
@@ -110,6 +117,42 @@ def row_seeds(batch: ImageBatch | RaggedBatch, seed: int = 0) -> list[int]:
     """
     seeds: list[int] = (draw(batch, seed, PER_SAMPLE)[0] * 2**53).long().tolist()
     return seeds
+
+
+def has_own_generator(transform: object) -> bool:
+    """Say whether a transform holds a generator of random numbers that nobody seeds for each row.
+
+    Looked for in attributes, containers and the variables of functions; albumentations', which are seeded, aside.
+    """
+    seen, left = set[int](), [transform]
+    while left and len(seen) < _MOST_OBJECTS:
+        each = left.pop()
+        if isinstance(each, np.random.Generator | np.random.RandomState | random.Random | torch.Generator):
+            return True
+        if id(each) not in seen and not isinstance(each, _HOLD_NONE):
+            seen.add(id(each))
+            left += _held(each)
+    return False
+
+
+def _held(holder: Any) -> list[object]:
+    """Return what an object holds, where a transform may be or what it draws from."""
+    if isinstance(holder, PerSample) and _is_albumentations(holder.transform):
+        return []
+    if isinstance(holder, Dataset):
+        return [getattr(holder, name, None) for name in ("transform", "target_transform", "transforms")]
+    if isinstance(holder, Mapping):
+        return list(islice(holder.values(), _MOST_OBJECTS))
+    if isinstance(holder, list | tuple | set | frozenset):
+        return list(islice(holder, _MOST_OBJECTS))
+    if isinstance(holder, functools.partial):
+        return [holder.func, *holder.args, *holder.keywords.values()]
+    within = [*getattr(holder, "__dict__", {}).values(), getattr(holder, "__self__", None)]
+    for cell in getattr(holder, "__closure__", None) or ():
+        # one that has no value yet
+        with contextlib.suppress(ValueError):
+            within.append(cell.cell_contents)
+    return within
 
 
 def _seeded(generators: Sequence[torch.Generator], call: Callable[[_Row, int], _Made], row: _Row, seed: int) -> _Made:

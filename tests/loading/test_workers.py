@@ -253,3 +253,65 @@ def test_a_data_loader_of_the_dataset_gives_the_same_without_draws(shared_store:
 def test_what_makes_no_sense_is_refused(shared_store: Path) -> None:
     with pytest.raises(ValueError, match="num_workers is -1, expected 0 or more, or None"):
         MemmapLoader(MemmapDataset(shared_store), 8, num_workers=-1)
+
+
+def test_a_batch_that_cannot_be_sent_is_an_error(shared_store: Path) -> None:
+    train = MemmapDataset(shared_store, target_transform=str)
+    with pytest.raises(AttributeError, match="Can't pickle local object"):
+        list(MemmapLoader(train, 8, num_workers=2, collate_fn=lambda samples: lambda: samples))
+
+
+class Own:
+    """Draws from a generator of its own, which nobody seeds for a row."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(0)
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image.float() + self.generator.random()
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_generator_of_its_own_keeps_a_transform_here(
+    shared_store: Path, caplog: pytest.LogCaptureFixture, wrapped: bool
+) -> None:
+    own = Own()
+    train = MemmapDataset(shared_store, transform=(lambda image: own(image)) if wrapped else own)
+    loader = MemmapLoader(train, 8, num_workers=2)
+    first, second = epoch_of(loader), epoch_of(loader)
+    assert not torch.equal(first, second)
+    assert caplog.text.count("it holds a generator of its own, whose numbers each worker and epoch would repeat") == 1
+
+
+def test_closing_ends_a_worker_that_never_answers(shared_store: Path) -> None:
+    def stuck(image: torch.Tensor) -> torch.Tensor:
+        time.sleep(600)
+        return image
+
+    loader = MemmapLoader(MemmapDataset(shared_store, transform=stuck), 8, num_workers=2)
+    steps = iter(loader)
+    started = time.monotonic()
+    loader.close()
+    assert time.monotonic() - started < 60
+    with pytest.raises(RuntimeError, match="was closed while it was iterated"):
+        next(steps)
+
+
+# What a program without a guard would do in each worker that is not forked.
+UNGUARDED = """
+import sys
+import torch
+from reader import MemmapDataset, MemmapLoader
+
+print("begins")
+loader = MemmapLoader(MemmapDataset(sys.argv[1], transform=torch.Tensor.float), 16, multiprocessing_context="spawn")
+print(sum(len(images) for images, _ in loader))
+"""
+
+
+def test_a_program_without_a_guard_is_not_run_again_by_workers(shared_store: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(UNGUARDED)
+    ran = subprocess.run([sys.executable, program, shared_store], capture_output=True, text=True, timeout=120)
+    assert ran.stdout.split() == ["begins", str(len(MemmapDataset(shared_store)))]
+    assert 'program.py has no `if __name__ == "__main__":`, and would run again in each worker' in ran.stderr
