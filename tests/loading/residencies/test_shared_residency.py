@@ -276,7 +276,8 @@ def test_a_part_whose_rows_are_cached_is_not_taken_for_cold(tmp_path: Path, tune
         for row in range(0, 40, 2):
             os.pread(file.fileno(), data.manifest.row_bytes, row * data.manifest.row_bytes)
     part = shared_residency.reads_of(data.subset(slice(0, None, 2)), 1)
-    assert part.cached_share() == 1.0
+    # the system may take a page back meanwhile
+    assert part.cached_share() > 0.9
     assert shared_residency.reads_of(data.subset(slice(1, None, 2)), 1).cached_share() < 0.1
     assert 0.3 < shared_residency.reads_of(data, 1).cached_share() < 0.7
     tune(small_store_bytes=0)
