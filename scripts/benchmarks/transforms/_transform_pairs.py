@@ -60,7 +60,7 @@ def measure_pair(
     """Time ours for parts of the batch, torchvision's for each image on as many threads, stacked, and the same in PerSample."""
     name, ours, theirs = pair
     is_on_cpu = batch.pixels.device.type == "cpu"
-    images, per_sample = batch.images.cpu().unbind(0), PerSample(theirs, threads=threads)
+    images, per_sample = batch.images.cpu().unbind(0), PerSample(theirs)
     with ThreadPoolExecutor(threads) as pool:
         ways: dict[str, Callable[[], Any]] = {
             "ours": lambda: in_parts(ours, batch, threads) if is_on_cpu else ours(batch),
