@@ -37,6 +37,7 @@ import pytest
 from conftest import PACK
 
 from packer.cli.app import run
+from packer.pixels.formats import plugins
 
 ROOT = Path(__file__).parents[2]
 # What is the same on every machine.
@@ -125,7 +126,13 @@ class Session:
                 patch.delitem(sys.modules, name)
             if hidden:
                 patch.setattr(sys, "meta_path", [_Hiding(finder, hidden) for finder in sys.meta_path])
-            return self._in_process(words, feed)
+                # what a process has found it does not look for again
+                plugins.library.cache_clear()
+            try:
+                return self._in_process(words, feed)
+            finally:
+                if hidden:
+                    plugins.library.cache_clear()
 
     def _in_process(self, words: list[str], feed: bytes) -> tuple[int, str, str]:
         self._capture.readouterr()
