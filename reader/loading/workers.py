@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data._utils import signal_handling
 
 from reader.buffers import FittingPool
 from reader.dataset.dataset import MemmapDataset
@@ -116,9 +117,14 @@ class Workers:
 
     def stop(self) -> None:
         """End the workers, also in the middle of a transform; whoever waits for a batch then gets an error, in 5 s at most."""
-        if os.getpid() == self._process:
-            for worker in self._made._workers:
-                worker.terminate()
+        if os.getpid() != self._process:
+            return
+        if self._made._worker_pids_set:
+            # torch's handler of SIGCHLD would raise in the main thread for a worker that dies before it handles SIGTERM
+            signal_handling._remove_worker_pids(id(self._made))
+            self._made._worker_pids_set = False
+        for worker in self._made._workers:
+            worker.terminate()
 
     def _groups(self) -> Iterator[Group]:
         try:

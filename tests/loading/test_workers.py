@@ -298,6 +298,41 @@ def test_closing_ends_a_worker_that_never_answers(shared_store: Path) -> None:
         next(steps)
 
 
+# Its workers sleep before they handle a signal.
+SLOW_START = """
+import os, sys, time
+from reader import MemmapDataset, MemmapLoader
+
+class Slow:
+    def __setstate__(self, state):
+        open(sys.argv[2], "w").close()
+        time.sleep(600)
+
+    def __getstate__(self):
+        return {"unpickled": "slowly"}
+
+    def __call__(self, image):
+        return image
+
+if __name__ == "__main__":
+    dataset = MemmapDataset(sys.argv[1], transform=Slow())
+    loader = MemmapLoader(dataset, 8, num_workers=1, multiprocessing_context="spawn")
+    steps = iter(loader)
+    while not os.path.exists(sys.argv[2]):
+        time.sleep(0.1)
+    loader.close()
+    print("closed")
+"""
+
+
+def test_closing_ends_a_worker_that_is_still_starting(shared_store: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SLOW_START)
+    command = [sys.executable, program, shared_store, tmp_path / "started"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ran.stdout, ran.stderr) == ("closed\n", "")
+
+
 # What a program without a guard would do in each worker that is not forked.
 UNGUARDED = """
 import sys
