@@ -1,4 +1,4 @@
-"""Docs show the diffs of the study's programs, and no others, and count their lines."""
+"""Docs show our edits of the programs of others, and count their lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def test_every_page_shows_the_diffs_of_its_programs() -> None:
     for path, text in pages().items():
         assert path.read_text(encoding="utf-8") == text, "python -m scripts.studies.programs.pages writes it again"
         assert text.count("```diff") >= len(PAGES.get(path.name, ()))
-        assert text.index(BEGIN) < text.index("```diff" if path.name in PAGES else "| torchvision") < text.index(END)
+        assert text.index(BEGIN) < text.index("```diff" if path.name in PAGES else "| pytorch/vision") < text.index(END)
 
 
 def test_the_guide_to_moving_links_to_every_page() -> None:

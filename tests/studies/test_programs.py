@@ -1,7 +1,8 @@
-"""scripts/studies/programs, small: each program and its versions on a store run, learn alike, and few lines are changed."""
+"""scripts/studies/programs, small: each stand-in and its versions on a store run and learn alike; edits of programs apply."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -17,7 +18,8 @@ from PIL import Image
 
 from packer import pack
 from scripts.studies.programs._boxes import make_boxes
-from scripts.studies.programs._edits import EditError, Edits, edit, script_counts
+from scripts.studies.programs._checkouts import measure_checkout
+from scripts.studies.programs._edits import EditError, Edits, changed_lines, patched
 from scripts.studies.programs._programs import PROGRAMS, Program
 from scripts.studies.programs._turns import ProgramFailed, Runner, apart, compare, epochs_of
 
@@ -112,14 +114,6 @@ def test_a_program_on_a_store_learns_what_it_learned_on_files(
     assert after[1]["val_loss"] == pytest.approx(before[1]["val_loss"], rel=0.25)
 
 
-@pytest.mark.parametrize(("program", "way"), WAYS, ids=[f"{program.name}-{way}" for program, way in WAYS])
-def test_nine_lines_or_fewer_change_unless_the_table_says_why(program: Program, way: str) -> None:
-    compile(program.ways()[way], f"{program.name}/{way}", "exec")
-    removed, added = program.changed_lines(way)
-    assert removed + added > 0
-    assert removed + added <= 9 or program.note
-
-
 def test_programs_run_in_turns_and_one_that_fails_is_named_with_its_last_line(tmp_path: Path) -> None:
     line = "import json, sys\nopen(sys.argv[1], 'a').write('{0}')\nprint(json.dumps(dict.fromkeys({1}, {0})))\n"
     for name, seconds in (("original", 1), ("dataset", 3)):
@@ -160,15 +154,57 @@ def test_every_folder_of_a_program_is_listed() -> None:
     assert {path.parent.name for path in folder.glob("*/original.py")} == {*PROGRAMS}
 
 
-def test_edits_hold_our_lines_and_count_them() -> None:
-    text, script = "a\nb\nc\nd\n", "4d\n2,3c\nB\nC\n.\n0a\nnew\n.\n"
-    assert edit(text, script) == "new\na\nB\nC\n"
-    assert script_counts(script) == (3, 3)
-    with pytest.raises(ValueError, match="is not a command of an ed script"):
-        edit(text, "s/a/b/\n")
+def test_edits_replace_the_lines_that_they_name_and_count_them() -> None:
+    text = "a\nb\nc\nd\n"
+    hunks = "@@ -0,0 +1 @@\n+new\n@@ -2,2 +3,2 @@\n-b\n-c\n+B\n+C\n@@ -4 +4,0 @@\n-d\n"
+    assert patched(text, hunks) == "new\na\nB\nC\n"
+    assert changed_lines(f"--- a/x.py\n+++ b/x.py\n{hunks}") == (3, 3)
+    with pytest.raises(EditError, match=r"line 2 is not \['b'\]"):
+        patched("a\nother\nc\nd\n", hunks)
+    with pytest.raises(EditError, match="is not the head of a hunk"):
+        patched(text, "@@ nowhere\n+a\n")
+
+
+def test_every_program_has_edits_and_more_than_nine_lines_are_explained() -> None:
+    assert {*PROGRAMS} <= {*Edits.all()}
     for edits in Edits.all().values():
-        assert sum(edits.counts()) > 0
-        assert sum(edits.counts()) <= 9 or edits.without
+        assert edits.diffs(), edits.name
+        for way, diff in edits.diffs().items():
+            assert sum(changed_lines(diff)) > 0, (edits.name, way)
+            assert sum(changed_lines(diff)) <= 9 or edits.note, (edits.name, way)
+
+
+@pytest.fixture
+def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edits:
+    """A notebook in tmp_path/checkout that reads by a DataLoader and wants CUDA, and an edit of it."""
+    program = "import sys\nfrom torch.utils.data import DataLoader\nscale = float('cuda')\n"
+    program += "for value in DataLoader([1.0, 2.0]):\n    loss = value.item() * scale\nprint('loss:', loss, sys.argv[1])\n"
+    cells = [("code", "!pip install torch\n"), ("markdown", "# text"), ("code", program)]
+    shown = {"cells": [{"cell_type": kind, "source": text.splitlines(keepends=True)} for kind, text in cells]}
+    (tmp_path / "checkout").mkdir()
+    (tmp_path / "checkout" / "a.ipynb").write_text(json.dumps(shown))
+    hunk = "@@ -5 +5 @@\n-    loss = value.item() * scale\n+    loss = value.item() * 3\n"
+    (tmp_path / "tried.loader.diff").write_text(f"--- a/a.ipynb\n+++ b/a.ipynb\n{hunk}")
+    monkeypatch.setattr("scripts.studies.programs._edits.EDITS", tmp_path)
+    here = {"a.ipynb": {"float('cuda')": "1.0"}}
+    return Edits("tried", "owner/name", "0" * 40, "a.ipynb", "the program", "", ["{data}"], here, r"loss: (\S+)")
+
+
+def test_an_edited_notebook_is_a_program(notebook: Edits, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for way, loss in (("original", 2.0), ("loader", 6.0)):
+        notebook.apply(way, tmp_path / "checkout", tmp_path / way)
+        exec((tmp_path / way / "a.py").read_text().replace("sys.argv[1]", "0"), {})
+        assert capsys.readouterr().out == f"loss: {loss} 0\n"
+
+
+@pytest.mark.nightly
+def test_an_edited_checkout_runs_in_turns_with_the_original(notebook: Edits, tmp_path: Path) -> None:
+    data = {"original": tmp_path / "images", "store": tmp_path / "packed"}
+    found = measure_checkout(notebook, tmp_path / "checkout", tmp_path / "work", data, 1)
+    assert {way: report["loss"]["median"] for way, report in found.items()} == {"original": 2, "loader": 6}
+    assert all(report["seconds"]["median"] > 0 for report in found.values())
+    mute = dataclasses.replace(notebook, loss="nowhere (.)")
+    assert "failed" in measure_checkout(mute, tmp_path / "checkout", tmp_path / "work", data, 1)
 
 
 def test_means_are_apart_by_the_scatter_of_seeds() -> None:
@@ -183,7 +219,7 @@ def test_edits_are_refused_on_another_checkout(tmp_path: Path) -> None:
     with pytest.raises(
         EditError, match=r"has no main_dino\.py\. Expected a checkout of facebookresearch/dino at 7c446df"
     ):
-        edits.apply(tmp_path / "empty", tmp_path / "first")
+        edits.apply("dataset", tmp_path / "empty", tmp_path / "first")
     (tmp_path / "empty" / "main_dino.py").write_text("import utils\n")
     with pytest.raises(EditError, match=r"main_dino\.py is another one than that of facebookresearch/dino"):
-        edits.apply(tmp_path / "empty", tmp_path / "second")
+        edits.apply("loader", tmp_path / "empty", tmp_path / "second")

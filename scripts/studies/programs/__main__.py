@@ -1,16 +1,16 @@
-"""Run training programs as others write them, and the same on a store, in turns: lines changed, losses, loading time.
+"""Run training programs as others write them, and the same on a store, in turns: losses, loading time.
 
     python -m scripts.studies.programs                      every program, into ./programs-results
     python -m scripts.studies.programs --only simclr        one of them
-    python -m scripts.studies.programs --checkout timm_train=../pytorch-image-models   our edits on a checkout of it, too
+    python -m scripts.studies.programs --checkout timm_train=../pytorch-image-models   not the stand-ins: the program itself
     python -m scripts.studies.programs --redraw             table and picture again from the figures in --out
 
-A program is a folder beside this file: original.py has the structure of one that others published, with its transforms, its
-samplers, its loop and its evaluation; dataset.ed and loader.ed, as `diff -e` writes them, change it to read by MemmapDataset
-and by MemmapLoader. Its model is a linear layer on a grid of means: the seconds of an epoch are those of loading. Images are
-those of --images, class folders, of which every fourth is evaluated on; or drawn ones. They are packed once, as the README says:
---fit none --max-size 512. Programs that detect read drawn images with boxes, packed with --fit none. FFCV's program needs its own
-files and CUDA: it is among the edits below alone.
+A stand-in is a folder beside this file: original.py has the structure of a program that others published, with its transforms,
+its samplers, its loop and its evaluation; dataset.diff and loader.diff change it to read by MemmapDataset and by MemmapLoader.
+Its model is a linear layer on a grid of means: the seconds of an epoch are those of loading. Images are those of --images, class
+folders, of which every fourth is evaluated on; or drawn ones. They are packed once, as README says: --fit none --max-size 512.
+Programs that detect read drawn images with boxes, packed with --fit none. FFCV's program, which needs its own files and CUDA,
+has no stand-in.
 
 For each of --seeds seeds both run, the order changing. Losses: of the evaluation after the last epoch, or of training where the
 program has no evaluation; two programs learn the same where the means are within three standard errors. Seconds: of all
@@ -18,8 +18,10 @@ training epochs of a run, its workers' start included. Ratios are taken within a
 nothing, of the program under MemmapLoader when every step gives the first batch again. Packages come from the package index
 into a virtual environment below --work that sees the packages of this one, unless they are here.
 
-Programs that live in repositories are not copied: edits/ holds our lines as ed scripts, which --checkout applies to a copy of a
-checkout of the commit that edits/edits.json names, and compiles.
+The programs themselves live in repositories, and are not copied: edits/ holds the lines that change, as diffs without context.
+--checkout applies them to copies of a checkout of the commit that edits/edits.json names, compiles them, and runs original and
+ways in turns where the program can run without CUDA and the internet: the loss that it prints, and the seconds in which it waits
+for batches of training and evaluation.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from scripts.common.arguments import Count, bench_parser
 from scripts.common.figures import BenchmarkError, machine, photographs, publish
 from scripts.studies.peers._environment import NotInstalled
 from scripts.studies.programs._boxes import make_boxes
+from scripts.studies.programs._checkouts import measure_checkout
 from scripts.studies.programs._edits import EditError, Edits
 from scripts.studies.programs._environment import python_with, versions_of
 from scripts.studies.programs._programs import PROGRAMS, Program
@@ -60,8 +63,9 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
     try:
-        edits = [edited(edit, options) for edit in Edits.all().values()]
         images = None if options.redraw else given_images(options)
+        if options.checkout and images:
+            return measure_checkouts(images, options)
     except (BenchmarkError, EditError) as e:
         print(f"programs: {e}", file=sys.stderr)
         return 1
@@ -69,12 +73,12 @@ def main() -> int:
         print(f"programs: {name}", file=sys.stderr, flush=True)
         (options.out / f"{name}.json").write_text(json.dumps(measure(PROGRAMS[name], options)) + "\n", encoding="ascii")
     found = {
-        name: json.loads(path.read_text()) | {"title": program.title, "note": program.note}
+        name: json.loads(path.read_text()) | {"title": program.title}
         for name, program in PROGRAMS.items()
         if (path := options.out / f"{name}.json").exists()
     }
     print(_show.table(found))
-    _show.save(found, edits, options.out)
+    _show.save(found, options.out)
     publish({"study": "programs", "programs": found}, None)
     return 1 if any("failed" in way for report in found.values() for way in report["ways"].values()) else 0
 
@@ -88,7 +92,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", action=Count, default=5, help="turns of each, with a seed each (default: 5)")
     parser.add_argument("--epochs", action=Count, default=3, help="of each run (default: 3)")
     parser.add_argument(
-        "--checkout", action="append", default=[], metavar="NAME=PATH", help="apply our edits to a copy of it"
+        "--checkout",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="instead of the stand-ins: apply our edits to copies of it, and run them",
     )
     parser.add_argument("--redraw", action="store_true", help="measure nothing; draw what is in --out again")
     parser.add_argument("--out", type=Path, default=Path("programs-results"), help="default: ./programs-results")
@@ -161,30 +169,27 @@ def measure(program: Program, options: argparse.Namespace) -> dict[str, Any]:
     with Runner([*programs.values()], python=python) as runner:
         found = compare(runner, programs, data, range(options.seeds), words)
     for way in program.ways():
-        report["ways"][way] = {"lines": program.changed_lines(way)} | found[way]
+        report["ways"][way] = found[way]
     if "faster" in found.get(FREE, {}):
         report["ways"]["loader"]["bound"] = found[FREE]["faster"]
     shown = {"images": options.count, "words": " ".join(map(str, words)), "seeds": options.seeds}
     return report | shown | {"versions": versions_of(python, program.needs), "load_after": round(os.getloadavg()[0], 2)}
 
 
-def edited(edits: Edits, options: argparse.Namespace) -> list[str]:
-    """Return the cells of one program that lives in a repository; applies its edits where a checkout is named."""
-    checkouts = dict(pair.split("=", 1) for pair in options.checkout)
-    tried = "edits counted, not applied"
-    if edits.name in checkouts:
-        dest = options.work / "checkouts" / edits.name
-        shutil.rmtree(dest, ignore_errors=True)
-        edits.apply(Path(checkouts[edits.name]), dest)
-        tried = "edits apply, and compile"
-    removed, added = edits.counts()
-    return [
-        edits.repository,
-        edits.commit[:10],
-        str(removed),
-        str(added),
-        "; ".join(filter(None, [edits.without, tried])),
-    ]
+def measure_checkouts(images: Path, options: argparse.Namespace) -> int:
+    """Run the programs of the named checkouts in turns; prints and writes a report of each."""
+    known, code = Edits.all(), 0
+    for name, path in (pair.split("=", 1) for pair in options.checkout):
+        if name not in known:
+            raise EditError(f"there are no edits of {name!r}, but of {', '.join(known)}.")
+        work = options.work / "checkouts" / name
+        data = {"original": images, "store": packed_of(images)}
+        found = measure_checkout(known[name], Path(path), work, data, options.seeds)
+        code |= "failed" in found
+        report = {"program": name, "machine": machine(options.work), "images": options.count, "ways": found}
+        (options.out / f"{name}.checkout.json").write_text(json.dumps(report) + "\n", encoding="ascii")
+        publish(report, None)
+    return code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Our edits of programs, kept as ed scripts, which hold line numbers and our own lines alone.
+"""Our edits of programs, kept as unified diffs without context: the lines that go and the lines that come, and no others.
 
 Those of programs that live in repositories are applied to a copy of a checkout that the caller names, of the commit that they are
 made for. Downloads nothing.
@@ -6,15 +6,18 @@ made for. Downloads nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-EDITS = Path(__file__).resolve().parent / "edits"
-_COMMAND = re.compile(r"(\d+)(?:,(\d+))?([acd])")
+HERE = Path(__file__).resolve().parent
+EDITS = HERE / "edits"
+# What a program is read with on a store.
+WAYS = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader"}
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@.*")
 
 
 class EditError(ValueError):
@@ -23,20 +26,28 @@ class EditError(ValueError):
 
 @dataclass(frozen=True)
 class Edits:
-    """The edits of one program.
+    """A program that lives in a repository, and our edits of it, a diff for each way.
 
     Attributes:
-        repository: owner/name on GitHub.
-        commit: the one that the edits are made for.
-        files: path in the repository -> sha256 of the file before.
-        without: what the edited program lacks of the original, or why it has more lines than nine; "" where nothing.
+        repository: owner/name on GitHub; or a package, whose program is a few lines: the stand-in.
+        commit: the one that the edits are made for, or the package's version.
+        file: the program, a path in the repository; of a notebook, its code cells.
+        ran: what ran on a store: the program itself, or which stand-in and why.
+        note: what the edited program lacks of the original, or why it has more lines than nine; "" where nothing.
+        words: what it is run with here, {data} for the images or the store; none where it cannot run.
+        here: pieces of its files that are written otherwise, in the original too, so that it runs without CUDA or the internet.
+        loss: finds the loss in what it prints; the last one counts.
     """
 
     name: str
     repository: str
     commit: str
-    files: dict[str, str]
-    without: str = ""
+    file: str
+    ran: str
+    note: str = ""
+    words: Sequence[str] = ()
+    here: dict[str, dict[str, str]] = field(default_factory=dict)
+    loss: str = ""
 
     @classmethod
     def all(cls) -> dict[str, Edits]:
@@ -44,66 +55,92 @@ class Edits:
         known = json.loads((EDITS / "edits.json").read_text(encoding="ascii"))
         return {name: cls(name, **fields) for name, fields in known.items()}
 
-    def scripts(self) -> dict[str, str]:
-        """Return the ed script of each file."""
-        return {path: (EDITS / self.name / f"{path}.ed").read_text(encoding="ascii") for path in self.files}
+    def diffs(self) -> dict[str, str]:
+        """Return the diff of each way."""
+        if "/" in self.repository:
+            paths = {way: EDITS / f"{self.name}.{way}.diff" for way in WAYS}
+        else:
+            paths = {way: HERE / self.name / f"{way}.diff" for way in WAYS}
+        return {way: path.read_text(encoding="utf-8") for way, path in paths.items() if path.exists()}
 
-    def counts(self) -> tuple[int, int]:
-        """Return how many lines are removed and added in all."""
-        found = [script_counts(script) for script in self.scripts().values()]
-        return sum(removed for removed, _ in found), sum(added for _, added in found)
-
-    def apply(self, checkout: Path, dest: Path) -> None:
-        """Copy a checkout to dest, edit it there and compile what was edited.
+    def apply(self, way: str, checkout: Path, dest: Path) -> None:
+        """Copy a checkout to dest, edit it there and compile what was edited; notebooks become programs. "original": no edits.
 
         Raises:
             EditError: a file is missing, or another one than the edits are made for.
         """
         shutil.copytree(checkout, dest, ignore=shutil.ignore_patterns(".git"))
-        for path, script in self.scripts().items():
+        diffs = by_file(self.diffs()[way]) if way in WAYS else {}
+        for path in {self.file, *diffs, *self.here}:
             file = dest / path
             if not file.is_file():
                 raise EditError(f"{checkout} has no {path}. Expected a checkout of {self.repository} at {self.commit}.")
-            if hashlib.sha256(file.read_bytes()).hexdigest() != self.files[path]:
-                raise EditError(f"{checkout / path} is another one than that of {self.repository} at {self.commit}.")
-            edited = edit(file.read_text(encoding="utf-8"), script)
-            compile(edited, path, "exec")
-            file.write_text(edited, encoding="utf-8")
+            try:
+                text = patched(program_text(file), diffs.get(path, ""))
+            except EditError as e:
+                raise EditError(
+                    f"{checkout / path} is another one than that of {self.repository} at {self.commit}: {e}"
+                ) from e
+            for before, after in self.here.get(path, {}).items():
+                text = text.replace(before, after)
+            compile(text, path, "exec")
+            file.with_suffix(".py").write_text(text, encoding="utf-8")
 
 
-def edit(text: str, script: str) -> str:
-    """Apply an ed script as `diff -e` writes it: from the last line to the first.
+def program_text(file: Path) -> str:
+    """Read a program; of a notebook, its code cells without those lines that are a shell's."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix != ".ipynb":
+        return text
+    cells = ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    lines = (line for cell in cells for line in cell.splitlines())
+    return "".join(f"{line}\n" for line in lines if not line.startswith(("!", "%")))
+
+
+def by_file(diff: str) -> dict[str, str]:
+    """Split a diff of several files, by the path behind "+++ b/".
 
     Example:
-        >>> edit("a\\nb\\nc\\n", "3a\\nd\\n.\\n1,2c\\nB\\n.\\n")
+        >>> by_file("--- a/x.py\\n+++ b/x.py\\n@@ -1 +0,0 @@\\n-a\\n")
+        {'x.py': '@@ -1 +0,0 @@\\n-a\\n'}
+    """
+    parts = re.split(r"^--- a/.*\n\+\+\+ b/(.*)\n", diff, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def patched(text: str, diff: str) -> str:
+    """Apply a diff of one file, without its two lines of file names.
+
+    Raises:
+        EditError: the lines that it removes are not there.
+
+    Example:
+        >>> patched("a\\nb\\nc\\n", "@@ -1,2 +1 @@\\n-a\\n-b\\n+B\\n@@ -3,0 +3 @@\\n+d\\n")
         'B\\nc\\nd\\n'
     """
     lines = text.splitlines()
-    for start, stop, new in _commands(script):
-        lines[start:stop] = new
+    hunks = re.split(r"^(?=@@ )", diff, flags=re.M)[1:]
+    for hunk in reversed(hunks):
+        head, *changes = hunk.splitlines()
+        match = _HUNK.fullmatch(head)
+        if match is None:
+            raise EditError(f"{head!r} is not the head of a hunk, expected such as @@ -3,0 +4 @@.")
+        first, count = int(match[1]), int(match[2] or 1)
+        # -3,0 adds behind line 3
+        start = first - 1 if count else first
+        removed = [line[1:] for line in changes if line[0] == "-"]
+        if lines[start : start + count] != removed:
+            raise EditError(f"line {start + 1} is not {removed[:1]}.")
+        lines[start : start + count] = [line[1:] for line in changes if line[0] == "+"]
     return "".join(f"{line}\n" for line in lines)
 
 
-def script_counts(script: str) -> tuple[int, int]:
-    """Return how many lines an ed script removes and adds.
+def changed_lines(diff: str) -> tuple[int, int]:
+    """Return how many lines a diff removes and adds.
 
     Example:
-        >>> script_counts("3a\\nd\\n.\\n1,2c\\nB\\n.\\n")
-        (2, 2)
+        >>> changed_lines("--- a/x.py\\n+++ b/x.py\\n@@ -2 +2,2 @@\\n-b\\n+B\\n+d\\n")
+        (1, 2)
     """
-    found = _commands(script)
-    return sum(stop - start for start, stop, _ in found), sum(len(new) for _, _, new in found)
-
-
-def _commands(script: str) -> list[tuple[int, int, list[str]]]:
-    """Return (start, stop, new lines) of each command, with half-open ranges of lines from 0."""
-    found, rest = [], iter(script.splitlines())
-    for line in rest:
-        match = _COMMAND.fullmatch(line)
-        if match is None:
-            raise EditError(f"{line!r} is not a command of an ed script, expected such as 3a or 1,2c.")
-        first, last = int(match[1]), int(match[2] or match[1])
-        new = [] if match[3] == "d" else list(iter(lambda: next(rest), "."))
-        # 3a appends behind line 3
-        found.append((first if match[3] == "a" else first - 1, last, new))
-    return found
+    lines = [line for hunks in by_file(diff).values() for line in hunks.splitlines()]
+    return sum(line[0] == "-" for line in lines), sum(line[0] == "+" for line in lines)

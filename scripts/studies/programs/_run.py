@@ -1,11 +1,14 @@
 """Runs one program: `python -m scripts.studies.programs._run FILE DATA ...`; or many, each in a fork: `--serve FILE ...`.
 
+With --waits before FILE, its last line is {"waited_seconds"}: how long its main thread has waited for batches.
+
 Knows how torchvision is imported beside a torch whose C part it was not built for: its Python part is enough for loading.
 """
 
 from __future__ import annotations
 
 import ast
+import atexit
 import importlib.util
 import itertools
 import json
@@ -13,8 +16,10 @@ import os
 import runpy
 import signal
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +35,9 @@ def main() -> None:
     declare_operators()
     if sys.argv[1] == "--serve":
         serve(sys.argv[2:])
+    elif sys.argv[1] == "--waits":
+        count_waits()
+        run(sys.argv[2:])
     else:
         run(sys.argv[1:])
 
@@ -103,6 +111,46 @@ def repeat_batches() -> None:
     MemmapLoader.__iter__ = (  # type: ignore[method-assign]
         lambda loader: itertools.repeat(getattr(loader, only), len(loader))  # type: ignore[assignment,return-value]
     )
+
+
+def count_waits() -> None:
+    """Count the seconds in which the main thread asks a DataLoader or MemmapLoader for batches; prints them at the end."""
+    from torch.utils.data import DataLoader
+
+    from reader import MemmapLoader
+
+    waited, process, is_waiting = 0.0, os.getpid(), False
+
+    def counted(call: Callable[[], Any]) -> Any:
+        nonlocal waited, is_waiting
+        # one loader may read by another, in a thread too
+        if is_waiting or threading.current_thread() is not threading.main_thread():
+            return call()
+        is_waiting, started = True, time.perf_counter()
+        try:
+            return call()
+        finally:
+            waited, is_waiting = waited + time.perf_counter() - started, False
+
+    class Batches:
+        def __init__(self, batches: Any) -> None:
+            self._batches = batches
+
+        def __iter__(self) -> Iterator[Any]:
+            return self
+
+        def __next__(self) -> Any:
+            return counted(lambda: next(self._batches))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._batches, name)
+
+    for kind in (DataLoader, MemmapLoader):
+        begin: Callable[[Any], Any] = kind.__iter__
+        kind.__iter__ = (  # type: ignore[method-assign]
+            lambda loader, begin=begin: Batches(counted(lambda: begin(loader)))  # type: ignore[misc]
+        )
+    atexit.register(lambda: os.getpid() == process and print(json.dumps({"waited_seconds": waited}), flush=True))
 
 
 def declare_operators() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 from scripts.common import figures, plot
 from scripts.common.figures import ratio_cells
+from scripts.studies.programs._edits import WAYS
 from scripts.studies.programs._turns import is_within
 
 _LOSSES, _SPREAD = ["loss before", "with a store", "apart"], "p10..p90"
-HEAD = ["program", "way", "lines", *_LOSSES, "times as fast", _SPREAD, "bound", _SPREAD]
-_WAYS = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader"}
+HEAD = ["program", "way", *_LOSSES, "times as fast", _SPREAD, "bound", _SPREAD]
 
 
 def lines_of(reports: dict[str, Any]) -> list[list[str]]:
@@ -21,16 +21,13 @@ def lines_of(reports: dict[str, Any]) -> list[list[str]]:
 
 def cells(report: dict[str, Any], way: str) -> list[str]:
     found = report["ways"][way]
-    removed, added = found["lines"]
-    lines = f"{removed + added} (-{removed} +{added})"
     if "failed" in found:
-        return [report["title"], _WAYS[way], lines, found["failed"], *[""] * 6]
+        return [report["title"], WAYS[way], found["failed"], *[""] * 6]
     losses = [f"{found['losses'][side]['median']:.3f}" for side in ("original", "ours")]
     apart = "one seed" if found["apart"] is None else f"{found['apart']:.1f}{'' if is_within(found) else ' (too far)'}"
     return [
         report["title"],
-        _WAYS[way],
-        lines,
+        WAYS[way],
         *losses,
         apart,
         *ratio_cells(found["faster"]),
@@ -44,21 +41,18 @@ def table(reports: dict[str, Any]) -> str:
     return "\n".join([figures.table([HEAD, *lines_of(reports)]), *reasons])
 
 
-def save(reports: dict[str, Any], edits: list[list[str]], out: Path) -> None:
+def save(reports: dict[str, Any], out: Path) -> None:
     """Write README.md, and programs.png where there is anything to draw."""
     parts = [
         "# Programs of others on a store",
-        "Written by `python -m scripts.studies.programs`; its first lines say what is measured. `lines` counts what a diff"
-        " removes and adds; `apart` is the distance of the mean losses in standard errors over the seeds; `bound` is how many"
+        "Written by `python -m scripts.studies.programs`; its first lines say what is measured."
+        " `apart` is the distance of the mean losses in standard errors over the seeds; `bound` is how many"
         " times as fast the program is with data that costs nothing.",
         markdown(HEAD, lines_of(reports)),
     ]
     if any("faster" in found for report in reports.values() for found in report["ways"].values()):
         draw(reports, out / "programs.png")
         parts.append("![how many times as fast each program loads](programs.png)")
-    if edits:
-        head = ["program in a repository", "commit", "lines removed", "lines added", "what it lacks, what was tried"]
-        parts += ["## Programs that live in repositories", markdown(head, edits)]
     parts += [f"- {report['title']}: {described(report)}" for report in reports.values()]
     (out / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
@@ -72,10 +66,9 @@ def described(report: dict[str, Any]) -> str:
     if "lacks" in report:
         return f"not run, {report['lacks']}"
     where, versions = report["machine"], ", ".join(f"{name} {v}" for name, v in report["versions"].items())
-    note = f"; {report['note']}" if report["note"] else ""
     return (
         f"{report['images']} images, {report['words']}, {report['seeds']} seeds; {where['cores']} cores of {where['cpu']}, load"
-        f" {where['load_average'][0]} before, {where['date'][:10]}; {versions}{note}"
+        f" {where['load_average'][0]} before, {where['date'][:10]}; {versions}"
     )
 
 
@@ -85,12 +78,10 @@ def draw(reports: dict[str, Any], path: Path) -> None:
     for report in reports.values():
         for way, found in report["ways"].items():
             if "faster" in found:
-                values[f"{_WAYS[way]}: {report['title']}"] = found["faster"]["median"]
-                texts.append(f"{found['faster']['median']:.2g}x, {sum(found['lines'])} lines")
+                values[f"{WAYS[way]}: {report['title']}"] = found["faster"]["median"]
+                texts.append(f"{found['faster']['median']:.2g}x")
     where = next(report["machine"] for report in reports.values() if "machine" in report)
-    title = (
-        f"{len(reports)} programs of others on a store: how many times as fast they load, and the lines that changed"
-    )
+    title = f"{len(reports)} programs of others on a store: how many times as fast they load"
     claim = "training epochs with a model that takes no time, medians over seeds, original and pixpack in turns"
     footer = f"{where['cores']} cores of {where['cpu']}, {where['date'][:10]}, load {where['load_average'][0]} before"
     figure, (axes,) = plot.new_figure(title, claim, footer)

@@ -83,15 +83,16 @@ class Runner:
             code = self._process.stdout.readline().strip()
             if not code:
                 self._talk.seek(0)
-                raise ProgramFailed(f"{program.parent.name}: {_last_line(self._talk.read().decode())}")
+                raise ProgramFailed(f"{program.parent.name}: {last_line(self._talk.read().decode())}")
             found = epochs_of(Path(folder, "stdout").read_text())
             if code != "0" or not found:
-                last = _last_line(Path(folder, "stderr").read_text())
+                last = last_line(Path(folder, "stderr").read_text())
                 raise ProgramFailed(f"{program.parent.name}/{program.name}: {last}")
         return found
 
 
-def _last_line(talk: str) -> str:
+def last_line(talk: str) -> str:
+    """Return the last line of what a program that failed said."""
     return (talk.strip().splitlines() or ["it printed no epoch"])[-1]
 
 

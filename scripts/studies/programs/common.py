@@ -1,7 +1,7 @@
 """What the programs of this study share: their options, a model that takes no time, and the line that they print an epoch.
 
-A program is a folder: original.py has the structure of one that others published; dataset.ed and loader.ed are the lines that
-change when it reads a store.
+A stand-in is a folder: original.py has the structure of a program that others published; dataset.diff and loader.diff are the
+lines that change when it reads a store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes what docs say of the study's programs: the diffs on the pages of docs/how-to/frameworks, and how many lines they have.
+"""Writes what docs say of the programs of others: our diffs on the pages of docs/how-to/frameworks, and how many lines they have.
 
     python -m scripts.studies.programs.pages
 
@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 
 from scripts import ROOT
-from scripts.studies.programs._edits import Edits
-from scripts.studies.programs._programs import PROGRAMS, Program, diff
+from scripts.studies.programs._edits import WAYS, Edits, changed_lines
 
 # Page of docs/how-to/frameworks -> the programs whose diffs it shows.
 PAGES = {
@@ -26,7 +25,6 @@ PAGES = {
     "airbench.md": ("airbench",),
 }
 BEGIN, END = "<!-- diffs: written by python -m scripts.studies.programs.pages -->", "<!-- end of diffs -->"
-_NAMES = {"dataset": "MemmapDataset alone", "loader": "MemmapLoader"}
 
 
 def main() -> None:
@@ -37,10 +35,10 @@ def main() -> None:
 
 def pages() -> dict[Path, str]:
     """Return the text that each page must have."""
-    docs = ROOT / "docs"
-    found = {docs / "benchmarks" / "programs.md": lines_tables()}
+    docs, known = ROOT / "docs", Edits.all()
+    found = {docs / "benchmarks" / "programs.md": lines_table(known)}
     for name, programs in PAGES.items():
-        found[docs / "how-to" / "frameworks" / name] = "\n\n".join(section(program) for program in programs)
+        found[docs / "how-to" / "frameworks" / name] = "\n\n".join(section(known[program]) for program in programs)
     marked = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.S)
     return {
         path: marked.sub(lambda _, shown=shown: f"{BEGIN}\n\n{shown}\n\n{END}", path.read_text(encoding="utf-8"))
@@ -48,38 +46,35 @@ def pages() -> dict[Path, str]:
     }
 
 
-def lines_tables() -> str:
-    """Return how many lines of each program change, by way, and those of programs that live in repositories."""
-    head = ["program", *_NAMES.values(), "why more than nine, or what is missing"]
-    rows = [[program.title, *(counted(program, way) for way in _NAMES), program.note] for program in PROGRAMS.values()]
-    edits = [
-        [edits.repository, ", ".join(edits.files), f"-{edits.counts()[0]} +{edits.counts()[1]}", edits.without]
-        for edits in Edits.all().values()
-    ]
-    return "\n\n".join([_table(head, rows), _table(["repository", "files", "lines", "what was tried"], edits)])
-
-
-def counted(program: Program, way: str) -> str:
-    """Count the lines that one way changes: 9 (-4 +5); nothing where it is not there."""
-    if way not in program.ways():
-        return ""
-    removed, added = program.changed_lines(way)
-    return f"{removed + added} (-{removed} +{added})"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def lines_table(known: dict[str, Edits]) -> str:
+    """Return how many lines of each program change, by way, and what ran."""
+    head = ["program", *WAYS.values(), "what ran", "why more than nine, or what is missing"]
+    rows = [[source(edits), *(counted(edits, way) for way in WAYS), edits.ran, edits.note] for edits in known.values()]
     return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in [head, ["---"] * len(head), *rows])
 
 
-def section(name: str) -> str:
-    """Return the diffs of one program, one for each way."""
-    program = PROGRAMS[name]
-    before = program.original.read_text(encoding="utf-8")
-    parts = []
-    for way, after in program.ways().items():
-        head = f"### {program.title}: {_NAMES[way]}, {sum(program.changed_lines(way))} lines"
-        lines = (line for line in diff(before, after, context=1) if not line.startswith("@@"))
-        parts.append("\n".join([head, "", "```diff", *(line or " " for line in lines), "```"]))
+def source(edits: Edits) -> str:
+    """Name a program, with a link to the commit that was counted."""
+    if "/" not in edits.repository:
+        return f"{edits.repository} {edits.commit}, {edits.name.partition('_')[2]}"
+    url = f"https://github.com/{edits.repository}/blob/{edits.commit}/{edits.file}"
+    return f"{edits.repository} [{edits.file}]({url})"
+
+
+def counted(edits: Edits, way: str) -> str:
+    """Count the lines that one way changes: 9 (-4 +5); nothing where it is not there."""
+    if way not in edits.diffs():
+        return ""
+    removed, added = changed_lines(edits.diffs()[way])
+    return f"{removed + added} (-{removed} +{added})"
+
+
+def section(edits: Edits) -> str:
+    """Return what ran of one program, and its diffs, one for each way."""
+    parts = [f"{source(edits)}, commit {edits.commit[:10]}. What ran on a store: {edits.ran}."]
+    for way, diff in edits.diffs().items():
+        head = f"### {edits.repository}: {WAYS[way]}, {counted(edits, way)} lines"
+        parts.append(f"{head}\n\n```diff\n{diff}```")
     return "\n\n".join(parts)
 
 
