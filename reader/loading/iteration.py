@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from reader.loading.finish import Finish
 from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, without_thread
-from reader.loading.producer import Group, Unfinished
+from reader.loading.producer import Group, Made, Unfinished
 from reader.loading.schedule import Schedule
 from reader.loading.state import PassState
 
@@ -52,7 +52,7 @@ class Iteration:
         again: Callable[[int], Pass],
         *,
         prefetch: int,
-        feeds: set[Feed[Group]],
+        feeds: set[Feed[Made]],
     ) -> None:
         self._again, self._prefetch, self._feeds = again, prefetch, feeds
         self._accelerate = AccelerateState()
@@ -61,9 +61,9 @@ class Iteration:
     def _open(self, begun: Pass) -> None:
         self._progress, source, asked, self._finish, self._schedule, stop = begun
         self._begin = self._progress.position
-        self._ready: deque[tuple[object, int]] = deque()
+        self._group: deque[Made] | None = deque()
         self._failed = False
-        self._feed: Feed[Group] | None = None
+        self._feed: Feed[Made] | None = None
         self._source: Iterator[Group] = iter(())
         if not self._prefetch:
             asked.put(None)
@@ -81,20 +81,24 @@ class Iteration:
             self._end()
             self._open(self._again(self._progress.moved_to))
         self._accelerate.begin()
-        if not self._ready or (self._feed is not None and not self._feed.is_open):
-            try:
-                group = self._feed.take() if self._feed else next(self._source, None)
-            except BaseException as e:
-                # Ctrl-C while it waits for the thread does not end the epoch
-                self._failed = isinstance(e, Exception) or self._feed is None or not self._feed.is_alive
-                raise
-            if group is None:
-                # after an error the epoch is not done: its state stays at the batch that could not be made
-                self._progress.finished = not self._failed
-                self._accelerate.end()
-                raise StopIteration
-            self._ready.extend(group)
-        item, position = self._ready[0]
+        try:
+            if self._feed is not None:
+                self._group = self._feed.first()
+            elif not self._group:
+                group = next(self._source, None)
+                self._group = None if group is None else deque(group)
+        except BaseException as e:
+            # Ctrl-C while it waits for the thread does not end the epoch
+            self._failed = isinstance(e, Exception) or self._feed is None or not self._feed.is_alive
+            if self._feed is None:
+                self._source = iter(())
+            raise
+        if self._group is None:
+            # after an error the epoch is not done: its state stays at the batch that could not be made
+            self._progress.finished = not self._failed
+            self._accelerate.end()
+            raise StopIteration
+        item, position = self._group[0]
         if isinstance(item, Unfinished):
             try:
                 item = self._finish(item.make(), item.start)
@@ -104,8 +108,8 @@ class Iteration:
         is_over = self._schedule.is_over(position)
         if is_over:
             self._accelerate.last(self._schedule.shared_rows(self._progress.position))
-        # only now: what Ctrl-C keeps from being made is made again
-        self._ready.popleft()
+        # only now, and with no call from here on: Ctrl-C comes behind calls, and a batch that it keeps from the loop comes again
+        del self._group[0]
         self._progress.position, self._progress.is_taken, self._progress.is_over = position, True, is_over
         return item
 
@@ -120,7 +124,7 @@ class Iteration:
     @property
     def ready(self) -> int:
         """Batches left of the current group: so many steps need nothing from the thread."""
-        return len(self._ready)
+        return len(self._group or ())
 
     @property
     def is_filled(self) -> bool:
@@ -130,7 +134,7 @@ class Iteration:
     def _end(self) -> None:
         """Give nothing more, as after an error in the thread."""
         self._failed = True
-        self._ready.clear()
+        self._group = deque()
         if self._feed:
             self._feed.stop()
         self._feed, self._source = None, iter(())

@@ -23,7 +23,7 @@ from reader.loading.finish import Finish, FinishAhead, takes_samples
 from reader.loading.frameworks import check_asker, splits_batches
 from reader.loading.iteration import Iteration, Pass
 from reader.loading.prefetch import Feed
-from reader.loading.producer import Group
+from reader.loading.producer import Made
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
 from reader.loading.remote_ahead import check_nodes
 from reader.loading.residencies.levels_ahead import levels_in_pass
@@ -212,7 +212,7 @@ class MemmapLoader:
         self._checked = ranks if ranks.is_known else None
         self.residency, self.gathering, self.resident, self.producer, self._levels = reading
         self.state = LoopState(self.schedule)
-        self._feeds: set[Feed[Group]] = set()
+        self._feeds: set[Feed[Made]] = set()
 
     @property
     def ranks(self) -> Ranks:

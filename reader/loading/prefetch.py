@@ -1,7 +1,8 @@
 """A thread that works ahead, and the bounded queue between it and the caller; nothing here waits without a way out.
 
-Ctrl-C may come between any two instructions of the caller's thread. With a lock of Python's it can come where that is held
-and nobody will release it; `SimpleQueue` does each step completely, or not at all, and may be used while objects are collected.
+Ctrl-C may come behind any call of the caller's thread. With a lock of Python's it can come where that is held and nobody will
+release it; `SimpleQueue` does each step completely, or not at all, and may be used while objects are collected. What a call
+returns can be lost to Ctrl-C: so queues carry tokens alone, and a group stays where it is until the caller has emptied it.
 Where Python code runs because an object is collected Ctrl-C is lost: so a thread takes itself off every list, and only compiled
 code asks it to end when an iterator is collected.
 """
@@ -13,10 +14,10 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from reader.profiling import stage
 from reader.tuning import tuning
@@ -40,7 +41,7 @@ class Feed(Generic[_T]):
 
     Waits carry the profiler's name pixpack.wait; what need not wait is not named.
 
-    source: makes groups; has room for the first, and claims it for each one more.
+    source: makes groups of items; has room for the first, and claims it for each one more.
     asked: what the source may wait for: something is there once the caller waits, or nobody does any more.
     among: has the feed in it while its thread runs.
     end: ends what the source waits for elsewhere; it then raises.
@@ -48,7 +49,7 @@ class Feed(Generic[_T]):
 
     def __init__(
         self,
-        source: Callable[[Claim], Iterator[_T]],
+        source: Callable[[Claim], Iterator[Iterable[_T]]],
         depth: int,
         asked: SimpleQueue[object] | None = None,
         among: set[Feed[_T]] | None = None,
@@ -56,13 +57,15 @@ class Feed(Generic[_T]):
     ) -> None:
         self._end = end
         self._asked: SimpleQueue[object] = SimpleQueue() if asked is None else asked
-        # finished items, then an error if one ended the work, then the end mark
-        self._ready: SimpleQueue[object] = SimpleQueue()
+        # groups, then an error if one ended the work, then the end mark
+        self._ready: deque[deque[_T] | BaseException | type[_End]] = deque()
+        # a token for each of them
+        self._wake: SimpleQueue[object] = SimpleQueue()
         # a token for each group that may be made while another waits to be taken
         self._room: SimpleQueue[object] = SimpleQueue()
         for _ in range(depth - 1):
             self._room.put(None)
-        self._depth, self._made, self._taken = depth, 0, 0
+        self._depth, self._is_asked = depth, False
         # holds an item once the thread must end
         self._stop: SimpleQueue[object] = SimpleQueue()
         self._owner: list[weakref.ref[object]] = []
@@ -81,41 +84,46 @@ class Feed(Generic[_T]):
         """Ask the thread to end when an object is collected; the thread holds the feed, and the feed must not hold that."""
         self._owner = [weakref.ref(owner, queue.put) for queue in (self._asked, self._room, self._stop)]
 
-    def take(self) -> _T | None:
-        """Return the next group, or None at the end; raises here what the thread raised."""
+    def first(self) -> deque[_T] | None:
+        """Return the first group that has items, or None at the end; raises here what the thread raised.
+
+        The caller takes items from the group. While some are left it is the first, also after Ctrl-C.
+        """
         if os.getpid() != self._process:
             raise RuntimeError(
                 "this iterator belongs to the process that was forked. Iterate over the loader again here."
             )
-        if not self.is_alive and self._ready.empty():
-            return None  # interrupted while the end mark was taken
-        # first the room: an interrupt in between then costs one group more in memory; the other way round it stalls the thread
-        self._room.put(None)
-        if not self._taken:
+        if not self._is_asked:
+            # an interrupt in between costs one group more in memory
+            self._room.put(None)
             self._asked.put(None)
-        self._taken += 1
-        group: object = None if self._is_stopped else _wait_for(self._ready)
-        if self._is_stopped:
-            raise RuntimeError("the loader was closed while it was iterated. Iterate over it again.")
-        if group is _End:
-            self._ready.put(_End)
-            return None
-        if isinstance(group, BaseException):
+            self._is_asked = True
+        while not self._is_stopped:
+            ready = self._ready  # another one once the feed is stopped
+            if not ready:
+                _wait_for(self._wake)
+                continue
+            group = ready[0]
+            if isinstance(group, deque):
+                if group:
+                    return group
+                # in this order: an interrupt in between costs one group more in memory; the other way round it stalls the thread
+                self._room.put(None)
+                del ready[0]
+                continue
+            if not isinstance(group, BaseException):
+                return None
+            del ready[0]
             try:
                 raise group
             finally:
                 del group  # else error and frame hold each other, and with them the batch that failed
-        return cast(_T, group)
+        raise RuntimeError("the loader was closed while it was iterated. Iterate over it again.")
 
     @property
     def is_idle(self) -> bool:
         """Say whether the thread has nothing to do: the queue is full, or the thread is done."""
-        return self._made - self._taken >= self._depth or not self.is_alive
-
-    @property
-    def is_open(self) -> bool:
-        """Say whether it may be taken from: it was not stopped, and this is its process."""
-        return not self._is_stopped and os.getpid() == self._process
+        return len(self._ready) - self._is_asked >= self._depth or not self.is_alive
 
     @property
     def is_alive(self) -> bool:
@@ -141,10 +149,8 @@ class Feed(Generic[_T]):
                 self._end()
             if self._has_started:
                 thread.join()
-        with contextlib.suppress(Empty):
-            while True:
-                self._ready.get_nowait()
-        self._ready.put(_End)  # for a `take` that waits in another thread
+        self._ready = deque()
+        self._wake.put(None)  # for who waits in another thread
 
     def _claim(self, wait: bool) -> bool:
         if not wait and self._room.empty():
@@ -154,22 +160,25 @@ class Feed(Generic[_T]):
             raise _StoppedError
         return True
 
-    def _fill(self, source: Callable[[Claim], Iterator[_T]]) -> None:
+    def _put(self, what: deque[_T] | BaseException | type[_End]) -> None:
+        self._ready.append(what)
+        self._wake.put(None)
+
+    def _fill(self, source: Callable[[Claim], Iterator[Iterable[_T]]]) -> None:
         self._has_started = True
         self._beginning.put(None)
         try:
             if self._is_stopped:
                 return
             for group in source(self._claim):
-                self._ready.put(group)
+                self._put(deque(group))
                 del group
-                self._made += 1
         except _StoppedError:
             pass
-        except BaseException as e:  # it belongs to the caller: `take` raises it
-            self._ready.put(e)
+        except BaseException as e:  # it belongs to the caller: `first` raises it
+            self._put(e)
         finally:
-            self._ready.put(_End)
+            self._put(_End)
             for feeds in self._lists:
                 feeds.discard(self)
 

@@ -23,8 +23,9 @@ from reader.profiling import stage
 from reader.rows import Rows, Steps
 from reader.store import Batch
 
-# What the loop gets, each with the global position after it.
-Group = list[tuple[object, int]]
+# What the loop gets, with the global position after it.
+Made = tuple[object, int]
+Group = list[Made]
 # Runs the transform on a batch, given the position of its first row in the epoch, and returns the form that the caller wants.
 # Of a batch for a device it returns the batch to send.
 FinishBatch = Callable[[Batch, int], Any]

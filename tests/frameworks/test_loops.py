@@ -289,10 +289,11 @@ _METRICS = """
 import json, sys
 from pathlib import Path
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DataLoaderConfiguration
 from reader import MemmapDataset, MemmapLoader
 
-accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+config = DataLoaderConfiguration(split_batches=sys.argv[3] == "split")
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3, dataloader_config=config)
 data = MemmapDataset(sys.argv[1])
 found = {}
 for count, size in ((90, 20), (85, 16), (81, 16), (80, 20)):
@@ -315,20 +316,22 @@ accelerator.end_training()
 def test_metrics_that_accelerate_gathers_have_each_row_once(shared_store: Path, tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
     (tmp_path / "metrics.py").write_text(_METRICS)
-    folders = {processes: tmp_path / str(processes) for processes in (1, 2, 3)}
+    ways = [(1, "each"), (2, "each"), (3, "each"), (2, "split")]
+    folders = {(processes, way): tmp_path / f"{way}-{processes}" for processes, way in ways}
     for folder in folders.values():
         folder.mkdir()
-    runs = [(processes, [shared_store, folder]) for processes, folder in folders.items()]
+    runs = [(processes, [shared_store, folder, way]) for (processes, way), folder in folders.items()]
     launch(tmp_path / "metrics.py", *runs, modules=("accelerate",))
     found = [
-        (processes, name, read)
-        for processes, folder in folders.items()
+        (1 if way == "split" else processes, name, read)
+        for (processes, way), folder in folders.items()
         for rank in range(processes)
         for name, read in json.loads((folder / f"{rank}.json").read_text()).items()
     ]
-    for processes, name, (gathered, synced) in found:
+    for batches, name, (gathered, synced) in found:
         count, size = map(int, name.split("-"))
         assert sorted(gathered) == list(range(count)), name
-        steps = -(-count // (size * processes))
+        # a batch that the processes split is one of all of them
+        steps = -(-count // (size * batches))
         # gradients that were accumulated are not left over
         assert synced == [(step + 1) % 3 == 0 or step + 1 == steps for step in range(steps)]

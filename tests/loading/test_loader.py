@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dis
+import functools
 import gc
 import itertools
 import json
@@ -14,6 +16,7 @@ import sys
 import threading
 import weakref
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -804,6 +807,67 @@ def test_an_interrupt_at_any_instruction_of_next_leaves_a_thread_that_ends(large
             assert not feed.is_alive, opcode
         opcode += 1
     assert opcode > 50
+
+
+# Behind these CPython looks for signals.
+_SIGNALS_SEEN = ("RESUME", "CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "CALL_KW")
+
+
+@functools.cache
+def _opcodes(code: CodeType) -> dict[int, str]:
+    return {each.offset: each.opname for each in dis.get_instructions(code)}
+
+
+def _interrupted_batches(loader: MemmapLoader, every: int) -> tuple[list[torch.Tensor], int]:
+    """Return an epoch's batches, and how many KeyboardInterrupts came: one at each n-th chance for it."""
+    chances = 0
+
+    def look(frame: Any, _event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(("prefetch.py", "iteration.py")):
+            return None
+        frame.f_trace_opcodes = True
+        names, before = _opcodes(frame.f_code), ""
+
+        def at_opcode(frame: Any, event: str, _: Any) -> Any:
+            nonlocal chances, before
+            if event == "opcode":
+                is_chance, before = before in _SIGNALS_SEEN, names[frame.f_lasti]
+                chances += is_chance
+                if is_chance and chances % every == 0:
+                    raise KeyboardInterrupt
+            return at_opcode
+
+        return at_opcode
+
+    steps, found, interrupts = iter(loader), list[torch.Tensor](), 0
+    # Python 3.12 tells of opcodes only where a frame had asked for them before settrace
+    sys._getframe().f_trace_opcodes = True
+    try:
+        while True:
+            try:
+                sys.settrace(look)  # an exception in it ends it
+                for batch in steps:
+                    found.append(batch.images)
+            except KeyboardInterrupt:
+                interrupts += 1
+                continue
+            return found, interrupts
+    finally:
+        sys.settrace(None)
+
+
+@pytest.mark.parametrize("transform", [None, RandomHorizontalFlip()])
+def test_an_interrupt_at_any_chance_for_one_costs_no_batch(large: MemmapDataset, transform: Any) -> None:
+    expected = [batch.images for batch in MemmapLoader(large, 2, as_tuple=False, transform=transform)]
+    interrupts = 0
+    for every in range(17, 97, 2):
+        loader = MemmapLoader(large, 2, prefetch=1, as_tuple=False, transform=transform)
+        found, times = _interrupted_batches(loader, every)
+        interrupts += times
+        assert len(found) == len(expected), every
+        assert all(map(torch.equal, found, expected)), every
+        assert loader.state_dict()["epoch"] == 1
+    assert interrupts > 100
 
 
 def test_an_interrupt_at_any_instruction_of_a_gather_leaves_threads_that_copy(large: MemmapDataset, tune: Tune) -> None:

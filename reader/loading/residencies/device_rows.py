@@ -13,7 +13,7 @@ from reader.device.resident import free_bytes, total_bytes
 from reader.device.transfer import entered
 from reader.loading.host_batches import Gathering
 from reader.loading.prefetch import Feed
-from reader.loading.producer import Group, Producer, Unfinished
+from reader.loading.producer import Made, Producer, Unfinished
 from reader.loading.ranks import ranks_sharing
 from reader.loading.schedule import Schedule, block_rows
 from reader.loading.shared_residency import missing_on
@@ -52,11 +52,10 @@ def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Itera
         feed.stop(wait=True)
 
 
-def _taken(feed: Feed[Group]) -> Iterator[ImageBatch]:
-    while (group := feed.take()) is not None:
+def _taken(feed: Feed[Made]) -> Iterator[ImageBatch]:
+    while (group := feed.first()) is not None:
         # held by nobody here: a batch that is held takes one buffer more
-        while group:
-            yield _made(group.pop(0)[0])
+        yield _made(group.popleft()[0])
 
 
 def _made(item: object) -> ImageBatch:
