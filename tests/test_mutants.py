@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,14 @@ def test_a_patch_that_does_not_fit_is_stale_and_processes_import_the_copy(tmp_pa
     (tmp_path / "none.patch").write_text("It breaks nothing.\n\n--- a/x\n+++ b/x\n")
     with pytest.raises(ValueError, match=r"none\.patch names no tests"):
         Mutant.read(tmp_path / "none.patch")
+
+
+def test_what_runs_nightly_kills_no_mutant(tmp_path: Path) -> None:
+    copy = Copy(tmp_path / "copy")
+    (copy.root / "tests/conftest.py").write_text("")  # no test of the suite runs, and the helpers import torch
+    test = copy.root / "tests/test_one.py"
+    mutant = replace(Mutant.read(PATHS[0]), tests=("tests/test_one.py",))
+    test.write_text("import pytest\n\n@pytest.mark.nightly\ndef test_one() -> None:\n    raise AssertionError\n")
+    assert copy.score(mutant).outcome == "broken"
+    test.write_text("def test_one() -> None:\n    raise AssertionError\n")
+    assert copy.score(mutant).by == "tests/test_one.py::test_one"
