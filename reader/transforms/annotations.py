@@ -30,6 +30,21 @@ class Motion:
     width: torch.Tensor | int
     height: torch.Tensor | int
 
+    @classmethod
+    def of_flips(
+        cls,
+        is_flipped: torch.Tensor,
+        height: torch.Tensor | int,
+        width: torch.Tensor | int,
+        *,
+        is_vertical: bool = False,
+    ) -> Motion:
+        """Give the motion of images of which those of bool[B] are mirrored left to right, or turned upside down."""
+        flipped = is_flipped[:, None].int()
+        if is_vertical:
+            return cls(0, height * flipped, 1, 1 - 2 * flipped, width, height)
+        return cls(width * flipped, 0, 1 - 2 * flipped, 1, width, height)
+
     def move(self, x0: torch.Tensor, y0: torch.Tensor, x1: torch.Tensor, y1: torch.Tensor) -> list[torch.Tensor]:
         """Move corners [B, K]; the first is upper left again, and all are within the new image."""
         x0, x1 = (_within((x - self.left) * self.across, self.width) for x in (x0, x1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -40,7 +40,42 @@ from reader.transforms.resize import cropped_extras, cut_at, resized_boxes
 _TRIES = 10
 
 
-class RandomHorizontalFlip(CompiledTransform):
+class _RandomFlip(Described):
+    """Flips each image with probability p."""
+
+    # images of different sizes stay so
+    keeps_sizes = True
+    # of the random numbers
+    _stream: range
+
+    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
+        self.p, self.seed = checked_p(p), seed
+
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
+        """Return a batch of the same shapes.
+
+        Raises:
+            ValueError: images of different sizes have masks, or it is one row.
+        """
+        if isinstance(batch, RaggedBatch):
+            made: RaggedBatch = self.on(View.of(self, batch)).batch()
+            return made
+        check_batch(self, batch)
+        return self._flipped(batch, self.chosen(batch))
+
+    def on(self, view: View) -> View:
+        """Flip the images of a view."""
+        raise NotImplementedError
+
+    def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+        """Draw which images a call would flip: bool[B]."""
+        return draw(batch, self.seed, self._stream)[0] < self.p
+
+    def _flipped(self, batch: ImageBatch, is_flipped: torch.Tensor) -> ImageBatch:
+        raise NotImplementedError
+
+
+class RandomHorizontalFlip(_RandomFlip, CompiledTransform):
     """Mirror each image left to right with probability p; boxes, masks and content with it.
 
     Images of different sizes, a RaggedBatch, keep them; of these boxes move along, and masks are refused.
@@ -59,34 +94,17 @@ class RandomHorizontalFlip(CompiledTransform):
         True
     """
 
-    # images of different sizes stay so
-    keeps_sizes = True
-
-    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
-        self.p, self.seed = checked_p(p), seed
-
-    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
-        """Return a batch of the same shapes.
-
-        Raises:
-            ValueError: images of different sizes have masks, or it is one row.
-        """
-        if isinstance(batch, RaggedBatch):
-            return self.on(View.of(self, batch)).batch()
-        check_batch(self, batch)
-        is_mirrored = self.chosen(batch)
-        return _with_mirrored_labels(batch, mirrored(batch.pixels, is_mirrored), is_mirrored)
+    _stream = FLIP
 
     def on(self, view: View) -> View:
         """Mirror the images of a view."""
         return view.mirrored(self.chosen(view.source))
 
-    def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-        """Draw which images a call would mirror: bool[B]."""
-        return draw(batch, self.seed, FLIP)[0] < self.p
+    def _flipped(self, batch: ImageBatch, is_flipped: torch.Tensor) -> ImageBatch:
+        return _with_mirrored_labels(batch, mirrored(batch.pixels, is_flipped), is_flipped)
 
 
-class RandomVerticalFlip(Described):
+class RandomVerticalFlip(_RandomFlip):
     """Turn each image upside down with probability p; boxes, masks and content with it.
 
     Images of different sizes, a RaggedBatch, keep them; of these boxes move along, and masks are refused.
@@ -105,44 +123,21 @@ class RandomVerticalFlip(Described):
         True
     """
 
-    # images of different sizes stay so
-    keeps_sizes = True
-
-    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
-        self.p, self.seed = checked_p(p), seed
-
-    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
-        """Return a batch of the same shapes.
-
-        Raises:
-            ValueError: images of different sizes have masks, or it is one row.
-        """
-        if isinstance(batch, RaggedBatch):
-            made: RaggedBatch = self.on(View.of(self, batch)).batch()
-            return made
-        check_batch(self, batch)
-        is_chosen = self.chosen(batch)
-        height, width = batch.pixels.shape[1:3]
-        motion = _upside_down(is_chosen, height, width)
-        return replaced(
-            batch,
-            pixels=_with_lines_reversed(batch.pixels, is_chosen),
-            content=None if batch.content is None else moved_content(batch.content, motion),
-            extras=moved_extras(batch.extras, motion, lambda masks: _with_lines_reversed(masks, is_chosen)),
-        )
+    _stream = VERTICAL_FLIP
 
     def on(self, view: View) -> View:
         """Turn the images of a view."""
-        is_chosen = self.chosen(view.source)
+        is_flipped = self.chosen(view.source)
         height, width = view.sizes[..., None].unbind(1)
-        flags = is_chosen.tolist()
-        motion = _upside_down(is_chosen, height, width)
+        flags = is_flipped.tolist()
+        motion = Motion.of_flips(is_flipped, height, width, is_vertical=True)
         made = view.redrawn(lambda n, image: image.flip(0) if flags[n] else image, motion)
         return replace(made, size=view.size)
 
-    def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-        """Draw which images a call would turn: bool[B]."""
-        return draw(batch, self.seed, VERTICAL_FLIP)[0] < self.p
+    def _flipped(self, batch: ImageBatch, is_flipped: torch.Tensor) -> ImageBatch:
+        motion = Motion.of_flips(is_flipped, *batch.pixels.shape[1:3], is_vertical=True)
+        pixels = _with_lines_reversed(batch.pixels, is_flipped)
+        return _with_labels(batch, pixels, motion, lambda masks: _with_lines_reversed(masks, is_flipped))
 
 
 class AlternatingFlip(CompiledTransform):
@@ -386,20 +381,16 @@ class RandomResizedCrop(CompiledTransform):
 
 def _with_mirrored_labels(batch: ImageBatch, pixels: torch.Tensor, is_mirrored: torch.Tensor) -> ImageBatch:
     """Return a batch with pixels that are mirrored where bool[B] says so, and boxes, masks and content mirrored with them."""
-    content, extras = batch.content, batch.extras
-    if content is not None or extras is not None:
-        height, width = pixels.shape[1:3]
-        chosen = is_mirrored[:, None].int()
-        motion = Motion(width * chosen, 0, 1 - 2 * chosen, 1, width, height)
-        content = None if content is None else moved_content(content, motion)
-        extras = moved_extras(extras, motion, lambda masks: mirrored(masks[..., None], is_mirrored)[..., 0])
-    return replaced(batch, pixels=pixels, content=content, extras=extras)
+    motion = Motion.of_flips(is_mirrored, *pixels.shape[1:3])
+    return _with_labels(batch, pixels, motion, lambda masks: mirrored(masks[..., None], is_mirrored)[..., 0])
 
 
-def _upside_down(is_chosen: torch.Tensor, height: torch.Tensor | int, width: torch.Tensor | int) -> Motion:
-    """Give the motion of images of which those of bool[B] are turned."""
-    chosen = is_chosen[:, None].int()
-    return Motion(0, height * chosen, 1, 1 - 2 * chosen, width, height)
+def _with_labels(
+    batch: ImageBatch, pixels: torch.Tensor, motion: Motion, of_masks: Callable[[torch.Tensor], torch.Tensor]
+) -> ImageBatch:
+    """Return a batch with pixels that have moved, and boxes, masks and content that move with them."""
+    content = None if batch.content is None else moved_content(batch.content, motion)
+    return replaced(batch, pixels=pixels, content=content, extras=moved_extras(batch.extras, motion, of_masks))
 
 
 def _with_lines_reversed(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:

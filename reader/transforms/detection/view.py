@@ -62,8 +62,8 @@ class View:
 
     def mirrored(self, is_chosen: torch.Tensor) -> View:
         """Mirror the images of bool[B] left to right."""
-        chosen, (height, width) = is_chosen[:, None].long(), self.sizes[..., None].unbind(1)
-        extras = _moved(self.extras, Motion(width * chosen, 0, 1 - 2 * chosen, 1, width, height))
+        height, width = self.sizes[..., None].unbind(1)
+        extras = _moved(self.extras, Motion.of_flips(is_chosen, height, width))
         return replace(
             self, regions=self.regions._replace(is_mirrored=self.regions.is_mirrored ^ is_chosen), extras=extras
         )
