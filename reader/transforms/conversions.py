@@ -44,7 +44,7 @@ _KEPT_AS = {("RandomIoUCrop", "sampler_options"): "options"}
 _MOVES = (CenterCrop, RandomHorizontalFlip, RandomVerticalFlip)
 # What torchvision calls for batches that a loop has made.
 _OF_BATCHES = ("CutMix", "MixUp")
-# Its transforms that take PIL images, and give tensors.
+# Its transforms that take PIL images, and give tensors; other libraries have theirs of these names, or subclasses.
 _FROM_PIL = ("ToTensor", "PILToTensor", "ToImage")
 _LATE_NORMALIZE = (
     "Normalize takes uint8 pixels, and what comes before it made them floats. Let it come right behind ToDtype."
@@ -144,7 +144,7 @@ def _of_samples(transform: Any, steps: list[Any]) -> Callable[..., object]:
     )
     module = importlib.import_module(version)
     # a program's steps get what they get there
-    takes_pil = any(type(step).__name__ in _FROM_PIL and _is_torchvisions(step) for step in steps)
+    takes_pil = any(kind.__name__ in _FROM_PIL for step in steps for kind in type(step).__mro__)
     return module.Compose([*([module.ToPILImage()] if takes_pil else []), *steps])
 
 

@@ -143,6 +143,17 @@ def test_noise_is_noise_and_no_levels_are_made_of_floats() -> None:
         transforms.Compose([transforms.ToTensor(), transforms.ConvertImageDtype(torch.uint8)])
 
 
+class ToTensor:
+    """Make a tensor of a PIL image, as a library other than torchvision does."""
+
+    def __call__(self, image: Any) -> torch.Tensor:
+        return v2().functional.pil_to_tensor(image)
+
+
+class MaybeToTensor(ToTensor):
+    """Make a tensor of what is none."""
+
+
 # Makes a recipe of a version: the steps of images alone, by name, and what runs for each image.
 PER_IMAGE: dict[str, tuple[Callable[[Any], list[Any]], str]] = {
     "a function": (
@@ -152,6 +163,14 @@ PER_IMAGE: dict[str, tuple[Callable[[Any], list[Any]], str]] = {
     "a function of PIL images": (
         lambda t: [t.CenterCrop(30), lambda image: image.convert("L"), t.PILToTensor()],
         "<lambda>, PILToTensor; on batches: the 1 steps before",
+    ),
+    "PIL images, and a ToTensor that is not torchvision's, as lightly has": (
+        lambda t: [t.CenterCrop(30), lambda image: image.convert("L"), ToTensor()],
+        "<lambda>, ToTensor; on batches: the 1 steps before",
+    ),
+    "PIL images, and a ToTensor of a name of its own, as open_clip has": (
+        lambda t: [t.CenterCrop(30), lambda image: image.convert("L"), MaybeToTensor()],
+        "<lambda>, MaybeToTensor; on batches: the 1 steps before",
     ),
     "a function behind a conversion": (
         lambda t: [
