@@ -64,6 +64,16 @@ def test_rows_are_those_of_each_store_with_classes_by_name(stores: list[Path]) -
     assert torch.equal(joined.loader(joined.samples[31][0]), parts[1][1][0])
 
 
+def test_mean_and_std_are_those_of_all_rows(tmp_path: Path) -> None:
+    # of one color each, whose means are far apart
+    for name, color, count in (("dark", 10, 1), ("light", 250, 3)):
+        pack_dataset([(np.full((8, 8, 3), color, np.uint8), 0)] * count, tmp_path / name, size=8, classes=["one"])
+    joined = concat([MemmapDataset(tmp_path / name) for name in ("dark", "light")])
+    pixels = joined.numpy().reshape(-1, 3) / 255
+    assert np.allclose(joined.manifest.mean, pixels.mean(0), atol=1e-6)
+    assert np.allclose(joined.manifest.std, pixels.std(0), atol=1e-6)
+
+
 def test_subsets_and_splits_know_the_rows_of_all_stores(stores: list[Path]) -> None:
     joined = concat(
         [MemmapDataset(stores[0]).subset([5, 2]), MemmapDataset(stores[1]), MemmapDataset(stores[0]).subset([7])]

@@ -144,6 +144,19 @@ def test_samples_are_joined_by_the_programs_own_function(shared_store: Path) -> 
         MemmapLoader(train, 7, collate_fn=3)
 
 
+def test_a_collate_function_draws_apart_from_the_samples(shared_store: Path) -> None:
+    train = MemmapDataset(shared_store, transform=lambda _: float(torch.rand(())))
+
+    def drawn(samples: list[Any]) -> list[float]:
+        return [*(sample[0] for sample in samples), float(torch.rand(()))]
+
+    loader = MemmapLoader(train, 7, seed=1, collate_fn=drawn)
+    epochs = [list(loader), list(loader)]
+    numbers = [number for epoch in epochs for batch in epoch for number in batch]
+    assert len(set(numbers)) == len(numbers)
+    assert list(MemmapLoader(train, 7, seed=1, collate_fn=drawn)) == epochs[0]
+
+
 def test_parts_and_joined_stores_keep_the_transform(shared_store: Path) -> None:
     train = MemmapDataset(shared_store, transform=lambda image: image.float().mean())
     means = torch.stack([image for image, _ in (train[n] for n in range(len(train)))])

@@ -15,7 +15,7 @@ from conftest import Tune, devices, make_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer import pack
+from packer import pack, subset
 from reader import MemmapDataset, MemmapLoader, order, system
 from reader.format.manifest import PIXELS
 from reader.loading import shared_residency
@@ -91,6 +91,18 @@ def test_loaders_of_the_same_rows_share_one_copy_and_those_of_others_do_not(
     assert units(made[0]) < units(made[2])
     for loader in made:
         check(loader)
+
+
+def test_a_store_that_replaced_another_is_copied_though_a_loader_reads_the_old_one(
+    store: Path, shared_store: Path, residency_options: dict[str, Any]
+) -> None:
+    old = MemmapLoader(MemmapDataset(store, as_tuple=False), 7, **residency_options, as_tuple=False)
+    before = next(iter(old)).pixels.clone()
+    rows = range(len(old.dataset))[::-1]
+    subset(shared_store, store, rows=rows, overwrite=True)
+    new = MemmapLoader(MemmapDataset(store, as_tuple=False), 7, **residency_options, as_tuple=False)
+    check(new)
+    assert torch.equal(next(iter(old)).pixels, before)
 
 
 def test_a_copy_goes_with_the_last_loader_that_reads_it(data: MemmapDataset, residency_options: dict[str, Any]) -> None:
@@ -247,6 +259,13 @@ def test_copies_of_all_ranks_of_this_host_are_counted(
     )
     # all rows on this rank alone
     assert MemmapLoader(data, 4, residency="ram", rank=0, world_size=1).residency == "ram"
+
+
+def test_ranks_that_meet_on_another_host_are_not_counted(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "node-7"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(system, "memory_bytes", lambda: 900_000)
+    assert MemmapLoader(MemmapDataset(shared_store), 4, residency="ram").residency == "ram"
 
 
 @pytest.mark.parametrize("processes, name", [(1, "ram"), (2, "ram"), (3, "cache")])
