@@ -228,6 +228,20 @@ def test_what_has_no_transform_of_batches_runs_for_each_image_and_is_named(
         torch.testing.assert_close(images, expected, atol=1e-5 if images.dtype.is_floating_point else 0, rtol=0)
 
 
+def test_views_that_run_for_each_image_are_images_and_draw_by_themselves() -> None:
+    two = v2()
+
+    def noisy(image: Any) -> Any:
+        return image ^ torch.randint(1, 255, (3, 1, 1), dtype=torch.uint8)
+
+    floats = two.Compose([two.CenterCrop(30), noisy, two.ConvertImageDtype(torch.float32)])
+    batch = pictures(4, size=(50, 40))
+    views, targets = transforms.MultiView([from_torchvision(floats)] * 2)(batch)
+    assert [view.shape for view in views] == [(4, 3, 30, 30)] * 2
+    assert all(not torch.equal(one, other) for one, other in zip(*views, strict=True))
+    assert targets is batch.targets
+
+
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_presets_become_transforms_of_batches(interpolation: str, caplog: pytest.LogCaptureFixture) -> None:
     presets = importlib.import_module(f"{versions()[0].__name__}._presets")
