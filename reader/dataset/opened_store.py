@@ -29,7 +29,7 @@ from reader.format.tensors import NEEDS_RAW
 from reader.memory.frame_file import FrameFile, FrameSource, mapped_bytes
 from reader.memory.gather import Copies, gather, is_run
 from reader.memory.joined_file import RowSource
-from reader.memory.pages import extents, gathered, row_of
+from reader.memory.pages import PagedRows, extents, gathered, paged, row_of
 from reader.memory.row_file import Read, RowFile, RowMemory, RowReader, reads_in_order
 from reader.memory.text_file import TextFile
 from reader.remote.presence import RemoteStore
@@ -95,7 +95,7 @@ class OpenedStore:
     made: tensors that stand in memory, in place of those of files or beside them.
     made_id: differs where what a user made of them does.
 
-    Of a remote store, path is its folder in the cache. Until that is complete, nothing but `read_units` may look at its pixels,
+    Of a remote store, path is its folder in the cache. Until that is complete, nothing but `read_rows` may look at its pixels,
     which brings them there first, and all that is given is a copy.
 
     Raises:
@@ -314,13 +314,31 @@ class OpenedStore:
         self.check_rows(rows, batch)
         return batch
 
-    def read_units(self, units: Rows, into: torch.Tensor) -> None:
-        """Read rows, or of flat pixels pages, from the file into uint8[B, ...]; of a remote store they are fetched first.
+    def read_rows(self, rows: Rows, into: torch.Tensor) -> int:
+        """Read rows from the file into the first bytes of uint8[n], as `gathered` has them there; returns how many bytes.
+
+        Of a remote store their blocks are fetched first, and no others.
 
         Raises:
             StoreError: the file was cut short, or a block cannot be had.
         """
-        self._read_pixels(into.view(-1).numpy().data, reads_in_order(units))
+        if isinstance(self.mapped, RaggedBatch):
+            wanted = paged(self.mapped, rows)
+            self._read_paged(wanted, into)
+            return len(wanted.pages) * PAGE_BYTES
+        size_bytes = len(rows) * self.manifest.row_bytes
+        self._read_pixels(into[:size_bytes].numpy().data, reads_in_order(rows))
+        return size_bytes
+
+    def _read_paged(self, wanted: PagedRows, into: torch.Tensor) -> None:
+        memory = into.view(-1).numpy().data
+        if self.remote is None or self.remote.is_complete:
+            self._read_pixels(memory, reads_in_order(wanted.pages))
+        else:
+            # not the pages, which at its ends hold bytes of other blocks
+            self.remote.read(
+                memory, [*zip(*(each.tolist() for each in (wanted.begins, wanted.sizes, wanted.at)), strict=True)]
+            )
 
     def begin_unpacking(self, rows: Rows, memory: Memory, source: FrameSource | None = None) -> tuple[Batch, Copies]:
         """Begin to unpack compressed rows into memory, complete when the copies were waited for; source: see `FrameFile`.
@@ -386,7 +404,7 @@ class OpenedStore:
                 batch, copies = self.frames.begin_ragged(some, np.arange(len(rows)), rows, memory)
                 copies.wait()
                 return batch
-            return gathered(some, np.arange(len(rows)), memory, self.read_units)
+            return gathered(some, np.arange(len(rows)), memory, self._read_paged)
         shape = self.mapped.pixels.shape[1:]
         if self.frames is not None:
             flat, copies = self.frames.begin_equal(rows.reshape(-1), memory)

@@ -24,7 +24,7 @@ from reader.loading.shared_residency import host_copy, reads_of
 from reader.memory import residency as residencies
 from reader.memory.frame_file import FrameSource, HeldFrames, ReadBytes
 from reader.memory.gather import Copies, Gatherer, is_run
-from reader.memory.pages import extents, gathered, pages_of, parted
+from reader.memory.pages import PagedRows, gathered, paged, pages_of, parted
 from reader.memory.read_ahead import ReadAhead
 from reader.profiling import stage
 from reader.rows import Rows, Steps
@@ -144,11 +144,11 @@ class Gathering:
         if not self._has_pixels:
             return None
         store, remote = self._store, self._dataset.remote
-        units: Callable[[Rows], Rows] = (
-            (lambda rows: pages_of(*extents(store, rows))[0]) if isinstance(store, RaggedBatch) else lambda rows: rows
-        )
         if remote is not None and not remote.is_complete and self.copy is None:
-            return RemoteAhead(self._dataset, remote, steps, units=units, plan_index=plan_index, windows=windows)
+            return RemoteAhead(self._dataset, remote, steps, plan_index=plan_index, windows=windows)
+        units: Callable[[Rows], Rows] = (
+            (lambda rows: paged(store, rows).pages) if isinstance(store, RaggedBatch) else lambda rows: rows
+        )
         if self._is_packed:
             self._frame_bytes = self._bytes_in_memory()
             units = self._frame_pages
@@ -261,10 +261,10 @@ class Gathering:
         return None if self.copy is None else self.copy.read_bytes
 
     def _ragged_batch(self, store: RaggedBatch, rows: Rows, ahead: Ahead | None) -> RaggedBatch:
-        def fill(pages: Rows, into: torch.Tensor) -> None:
+        def fill(wanted: PagedRows, into: torch.Tensor) -> None:
             if ahead is not None:
                 ahead.take(into)
-            elif (copies := self._gatherer.begin(self._positions(pages), into)) is not None:
+            elif (copies := self._gatherer.begin(self._positions(wanted.pages), into)) is not None:
                 copies.wait()
 
         with stage("gather"):

@@ -39,7 +39,6 @@ class RemoteAhead:
     """Gives the steps of an epoch, as `ReadAhead` does, and their rows by `take`.
 
     Args:
-        units: what to read of the file for rows: themselves, or pages.
         plan_index: see `plan_blocks`.
         windows: of shuffle="block", that are read at once.
 
@@ -52,17 +51,10 @@ class RemoteAhead:
         remote: RemoteStore,
         steps: Iterator[Steps],
         *,
-        units: Callable[[Rows], Rows],
         plan_index: PlanIndex,
         windows: int = 1,
     ) -> None:
-        self._dataset, self._remote, self._steps, self._units, self._plan_index = (
-            dataset,
-            remote,
-            steps,
-            units,
-            plan_index,
-        )
+        self._dataset, self._remote, self._steps, self._plan_index = dataset, remote, steps, plan_index
         self._row_bytes = dataset.manifest.row_bytes
         # a small cache holds a window too, which is read now, and what the next epoch begins with
         held, most = windows * window_bytes(dataset.manifest), windows * _AHEAD_BYTES
@@ -96,18 +88,16 @@ class RemoteAhead:
             yield steps
 
     def take(self, out: torch.Tensor) -> None:
-        """Read the next rows into out, uint8[B, ...], contiguous; waits for their blocks.
+        """Read the next rows into out, uint8[...], contiguous, as `OpenedStore.read_rows` does; waits for their blocks.
 
         Raises:
             StoreError: one cannot be had.
         """
         begun = time.monotonic()
         with stage("read"):
-            done = 0
-            while done < len(out):
-                units = self._units(self._taken.popleft())
-                self._dataset.opened_store.read_units(units, out[done : done + len(units)])
-                done += len(units)
+            into = out.view(-1)
+            while len(into):
+                into = into[self._dataset.opened_store.read_rows(self._taken.popleft(), into) :]
         now = time.monotonic()
         self._reading_seconds += now - begun
         self._read_bytes += out.nbytes

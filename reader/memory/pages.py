@@ -7,6 +7,7 @@ A batch then has up to a page too many at either end of each image, which its of
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +19,26 @@ from reader.format.row_values import wrong_extents
 from reader.memory.gather import gather
 from reader.rows import Rows
 from reader.store import ImageBatch, RaggedBatch
+
+
+class PagedRows(NamedTuple):
+    """Where rows are in a file, and where in memory that holds the pages of each, one row after the other.
+
+    begins, sizes: int64[B], of each row the first byte in the file and how many.
+    pages: int64[P], of the file.
+    at: int64[B], of each row the first byte in memory.
+    """
+
+    begins: Rows
+    sizes: Rows
+    pages: Rows
+    at: Rows
+
+
+def paged(store: RaggedBatch, rows: Rows) -> PagedRows:
+    """Return where these rows of a store are; raises as `extents`."""
+    begins, sizes = extents(store, rows)
+    return PagedRows(begins, sizes, *pages_of(begins, sizes))
 
 
 def extents(store: RaggedBatch, rows: Rows) -> tuple[Rows, Rows]:
@@ -56,21 +77,21 @@ def gathered(
     store: RaggedBatch,
     rows: Rows,
     memory: Callable[[int], torch.Tensor],
-    fill: Callable[[Rows, torch.Tensor], object] | None = None,
+    fill: Callable[[PagedRows, torch.Tensor], object] | None = None,
 ) -> RaggedBatch:
     """Copy rows of a store into memory of their own.
 
     Args:
         memory: gives uint8[size_bytes].
-        fill: brings pages, int64[P], into uint8[P, PAGE_BYTES]; without it they are copied from the store.
+        fill: brings rows, or the pages that hold them, into uint8[P, PAGE_BYTES]; without it they are copied from the store.
     """
-    pages, begins = pages_of(*extents(store, rows))
-    pixels = memory(len(pages) * PAGE_BYTES).view(len(pages), PAGE_BYTES)
+    wanted = paged(store, rows)
+    pixels = memory(len(wanted.pages) * PAGE_BYTES).view(-1, PAGE_BYTES)
     if fill is not None:
-        fill(pages, pixels)
+        fill(wanted, pixels)
     else:
-        gather(store.pixels.view(-1, PAGE_BYTES), pages, pixels)
-    return store.chosen(rows, pixels.view(-1), torch.from_numpy(begins))
+        gather(store.pixels.view(-1, PAGE_BYTES), wanted.pages, pixels)
+    return store.chosen(rows, pixels.view(-1), torch.from_numpy(wanted.at))
 
 
 def mapped_rows(store: RaggedBatch, rows: Rows) -> RaggedBatch:

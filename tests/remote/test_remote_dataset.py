@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import shutil
@@ -17,10 +18,10 @@ from torch.utils.data import DataLoader
 
 from packer import pack
 from packer.operations.verify import verify
-from reader import MemmapDataset, StoreError
+from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.at_url import encode_pointer, generation_of
 from reader.format.blocks import read_blocks
-from reader.format.manifest import MANIFEST, PIXELS, SAMPLES
+from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES
 from reader.remote.folder import INSIDE
 
 
@@ -159,6 +160,30 @@ def test_rows_with_sizes_of_their_own(tmp_path: Path, tune: Tune) -> None:
     assert not remote.remote.is_complete
     assert remote.store is not None
     assert (remote.path / PIXELS).read_bytes() == (tmp_path / "out" / PIXELS).read_bytes()
+
+
+@pytest.mark.parametrize("way", ["index", "list", "loader"])
+def test_rows_with_sizes_of_their_own_fetch_no_block_beside_theirs(tmp_path: Path, tune: Tune, way: str) -> None:
+    tune(least_block_inputs=2)
+    make_tree(tmp_path / "images", each=8)
+    pack(tmp_path / "images", tmp_path / "out", fit="none")
+    local = MemmapDataset(tmp_path / "out", as_tuple=False)
+    ends = [*itertools.accumulate(block.size_bytes for block in read_blocks(tmp_path / "out"))]
+    assert ends[1] % PAGE_BYTES, "the third block begins in a page of the second"
+    # those of two blocks
+    rows = local.store.offsets.tolist().index(ends[1])
+    with serving(tmp_path / "out") as server:
+        remote = MemmapDataset(server.url, cache=tmp_path / "cache", as_tuple=False)
+        server.asked.clear()
+        if way == "index":
+            found = [remote[n].images for n in range(rows)]
+        elif way == "list":
+            found = remote[[*range(rows)]].images
+        else:
+            half = remote.subset(slice(rows))
+            found = [image for batch in MemmapLoader(half, 3, as_tuple=False) for image in batch.images]
+        assert all(map(torch.equal, found, local[[*range(rows)]].images))
+        assert dict(server.asked) == {(PIXELS, 0, ends[0]): 1, (PIXELS, ends[0], ends[1]): 1}
 
 
 def test_a_pushed_replacement_is_followed(many_blocks: Path, tmp_path: Path) -> None:

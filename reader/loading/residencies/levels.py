@@ -118,7 +118,9 @@ class LevelRows:
             return batch
         store.check_files()
         if isinstance(store.mapped, RaggedBatch):
-            batch = gathered(store.mapped, rows, memory, lambda pages, into: gather(units, positions_of(pages), into))
+            batch = gathered(
+                store.mapped, rows, memory, lambda wanted, into: gather(units, positions_of(wanted.pages), into)
+            )
         else:
             batch = rows_in(store.mapped, rows, units, positions_of(rows))
         store.check_rows(rows)
