@@ -16,6 +16,7 @@ from reader.loading.prefetch import Claim, Feed, without_thread
 from reader.loading.producer import Group, Made, Unfinished
 from reader.loading.schedule import Schedule
 from reader.loading.state import PassState
+from reader.store import Batch
 
 
 class Pass(NamedTuple):
@@ -59,19 +60,21 @@ class Iteration:
         self._open(begun)
 
     def _open(self, begun: Pass) -> None:
-        self._progress, source, asked, self._finish, self._schedule, stop = begun
-        self._begin = self._progress.position
-        self._group: deque[Made] | None = deque()
-        self._failed = False
-        self._feed: Feed[Made] | None = None
-        self._source: Iterator[Group] = iter(())
+        progress, source, asked, finish, schedule, stop = begun
+        feed, made, group = None, iter(list[Group]()), deque[Made]()
         if not self._prefetch:
             asked.put(None)
-            self._source = source(without_thread)
+            made = source(without_thread)
         else:
-            self._feed = Feed(source, self._prefetch, asked, self._feeds, stop)
+            feed = Feed(source, self._prefetch, asked, self._feeds, stop)
             # an abandoned iterator is collected and ends its thread
-            self._feed.end_with(self)
+            feed.end_with(self)
+        # with no call from here on: after Ctrl-C before this, the pass is opened again
+        self._feed: Feed[Made] | None = feed
+        self._source: Iterator[Group] = made
+        self._group: deque[Made] | None = group
+        self._finish, self._schedule, self._failed, self._begin = finish, schedule, False, progress.position
+        self._progress = progress
 
     def __iter__(self) -> Iteration:
         return self
@@ -87,11 +90,13 @@ class Iteration:
             elif not self._group:
                 group = next(self._source, None)
                 self._group = None if group is None else deque(group)
-        except BaseException as e:
+        except Exception:
+            self._failed = True
+            raise
+        except BaseException:
             # Ctrl-C while it waits for the thread does not end the epoch
-            self._failed = isinstance(e, Exception) or self._feed is None or not self._feed.is_alive
             if self._feed is None:
-                self._source = iter(())
+                self._failed, self._source = True, iter(())
             raise
         if self._group is None:
             # after an error the epoch is not done: its state stays at the batch that could not be made
@@ -100,10 +105,15 @@ class Iteration:
             raise StopIteration
         item, position = self._group[0]
         if isinstance(item, Unfinished):
+            batch = item.make()
+            changes = _changes(batch)
             try:
-                item = self._finish(item.make(), item.start)
-            except Exception:
-                self._end()
+                item = self._finish(batch, item.start)
+                self._group[0] = item, position
+            except BaseException as e:
+                # Ctrl-C ends the epoch too where a transform has changed the batch in place: it would change it again
+                if isinstance(e, Exception) or _changes(batch) != changes:
+                    self._end()
                 raise
         is_over = self._schedule.is_over(position)
         if is_over:
@@ -138,3 +148,8 @@ class Iteration:
         if self._feed:
             self._feed.stop()
         self._feed, self._source = None, iter(())
+
+
+def _changes(batch: Batch) -> int:
+    """Return how often the pixels were changed in place; of tensors that do not count it, always the same."""
+    return 0 if batch.pixels.is_inference() else batch.pixels._version

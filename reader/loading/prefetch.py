@@ -1,8 +1,9 @@
 """A thread that works ahead, and the bounded queue between it and the caller; nothing here waits without a way out.
 
-Ctrl-C may come behind any call of the caller's thread. With a lock of Python's it can come where that is held and nobody will
-release it; `SimpleQueue` does each step completely, or not at all, and may be used while objects are collected. What a call
-returns can be lost to Ctrl-C: so queues carry tokens alone, and a group stays where it is until the caller has emptied it.
+Ctrl-C may come behind any call of the caller's thread, and where a function or the next round of a loop begins. With a lock of
+Python's it can come where that is held and nobody will release it; `SimpleQueue` does each step completely, or not at all, and
+may be used while objects are collected. What a call returns can be lost to Ctrl-C: so queues carry tokens alone, and a group
+stays where it is until the caller has emptied it.
 Where Python code runs because an object is collected Ctrl-C is lost: so a thread takes itself off every list, and only compiled
 code asks it to end when an iterator is collected.
 """
@@ -57,9 +58,9 @@ class Feed(Generic[_T]):
     ) -> None:
         self._end = end
         self._asked: SimpleQueue[object] = SimpleQueue() if asked is None else asked
-        # groups, then an error if one ended the work, then the end mark
+        # groups, then an error if one ended the work, then the end mark, which stays
         self._ready: deque[deque[_T] | BaseException | type[_End]] = deque()
-        # a token for each of them
+        # has a token once there is something new
         self._wake: SimpleQueue[object] = SimpleQueue()
         # a token for each group that may be made while another waits to be taken
         self._room: SimpleQueue[object] = SimpleQueue()
@@ -73,11 +74,11 @@ class Feed(Generic[_T]):
         self._beginning: SimpleQueue[None] = SimpleQueue()
         self._process = os.getpid()
         self._lists: list[set[Any]] = [_live] if among is None else [_live, among]
-        for feeds in self._lists:
-            feeds.add(self)
         thread = threading.Thread(target=self._fill, args=(source,), name="pixpack-feeder", daemon=True)
         # not the thread, which is held while it runs: Python code runs when it is collected
         self._thread = weakref.ref(thread)
+        for feeds in self._lists:
+            feeds.add(self)
         thread.start()
 
     def end_with(self, owner: object) -> None:
@@ -94,10 +95,10 @@ class Feed(Generic[_T]):
                 "this iterator belongs to the process that was forked. Iterate over the loader again here."
             )
         if not self._is_asked:
-            # an interrupt in between costs one group more in memory
-            self._room.put(None)
             self._asked.put(None)
+            # nothing comes in between, as below
             self._is_asked = True
+            self._room.put(None)
         while not self._is_stopped:
             ready = self._ready  # another one once the feed is stopped
             if not ready:
@@ -107,9 +108,9 @@ class Feed(Generic[_T]):
             if isinstance(group, deque):
                 if group:
                     return group
-                # in this order: an interrupt in between costs one group more in memory; the other way round it stalls the thread
-                self._room.put(None)
+                # in this order: nothing comes in between
                 del ready[0]
+                self._room.put(None)
                 continue
             if not isinstance(group, BaseException):
                 return None
@@ -162,7 +163,9 @@ class Feed(Generic[_T]):
 
     def _put(self, what: deque[_T] | BaseException | type[_End]) -> None:
         self._ready.append(what)
-        self._wake.put(None)
+        # whoever takes the one that is there looks at what is ready only then
+        if self._wake.empty():
+            self._wake.put(None)
 
     def _fill(self, source: Callable[[Claim], Iterator[Iterable[_T]]]) -> None:
         self._has_started = True

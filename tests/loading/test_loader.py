@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dis
 import functools
@@ -830,7 +831,9 @@ def _interrupted_batches(loader: MemmapLoader, every: int) -> tuple[list[torch.T
 
         def at_opcode(frame: Any, event: str, _: Any) -> Any:
             nonlocal chances, before
-            if event == "opcode":
+            if event == "exception":
+                before = ""  # a call that raises is none
+            elif event == "opcode":
                 is_chance, before = before in _SIGNALS_SEEN, names[frame.f_lasti]
                 chances += is_chance
                 if is_chance and chances % every == 0:
@@ -868,6 +871,35 @@ def test_an_interrupt_at_any_chance_for_one_costs_no_batch(large: MemmapDataset,
         assert all(map(torch.equal, found, expected)), every
         assert loader.state_dict()["epoch"] == 1
     assert interrupts > 100
+
+
+def test_an_interrupt_gives_no_batch_that_a_transform_has_changed_twice(large: MemmapDataset) -> None:
+    options: dict[str, Any] = {"prefetch": 0, "as_tuple": False, "transform": lambda batch: batch.apply_(_brighter)}
+    expected = [batch.images for batch in MemmapLoader(large, 2, **options)]
+    ended = 0
+    for every in range(17, 97, 2):
+        found, _ = _interrupted_batches(MemmapLoader(large, 2, **options), every)
+        assert all(map(torch.equal, found, expected)), every
+        ended += len(found) < len(expected)
+    assert ended > 3
+
+
+def _brighter(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.add_(1) if tensor.dtype == torch.uint8 else tensor
+
+
+def test_an_interrupt_loses_no_error_of_an_epoch(large: MemmapDataset) -> None:
+    def fails(batch: Any) -> Any:
+        if batch.position >= 10:
+            raise ValueError("no such image")
+        return batch
+
+    for every in range(9, 60):
+        loader = MemmapLoader(large, 2, prefetch=1, as_tuple=False, transform=fails)
+        with contextlib.suppress(ValueError):
+            _interrupted_batches(loader, every)
+        # not done, and at the batch that could not be made
+        assert loader.state_dict() | {"epoch": 0, "position": 10} == loader.state_dict(), every
 
 
 def test_an_interrupt_at_any_instruction_of_a_gather_leaves_threads_that_copy(large: MemmapDataset, tune: Tune) -> None:
