@@ -46,6 +46,8 @@ _MOVES = (CenterCrop, RandomHorizontalFlip, RandomVerticalFlip)
 _OF_BATCHES = ("CutMix", "MixUp")
 # Its transforms that take PIL images, and give tensors; other libraries have theirs of these names, or subclasses.
 _FROM_PIL = ("ToTensor", "PILToTensor", "ToImage")
+# Recipes of references/classification/presets.py of torchvision's repository, which its users copy.
+_REFERENCE_PRESETS = ("ClassificationPresetTrain", "ClassificationPresetEval")
 _LATE_NORMALIZE = (
     "Normalize takes uint8 pixels, and what comes before it made them floats. Let it come right behind ToDtype."
 )
@@ -63,7 +65,8 @@ def from_torchvision(transform: object) -> Transform:
     tensors, as each transform here says; of PIL images torchvision's own differ by a level or two. CutMix and MixUp are refused.
 
     Args:
-        transform: such as v2.Compose([...]), with what stands in it, or weights.transforms().
+        transform: such as v2.Compose([...]), with what stands in it, weights.transforms(), or a ClassificationPreset of
+            torchvision's references.
 
     Raises:
         TypeError: it cannot be called, it mixes batches, or a transform of batches stands behind one of single images.
@@ -112,6 +115,8 @@ def _steps_of(transform: object) -> list[Any]:
         TypeError: one cannot be called, or mixes batches.
     """
     kind = type(transform)
+    if kind.__name__ in _REFERENCE_PRESETS and hasattr(transform, "transforms"):
+        return _steps_of(transform.transforms)
     if isinstance(transform, torch.nn.Sequential) or (kind.__name__ == "Compose" and _is_torchvisions(transform)):
         within: Any = transform if isinstance(transform, torch.nn.Sequential) else transform.transforms  # type: ignore[attr-defined]
         return [step for each in within for step in _steps_of(each)]
@@ -136,16 +141,23 @@ def _of_samples(transform: Any, steps: list[Any]) -> Callable[..., object]:
                 f"{type(step).__name__} takes batches, and stands behind {type(steps[0]).__name__}, which is called with single"
                 " images. Let it come first."
             )
+    # a program's steps get what they get there
+    takes_pil = any(map(_takes_pil, steps))
     alone: Callable[..., object] = steps[0]
-    if alone is transform:
+    if alone is transform and not takes_pil:
         return alone
     version = "torchvision.transforms" + (
         ".v2" if type(transform).__module__.startswith("torchvision.transforms.v2") else ""
     )
     module = importlib.import_module(version)
-    # a program's steps get what they get there
-    takes_pil = any(kind.__name__ in _FROM_PIL for step in steps for kind in type(step).__mro__)
     return module.Compose([*([module.ToPILImage()] if takes_pil else []), *steps])
+
+
+def _takes_pil(step: object) -> bool:
+    """Say whether a step makes a tensor of a PIL image, or one of its own steps does."""
+    within = getattr(step, "transforms", ())
+    own = within if isinstance(within, list | tuple) else [within]
+    return any(kind.__name__ in _FROM_PIL for kind in type(step).__mro__) or any(map(_takes_pil, own))
 
 
 def _is_torchvisions(transform: object) -> bool:
@@ -454,7 +466,8 @@ def _is_cover(resize: Resize, crop: CenterCrop) -> bool:
 
 def _check_takes_floats(transform: Transform) -> None:
     """Refuse what computes levels of uint8; zeros are zeros in floats too, and a program's own function knows what it does."""
-    is_ours = type(transform).__module__.startswith("reader.transforms.") and not hasattr(transform, "takes_floats")
+    is_free = hasattr(transform, "takes_floats") or hasattr(transform, "takes_samples")
+    is_ours = type(transform).__module__.startswith("reader.transforms.") and not is_free
     is_erasing = type(transform).__name__ == "RandomErasing" and getattr(transform, "value", None) == 0
     is_of_floats = isinstance(transform, Normalize) or (
         isinstance(transform, ToDtype) and transform.dtype != torch.uint8

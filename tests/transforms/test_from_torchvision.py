@@ -154,6 +154,20 @@ class MaybeToTensor(ToTensor):
     """Make a tensor of what is none."""
 
 
+class Recipe:
+    """Calls torchvision's, as the classes of references/classification/presets.py do."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self.transforms = importlib.import_module("torchvision.transforms").Compose(steps)
+
+    def __call__(self, image: Any) -> Any:
+        return self.transforms(image)
+
+
+class ClassificationPresetEval(Recipe):
+    """As torchvision's repository has it."""
+
+
 # Makes a recipe of a version: the steps of images alone, by name, and what runs for each image.
 PER_IMAGE: dict[str, tuple[Callable[[Any], list[Any]], str]] = {
     "a function": (
@@ -181,6 +195,14 @@ PER_IMAGE: dict[str, tuple[Callable[[Any], list[Any]], str]] = {
             t.Normalize(MEAN, STD),
         ],
         "rolled, ConvertImageDtype, Normalize; on batches: the 2 steps before",
+    ),
+    "a function of floats": (
+        lambda t: [t.CenterCrop(30), t.ConvertImageDtype(torch.float32), t.Normalize(MEAN, STD), rolled],
+        "rolled; on batches: the 3 steps before",
+    ),
+    "PIL images, in a recipe of the program's": (
+        lambda t: [t.CenterCrop(30), Recipe([t.RandomVerticalFlip(1), t.PILToTensor()])],
+        "Recipe; on batches: the 1 steps before",
     ),
     "a transform of its alone": (
         lambda t: [t.RandomVerticalFlip(1), t.RandomPerspective(0, 1)],
@@ -240,6 +262,20 @@ def test_views_that_run_for_each_image_are_images_and_draw_by_themselves() -> No
     assert [view.shape for view in views] == [(4, 3, 30, 30)] * 2
     assert all(not torch.equal(one, other) for one, other in zip(*views, strict=True))
     assert targets is batch.targets
+
+
+def test_recipes_that_are_objects_are_those_of_their_steps(caplog: pytest.LogCaptureFixture) -> None:
+    batch = pictures(4, size=(50, 40))
+    for version in versions():
+        steps = [version.Resize(32), version.CenterCrop(28), version.PILToTensor()]
+        expected = from_torchvision(version.Compose(steps))(batch).images
+        assert torch.equal(from_torchvision(ClassificationPresetEval(steps))(batch).images, expected)
+        assert caplog.records == []
+        # by PIL images, which differ by a level or two
+        own = from_torchvision(Recipe(steps))(batch).images
+        assert (own.int() - expected.int()).abs().max() <= 2
+        assert "Recipe is not a transform of torchvision" in caplog.text
+        caplog.clear()
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
