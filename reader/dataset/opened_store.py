@@ -335,10 +335,9 @@ class OpenedStore:
         if self.remote is None or self.remote.is_complete:
             self._read_pixels(memory, reads_in_order(wanted.pages))
         else:
-            # not the pages, which at its ends hold bytes of other blocks
-            self.remote.read(
-                memory, [*zip(*(each.tolist() for each in (wanted.begins, wanted.sizes, wanted.at)), strict=True)]
-            )
+            # not their pages: the first and the last may hold bytes of other blocks
+            begins, sizes, at = wanted.begins.tolist(), wanted.sizes.tolist(), wanted.at.tolist()
+            self.remote.read(memory, list(zip(begins, sizes, at, strict=True)))
 
     def begin_unpacking(self, rows: Rows, memory: Memory, source: FrameSource | None = None) -> tuple[Batch, Copies]:
         """Begin to unpack compressed rows into memory, complete when the copies were waited for; source: see `FrameFile`.

@@ -61,17 +61,17 @@ class Iteration:
 
     def _open(self, begun: Pass) -> None:
         progress, source, asked, finish, schedule, stop = begun
-        feed, made, group = None, iter(list[Group]()), deque[Made]()
+        feed, groups, group = None, iter(list[Group]()), deque[Made]()
         if not self._prefetch:
             asked.put(None)
-            made = source(without_thread)
+            groups = source(without_thread)
         else:
             feed = Feed(source, self._prefetch, asked, self._feeds, stop)
             # an abandoned iterator is collected and ends its thread
             feed.end_with(self)
-        # with no call from here on: after Ctrl-C before this, the pass is opened again
+        # no call from here on, so no Ctrl-C: where it came before this, the pass is opened again
         self._feed: Feed[Made] | None = feed
-        self._source: Iterator[Group] = made
+        self._source: Iterator[Group] = groups
         self._group: deque[Made] | None = group
         self._finish, self._schedule, self._failed, self._begin = finish, schedule, False, progress.position
         self._progress = progress
@@ -118,7 +118,7 @@ class Iteration:
         is_over = self._schedule.is_over(position)
         if is_over:
             self._accelerate.last(self._schedule.shared_rows(self._progress.position))
-        # only now, and with no call from here on: Ctrl-C comes behind calls, and a batch that it keeps from the loop comes again
+        # only now, and no call from here on, so no Ctrl-C: a batch that it keeps from the loop comes again
         del self._group[0]
         self._progress.position, self._progress.is_taken, self._progress.is_over = position, True, is_over
         return item
