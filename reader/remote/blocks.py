@@ -1,8 +1,8 @@
 """Blocks fetched into a cache by a few threads: each compared with its checksum, written, synced, and only then marked.
 
-As many requests are in progress as fill the link, see `depth.py`; what they have brought is written beside them.
-A block is fetched by one process of a node; what another one fetches just now is waited for. Where that one was killed, the
-kernel has freed its lock, and the block is fetched here.
+A fixed number of requests is in progress, and what earlier ones have brought is written meanwhile. A block is fetched
+by one process of a node; what another one fetches just now is waited for. Where that one was killed, the kernel has freed its lock,
+and the block is fetched here.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import os
 import threading
 import time
 import zlib
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 
 from reader.format.errors import MissingObjectError, StoreError
 from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS
-from reader.remote.depth import FEWEST, Request, RequestDepth
 from reader.remote.eviction import Plan, chosen
 from reader.remote.folder import GUARDED_SHARE, LOCK, TABLE, CacheFolder, Locks
 from reader.remote.opening import Source, fetch_file, on_demand, write_beside
 from reader.tuning import tuning
 
+# In progress ahead of use while the first blocks of an epoch come: with as many the link is never idle, and the first batch waits
+# for little else.
+_BESIDE_FIRST = 4
 # What requests have brought is written by these meanwhile.
 _WRITING_THREADS = 8
 # Another process's fetch is looked for so often; it takes some ten times as long.
@@ -48,7 +50,7 @@ class BlockFetcher:
         self._locks = Locks(folder.inside / LOCK)
         self._table, self._plan = folder.table, Plan()
         sizes = tuning()
-        self._threads, self._most_held_bytes = sizes.requests_at_once, sizes.requests_held_bytes
+        self._most_requests, self._most_held_bytes = sizes.requests_at_once, sizes.requests_held_bytes
         self._request_bytes = min(sizes.request_bytes, int((self._limit or folder.starts[-1]) * GUARDED_SHARE))
         # one lock for all below
         self._changed = threading.Condition()
@@ -58,13 +60,11 @@ class BlockFetcher:
         self._fetched_bytes = 0
         # when the last of them began and ended
         self._requests: deque[tuple[float, float]] = deque(maxlen=_MOST_REQUESTS)
-        # and blocks that somebody waits for
-        self._depth, self._waited = RequestDepth(self._threads), Counter[int]()
-        # that nobody waits for yet
-        self._soon: set[int] = set()
+        # the first block of each run that is on its way; and the blocks that an epoch begins with
+        self._requested, self._soon = set[int](), set[int]()
         # when it was begun, and how it ended
         self._failed: dict[int, tuple[float, Exception]] = {}
-        for _ in range(self._threads + _WRITING_THREADS):
+        for _ in range(self._most_requests + _WRITING_THREADS):
             threading.Thread(target=self._serve, daemon=True).start()
 
     def plan(self, orders: Sequence[Sequence[int]]) -> None:
@@ -94,7 +94,7 @@ class BlockFetcher:
             StoreError: one cannot be had.
         """
         asked = time.monotonic()
-        with self._changed, self._waiting_for(blocks):
+        with self._changed:
             left = [block for block in blocks if not self._table.has(block)]
             while left:
                 for block in left:
@@ -107,15 +107,6 @@ class BlockFetcher:
                 self._changed.notify_all()
                 self._changed.wait(_LOOK_SECONDS)
                 left = [block for block in left if not self._table.has(block)]
-
-    @contextlib.contextmanager
-    def _waiting_for(self, blocks: Sequence[int]) -> Iterator[None]:
-        self._waited.update(blocks)
-        try:
-            yield
-        finally:
-            self._waited -= Counter(blocks)
-            self._changed.notify_all()
 
     def complete(self) -> None:
         """Have all of the store in its folder, which is a store of its own from then on.
@@ -174,16 +165,14 @@ class BlockFetcher:
                 while not (run := self._next_run()):
                     self._changed.wait()
                 self._under_way.update(run)
-                request = self._depth.add(sum(map(self._folder.size, run)))
-            begun, failed = request.begins, None
-            time.sleep(max(0.0, begun - time.monotonic()))
-            self._depth.begin(request)
+                self._requested.add(run[0])
+            begun, failed = time.monotonic(), None
             try:
-                self._fetch_free(run, request)
+                self._fetch_free(run)
             except Exception as e:
                 failed = begun, e
             with self._changed:
-                self._depth.end(request, 0)
+                self._requested.discard(run[0])
                 self._requests.append((begun, time.monotonic()))
                 self._under_way.difference_update(run)
                 self._soon.difference_update(run)
@@ -193,10 +182,9 @@ class BlockFetcher:
 
     def _next_run(self) -> list[int]:
         """Take the next block that is wanted and not there, with the neighbors behind it that are wanted too."""
-        # until the link is measured, what is waited for has it to itself, but for what keeps it filled
-        ahead = FEWEST if self._waited or self._soon else self._threads
-        for queue, unmeasured in ((self._urgent, self._threads), (self._later, ahead)):
-            while queue and self._depth.in_progress < self._depth.requests(unmeasured):
+        ahead = _BESIDE_FIRST if self._soon else self._most_requests
+        for queue, most_requests in ((self._urgent, self._most_requests), (self._later, ahead)):
+            while queue and len(self._requested) < most_requests:
                 block = queue.popleft()
                 if not self._is_wanted(block):
                     # another process has fetched it, or what fetches it here says when it has
@@ -217,32 +205,29 @@ class BlockFetcher:
     def _is_wanted(self, block: int) -> bool:
         return block not in self._under_way and not self._table.has(block)
 
-    def _fetch_free(self, run: Sequence[int], request: Request) -> None:
+    def _fetch_free(self, run: Sequence[int]) -> None:
         """Fetch those blocks of a run that no other process is fetching."""
         taken = [block for block in run if self._locks.take(block)]
         try:
-            for part, data in self._brought([block for block in taken if not self._table.has(block)], request):
+            fetched = self._read_wanted([block for block in taken if not self._table.has(block)])
+            with self._changed:
+                self._requested.discard(run[0])
+                # before the blocks are marked: who waits for them may ask for this number next
+                self._fetched_bytes += sum(len(data) for _, data in fetched)
+                self._changed.notify_all()
+            for part, data in fetched:
                 self._keep(part, data)
         finally:
             for block in taken:
                 self._locks.give(block)
 
-    def _brought(self, wanted: Sequence[int], request: Request) -> list[tuple[Sequence[int], memoryview]]:
-        """Read blocks, neighbors together; another request may begin then."""
-        found, size = list[tuple[Sequence[int], memoryview]](), 0
-        try:
-            while wanted:
-                # [3, 4, 6] -> [3, 4], then [6]
-                count = next((n for n in range(1, len(wanted)) if wanted[n] != wanted[n - 1] + 1), len(wanted))
-                found.append((wanted[:count], self._read(wanted[:count], request)))
-                wanted = wanted[count:]
-            size = sum(len(data) for _, data in found)
-        finally:
-            with self._changed:
-                self._depth.end(request, size)
-                # before the blocks are marked: who waits for them may ask for this number next
-                self._fetched_bytes += size
-                self._changed.notify_all()
+    def _read_wanted(self, wanted: Sequence[int]) -> list[tuple[Sequence[int], memoryview]]:
+        """Read blocks, neighbors together: [3, 4, 6] -> [3, 4], then [6]."""
+        found = list[tuple[Sequence[int], memoryview]]()
+        while wanted:
+            count = next((n for n in range(1, len(wanted)) if wanted[n] != wanted[n - 1] + 1), len(wanted))
+            found.append((wanted[:count], self._read(wanted[:count])))
+            wanted = wanted[count:]
         return found
 
     def _keep(self, run: Sequence[int], data: memoryview) -> None:
@@ -256,14 +241,12 @@ class BlockFetcher:
         with contextlib.suppress(StoreError, OSError):
             self.seal()
 
-    def _read(self, run: Sequence[int], request: Request) -> memoryview:
+    def _read(self, run: Sequence[int]) -> memoryview:
         """Read blocks that are one after the other, and compare each with its checksum."""
         starts, name, wrong = self._folder.starts, self._source.name(PIXELS), 0
         for _ in range(_TRIES):
             try:
-                fetched = self._source.read_pixels(
-                    self._folder.objects, starts[run[0]], starts[run[-1] + 1], request.answered
-                )
+                fetched = self._source.read_pixels(self._folder.objects, starts[run[0]], starts[run[-1] + 1])
             except StoreError as e:
                 raise self._replaced(e) from None
             base = starts[run[0]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from reader.format.errors import NotSupportedError, RequestError
@@ -40,12 +40,10 @@ class WebFolder:
             url.partition(":")[0], client_kwargs={"timeout": timeout}, skip_instance_cache=True
         )
 
-    def get(self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]) -> memoryview:
+    def get(self, name: str, start: int, stop: int | None, most_bytes: int) -> memoryview:
         """Return an object's bytes [start, stop), or all; of more than most_bytes one too many.
-
-        answered: called when the answer begins.
         """
-        return memoryview(self._call(self._read, name, start, stop, most_bytes, answered))
+        return memoryview(self._call(self._read, name, start, stop, most_bytes))
 
     def size(self, name: str) -> int:
         """Return the bytes of an object, as the server says it to HEAD, or to GET where it knows no HEAD."""
@@ -59,9 +57,7 @@ class WebFolder:
         except Exception as e:
             raise _worded(e) from None
 
-    async def _read(
-        self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]
-    ) -> bytearray:
+    async def _read(self, name: str, start: int, stop: int | None, most_bytes: int) -> bytearray:
         # bytes as they are stored: of packed ones a range would be another one
         headers = {"Accept-Encoding": "identity"}
         if stop is not None:
@@ -69,7 +65,6 @@ class WebFolder:
         session, data = await self._files.set_session(), bytearray()
         async with session.get(self._files.encode_url(f"{self._url}/{name}"), headers=headers) as answer:
             _check(answer.status)
-            answered()
             if stop is not None and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
                 answer.close()
                 raise NotSupportedError("it answers with all of the object")
@@ -113,10 +108,8 @@ class Bucket:
             self._files.retries = 1
         self._root, self._sync, self._budget_seconds = root.rstrip("/"), sync, budget_seconds
 
-    def get(self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]) -> memoryview:
+    def get(self, name: str, start: int, stop: int | None, most_bytes: int) -> memoryview:
         """Return an object's bytes [start, stop), or all; of more than most_bytes one too many.
-
-        answered: not called: these file systems give an answer once all of it is there.
         """
         end = start + most_bytes + 1 if stop is None else stop
         return memoryview(self._call("cat_file", name, start=start, end=end))

@@ -64,13 +64,11 @@ class Objects:
         name: str,
         start: int = 0,
         stop: int | None = None,
-        answered: Callable[[], None] = lambda: None,
         budget_seconds: float = math.inf,
     ) -> memoryview:
         """Return an object's bytes [start, stop), or all of a manifest's; may be called by several threads.
 
         Args:
-            answered: called when the answer begins.
             budget_seconds: for so long it is tried, and never longer than any request.
 
         Raises:
@@ -78,7 +76,7 @@ class Objects:
             StoreError: access is denied, the object ends before stop, or the server sends more than is asked for.
         """
         most_bytes = tuning().fetched_manifest_bytes if stop is None else stop - start
-        data = self._retried(name, lambda: self._get(name, start, stop, most_bytes, answered), budget_seconds)
+        data = self._retried(name, lambda: self._get(name, start, stop, most_bytes), budget_seconds)
         if stop is not None and len(data) != stop - start:
             raise StoreError(
                 f"{self.url}/{name} ends at byte {start + len(data)}, expected {stop} or more: it was cut short or replaced."
@@ -88,7 +86,7 @@ class Objects:
 
     def read_once(self, name: str, most_bytes: int) -> memoryview:
         """Return all of an object, asked for once; raises whatever is wrong, as a StoreError or an error of what carries it."""
-        return self._get(name, 0, None, most_bytes, lambda: None)
+        return self._get(name, 0, None, most_bytes)
 
     def size(self, name: str) -> int:
         """Return the bytes of an object, as the server says it to HEAD, or to GET where it knows no HEAD; raises as `read`."""
@@ -104,10 +102,8 @@ class Objects:
             raise StoreError(f"{self.url} is not read by obstore, which alone lists objects here.")
         return self._carrier.listed()
 
-    def _get(
-        self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]
-    ) -> memoryview:
-        data = self._carrier.get(name, start, stop, most_bytes, answered)
+    def _get(self, name: str, start: int, stop: int | None, most_bytes: int) -> memoryview:
+        data = self._carrier.get(name, start, stop, most_bytes)
         if len(data) > most_bytes:
             raise StoreError(
                 f"{self.url}/{name} has more than the {most_bytes} bytes that are expected. Look at the URL."
@@ -139,8 +135,8 @@ class _Carrier(Protocol):
     def library(self) -> str:
         """Name of the library, for messages."""
 
-    def get(self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]) -> memoryview:
-        """Return the bytes [start, stop) of an object, stop None: to its end; answered is called when the first arrives."""
+    def get(self, name: str, start: int, stop: int | None, most_bytes: int) -> memoryview:
+        """Return the bytes [start, stop) of an object, stop None: to its end."""
 
     def size(self, name: str) -> int:
         """Return the bytes of an object."""
@@ -156,7 +152,7 @@ class _DiskFolder:
         if not self._folder.exists():
             raise MissingObjectError(f"{url} does not exist. Expected the folder of a store.")
 
-    def get(self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]) -> memoryview:
+    def get(self, name: str, start: int, stop: int | None, most_bytes: int) -> memoryview:
         """Return bytes of a file, as _Carrier says."""
         # a pipe would be waited for
         with open_regular(Path(os.path.realpath(self._folder / name))) as file:
@@ -190,12 +186,11 @@ class _ByObstore:
         }
         self._obstore, self._store = obstore, from_url(url, **options)
 
-    def get(self, name: str, start: int, stop: int | None, most_bytes: int, answered: Callable[[], None]) -> memoryview:
+    def get(self, name: str, start: int, stop: int | None, most_bytes: int) -> memoryview:
         """Return bytes of an object, as _Carrier says."""
         options: GetOptions = {} if stop is None else {"range": (start, stop)}
         # one chunk, as more than that is too much: a stranger's server sends what it likes, and without an end
         found = self._obstore.get(self._store, name, options=options)
-        answered()
         return memoryview(next(found.stream(min_chunk_size=most_bytes + 1), b""))
 
     def size(self, name: str) -> int:

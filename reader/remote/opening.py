@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -107,21 +107,18 @@ class Source:
             raise MissingObjectError(f"{self.url} is not a store that can be read: {e}") from None
         self.digest, self.folder, self.head, self._has_block_objects = digest, folder, head, has_block_objects
 
-    def read_pixels(
-        self, objects: BlockObjects, start: int, stop: int, answered: Callable[[], None] = lambda: None
-    ) -> memoryview:
+    def read_pixels(self, objects: BlockObjects, start: int, stop: int) -> memoryview:
         """Return bytes [start, stop) of the pixels; may be called by several threads.
 
-        objects: where its objects begin, should it have some. answered: called when an answer begins.
+        objects: where its objects begin, should it have some.
 
         Raises:
             StoreError: they cannot be had.
         """
         if not self._has_block_objects:
-            return self.objects.read(self.name(PIXELS), start, stop, answered)
+            return self.objects.read(self.name(PIXELS), start, stop)
         parts = [
-            self.objects.read(self.name(name), first, behind, answered)
-            for name, first, behind in objects.pieces(start, stop)
+            self.objects.read(self.name(name), first, behind) for name, first, behind in objects.pieces(start, stop)
         ]
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 

@@ -254,6 +254,36 @@ def test_no_more_than_is_planned_is_in_progress(range_server: RangeServer, tmp_p
     assert set(range_server.bytes_of(PIXELS).values()) == {1}
 
 
+def test_what_an_epoch_begins_with_has_the_link_to_itself_but_for_a_few_requests(
+    range_server: RangeServer, tmp_path: Path, tune: Tune
+) -> None:
+    from reader.remote import blocks
+    from reader.remote.opening import prepared
+
+    root, source = prepared(range_server.url, tmp_path / "cache", None)
+    folder = CacheFolder(root)
+    tune(request_bytes=1)
+    asked, answered, most_in_progress, last = set[int](), set[int](), 0, {0, 1, 2}
+
+    def is_ready(name: str, start: int, stop: int) -> bool:
+        """Hold three of the first twenty blocks back until fifteen others were asked for."""
+        nonlocal most_in_progress
+        block = start // folder.size(0)
+        asked.add(block)
+        if block >= 20 and not last <= answered:
+            most_in_progress = max(most_in_progress, len(asked - answered))
+        if block not in last or len(asked) >= 35:
+            answered.add(block)
+        return block in answered
+
+    range_server.is_ready = is_ready
+    fetcher = blocks.BlockFetcher(folder, source, None)
+    fetcher.ahead(range(50), soon=20)
+    fetcher.ensure(range(50))
+    assert not range_server.was_late
+    assert 0 < most_in_progress <= 4
+
+
 def test_two_stores_in_one_folder_have_caches_of_their_own(
     range_server: RangeServer, many_blocks: Path, tmp_path: Path
 ) -> None:
