@@ -436,23 +436,6 @@ def no_holes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     monkeypatch.setattr("reader.system._libc", lambda: None)
 
 
-@pytest.fixture
-def no_obstore(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No obstore, for this process and the fetchers that it starts: objects come by fsspec."""
-    _begin_fetchers_with("import sys\nsys.modules['obstore'] = None", tmp_path_factory, monkeypatch)
-    monkeypatch.setitem(sys.modules, "obstore", None)
-
-
-@pytest.fixture(params=["obstore", pytest.param("fsspec", marks=pytest.mark.nightly)])
-def carrier(request: pytest.FixtureRequest) -> str:
-    """What carries the bytes of objects."""
-    if request.param == "fsspec":
-        pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'pixpack[remote]'")
-        request.getfixturevalue("no_obstore")
-    name: str = request.param
-    return name
-
-
 @pytest.fixture(params=["holes", "slots"])
 def small_caches(request: pytest.FixtureRequest) -> str:
     """Caches smaller than their stores in both forms: in a file with holes, and in slots."""

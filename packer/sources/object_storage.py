@@ -110,7 +110,6 @@ def _is_direct(url: str) -> bool:
     """
     if not _PLAIN_FOLDER.fullmatch(url) or not all(map(os.environ.get, _KEYS)) or any(map(os.environ.get, _OF_ONE)):
         return False
-    # by fsspec, which asks where obstore is missing, nothing would be gained
     return not _has_fsspec_settings() and "endpoint" not in _aws_files() and find_spec("obstore") is not None
 
 

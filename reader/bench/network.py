@@ -126,7 +126,7 @@ def measure_remote(
 
 
 def _limit_name(url: str) -> str:
-    """Name the limit by what carries the bytes: obstore, or fsspec where that is not installed."""
+    """Name the limit by what carries the bytes: obstore, or Python from a folder of this machine."""
     return f"the same ranges by {Source(url).objects.library} alone"
 
 

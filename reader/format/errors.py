@@ -50,18 +50,6 @@ class NotMeasured(Exception):
     """Why the disk cannot be measured."""
 
 
-class RequestError(Exception):
-    """What a server or the way there has answered; is_passing: another try may change that."""
-
-    def __init__(self, text: str, *, is_passing: bool = True) -> None:
-        super().__init__(text)
-        self.is_passing = is_passing
-
-
-class NotSupportedError(RequestError):
-    """The server gives no ranges of bytes; named as obstore's."""
-
-
 class LibraryError(Exception):
     """What a library said of a request, without credentials and bodies of answers: the cause of an error of ours."""
 

@@ -1,8 +1,8 @@
 """Blocks fetched into a cache by a few threads: each compared with its checksum, written, synced, and only then marked.
 
-A fixed number of requests is in progress, and what earlier ones have brought is written meanwhile. A block is fetched
-by one process of a node; what another one fetches just now is waited for. Where that one was killed, the kernel has freed its lock,
-and the block is fetched here.
+A fixed number of requests is in progress; what they bring is written while others go on. A block is fetched by one process of a
+node; what another one fetches just now is waited for. Where that one was killed, the kernel has freed its lock, and the block is
+fetched here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Objects below a URL, whole or a range of bytes: the only module that imports obstore; without it they come by fsspec.
+"""Objects below a URL, whole or a range of bytes: the only module that imports obstore.
 
 Requests are retried within a budget of time. Credentials come from the environment alone: they are never kept, and what servers
 answer is shown without them. For a process that is not forked after its first request: obstore's runtime would hang there.
@@ -47,7 +47,7 @@ class Objects:
 
     Raises:
         ValueError: it is not a URL of a folder.
-        StoreError: nothing here knows such URLs, or neither obstore nor fsspec is installed.
+        StoreError: obstore is not installed, or does not take the URL.
     """
 
     def __init__(self, url: str) -> None:
@@ -228,17 +228,9 @@ def _connected(url: str) -> _Carrier:
     try:
         if url.startswith("file:"):
             return _DiskFolder(url)
-        try:
-            return _ByObstore(url)
-        except ImportError:
-            from reader.remote import by_fsspec
-
-            return by_fsspec.connected(url, _stall_seconds(), _retry_seconds())
-    except ImportError as e:
-        raise StoreError(
-            f"{url} needs obstore, which is not installed, and fsspec cannot read it either ({e}): pip install"
-            " 'pixpack[remote]'"
-        ) from None
+        return _ByObstore(url)
+    except ImportError:
+        raise StoreError(f"{url} needs obstore, which is not installed: pip install 'pixpack[remote]'") from None
     except StoreError:
         raise
     except Exception as e:
@@ -289,6 +281,5 @@ def _raise_final(what: str, error: BaseException, text: str) -> None:
     # on a local disk nothing passes
     is_passing = not what.startswith("file:") and status is None
     is_passing |= status is not None and (status[1].startswith("5") or status[1] in _PASSING)
-    is_passing &= getattr(error, "is_passing", True)
     if not is_passing or isinstance(error, OSError | TypeError | NotImplementedError):
         raise StoreError(f"{what} cannot be read: {failure(error, text)}.") from LibraryError(text)

@@ -22,7 +22,10 @@ def checked_url(url: str) -> str:
     """
     scheme, parts = url.partition("://")[0].lower(), urlsplit(url)
     if scheme not in SCHEMES:
-        raise ValueError(f"{redacted(url)} cannot be read from. Expected a URL with {', '.join(SCHEMES)}.")
+        raise ValueError(
+            f"{redacted(url)} cannot be read from. Expected a URL with {', '.join(SCHEMES)}. Copy a store that is elsewhere with"
+            " pack pull URL OUT, or mount it."
+        )
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(
             f"{redacted(url)} carries credentials or a query. Leave them out: credentials come from the environment, such as"

@@ -115,7 +115,6 @@ def test_nothing_waits_for_a_pipe(
         found.read({"manifest": MANIFEST, "samples": SAMPLES, "pixels": PIXELS}[name.split()[-1].split(".")[0]], 0, 10)
 
 
-@pytest.mark.usefixtures("carrier")
 def test_an_answer_without_an_end_is_given_up(endless: RangeServer, tune: Tune) -> None:
     tune(fetched_manifest_bytes=1 << 20)
     endless.trouble = only_with(f"class/{MANIFEST}", "endless")
@@ -126,7 +125,6 @@ def test_an_answer_without_an_end_is_given_up(endless: RangeServer, tune: Tune) 
     assert 0 < endless.endless_bytes <= _MOST_SENT_BYTES
 
 
-@pytest.mark.usefixtures("carrier")
 @pytest.mark.parametrize("name", [MANIFEST, SAMPLES, PIXELS])
 def test_a_pull_takes_no_more_than_the_manifest_says(
     name: str, endless: RangeServer, tmp_path: Path, tune: Tune
@@ -140,7 +138,6 @@ def test_a_pull_takes_no_more_than_the_manifest_says(
     assert 0 < endless.endless_bytes <= _MOST_SENT_BYTES
 
 
-@pytest.mark.usefixtures("carrier")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_comes_from_a_web_server_as_it_is(kind: str, root: Path, server: RangeServer, tmp_path: Path) -> None:
     pull(f"{server.url}/{kind}", tmp_path / "out")
@@ -150,7 +147,6 @@ def test_a_store_comes_from_a_web_server_as_it_is(kind: str, root: Path, server:
     }
 
 
-@pytest.mark.usefixtures("carrier")
 def test_splits_come_from_a_web_server_and_none_goes_there(root: Path, tmp_path: Path) -> None:
     for split in ("train", "val"):
         valid_store(tmp_path / "url" / split, "class")

@@ -31,7 +31,6 @@ def _fetched(server: RangeServer) -> int:
     return sum((stop - start) * count for (name, start, stop), count in server.asked.items() if name == PIXELS)
 
 
-@pytest.mark.usefixtures("carrier")
 def test_info_fetches_no_pixel(
     range_server: RangeServer, many_blocks: Path, scratch: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,7 +43,6 @@ def test_info_fetches_no_pixel(
     assert [*scratch.iterdir()] == []
 
 
-@pytest.mark.usefixtures("carrier")
 def test_verify_reads_every_byte_once_and_keeps_none(
     range_server: RangeServer, many_blocks: Path, scratch: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,7 +68,6 @@ def test_verify_names_the_rows_of_a_flipped_bit(
     assert "rows 16 to 23: its pixels are not what was packed" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("carrier")
 def test_subset_fetches_the_blocks_of_its_rows(
     range_server: RangeServer, many_blocks: Path, tmp_path: Path, scratch: Path
 ) -> None:

@@ -16,9 +16,6 @@ from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote import objects
 from reader.remote.failures import failure
 from reader.remote.objects import Objects
-from reader.remote.presence import RemoteStore
-
-pytestmark = pytest.mark.usefixtures("carrier")
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +23,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "2")
 
 
-def test_an_object_is_read_completely_and_in_part(range_server: RangeServer, many_blocks: Path, carrier: str) -> None:
-    assert Objects(range_server.url).library == carrier
+def test_an_object_is_read_completely_and_in_part(range_server: RangeServer, many_blocks: Path) -> None:
     found, data = Objects(range_server.url), (many_blocks / PIXELS).read_bytes()
     assert bytes(found.read(PIXELS)) == data
     assert bytes(found.read(PIXELS, 100, 5000)) == data[100:5000]
@@ -97,21 +93,14 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         Objects(f"file://{tmp_path}/nothing").read("x")
 
 
-@pytest.mark.parametrize("missing", ["fsspec", "s3fs"])
-def test_without_both_the_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # what other tests of this process have found stays there
-    monkeypatch.delitem(pytest.importorskip("fsspec.registry")._registry, "s3", raising=False)
-    for name in ("obstore", missing):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(
-        StoreError, match=rf"s3://bucket/out needs obstore, .* fsspec .*{missing}.*: pip install 'pixpack\[remote\]'"
-    ):
+def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(StoreError, match=r"s3://bucket/out needs obstore, .*: pip install 'pixpack\[remote\]'"):
         Objects("s3://bucket/out")
 
 
 def test_a_local_folder_needs_no_library(many_blocks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("obstore", "fsspec"):
-        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "obstore", None)
     found = Objects(many_blocks.as_uri())
     assert bytes(found.read(PIXELS, 7, 77)) == (many_blocks / PIXELS).read_bytes()[7:77]
     assert found.size(PIXELS) == (many_blocks / PIXELS).stat().st_size
@@ -187,14 +176,6 @@ def test_the_name_of_a_file_is_no_cause(error: OSError) -> None:
     assert failure(error, str(error)) == str(error)
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what a process has loaded is seen in /proc")
-def test_a_fetcher_has_the_library_that_is_there(range_server: RangeServer, tmp_path: Path, carrier: str) -> None:
-    store = RemoteStore(range_server.url, tmp_path)
-    maps = Path(f"/proc/{store._started()._process.pid}/maps").read_text()
-    assert ("/obstore/" in maps, "/aiohttp/" in maps) == (carrier == "obstore", carrier == "fsspec")
-    store.close()
-
-
 @pytest.mark.parametrize("status", [405, 501])
 def test_a_server_without_head_is_asked_for_the_first_byte(
     range_server: RangeServer, many_blocks: Path, tmp_path: Path, status: int
@@ -216,9 +197,6 @@ def test_a_server_without_head_is_asked_for_the_first_byte(
 @pytest.fixture
 def failing_s3(many_blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
     """The store as s3://bucket/out, on a server whose answers may be anything."""
-    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'pixpack[remote]'")
-    # the first request of s3fs loads what botocore knows of S3, which takes seconds on a busy machine
-    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "30")
     (tmp_path / "root/bucket").mkdir(parents=True)
     (tmp_path / "root/bucket/out").symlink_to(many_blocks)
     settings = {"AWS_ACCESS_KEY_ID": "some", "AWS_SECRET_ACCESS_KEY": "thing", "AWS_REGION": "us-east-1"}
@@ -249,14 +227,8 @@ def test_what_passes_is_retried_of_s3_too(failing_s3: RangeServer, many_blocks: 
     ],
 )
 def test_what_stays_is_one_sentence_of_s3_too(
-    failing_s3: RangeServer,
-    monkeypatch: pytest.MonkeyPatch,
-    trouble: Trouble,
-    kind: type[StoreError],
-    says: str,
+    failing_s3: RangeServer, trouble: Trouble, kind: type[StoreError], says: str
 ) -> None:
-    if kind is UnreachableError:
-        monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "6")
     failing_s3.trouble = lambda name, count: trouble
     with pytest.raises(kind, match=says) as caught:
         Objects("s3://bucket/out").read(PIXELS, 0, 1000)
@@ -277,7 +249,6 @@ def test_an_object_of_s3_that_was_cut_short_is_named(failing_s3: RangeServer, ma
 
 
 def test_a_server_of_s3_that_is_not_there_is_given_up(failing_s3: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "6")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     says = r"s3://bucket/out/x cannot be read: no server answers at 127\.0\.0\.1:9\. It was tried"
     with pytest.raises(UnreachableError, match=says) as caught:

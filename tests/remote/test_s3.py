@@ -23,7 +23,6 @@ def url(many_blocks: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> str:  # 
     return f"{s3}/deep/out"
 
 
-@pytest.mark.usefixtures("carrier")
 def test_a_pushed_store_is_read_as_the_local_one(url: str, many_blocks: Path, tmp_path: Path) -> None:
     remote, local = MemmapDataset(url, cache=tmp_path), MemmapDataset(many_blocks)
     assert torch.equal(remote[100:300][0], local[100:300][0])
@@ -32,7 +31,6 @@ def test_a_pushed_store_is_read_as_the_local_one(url: str, many_blocks: Path, tm
     assert remote.source(5) == local.source(5)
 
 
-@pytest.mark.usefixtures("carrier")
 def test_a_store_that_was_replaced_by_a_push_is_another(url: str, many_blocks: Path, tmp_path: Path) -> None:
     before = MemmapDataset(url, cache=tmp_path / "cache")
     make_tree(tmp_path / "images", each=3)
@@ -47,7 +45,6 @@ def test_a_store_that_was_replaced_by_a_push_is_another(url: str, many_blocks: P
     assert torch.equal(MemmapDataset(url, cache=tmp_path / "cache")[:][0], MemmapDataset(many_blocks)[:][0])
 
 
-@pytest.mark.usefixtures("carrier")
 @pytest.mark.parametrize(
     ("missing_url", "says"),
     [
@@ -67,7 +64,6 @@ def test_what_is_not_there_is_one_sentence(url: str, tmp_path: Path, missing_url
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.usefixtures("carrier")
 def test_another_programs_manifest_is_no_store(url: str, tmp_path: Path) -> None:
     other = url.replace("/deep/out", "/other")
     fsspec.filesystem("s3").pipe_file(f"{other}/{MANIFEST}", b'{"hello": 1}')
@@ -100,7 +96,6 @@ def test_missing_credentials_are_named(url: str, tmp_path: Path, monkeypatch: py
         MemmapDataset(url, cache=tmp_path)
 
 
-@pytest.mark.usefixtures("carrier")
 def test_no_file_of_a_cache_holds_credentials(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-of-mine")
     remote = MemmapDataset(url, cache=tmp_path)
@@ -117,7 +112,6 @@ def test_a_complete_cache_copied_elsewhere_is_a_store(url: str, many_blocks: Pat
     assert torch.equal(MemmapDataset(tmp_path / "copy")[:][0], MemmapDataset(many_blocks)[:][0])
 
 
-@pytest.mark.usefixtures("carrier")
 def test_a_store_that_is_packed_straight_to_s3_is_read_there(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

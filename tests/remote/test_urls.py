@@ -23,7 +23,11 @@ def test_a_slash_at_the_end_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("url", "found"),
     [
-        ("ftp://host/out", "ftp://host/out cannot be read from. Expected a URL with s3, "),
+        (
+            "memory://out",
+            "memory://out cannot be read from. Expected a URL with s3, s3a, gs, az, azure, abfs, abfss, adl, https, http,"
+            " file. Copy a store that is elsewhere with pack pull URL OUT, or mount it.",
+        ),
         ("s3:///out", "s3:///out is not a URL of a folder."),
         ("file:///", "file:/// is not a URL of a folder."),
         ("https://me:hush@host/out", "https://***@host/out carries credentials or a query. Leave them out"),
