@@ -18,11 +18,9 @@ from packer.store import lock
 from packer.store.lock import LOCK, Lock
 from packer.workers import ray_node as nodes
 from reader import system
-from reader.format import journal as format_journal
 from reader.format.check import check_file
 from reader.format.errors import StoreError
 from reader.format.filesystem import refresh_names, retry_missing
-from reader.format.journal import Header
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders are opened, files locked by flock")
 
@@ -67,16 +65,16 @@ def test_a_journal_that_another_host_has_just_started_is_seen(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".packing").mkdir()
-    journals.Journal.create(tmp_path, Header()).close()
+    journals.Journal.create(tmp_path, journals.Header()).close()
     opened.clear()
-    read_header = format_journal.read_header
+    find_header = journals.find_header
 
-    def remembered(path: Path) -> Any:
-        if str(path.parent) not in opened:
-            raise FileNotFoundError(path)
-        return read_header(path)
+    def remembered(out: Path) -> Any:
+        if str((out / journals.JOURNAL).parent) not in opened:
+            raise FileNotFoundError(out)
+        return find_header(out)
 
-    monkeypatch.setattr(format_journal, "read_header", remembered)
+    monkeypatch.setattr(journals, "find_header", remembered)
     assert journals.has_started(tmp_path)
 
 

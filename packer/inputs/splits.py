@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from packer.errors import OptionsError, ScanError
-from reader.format.journal import FOLDER
 from reader.format.manifest import MANIFEST
-from reader.format.split_names import ROLES
+from reader.format.splits import FOLDER, ROLES
 
 SPLITS = tuple(ROLES)
 # What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.

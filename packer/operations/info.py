@@ -19,7 +19,7 @@ from packer.operations.class_order import ClassOrder
 from packer.operations.row_checks import pieces
 from packer.progress import OnProgress, followed, reports
 from packer.store.sealed.duplicates import Duplicates, duplicates_among
-from reader.format.check import check_store
+from packer.store.unfinished import check_finished
 from reader.format.manifest import Manifest
 from reader.format.row_values import RowValues
 from reader.format.samples import read_samples
@@ -76,7 +76,7 @@ def describe(out: str | os.PathLike[str], *, progress: OnProgress | None = None)
         >>> describe(store_path).sources[""].class_counts
         [30, 30, 30]
     """
-    stores = {split: (store, check_store(store)) for split, store in stores_of(out).items()}
+    stores = {split: (store, check_finished(store)) for split, store in stores_of(out).items()}
     prefixes = array("Q")
     sources = {split: _sources(*store, prefixes, split) for split, store in stores.items()}
     manifests = {split: manifest for split, (_, manifest) in stores.items()}

@@ -31,7 +31,7 @@ from packer.report import Progress
 from packer.sources.base import State
 from packer.sources.local import LocalSource
 from packer.sources.roots import NOWHERE, Roots
-from packer.store.blocks import Result, Task
+from packer.store.blocks import RejectedInput, Result, Task
 from packer.store.files import temporary_of, write_atomically, write_synced
 from packer.store.journal import FOLDER
 from packer.store.lock import LOCK, Lock, checked
@@ -42,7 +42,6 @@ from packer.workers.contracts import Marks
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import InFlight
 from reader.format.filesystem import plain_path
-from reader.format.journal import RejectedInput
 from reader.format.manifest import read_json_lines
 from reader.format.samples import encode_line
 from reader.system import available_cpus

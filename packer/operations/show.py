@@ -20,7 +20,7 @@ from packer.operations.overlay import Overlay
 from packer.operations.pictures import SOFTWARE
 from packer.options import TILES, TILES_A_LINE
 from packer.store.sealed.ragged_rows import EqualRows, FrameRows, RaggedRows, mapped_tensor, stored_rows
-from reader.format.check import check_store
+from packer.store.unfinished import check_finished
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.row_values import RowValues
 from reader.format.shown import shown
@@ -159,7 +159,7 @@ def _scaled(width: int, height: int, side: int) -> tuple[int, int]:
 
 def _open(out: str | os.PathLike[str]) -> tuple[Manifest, _RowPixels, npt.NDArray[Any]]:
     """Return a store's manifest, what gives uint8[H, W, C] of a row by its number, and the targets."""
-    manifest = check_store(out)
+    manifest = check_finished(out)
     shape = (manifest.rows, manifest.height, manifest.width, manifest.channels)
     rows = stored_rows(Path(out), manifest)
     pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape) if isinstance(rows, EqualRows) else rows

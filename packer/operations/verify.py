@@ -24,8 +24,8 @@ from packer.operations.row_checks import wrong_rows
 from packer.pixels.geometry import Geometry
 from packer.progress import CountedBytes, followed
 from packer.store.sealed.ragged_rows import FrameRows, stored_rows
+from packer.store.unfinished import check_finished
 from reader.format.blocks import read_blocks
-from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, read_manifest
 from reader.format.samples import Sample, read_samples
@@ -113,7 +113,7 @@ def verify(
             f"--images {os.fspath(images)} does not exist. Expected the folder, tar or zip that was packed."
         )
     stores = stores_of(out)
-    total = sum(_total_bytes(check_store(store)) for store in stores.values())
+    total = sum(_total_bytes(check_finished(store)) for store in stores.values())
     reports: dict[str, VerifyReport] = {}
     for split, store in stores.items():
         before = sum(report.checked_bytes for report in reports.values())
@@ -172,7 +172,7 @@ def _verified(
     open_pixels: Callable[[Path], FetchedPixels],
 ) -> VerifyReport:
     """Check one store, made of that split of images; progress is called with the bytes done."""
-    manifest = check_store(root)
+    manifest = check_finished(root)
     blocks = read_blocks(root)
     total = _total_bytes(manifest)
     problems = list(_small_files(root, manifest))

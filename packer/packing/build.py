@@ -36,13 +36,12 @@ from packer.store.out_folder import sync_names
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
+from packer.store.unfinished import PARTS
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
 from reader.format.filesystem import error_path
-from reader.format.journal import Header
 from reader.format.manifest import PIXELS, Block, FileEntry, Manifest, read_manifest
 from reader.format.tensors import FACTORS, level_path
-from reader.format.unfinished import PARTS
 from reader.system import available_cpus
 from reader.tuning import tuning
 
@@ -178,7 +177,7 @@ class Build:
 
     # -- begin
 
-    def _begin(self, header: Header) -> tuple[Committed, journals.Journal]:
+    def _begin(self, header: journals.Header) -> tuple[Committed, journals.Journal]:
         """Clear away what an earlier pack left, and begin a journal."""
         out = self._folder.out
         self._folder.check()
@@ -208,7 +207,7 @@ class Build:
         sync_names(out)
         return Committed(self._span.start), journals.Journal.create(out, header)
 
-    def _reuse(self, header: Header) -> None:
+    def _reuse(self, header: journals.Header) -> None:
         """Reuse rows of the store that this one will replace, where there is one."""
         old = self._folder.replaced
         if old is not None:
@@ -218,7 +217,7 @@ class Build:
             self._reused = ReusedLines(old, manifest.rows)
             self._job = dataclasses.replace(self._job, reused_store=(str(old.absolute()), manifest.digest))
 
-    def _resume(self, header: Header) -> tuple[Committed, journals.Journal]:
+    def _resume(self, header: journals.Header) -> tuple[Committed, journals.Journal]:
         """Resume behind the last block that is committed and whose sources are unchanged."""
         out = self._folder.out
         found = journals.read_header(out)
@@ -238,7 +237,7 @@ class Build:
         out, start, is_shuffled = self._folder.out, self._span.start, self._options.shuffle is not None
         return inputs_difference(out, start, self._inputs, is_shuffled=is_shuffled)
 
-    def _header(self, begun: Header | None) -> Header:
+    def _header(self, begun: journals.Header | None) -> journals.Header:
         """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as begun has."""
         step = begun.block_inputs if begun and self._options.has_own_sizes else self._block_inputs
         span = None if self._part is None else self._span

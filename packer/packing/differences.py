@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from packer.inputs.samples import Inputs
-from packer.store.journal import read_blocks
+from packer.store.journal import Header, read_blocks
 from packer.text import difference, labels_difference, names_difference, without_limits
-from reader.format.journal import Header
 from reader.format.manifest import Manifest
 from reader.format.samples import Sample, read_paths
 

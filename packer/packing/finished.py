@@ -34,9 +34,9 @@ from packer.sources.roots import NOWHERE
 from packer.store.out_folder import check_no_links, own_paths, remove_replaced, remove_working_folder
 from packer.store.reports import store_report
 from packer.store.row_files import EXTRAS
+from packer.store.unfinished import check_finished
 from packer.text import difference, names_difference, some, without_limits
 from packer.workers.engine import WORKER_REASONS
-from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample, read_paths, read_rejects, read_samples
@@ -56,7 +56,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
         PackError: it is damaged, or of other options or inputs: says in what they differ, and what to run.
     """
     try:
-        manifest = check_store(out)
+        manifest = check_finished(out)
     except StoreError as e:
         raise PackError(str(e)) from None
     if what := other_labels_options(manifest, inputs, options):
@@ -85,7 +85,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
 def is_as_asked(inputs: Inputs, out: Path, options: PackOptions) -> bool:
     """Whether a finished store is complete by its sizes, and of these inputs and options."""
     try:
-        manifest = check_store(out)
+        manifest = check_finished(out)
     except StoreError:
         return False
     return not options_difference(manifest, options) and not inputs_difference(out, manifest, inputs)

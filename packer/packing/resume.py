@@ -25,7 +25,6 @@ from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.text import difference
 from packer.workers.block_worker import PackJob
-from reader.format.journal import Header
 from reader.format.samples import Sample
 from reader.format.shown import redacted
 from reader.tuning import tuning
@@ -65,7 +64,7 @@ class Committed:
 
 def journal_header(
     inputs: Inputs, job: PackJob, options: PackOptions, *, block_inputs: int, split: str, span: range | None
-) -> Header:
+) -> journals.Header:
     """Describe what is packed and how; a resume must match it.
 
     Args:
@@ -73,7 +72,7 @@ def journal_header(
     """
     size = job.layout.size
     names = (f"{column}: {name}" for column, target in inputs.further_targets.items() for name in target.classes)
-    return Header(
+    return journals.Header(
         inputs=len(inputs),
         listing=_listing(inputs),
         classes=tuple(inputs.classes),

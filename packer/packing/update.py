@@ -22,7 +22,7 @@ from packer.report import PackReport
 from packer.store.out_folder import resolved_out
 from packer.store.sealed.reuse import check_reusable
 from packer.store.swap import finish_swap
-from reader.format.check import check_store
+from packer.store.unfinished import check_finished
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 
@@ -115,7 +115,7 @@ def _explained(error: ScanError, store: Path, *, is_reused: bool) -> ScanError:
 
 def _intact(path: Path) -> Manifest:
     try:
-        return check_store(path)
+        return check_finished(path)
     except StoreError as e:
         raise PackError(str(e)) from None
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from packer.checksums import crc32_combine
-from reader.format.journal import RejectedInput
 from reader.tuning import tuning
 
 
@@ -46,6 +45,15 @@ class Task:
             masks=self.masks[own],
             reused={index: row for index, row in self.reused.items() if start <= index < stop},
         )
+
+
+@dataclass(frozen=True)
+class RejectedInput:
+    """An input of a block that became no row: its number in the pack, its path, and why. Field names are keys of the journal."""
+
+    input: int
+    path: str
+    reason: str
 
 
 @dataclass

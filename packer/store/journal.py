@@ -1,25 +1,127 @@
-"""The record of a pack in progress, in OUT/.packing: which blocks are safely on disk.
+"""The record of a pack in progress, in OUT/.packing: which blocks are safely on disk. A header, then a line a block.
 
-One line a block, appended only after the block's rows are synced; a resume keeps the longest prefix of complete
-lines. The lines themselves: `reader.format.journal`.
+A line is the crc32 of its JSON as 8 hex digits, a space, and the JSON. It is appended only after the block's rows are synced; a
+resume keeps the longest prefix of complete lines.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from packer.errors import JournalError
-from packer.store.blocks import Result
+from packer.store.blocks import RejectedInput, Result
 from packer.store.files import sync_folder
 from packer.system import BINARY
-from reader.format import journal as lines
-from reader.format.filesystem import error_path, retry_missing
-from reader.format.journal import FOLDER, JOURNAL, BlockLine, Header, RejectedInput
+from reader.format.errors import StoreError
+from reader.format.fields import BOOL, PLAIN_OBJECT, TEXT, TEXTS, Check, Json, check_fields, integer, list_of, optional
+from reader.format.filesystem import error_path, open_regular, retry_missing
+from reader.format.shown import brief
+from reader.format.splits import FOLDER
 
-_OF_RESULT = tuple(field.name for field in dataclasses.fields(Result))
+JOURNAL = f"{FOLDER}/journal"
+
+# more than the longest line: 4,096 samples of about 300 bytes
+_TAIL_BYTES = 8 << 20
+# Of a line, in front of its JSON.
+_CRC_BYTES = 9
+_BLOCK_BEGIN = b' {"inputs_stop":'
+_STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
+# Blocks have up to 4,096 inputs, whose sources, masks and lines are in one line.
+_MOST_LINE_BYTES = 64 << 20
+
+_PAIRS = list_of(list_of(integer(-1), "two integers"), "a list of pairs of integers")
+# Bytes and time in ns: files may be dated before 1970, and after 2262, when 64 bits end.
+_STATES = list_of(list_of(integer(-(1 << 127), 1 << 127), "two integers"), "a list of pairs of integers")
+_HEADER = {
+    "journal": integer(1),
+    "inputs": integer(0),
+    "listing": TEXT,
+    "classes": TEXTS,
+    "options": PLAIN_OBJECT,
+    "decoders": PLAIN_OBJECT,
+    "labels": optional(PLAIN_OBJECT),
+    "block_inputs": integer(0),
+    "images": TEXTS,
+    "words": TEXTS,
+    "split": TEXT,
+    "further_targets": TEXTS,
+    "update": BOOL,
+    "span": optional(list_of(integer(0), "two integers")),
+}
+_STOPS_AND_BLOCK = frozenset({"inputs_stop", "rows_stop", "block", "inputs"})
+_REJECT = {"input": integer(0), "path": TEXT, "reason": TEXT}
+_BLOCK = {
+    **dict.fromkeys(
+        ("inputs_stop", "rows_stop", "block", "inputs", "rows", "pixel_count", "size_bytes", "unpacked_bytes", "kept"),
+        integer(0),
+    ),
+    **dict.fromkeys(("crc32", "unpacked_crc32"), integer(0, (1 << 32) - 1)),
+    "frames": list_of(integer(1), "a list of integers of 1 or more"),
+    **dict.fromkeys(("sums", "square_sums"), list_of(integer(0, 1 << 128), "a list of integers")),
+    "samples": TEXTS,
+    "content": list_of(list_of(integer(0), "four integers"), "a list of four integers each"),
+    "rejects": list_of(Check("", lambda value: _is_reject(value)), "a list of objects with input, path and reason"),
+    **dict.fromkeys(("sources", "mask_sources"), _STATES),
+    "shapes": _PAIRS,
+    "mask_values": list_of(integer(0, 255), "a list of integers from 0 to 255"),
+    **dict.fromkeys(("source_bytes", "read_since_ns"), integer(0)),
+}
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line: what is packed and how. Field names are its keys, in this order.
+
+    `images`, `words`, `split` and `update` serve the command that resumes the pack; a resume compares the others.
+    """
+
+    # version of the lines; block_inputs is how many inputs a block has
+    journal: int = 2
+    inputs: int = 0
+    listing: str = ""
+    classes: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    decoders: Mapping[str, object] = field(default_factory=dict)
+    # None: begun by pixpack 0.1
+    labels: Mapping[str, object] | None = None
+    block_inputs: int = 0
+    # empty: a dataset is packed
+    images: tuple[str, ...] = ("IMAGES",)
+    words: tuple[str, ...] = ()
+    split: str = ""
+    further_targets: tuple[str, ...] = ()
+    update: bool = False
+    # which of the inputs are this part's: start and stop; None where it is no part
+    span: tuple[int, int] | None = None
+
+    def encode(self) -> bytes:
+        """Return the line; what is optional and absent has no key."""
+        values = {key.name: getattr(self, key.name) for key in fields(self)}
+        optional = ("labels", "further_targets", "update", "span")
+        return _encoded({name: value for name, value in values.items() if value or name not in optional or value == {}})
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, object]) -> Header:
+        """Return the header that an object says; keys of other versions are dropped.
+
+        Raises:
+            StoreError: a value is none that a header has.
+        """
+        check_fields("the header of the journal", line, _HEADER, may_lack=frozenset(_HEADER))
+        known = {key.name for key in fields(cls)}
+        values: dict[str, Any] = {name: value for name, value in line.items() if name in known}
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**values)
 
 
 class Journal:
@@ -34,7 +136,7 @@ class Journal:
         """Create a journal; the header describes what is packed and how."""
         path = out / JOURNAL
         journal = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | BINARY, 0o666))
-        journal._append([header])
+        journal._append(header.encode())
         sync_folder(path.parent)
         return journal
 
@@ -55,23 +157,28 @@ class Journal:
         """Record blocks whose rows are on disk; the stops are the totals after the last of them."""
         blocks = []
         for result in reversed(results):
-            known = {name: getattr(result, name) for name in _OF_RESULT}
-            known["rejects"] = list(map(vars, result.rejects))
-            blocks.append(BlockLine(inputs_stop, rows_stop, known))
+            blocks.append(encode_block(result, inputs_stop, rows_stop))
             inputs_stop, rows_stop = inputs_stop - result.inputs, rows_stop - result.rows
-        self._append(blocks[::-1])
+        self._append(b"".join(blocks[::-1]))
 
     def close(self) -> None:
         """Let the file go; it stays for a resume or until the store is sealed."""
         with error_path(self.path):
             os.close(self._descriptor)
 
-    def _append(self, added: Sequence[Header | BlockLine]) -> None:
-        data = memoryview(b"".join(map(lines.encode, added)))
+    def _append(self, lines: bytes) -> None:
+        data = memoryview(lines)
         with error_path(self.path):
             while len(data):
                 data = data[os.write(self._descriptor, data) :]
             os.fsync(self._descriptor)
+
+
+def encode_block(result: Result, inputs_stop: int, rows_stop: int) -> bytes:
+    """Return the line of a block; the stops are the totals of inputs and rows with it."""
+    return _encoded(
+        {"inputs_stop": inputs_stop, "rows_stop": rows_stop, **vars(result), "rejects": [*map(vars, result.rejects)]}
+    )
 
 
 def discard(out: Path) -> None:
@@ -86,7 +193,7 @@ def read_header(out: Path) -> Header:
     Raises:
         JournalError: it has none.
     """
-    if found := lines.read_header(out / JOURNAL):
+    if found := find_header(out):
         return found[0]
     raise JournalError(f"{out / JOURNAL} is empty or damaged. Start over with --overwrite.")
 
@@ -98,20 +205,97 @@ def has_started(out: Path) -> bool:
         OSError: there is a journal that cannot be read; what it records must not be taken for lost.
     """
     try:
-        return retry_missing(out / JOURNAL, lambda: lines.read_header(out / JOURNAL) is not None)
+        return retry_missing(out / JOURNAL, lambda: find_header(out) is not None)
     except (FileNotFoundError, NotADirectoryError):
         return False
 
 
-def read_blocks(out: Path) -> Iterator[tuple[Result, int]]:
-    """Yield each recorded block and the byte where its line ends, up to the first torn line."""
-    for line, end in lines.read_block_lines(out / JOURNAL):
-        known = {name: value for name, value in line.known.items() if name in _OF_RESULT}
-        known["rejects"] = list(map(RejectedInput.from_json, known.get("rejects", ())))
-        yield Result(**known), end
-
-
 def header_end(out: Path) -> int:
     """Return the byte where the journal's header ends."""
-    found = lines.read_header(out / JOURNAL)
+    found = find_header(out)
     return 0 if found is None else found[1]
+
+
+def find_header(out: Path) -> tuple[Header, int] | None:
+    """Return the header of OUT's journal and the byte where its line ends; None where it is incomplete or damaged."""
+    path = out / JOURNAL
+    with _named(path):
+        return next(((Header.from_json(line), end) for line, end in _read_lines(path)), None)
+
+
+def read_blocks(out: Path) -> Iterator[tuple[Result, int]]:
+    """Yield each recorded block and the byte where its line ends, up to the first line that is incomplete or damaged."""
+    path = out / JOURNAL
+    lines = islice(_read_lines(path), 1, None)
+    while True:
+        with _named(path):
+            found = next(((_block(line), end) for line, end in lines), None)
+        if found is None:
+            return
+        yield found
+
+
+def read_progress(out: Path) -> tuple[Header, int, int]:
+    """Return the header of OUT's journal, and how many inputs and rows its last complete line says are committed.
+
+    Reads the first line and the end of the file: milliseconds, whatever the number of rows.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    with open_regular(out / JOURNAL) as file:
+        header = Header.from_json(_parsed(file.readline(_MOST_LINE_BYTES)[_CRC_BYTES:]))
+        file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+        return header, *_last_stops(file.read(_TAIL_BYTES))
+
+
+def _block(line: dict[str, Any]) -> Result:
+    """Return the block that an object says; keys of other versions are dropped."""
+    check_fields("a block of the journal", line, _BLOCK, may_lack=frozenset(_BLOCK) - _STOPS_AND_BLOCK)
+    values = {key.name: line[key.name] for key in fields(Result) if key.name in line}
+    values["rejects"] = [RejectedInput(*(reject[name] for name in _REJECT)) for reject in line.get("rejects", ())]
+    return Result(**values)
+
+
+def _is_reject(value: Json) -> bool:
+    return type(value) is dict and all(name in value and check.holds(value[name]) for name, check in _REJECT.items())
+
+
+def _encoded(line: Mapping[str, object]) -> bytes:
+    text = json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    return b"%08x %b\n" % (zlib.crc32(text), text)
+
+
+def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    end = 0
+    with error_path(path), open_regular(path) as file:
+        for line in iter(partial(file.readline, _MOST_LINE_BYTES), b""):
+            text = line[_CRC_BYTES:-1]
+            if not line.endswith(b"\n") or line[:_CRC_BYTES] != b"%08x " % zlib.crc32(text):
+                return
+            end += len(line)
+            yield _parsed(text), end
+
+
+def _parsed(text: bytes) -> Json:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise StoreError(f"the journal has a line that is not JSON: {brief(text[:60])}.") from None
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as e:
+        raise StoreError(f"{path}: {e} Start over with --overwrite.") from None
+
+
+def _last_stops(lines: bytes) -> tuple[int, int]:
+    """Return the totals of the last line that has them, found from the end: a journal has megabytes."""
+    at = len(lines)
+    while (at := lines.rfind(_BLOCK_BEGIN, 0, at)) >= 0:
+        if stops := _STOPS.match(lines, at):
+            return int(stops[1]), int(stops[2])
+    return 0, 0

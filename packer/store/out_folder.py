@@ -15,14 +15,13 @@ from packer.options import OutputOptions
 from packer.store import journal as journals
 from packer.store.files import sync_folder, write_synced
 from packer.store.lock import Lock
+from packer.store.unfinished import PARTS, PULLED, command_to_resume, read_unfinished, unfinished_message
 from packer.system import FULL
 from packer.text import system_reason
 from reader.format.filesystem import error_path, plain_path, refresh_names
-from reader.format.journal import JOURNAL
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
 from reader.format.tensors import FACTORS, LEVELS_FOLDER, TEXTS_FILE
-from reader.format.unfinished import PARTS, PULLED, command_to_resume, read_unfinished, unfinished_message
 from reader.format.urls import is_url
 
 # Marks a folder whose pack, begun or not, replaces the store beside it.
@@ -67,7 +66,7 @@ def check_takes_splits(out: Path, what: str) -> None:
     """
     if (out / MANIFEST).exists():
         raise PackError(f"{out} holds a store; {what}. Choose another OUT.")
-    if any((out / name).exists() for name in (JOURNAL, PARTS, PULLED)):
+    if any((out / name).exists() for name in (journals.JOURNAL, PARTS, PULLED)):
         raise PackError(f"{unfinished_message(out)}. Until then {what}: choose another OUT.")
 
 

@@ -24,8 +24,8 @@ from packer.store.out_folder import (
     remove_working_folder,
     replacement,
 )
+from packer.store.unfinished import PARTS, command_to_resume, read_unfinished
 from reader.format.manifest import MANIFEST, PIXELS
-from reader.format.unfinished import PARTS, command_to_resume, read_unfinished
 
 _NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
 

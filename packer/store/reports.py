@@ -12,8 +12,7 @@ from packer.clock import added
 from packer.inputs.samples import Inputs
 from packer.pixels.layout import RowLayout
 from packer.report import PackReport
-from packer.store.blocks import Result
-from reader.format.journal import RejectedInput
+from packer.store.blocks import RejectedInput, Result
 from reader.format.manifest import Manifest
 from reader.format.samples import read_rejects
 

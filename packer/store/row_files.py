@@ -20,9 +20,8 @@ from packer.inputs.class_lists import gap_notes
 from packer.inputs.sample_notes import SampleNotes
 from packer.inputs.samples import Column, Inputs
 from packer.pixels.layout import RowLayout
-from packer.store.blocks import Result
+from packer.store.blocks import RejectedInput, Result
 from reader.format.filesystem import error_path
-from reader.format.journal import RejectedInput
 from reader.format.manifest import PIXELS, REJECTED, SAMPLES, Block, FileEntry
 from reader.format.samples import Reject, Sample
 from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, TensorSpec

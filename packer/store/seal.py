@@ -29,7 +29,6 @@ from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.head import LEVELS, TEXT_COLUMNS
-from reader.format.journal import Header
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Block, FileEntry, Manifest, encode_manifest
 from reader.format.tensors import FACTORS, TEXTS_FILE, Compression, TensorSpec, metadata_names
 
@@ -45,7 +44,7 @@ Commit = Callable[[Manifest, list[Block], bytes], None]
 
 def seal(
     out: Path,
-    header: Header,
+    header: journals.Header,
     layout: RowLayout,
     inputs: Inputs,
     blocks: Iterable[Result] | None = None,
@@ -158,7 +157,7 @@ def _check_opens(content: bytes, path: Path) -> None:
         ) from None
 
 
-def _fields(written: RowFiles, header: Header, layout: RowLayout, inputs: Inputs) -> dict[str, object]:
+def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, inputs: Inputs) -> dict[str, object]:
     mean, std = channel_statistics(written.pixel_count, written.sums, written.square_sums)
     return {
         "rows": written.rows,

@@ -26,7 +26,7 @@ from packer.store.out_folder import (
     replacement,
 )
 from reader.format.manifest import MANIFEST
-from reader.format.unfinished import SWAPPING, read_swapping
+from reader.format.splits import SWAPPING, read_swapping
 
 
 def swap(destinations: Mapping[Path, Lock]) -> None:

@@ -26,7 +26,7 @@ from packer.sources.local import LocalSource
 from packer.sources.locate import locate
 from packer.sources.members import Archive
 from packer.sources.roots import NOWHERE, Roots
-from packer.store.blocks import Result, Task
+from packer.store.blocks import RejectedInput, Result, Task
 from packer.store.files import write_at
 from packer.store.lock import check_same_lock
 from packer.system import BINARY, NO_DESCRIPTOR
@@ -35,7 +35,6 @@ from packer.workers.photographs import Photographs
 from packer.workers.processes import InFlight
 from packer.workers.row_buffers import DecodedRows, MadeRows, RowBuffer, row_buffer
 from reader.format.filesystem import error_path
-from reader.format.journal import RejectedInput
 from reader.format.samples import Sample, line_start
 from reader.format.urls import is_url
 from reader.tuning import tuning

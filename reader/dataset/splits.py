@@ -14,7 +14,7 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import absolute_path, is_allowed, unreadable
 from reader.format.manifest import MANIFEST, read_manifest
 from reader.format.shown import redacted, shown
-from reader.format.split_names import meant
+from reader.format.splits import meant
 from reader.format.urls import is_url
 from reader.remote.presence import RemoteStore
 

@@ -18,8 +18,8 @@ from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import error_path, is_allowed, retry_missing, unreadable
 from reader.format.manifest import Manifest, read_manifest
 from reader.format.shown import shown
+from reader.format.splits import half_replaced
 from reader.format.tensors import EXTRAS_META, TENSORS_META, TOP_META, TensorSpec, level_path
-from reader.format.unfinished import half_replaced_message
 from reader.tuning import tuning
 
 TENSORS, EXTRAS = "_tensordict", "_tensordict/extras"
@@ -131,14 +131,14 @@ def loadable_beside(root: Path) -> list[str]:
 
 def _check_splits(root: Path) -> None:
     """Raise IncompleteStoreError where OUT is one of several splits of which a crash has left some new and some old."""
-    message = half_replaced_message(root)
+    found = half_replaced(root)
     for _ in range(_SWAP_TRIES):
-        if not message:
+        if found is None:
             return
         time.sleep(tuning().half_swap_seconds)
-        message = half_replaced_message(root)
-    if message:
-        raise IncompleteStoreError(message)
+        found = half_replaced(root)
+    if found is not None:
+        raise IncompleteStoreError(f"{found.what} How to finish it: pack info {root}")
 
 
 def check_file(path: Path, size_bytes: int) -> None:

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from reader.format.errors import StoreError
+from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.fields import INT64_MOST
 from reader.format.filesystem import error_path, open_regular, retry_missing, unreadable
 from reader.format.head import (
@@ -36,6 +36,7 @@ from reader.format.row_kinds import PAGE_BYTES as PAGE_BYTES
 from reader.format.row_kinds import Block as Block
 from reader.format.row_kinds import RowKind, kind_of
 from reader.format.shown import brief
+from reader.format.splits import FOLDER, ROLES
 from reader.format.tensors import (
     FRAMES_SPEC,
     ITEM_BYTES,
@@ -45,12 +46,13 @@ from reader.format.tensors import (
     metadata_names,
     text_files,
 )
-from reader.format.unfinished import no_manifest
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 REJECTED = "rejected.jsonl"
 PIXELS = "_tensordict/pixels.memmap"
+# In the folder of a store in a cache, see `reader/remote/folder.py`.
+CACHED = ".remote/manifest.json"
 
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
@@ -369,7 +371,7 @@ def open_manifest(root: Path) -> IO[bytes]:
     try:
         return retry_missing(path, lambda: open_regular(path, most_bytes=MOST_MANIFEST_BYTES))
     except FileNotFoundError:
-        raise no_manifest(root) from None
+        raise _no_manifest(root) from None
     except NotADirectoryError:
         raise StoreError(f"{root} is a file, expected the folder of a store.") from None
     except PermissionError:
@@ -401,6 +403,25 @@ def read_json_lines(path: Path) -> Iterator[dict[str, object]]:
     with error_path(path), open(path, encoding="ascii") as file:
         for line in file:
             yield json.loads(line)
+
+
+def _no_manifest(root: Path) -> StoreError:
+    """Say what a folder without a manifest is instead of a store."""
+    if not root.is_dir():
+        return StoreError(f"{root} does not exist. Expected the folder of a store. Make one with: pack IMAGES {root}")
+    if (root / CACHED).is_file():
+        return IncompleteStoreError(
+            f"{root} is the cache of a store at a URL, and not complete."
+            f" Open it by MemmapDataset(URL, cache={str(root.parent)!r})."
+        )
+    if (root / FOLDER).is_dir():
+        return IncompleteStoreError(
+            f"{root} is incomplete: what makes it is still running, or was interrupted."
+            f" How far it came, and how to resume it: pack info {root}"
+        )
+    if children := [name for name in ROLES if (root / name / MANIFEST).is_file()]:
+        return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
+    return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES OUT")
 
 
 def _block_line(block: Block, manifest: Manifest) -> list[int]:

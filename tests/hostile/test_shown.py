@@ -22,9 +22,9 @@ from packer.cli.app import run
 from packer.errors import PackError, RemoteError
 from packer.operations.transfer.splits import pull, push
 from packer.sources.object_storage import open_url, reason
+from packer.store.journal import Header
+from packer.store.unfinished import check_finished
 from reader.format.errors import IncompleteStoreError
-from reader.format.journal import Header, encode
-from reader.format.manifest import read_manifest
 from reader.format.shown import brief, redacted, shown, shown_lines
 from scripts.stress.hostile._faults import EVIL
 from scripts.stress.hostile._stores import Draft, valid_store
@@ -130,7 +130,7 @@ def planted(out: Path, header: object) -> Path:
     """Write a folder with a journal of one line."""
     (out / ".packing").mkdir(parents=True)
     if isinstance(header, Header):
-        line = encode(header)
+        line = header.encode()
     else:
         text = json.dumps(header).encode()
         line = b"%08x %b\n" % (zlib.crc32(text), text)
@@ -156,7 +156,7 @@ def planted(out: Path, header: object) -> Path:
 )
 def test_a_planted_journal_chooses_no_words_of_a_command(header: object, tmp_path: Path) -> None:
     with pytest.raises(IncompleteStoreError) as refused:
-        read_manifest(planted(tmp_path / "out", header))
+        check_finished(planted(tmp_path / "out", header))
     found = str(refused.value)
     assert not CONTROL.search(found)
     assert all(word not in found for word in ("rm -rf", "--classes", "--overwrite", "cat", "xxxx", "--size"))
@@ -195,7 +195,7 @@ def test_words_of_a_usual_journal_are_quoted(tmp_path: Path) -> None:
     with pytest.raises(
         IncompleteStoreError, match=re.escape(f"Resume with: pack 'my images; ls' {out} --size 224 --resume")
     ):
-        read_manifest(out)
+        check_finished(out)
 
 
 # -- streams

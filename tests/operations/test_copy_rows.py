@@ -32,6 +32,7 @@ from packer.operations.verify import verify
 from packer.report import Progress
 from packer.store.lock import Lock
 from packer.store.out_folder import is_replaced
+from packer.store.unfinished import check_finished
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
@@ -622,6 +623,8 @@ def test_a_killed_copy_sends_nobody_in_a_circle(shared_store: Path, images: Path
     (out / "manifest.json").unlink()
     (out / ".packing").mkdir()
     with pytest.raises(StoreError, match="is incomplete: it is being made, or what made it was ended early"):
+        check_finished(out)
+    with pytest.raises(StoreError, match="is incomplete: what makes it is still running, or was interrupted"):
         MemmapDataset(out, as_tuple=False)
     with pytest.raises(PackError, match="is incomplete, and no parts are in it"):
         pack(images, out, size=32, part="1/2")

@@ -29,10 +29,10 @@ from packer.cli.app import run
 from packer.errors import DiskFullError
 from packer.store.remote.at_url import RECORD, PushRecord, inspect_url
 from packer.store.remote.objects import LocalObjects, RemoteObjects, open_objects
+from packer.store.unfinished import PULLED, check_finished
 from reader import IncompleteStoreError, MemmapDataset, StoreError
 from reader.format.at_url import encode_pointer, read_pointer
 from reader.format.manifest import MANIFEST, PIXELS, read_manifest
-from reader.format.unfinished import PULLED
 
 
 def _killed(pipe: Connection, at: int, words: list[str]) -> None:
@@ -507,6 +507,8 @@ def test_an_interrupted_pull_is_no_store_and_is_resumed_block_by_block(store: Pa
     with pytest.raises(PackError, match=r"pixels.memmap, rows \d+ to 89, is not what the manifest there says"):
         pull("memory://stores/out", back)
     with pytest.raises(IncompleteStoreError, match=r"was not pulled to its end\."):
+        check_finished(back)
+    with pytest.raises(IncompleteStoreError, match="is incomplete"):
         MemmapDataset(back)
     memory.pipe_file(damaged, intact)
     report = pull("memory://stores/out", back)

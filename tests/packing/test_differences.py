@@ -14,6 +14,7 @@ from conftest import interrupt_after, make_tree, photo, store_bytes
 
 from packer import PackError, pack, pack_dataset
 from packer.cli.app import run
+from packer.store.unfinished import check_finished
 from packer.text import difference, names_difference
 from reader import IncompleteStoreError, MemmapDataset
 
@@ -118,9 +119,9 @@ def test_an_option_that_only_one_side_has_is_named() -> None:
 
 
 def named_command(out: Path) -> list[str]:
-    """Return the command that opening OUT names, without `pack`; a new pack of it names the same."""
+    """Return the command that any command on OUT names, without `pack`; a new pack of it names the same."""
     with pytest.raises(IncompleteStoreError) as caught:
-        MemmapDataset(out, as_tuple=False)
+        check_finished(out)
     program, *words = shlex.split(str(caught.value).partition("Resume with: ")[2])
     assert program == "pack"
     return words
@@ -198,7 +199,7 @@ def test_a_dataset_is_resumed_by_the_same_call(tmp_path: Path) -> None:
     with pytest.raises(
         IncompleteStoreError, match=f"the same call of pack_dataset, with out='{tmp_path}/out' and resume=True"
     ):
-        MemmapDataset(tmp_path / "out", as_tuple=False)
+        check_finished(tmp_path / "out")
     assert pack_dataset(items, tmp_path / "out", workers=1, resume=True).rows == 24
 
 

@@ -32,6 +32,7 @@ from packer.report import Progress
 from packer.store import build_folder, swap
 from packer.store.journal import Journal
 from packer.store.lock import Lock
+from packer.store.unfinished import check_finished
 from packer.workers import engine as engines
 from reader import IncompleteStoreError, MemmapDataset
 from reader.format.blocks import read_blocks
@@ -354,6 +355,8 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
 
     interrupted(pack, images, out, size=32, inputs=2 * blocks)
     with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack was interrupted at \d+ of 24 images"):
+        check_finished(out)
+    with pytest.raises(IncompleteStoreError, match=f"how to resume it: pack info {out}"):
         MemmapDataset(out, as_tuple=False)
     with pytest.raises(PackError, match=r"Resume with: pack .*/images .* --resume \(or start over with --overwrite\)"):
         pack(images, out, size=32)

@@ -32,10 +32,11 @@ from packer.packing.parts import seal_parts as joins
 from packer.report import Progress
 from packer.store import journal as journals
 from packer.store.blocks import block_inputs
+from packer.store.journal import Header
 from packer.store.parts import Part
+from packer.store.unfinished import check_finished
 from reader import IncompleteStoreError, MemmapDataset
 from reader.format.blocks import read_blocks
-from reader.format.journal import Header
 from reader.format.manifest import PIXELS
 from reader.format.tensors import level_path
 
@@ -141,6 +142,8 @@ def test_sealed_parts_are_the_bytes_of_one_pack(
     order = random.Random(count).sample(range(1, count + 1), count)
     _pack_parts(images, out, count, order)
     with pytest.raises(IncompleteStoreError, match=r"its parts are not sealed\. .* pack seal "):
+        check_finished(out)
+    with pytest.raises(IncompleteStoreError, match="is incomplete"):
         MemmapDataset(out, as_tuple=False)
     report = seal_parts(out, max_rejects="20%")
     assert store_bytes(out) == reference

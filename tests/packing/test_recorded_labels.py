@@ -15,9 +15,9 @@ from test_boxes import coco
 from packer import OptionsError, PackError, PackReport, ScanError, merge, pack, seal_parts, subset, update
 from packer.cli.app import run
 from packer.packing import build
+from packer.store.journal import Header
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
-from reader.format.journal import Header
 from reader.format.manifest import MANIFEST, SAMPLES, Manifest, encode_manifest, read_json_lines, read_manifest
 
 

@@ -18,15 +18,16 @@ from test_update import no_decoder
 
 import reader.format.check
 import reader.format.manifest
-import reader.format.unfinished
 from packer import LockedError, PackError, PackReport, merge, pack, update
 from packer.cli.app import run
 from packer.operations.copying import copy_rows
+from packer.operations.info import describe
 from packer.operations.verify import verify
 from packer.packing import build
 from packer.store import swap
 from packer.store.lock import Lock
 from reader import IncompleteStoreError, MemmapDataset
+from reader.format.splits import read_swapping
 
 # Packs as the command does, and dies by SIGKILL once it has changed so many names.
 DIES = """
@@ -201,13 +202,14 @@ def test_a_pack_that_is_refused_finishes_what_a_crash_has_left_of_the_splits_too
 def test_the_command_that_a_half_replaced_store_names_finishes_it(splits: Path, tmp_path: Path, tune: Tune) -> None:
     tune(half_swap_seconds=0)
     killed("update", 1, splits, tmp_path / "out")
-    expected = (
-        rf"{tmp_path}/out is half replaced: train done, val not yet, and they do not belong together\."
-        rf" Finish it: pack {splits} {tmp_path}/out --size 32 --resume$"
-    )
+    what = rf"{tmp_path}/out is half replaced: train done, val not yet, and they do not belong together\."
     for split in ("train", "val"):
+        store = tmp_path / "out" / split
+        with pytest.raises(IncompleteStoreError, match=rf"{what} How to finish it: pack info {store}$"):
+            MemmapDataset(store)
+        expected = rf"{what} Finish it: pack {splits} {tmp_path}/out --size 32 --resume$"
         with pytest.raises(IncompleteStoreError, match=expected):
-            MemmapDataset(tmp_path / "out" / split)
+            describe(store)
     assert run([str(splits), str(tmp_path / "out"), "--size", "32", "--resume", "--quiet"]) == 0
     assert opened(tmp_path / "out") == {13}
 
@@ -251,7 +253,7 @@ def test_merged_splits_replace_others_together(names: int, splits: Path, tmp_pat
     tune(half_swap_seconds=0)
     if names:
         with pytest.raises(IncompleteStoreError, match="do not belong together. Finish it: the same command again$"):
-            MemmapDataset(out / "val")
+            describe(out / "val")
     # the same command finishes it, and does not merge the rows twice
     with pytest.raises(PackError, match="out was half replaced, .* The replacement is complete now: look at it"):
         merge([out, more], out, overwrite=True)
@@ -335,4 +337,4 @@ def test_a_mark_that_is_none_is_passed_over(content: bytes, store: Path) -> None
     (store / ".packing").mkdir()
     (store / ".packing" / "swapping").write_bytes(content)
     assert len(MemmapDataset(store)) == 90
-    assert list(itertools.islice(reader.format.unfinished.read_swapping(store), 1)) == []
+    assert list(itertools.islice(read_swapping(store), 1)) == []

@@ -159,11 +159,11 @@ def _scratch(out: str, cache: str | None) -> Iterator[str | None]:
 def _largest(out: str) -> str:
     """Return OUT, or of the stores of splits that it holds the one with most rows, which a note names."""
     from packer.inputs.splits import stores_of
-    from reader.format.check import check_store
+    from packer.store.unfinished import check_finished
 
     stores = stores_of(out)
     if "" in stores:
         return out
-    largest = max(stores.values(), key=lambda store: check_store(store).rows)
+    largest = max(stores.values(), key=lambda store: check_finished(store).rows)
     say(f"pack: note: {out} holds the stores of splits: {largest}, which has most rows, is measured.", err=True)
     return str(largest)

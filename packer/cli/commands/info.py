@@ -61,9 +61,9 @@ def _described(out: str, path: str, as_json: bool) -> int:
 def _brief(out: str, path: str, as_json: bool) -> int:
     """Print the manifest of a store, or of each split."""
     from packer.inputs.splits import stores_of
-    from reader.format.check import check_store
+    from packer.store.unfinished import check_finished
 
-    heads = {split: check_store(store) for split, store in stores_of(path).items()}
+    heads = {split: check_finished(store) for split, store in stores_of(path).items()}
     if as_json:
         found = {split: head.to_json() | {"digest": head.digest} for split, head in heads.items()}
         say_json(found.get("") or {"splits": found})

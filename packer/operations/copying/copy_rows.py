@@ -30,11 +30,11 @@ from packer.store.out_folder import ANNOUNCED, check_destination, check_out, che
 from packer.store.parts import check_no_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.swap import finish_swap
+from packer.store.unfinished import PARTS, PULLED
 from reader.format.check import check_store
 from reader.format.manifest import FileEntry, Manifest
 from reader.format.samples import read_samples
 from reader.format.tensors import level_path
-from reader.format.unfinished import PARTS, PULLED
 
 
 def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> PackReport:

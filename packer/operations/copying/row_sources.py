@@ -21,8 +21,8 @@ from packer.operations.row_checks import wrong_rows
 from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.sealed.checked_rows import CheckedPixels, Ints, damage, line_spans, read_spans
 from packer.store.sealed.ragged_rows import FrameRows, row_extents, tensor_rows
+from packer.store.unfinished import check_finished
 from reader.format.blocks import read_blocks
-from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.head import FORMAT_VERSION
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
@@ -61,7 +61,7 @@ def open_for_copy(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
             f" Copy it here first: pack pull {redacted(str(store))} FOLDER"
         )
     try:
-        path, manifest = Path(store), check_store(store)
+        path, manifest = Path(store), check_finished(store)
     except StoreError as e:
         raise PackError(str(e)) from None
     if manifest.version > FORMAT_VERSION or manifest.writer_features:

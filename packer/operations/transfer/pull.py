@@ -33,6 +33,7 @@ from packer.store.out_folder import (
 )
 from packer.store.remote.at_url import name_in, read_store
 from packer.store.remote.objects import LocalObjects
+from packer.store.unfinished import PARTS, PULLED, unfinished_message
 from packer.system import BINARY
 from reader.format.at_url import BlockObjects, Pointer
 from reader.format.blocks import read_blocks
@@ -40,7 +41,6 @@ from reader.format.check import check_store
 from reader.format.filesystem import error_path, plain_path
 from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, read_manifest
 from reader.format.shown import redacted, shown
-from reader.format.unfinished import PARTS, PULLED, unfinished_message
 from reader.tuning import tuning
 
 # Where a pull in progress comes from: what is begun from one URL is not continued from another.

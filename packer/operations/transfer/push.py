@@ -27,9 +27,9 @@ from packer.store.remote.at_url import (
     read_record,
 )
 from packer.store.remote.objects import LocalObjects
+from packer.store.unfinished import check_finished
 from reader.format.at_url import BlockObjects, encode_pointer, generation_of, read_pointer
 from reader.format.blocks import read_blocks
-from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS, Manifest
 from reader.format.shown import shown
@@ -74,7 +74,7 @@ def announce(out: str | os.PathLike[str], url: str, overwrite: bool) -> None:
 
 def _found(root: Path, copy: Transfer, overwrite: bool) -> _Push:
     """Look at a store and at the URL that it is to be pushed to; refuse what is in the way."""
-    manifest, content = check_store(root), (root / MANIFEST).read_bytes()
+    manifest, content = check_finished(root), (root / MANIFEST).read_bytes()
     if read_pointer(content, MANIFEST).digest != manifest.digest:
         raise _replaced(root, copy.url)
     copy.total_bytes = sum(entry.size_bytes for entry in manifest.files.values())

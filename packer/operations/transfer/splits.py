@@ -18,7 +18,7 @@ from packer.operations.transfer.pull import pull_store
 from packer.operations.transfer.push import announce, check_push, push_store
 from packer.store.out_folder import check_takes_splits
 from packer.store.remote.objects import open_objects
-from reader.format.check import check_store
+from packer.store.unfinished import check_finished
 from reader.format.errors import MissingObjectError, StoreError
 from reader.format.manifest import MANIFEST
 from reader.format.shown import redacted
@@ -51,7 +51,7 @@ def push(
     for step in (check_push, announce):
         for split, store in stores.items():
             step(store, urls[split], overwrite)
-    total = sum(entry.size_bytes for store in stores.values() for entry in check_store(store).files.values())
+    total = sum(entry.size_bytes for store in stores.values() for entry in check_finished(store).files.values())
     reports: list[CopyReport] = []
     for split, store in stores.items():
         report_sum = _after(reports, total, progress)

@@ -14,14 +14,13 @@ from packer.packing.differences import header_difference
 from packer.store import journal as journals
 from packer.store.files import write_atomically
 from packer.store.parts import Part, started_parts
-from reader.format.journal import Header
 from reader.format.manifest import FurtherTarget
 from reader.format.shown import redacted
 
 _INPUTS = f"{journals.FOLDER}/inputs.json"
 
 
-def check_siblings(out: Path, part: Part, header: Header) -> None:
+def check_siblings(out: Path, part: Part, header: journals.Header) -> None:
     """Refuse a part of other inputs, options or decoders than a part of OUT that was begun before."""
     other = next((other for other in started_parts(out) if other != part), None)
     if other is None:

@@ -42,13 +42,11 @@ from packer.store.out_folder import (
 from packer.store.parts import Part, resume_command, started_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
+from packer.store.unfinished import PARTS, check_finished
 from packer.text import difference
-from reader.format.check import check_store
 from reader.format.filesystem import error_path, refresh_names
-from reader.format.journal import Header
 from reader.format.manifest import MANIFEST, PIXELS, FileEntry
 from reader.format.tensors import FACTORS, level_path
-from reader.format.unfinished import PARTS
 from reader.tuning import tuning
 
 
@@ -106,7 +104,7 @@ def _sealed(out: Path, parts: _CompleteParts | None, split: str, options: Worker
     """Seal one store, or report one that is finished; in both cases nothing of its parts is left."""
     started = time.monotonic()
     if parts is None:
-        manifest = check_store(out)
+        manifest = check_finished(out)
         report = store_report(manifest, Inputs(out), out, 0.0, manifest.inputs)
     else:
         with checked(parts.lock.check):
@@ -128,7 +126,7 @@ class _CompleteParts:
     folders: list[Path]
     rows: list[int]
     sizes_bytes: list[int]
-    header: Header
+    header: journals.Header
     levels: dict[int, _CompleteParts]
     source_bytes: int = 0
 
@@ -234,7 +232,7 @@ class _CompleteParts:
             )
 
 
-def _layout(header: Header) -> RowLayout:
+def _layout(header: journals.Header) -> RowLayout:
     """Return the layout of the rows, as a journal records it."""
     size = header.options["size"]
     geometry = Geometry.of_options(header.options, None if size is None else (size[0], size[1]))

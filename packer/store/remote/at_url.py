@@ -19,9 +19,9 @@ from packer.store.remote.objects import LocalObjects, RemoteObjects
 from reader.format.at_url import Pointer, read_pointer
 from reader.format.errors import StoreError
 from reader.format.head import GENERATIONS
-from reader.format.journal import FOLDER
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
+from reader.format.splits import FOLDER
 from reader.format.tensors import LEVELS_FOLDER, TEXTS_FILE
 from reader.tuning import tuning
 

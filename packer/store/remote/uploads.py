@@ -22,11 +22,11 @@ from packer.store.files import remove_tree
 from packer.store.out_folder import check_destination
 from packer.store.remote.objects import LocalObjects, WebObjects, open_objects
 from packer.store.remote.upload import Upload
+from packer.store.unfinished import command_to_resume
 from reader import system
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.shown import redacted, shown
-from reader.format.unfinished import command_to_resume
 from reader.format.urls import is_url
 from reader.remote.leftovers import Scratch
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packer.progress import followed
-from reader.format.check import check_store
+from packer.store.unfinished import check_finished
 from reader.format.manifest import Manifest
 from reader.format.samples import read_samples
 from reader.format.shown import shown
@@ -59,7 +59,7 @@ def duplicates_of(stores: dict[str, Path]) -> Duplicates:
         StoreError: one of them is not a complete store.
     """
     prefixes = array("Q")
-    found = {split: (out, check_store(out)) for split, out in stores.items()}
+    found = {split: (out, check_finished(out)) for split, out in stores.items()}
     for out, manifest in found.values():
         samples = followed("duplicates", read_samples(out, manifest), manifest.rows)
         prefixes.extend(int(sample.sha256[:16], 16) for sample in samples if sample.sha256)

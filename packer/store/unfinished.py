@@ -1,38 +1,45 @@
 """What a folder that holds no store yet says of itself: how far its pack came, and the command that resumes it.
 
-Imports only the standard library; knows what is in OUT/.packing as far as a sentence needs it, and changes nothing there.
+Knows what is in OUT/.packing as far as a sentence needs it, and changes nothing there.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shlex
 from pathlib import Path
 
-from reader.format.errors import IncompleteStoreError, StoreError
-from reader.format.filesystem import open_regular
-from reader.format.journal import FOLDER, JOURNAL, Header, read_progress
+from packer.store.journal import FOLDER, JOURNAL, Header, read_progress
+from reader.format.check import check_store
+from reader.format.errors import IncompleteStoreError
+from reader.format.manifest import MANIFEST, Manifest
 from reader.format.shown import redacted, shown
-from reader.format.split_names import ROLES
+from reader.format.splits import half_replaced
 
 PARTS = f"{FOLDER}/parts"
 PULLED = f"{FOLDER}/pull/manifest.json"
-# In the folder of a store in a cache, see `reader/remote/folder.py`.
-CACHED = ".remote/manifest.json"
 # Longer than any path.
 _MOST_WORD = 4096
 # Of no journal: what a command is begun with does not say how it is continued.
 _NEVER = ("--overwrite", "--resume", "--")
-_SPLIT = re.compile("[A-Za-z]{1,32}")
-_SWAPPING_BYTES = 4096
-# In each store that replaces a split's from shortly before the first of them does: their names, which belong together.
-SWAPPING = f"{FOLDER}/swapping"
+
+
+def check_finished(out: str | os.PathLike[str]) -> Manifest:
+    """Check the structure of a store as a reader does; where it is not finished the error names the command that finishes it.
+
+    Raises:
+        StoreError: as `check_store`; IncompleteStoreError where what makes the store has not finished.
+    """
+    try:
+        return check_store(out)
+    except IncompleteStoreError as e:
+        folder = Path(out)
+        message = half_replaced_message(folder) if (folder / MANIFEST).exists() else unfinished_message(folder)
+        raise IncompleteStoreError(message or str(e)) from None
 
 
 def unfinished_message(out: Path) -> str:
-    """Say what has begun in OUT, a folder without a manifest, and how to resume; "" where nothing has."""
+    """Say what has begun in OUT, a folder without a manifest, and how to resume it; "" where nothing has."""
     if (out / JOURNAL).is_file():
         done, command = read_unfinished(out)
         return f"{out} is incomplete: its pack was interrupted at {done}. Resume with: {command}"
@@ -43,58 +50,18 @@ def unfinished_message(out: Path) -> str:
             f"{out} is incomplete: its parts are not sealed. When all n of pack IMAGES {out} --part i/n are there:"
             f" pack seal {out}"
         )
-    if (out / CACHED).is_file():
-        folder = str(out.parent)
-        return f"{out} is the cache of a store at a URL, and not complete. Open it by MemmapDataset(URL, cache={folder!r})."
     if (out / FOLDER).is_dir():
         return f"{out} is incomplete: it is being made, or what made it was ended early; then give that command again."
     return ""
 
 
-def no_manifest(root: Path) -> StoreError:
-    """Say what a folder without a manifest is instead of a store."""
-    if not root.is_dir():
-        return StoreError(f"{root} does not exist. Expected the folder of a store. Make one with: pack IMAGES {root}")
-    if message := unfinished_message(root):
-        return IncompleteStoreError(message)
-    children = [name for name in ROLES if (root / name / "manifest.json").is_file()]
-    if children:
-        return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
-    return StoreError(f"{root} is not a pixpack store: it has no manifest.json. Make one with: pack IMAGES OUT")
-
-
-def read_swapping(folder: Path) -> list[str]:
-    """Return the names of the splits whose stores the one in this folder takes its place with; [] where there are none."""
-    try:
-        with open_regular(folder / SWAPPING) as file:
-            names = json.loads(file.read(_SWAPPING_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return []
-    is_ours = type(names) is list and all(type(name) is str and _SPLIT.fullmatch(name) for name in names)
-    return names if is_ours else []
-
-
 def half_replaced_message(out: Path) -> str:
     """Say that of the splits which OUT is one of some are new and some old, and how to finish that; "" where it is not so."""
-    root = Path(os.path.realpath(out))
-    if not root.name:
+    if (found := half_replaced(out)) is None:
         return ""
-    names = read_swapping(root) or read_swapping(_beside(root))
-    old = [name for name in names if (_beside(root.with_name(name)) / FOLDER).is_dir()]
-    if not old or len(old) == len(names):
-        return ""
-    new = ", ".join(name for name in names if name not in old)
-    beside = _beside(root.with_name(old[0]))
-    command = read_unfinished(beside)[1] if (beside / JOURNAL).is_file() else "the same command again"
-    return (
-        f"{root.parent} is half replaced: {new} done, {', '.join(old)} not yet, and they do not belong together."
-        f" Finish it: {command}"
-    )
-
-
-def _beside(store: Path) -> Path:
-    """Name the folder in which what will replace a store is made."""
-    return store.with_name(f".{store.name}.packing")
+    has_journal = (found.pending / JOURNAL).is_file()
+    command = read_unfinished(found.pending)[1] if has_journal else "the same command again"
+    return f"{found.what} Finish it: {command}"
 
 
 def read_unfinished(out: Path) -> tuple[str, str]:
@@ -104,7 +71,7 @@ def read_unfinished(out: Path) -> tuple[str, str]:
     """
     header = Header()
     try:
-        header, inputs_stop, rows_stop = read_progress(out / JOURNAL)
+        header, inputs_stop, rows_stop = read_progress(out)
         progress = f"{inputs_stop} of {header.inputs} images, {rows_stop} rows written"
     except (OSError, ValueError):
         progress = "its very start"
