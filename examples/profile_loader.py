@@ -23,7 +23,7 @@ from network import datasets, network, views
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from reader import MemmapLoader, StoreError
-from reader.bench.timeline import timeline_of
+from reader.bench import loop_ms
 
 # Steps that the profiler leaves out, runs without recording (its own start is slow), and records.
 SCHEDULE = {"wait": 2, "warmup": 2, "active": 8}
@@ -63,10 +63,8 @@ def under_profiler(loader: MemmapLoader, folder: Path) -> None:
         experimental_config=all_threads,
     ) as profiler:
         steps(loader, profiler.step)
-    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
-    timeline = timeline_of(events)
-    for stage in ("wait", "step"):
-        print(f"caller: {timeline.busy_ms('caller', stage):,.1f} ms of {timeline.milliseconds:,.1f} in {stage}")
+    for stage, milliseconds in sorted(loop_ms(json.loads(trace.read_text(encoding="utf-8"))).items()):
+        print(f"the loop: {milliseconds:,.1f} ms in {stage}")
     print(f"wrote {trace}")
 
 

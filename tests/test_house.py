@@ -48,7 +48,7 @@ def test_the_format_needs_the_standard_library_alone() -> None:
         ("import reader.dataset.dataset, reader.loading.loader", "PIL click"),
         ("import packer", "torch numpy PIL click tqdm"),
         ("from packer.cli import run", "torch numpy PIL tqdm matplotlib"),
-        ("import packer.cli.bench_table", "torch numpy PIL matplotlib"),
+        ("import packer.cli.commands.bench", "torch numpy PIL matplotlib"),
         (
             "import packer.packing.pack, packer.workers.block_worker, packer.pixels.decode",
             "torch tensordict click tqdm av pillow_heif pillow_jxl numpy PIL.Image cffi importlib.metadata concurrent tarfile",

@@ -6,10 +6,9 @@ be an input. Nothing is written into the folder of a store. Knows nothing of wha
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 from packer.errors import OptionsError
@@ -67,17 +66,9 @@ def save(path: str | os.PathLike[str], content: bytes) -> None:
     write_atomically(Path(os.path.realpath(path)), content)
 
 
-@contextlib.contextmanager
-def scratch_trace() -> Iterator[Path]:
-    """Name a file for torch.profiler to write a trace to; it is gone afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder, "trace.json")
-
-
-def marked(trace: Path) -> bytes:
-    """Return a Chrome trace as one of ours: torch.profiler's, with a first key by which it is known."""
-    content = trace.read_bytes()
-    return _TRACE + content[content.index(b"{") + 1 :]
+def marked(trace: Mapping[str, object]) -> bytes:
+    """Return a Chrome trace as JSON with a first key by which it is known as one of ours."""
+    return json.dumps({"software": "pixpack", **trace}).encode()
 
 
 def _is_device(path: str | os.PathLike[str]) -> bool:

@@ -1,9 +1,10 @@
-"""`pack bench`: what it reports, records and refuses, and that a timeline's spans are those of the run."""
+"""`pack bench`: what it reports, records and refuses, and that a trace's spans are those of the run."""
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import json
 import multiprocessing
 import threading
@@ -21,23 +22,36 @@ from conftest import Tune, make_tree, tuned
 
 from packer import pack
 from packer.cli.app import run
-from packer.cli.bench_table import text
-from reader import MemmapDataset, MemmapLoader, system
-from reader.bench.disk import BY_THREADS, IN_ORDER, disk_ways
-from reader.bench.measure import (
+from packer.cli.commands.bench import text
+from reader import MemmapDataset, MemmapLoader, RaggedBatch, system
+from reader.bench import (
+    BY_THREADS,
     COPIES,
+    IN_ORDER,
     NO_WORKERS,
+    PINNED_COPIES,
     WORKERS,
     BenchReport,
+    FirstRows,
+    Section,
+    TorchLoader,
+    Trace,
+    Way,
     _advice,
-    _in_turns,
     _usual_size,
+    compare,
+    disk_ways,
+    lack_of_shared_memory,
+    loader_turns,
+    loop_ms,
     measure,
+    record,
+    record_store,
     section_of,
+    slice_copies,
+    slices,
+    take,
 )
-from reader.bench.row_bytes import RowBytes
-from reader.bench.timeline import Timeline, record, record_store, timeline_of
-from reader.bench.ways import FirstRows, Loader, SliceCopies, TorchLoader
 from reader.format.errors import NotMeasured
 from reader.loading.host_batches import Gathering
 from reader.system import MEMORY_FILE_SYSTEMS
@@ -45,6 +59,7 @@ from reader.system import MEMORY_FILE_SYSTEMS
 # Pages are dropped from the cache, which those that are not on the disk yet stay in.
 pytestmark = pytest.mark.usefixtures("real_syncs")
 
+LOADER = "MemmapLoader, full"
 QUICK = ["--seconds", "0.2", "--batch-size", "16"]
 
 
@@ -122,13 +137,15 @@ def test_the_table_is_aligned_and_says_what_auto_chooses(
     trace = tmp_path / "trace.json"
     assert run(["bench", str(shared_store), "--trace", str(trace), "--normalize", "--step-ms", "1", *QUICK]) == 0
     out = capsys.readouterr().out.splitlines()
-    table = [line for line in out if line.startswith(("from memory", "copying", "MemmapLoader", "DataLoader"))]
+    table = [line for line in out if line.startswith((" ", "copying", "MemmapLoader", "DataLoader")) and ".." in line]
     assert len(table) == 7
-    assert len({len(line) for line in table if ".." in line}) == 1
+    assert len({len(line) for line in table}) == 1
+    assert any(line.startswith("from memory: 90 rows, 2 rounds") for line in out)
     assert any(line.startswith('residency "auto" is "cache" here: 276.5 kB of rows') for line in out)
     names = Counter(event.get("name") for event in json.loads(trace.read_text())["traceEvents"])
     # 90 rows in batches of 16, small enough to be gathered as one group
     assert (names["pixpack.gather"], names["pixpack.transform"], names["pixpack.step"]) == (1, 6, 6)
+    assert out[-1].startswith("in the trace the loop waited ")
 
 
 @pytest.mark.parametrize(
@@ -187,9 +204,11 @@ def test_rows_with_sizes_of_their_own_are_timed_and_recorded(
     for way in memory["ways"]:
         assert way["gigabytes_per_second"] == pytest.approx(way["images_per_second"] * mean / 1e9, rel=1e-3)
     assert (report["has_own_sizes"], report["batch_size"], memory["rows"]) == (True, 8, 72)
-    assert sum(span["stage"] == "step" for span in report["timeline"]["spans"]) == 9
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(event.get("name") == "pixpack.step" for event in events) == 9
+    assert set(report["loop_ms"]) == {"step", "wait"}
     height, width, _ = report["row_shape"]
-    shown = text(report)
+    shown = " ".join(text(_report_of(report)).split())
     assert f"72 rows of up to uint8[{height}, {width}, 3], " in shown
 
 
@@ -198,21 +217,44 @@ def test_each_turn_counts_the_bytes_of_the_rows_that_it_had(
     ragged_store: Path, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = MemmapDataset(ragged_store, as_tuple=False)
-    bytes_of = data.store.shapes.prod(1)
-    taken: list[int] = []
-    monkeypatch.setattr(RowBytes, "images", lambda self, rows: taken.append(int(bytes_of[rows].sum())) or 1.0)
-    loader = Loader(FirstRows(data, 7, 72), order, torch.device("cpu"))
-    loader.turn()
-    before = loader._taken
-    loader.close()
-    assert taken[0] <= before * 7 * int(bytes_of.max())
-    assert taken[0] / (before * 7) == pytest.approx(float(bytes_of.float().mean()), rel=0.2)
+    store = data.store
+    assert isinstance(store, RaggedBatch)
+    bytes_of = store.shapes.prod(1)
+    counted: list[tuple[int, int]] = []
+    images = FirstRows.images
+
+    def counting(part: FirstRows, rows: np.ndarray) -> float:
+        counted.append((rows.size, int(bytes_of[rows].sum())))
+        return images(part, rows)
+
+    monkeypatch.setattr(FirstRows, "images", counting)
+    part = FirstRows(data, 7, 72)
+    turns = loader_turns(part, order, torch.device("cpu"))
+    next(turns)
+    turns.close()
+    ((count, size_bytes),) = counted
+    assert size_bytes / count == pytest.approx(float(bytes_of.float().mean()), rel=0.2)
     monkeypatch.undo()
-    rows = RowBytes(data)
-    assert rows.images(np.arange(72)) * rows.mean == pytest.approx(int(bytes_of.sum()))
-    assert [rows.count_within(rows.end(count)) for count in range(73)] == list(range(73))
-    copies = SliceCopies(FirstRows(data, 7, 72))
-    assert sum(copies._copy() for _ in range(10)) == int(bytes_of[:70].sum())
+    for rows in (np.arange(72), np.array([int(bytes_of.argmax())]), np.array([[int(bytes_of.argmin())] * 2] * 3)):
+        assert part.images(rows) * part.row_bytes == pytest.approx(int(bytes_of[rows].sum()))
+    ends = [FirstRows(data, 7, count).end for count in range(1, 73)]
+    assert [FirstRows(data, 7, 1).within(end).count for end in ends] == list(range(1, 73))
+    assert FirstRows(data, 7, 7).within(0).count == 7
+
+
+def test_the_limit_copies_all_bytes_of_the_rows_in_order(ragged_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = MemmapDataset(ragged_store, as_tuple=False)
+    monkeypatch.setattr("reader.bench._COPY_BYTES", 10_000)
+    part = FirstRows(data, 7, 60)
+    pixels = data.mapped.pixels[: part.end].numpy()
+    count = part.end // 10_000
+    pairs = list(itertools.islice(slices(part), 2 * count))
+    np.testing.assert_array_equal(np.concatenate([source for _, source in pairs[:count]]), pixels[: count * 10_000])
+    assert pairs[count][1].ctypes.data == pixels.ctypes.data
+    # as much memory as the loader's buffers have, and no more than a slice of it is left out
+    copies = {copy.ctypes.data for copy, _ in pairs}
+    assert 0 <= 4 * part.batch_bytes - 10_000 * len(copies) < 10_000
+    assert next(slice_copies(part)) > 0
 
 
 def test_the_disk_is_read_as_far_as_complete_rows_of_own_sizes_reach(
@@ -220,13 +262,14 @@ def test_the_disk_is_read_as_far_as_complete_rows_of_own_sizes_reach(
 ) -> None:
     tune(small_store_bytes=1 << 16)
     monkeypatch.setattr(system, "file_system", lambda path: "ext4")
-    monkeypatch.setattr("reader.bench.disk.drop", lambda path, size_bytes: dropped.append(size_bytes))
+    monkeypatch.setattr("reader.bench.drop", lambda path, size_bytes: dropped.append(size_bytes))
     dropped: list[int] = []
     data = MemmapDataset(ragged_store, as_tuple=False)
-    count, ways = disk_ways(data, 4, "full", seconds=0)
-    assert 4 <= count < 72
-    assert all(way() > 0 for way in ways.values())
-    assert dropped[1:] == [int(data.store.offsets[count])] * 3
+    assert isinstance(data.store, RaggedBatch)
+    part, limits, loader = disk_ways(FirstRows(data, 4, 4), "full", seconds=0)
+    assert 4 <= part.count < 72
+    assert all(way() > 0 for way in (limits | loader).values())
+    assert dropped[1:] == [int(data.store.offsets[part.count])] * 3
 
 
 # -- soon done, and reported meanwhile
@@ -254,38 +297,39 @@ def test_the_usual_batch_gives_eight_batches_an_epoch_and_fits_in_memory(rows: i
     assert _usual_size(Data()) == size  # type: ignore[arg-type]
 
 
-def test_the_timeline_of_a_small_store_shows_a_pipeline(shared_store: Path) -> None:
-    found = record_store(shared_store)
-    assert sum(span.stage == "step" for span in found.spans) == 12
+def test_the_trace_of_a_small_store_shows_a_pipeline(shared_store: Path) -> None:
+    assert len(_spans(record_store(shared_store), "step")) == 12
 
 
 def test_a_turn_of_batches_that_take_long_ends_by_its_time(shared_store: Path, tune: Tune) -> None:
     tune(bench_turn_seconds=0.0)
     # batches as large as a group
     tune(batch_group_bytes=1)
-    loader = Loader(FirstRows(MemmapDataset(shared_store, as_tuple=False), 1, 1), "full", torch.device("cpu"))
-    loader._taken, loader._iterator = 0, iter(loader._loader)
-    loader._take(1024)
-    assert loader._taken == 0
-    tune(bench_turn_seconds=60.0)
-    loader._take(1024)
-    assert loader._taken == 1024
-    loader.close()
+    host = torch.device("cpu")
+    with FirstRows(MemmapDataset(shared_store, as_tuple=False), 1, 1).loader("full", host, 2048) as loader:
+        batches = iter(loader)
+        assert take(batches, 1024, host) == []
+        tune(bench_turn_seconds=60.0)
+        assert len(take(batches, 1024, host)) == 1024
 
 
 @pytest.mark.usefixtures("all_rounds")
 @pytest.mark.parametrize(("turn_seconds", "rounds"), [(0.001, 6), (3.0, 2), (1.0, 4), (100.0, 2)])
-def test_slow_rounds_are_few(turn_seconds: float, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_rounds_are_few(
+    turn_seconds: float, rounds: int, shared_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = FirstRows(MemmapDataset(shared_store, as_tuple=False), 16, 90)
     now = [0.0]
-    monkeypatch.setattr("reader.bench.measure.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("reader.bench.time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def turn() -> float:
         now[0] += turn_seconds
         return 1.0
 
     shares: list[float] = []
-    rates = _in_turns({"a": turn, "b": turn, "c": turn}, 0.0, shares.append)
-    assert [len(found) for found in rates.values()] == [rounds] * 3
+    others = {"MemmapLoader, full": turn, "c": turn}
+    section = compare("memory", part, {"a": turn}, others, 0.0, lambda _, share: shares.append(share))
+    assert section.rounds == rounds
     assert shares == sorted(shares)
 
 
@@ -300,11 +344,10 @@ def test_each_stage_is_reported_when_it_begins(shared_store: Path) -> None:
 
 
 def test_sizes_are_given_in_a_unit_that_fits(report: BenchReport) -> None:
-    found = dataclasses.asdict(report)
-    slow = found["sections"][0]["ways"][-1]
-    slow["gigabytes_per_second"] = 0.0000125
-    shown = text(found)
-    assert "90 rows of uint8[32, 32, 3], 276.5 kB on " in shown
+    memory = report.sections[0]
+    slow = dataclasses.replace(memory.ways[-1], gigabytes_per_second=0.0000125)
+    shown = text(dataclasses.replace(report, sections=(dataclasses.replace(memory, ways=(*memory.ways[:-1], slow)),)))
+    assert "90 rows of uint8[32, 32, 3], 276.5 kB on " in " ".join(shown.split())
     assert " 12.5 kB/s " in next(line for line in shown.splitlines() if line.startswith(WORKERS))
 
 
@@ -324,37 +367,124 @@ def test_a_turn_of_the_loader_ends_with_as_many_batches_made_as_taken(
         return gathered(self, groups, ahead)
 
     monkeypatch.setattr(Gathering, "begin", count)
+    counted: list[int] = []
+
+    def counting(batches: Any, least: int, device: torch.device) -> list[torch.Tensor]:
+        rows = take(batches, least, device)
+        counted.append(len(rows))
+        return rows
+
+    monkeypatch.setattr("reader.bench.take", counting)
     part = FirstRows(MemmapDataset(shared_store, as_tuple=False), 80, 90)
-    loader = Loader(part, "full", torch.device("cpu"))
+    turns = loader_turns(part, "full", torch.device("cpu"))
     for _ in range(2):
         made.clear()
-        loader.turn()  # of an epoch of its own
-        assert sum(made) == loader._taken + loader._loader.prefetch * made[0]
-    loader.close()
+        counted.clear()
+        next(turns)  # of an epoch of its own
+        assert sum(made) == sum(counted) + 2 * made[0]
+    turns.close()
 
 
 def test_a_share_is_taken_within_a_round_and_of_the_faster_limit(shared_store: Path) -> None:
-    rates = {"a": [100.0, 10.0, 100.0], "b": [50.0, 20.0, 50.0], "ours": [50.0, np.nan, 80.0]}
-    section = section_of("disk", MemmapDataset(shared_store, as_tuple=False), 90, ("a", "b"), rates)
+    rates = {"a": [100.0, 10.0, 100.0], "b": [50.0, 20.0, 50.0], LOADER: [50.0, np.nan, 80.0]}
+    section = section_of("disk", FirstRows(MemmapDataset(shared_store, as_tuple=False), 16, 90), ("a", "b"), rates)
     ways = {way.name: way for way in section.ways}
     assert (ways["a"].of_limit, ways["b"].of_limit) == (1.0, 0.5)
-    assert (ways["ours"].of_limit, ways["ours"].images_per_second) == (0.65, 65.0)
+    assert (ways[LOADER].of_limit, ways[LOADER].images_per_second) == (0.65, 65.0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "loader", "title"),
+    [
+        pytest.param(
+            [100, 90, 110], [95, 90, 99], "MemmapLoader, full, reads at 0.95 of the limit (0.91 to 0.99).", id="idle"
+        ),
+        pytest.param(
+            [100] * 3, [110] * 3, "MemmapLoader, full, reads at 1.10 of the limit (1.10 to 1.10).", id="as fast"
+        ),
+        pytest.param(
+            [2659] * 3,
+            [13331] * 3,
+            "MemmapLoader, full, was 5.0 times as fast as what limits it",
+            id="below the loader",
+        ),
+        pytest.param([100, 40, 100], [95, 38, 95], "the limit varied from 0.52 to 1.00 of its median", id="varies"),
+        pytest.param(
+            [100] * 3,
+            [95, 30, 99],
+            "MemmapLoader, full, varied around 0.95 of the limit (0.43 to 0.98)",
+            id="ours varies",
+        ),
+    ],
+)
+def test_the_title_is_true_on_a_busy_machine(
+    limit: list[float], loader: list[float], title: str, shared_store: Path
+) -> None:
+    part = FirstRows(MemmapDataset(shared_store, as_tuple=False), 16, 90)
+    section = section_of("memory", part, (COPIES,), {COPIES: limit, LOADER: loader})
+    busy = f"The machine is busy, so shares of the limit mean little: {title}. Measure again when it is idle."
+    assert section.title == (title if title.endswith(".") else busy)
+
+
+def test_a_loader_that_is_not_the_first_shows_too_that_the_limit_is_none(shared_store: Path) -> None:
+    part = FirstRows(MemmapDataset(shared_store, as_tuple=False), 16, 90)
+    rates = {COPIES: [10.0], LOADER: [9.0], "MemmapLoader, sequential": [15.0]}
+    title = section_of("memory", part, (COPIES,), rates).title
+    assert "MemmapLoader, sequential, was 1.5 times as fast" in title
+
+
+def test_no_line_is_wider_than_a_terminal(report: BenchReport) -> None:
+    """Of the widest names and figures."""
+    wide = dataclasses.replace(
+        report.sections[0].ways[0],
+        images_per_second=9_999_999.0,
+        gigabytes_per_second=999.9,
+        of_limit=99.99,
+        of_limit_p10=99.99,
+        of_limit_p90=999.99,
+    )
+    names = {
+        "memory": [
+            COPIES,
+            *(f"MemmapLoader, {order}" for order in ("full", "block", "sequential")),
+            NO_WORKERS,
+            WORKERS,
+        ],
+        "device": [PINNED_COPIES, "MemmapLoader, sequential"],
+        "disk": [IN_ORDER, BY_THREADS, "MemmapLoader, sequential"],
+        "network": ["obstore alone, the same ranges", "MemmapLoader, sequential"],
+    }
+    sections = tuple(
+        Section(
+            name=section,
+            title="The machine is busy, so shares of the limit mean little: " + 20 * "word ",
+            rows=99_999_999,
+            rounds=999,
+            limits=(ways[0],),
+            limit_p10=0.01,
+            limit_p90=99.99,
+            ways=tuple(dataclasses.replace(wide, name=way) for way in ways),
+        )
+        for section, ways in names.items()
+    )
+    shown = text(dataclasses.replace(report, sections=sections)).splitlines()
+    assert max(map(len, shown)) <= 79
+    # nothing of a table is wrapped
+    assert sum("9,999,999" in line and line.endswith("99") for line in shown) == sum(map(len, names.values()))
 
 
 def test_advice_comes_only_from_what_was_measured(report: BenchReport, shared_store: Path) -> None:
-    data = MemmapDataset(shared_store, as_tuple=False)
-    slow = section_of("memory", data, 90, (COPIES,), {COPIES: [9.0], NO_WORKERS: [6.0], WORKERS: [2.0]})
-    disk = section_of("disk", data, 90, (IN_ORDER,), {IN_ORDER: [1e6], "MemmapLoader from the disk, block": [9e5]})
+    part = FirstRows(MemmapDataset(shared_store, as_tuple=False), 16, 90)
+    rates = {COPIES: [9.0], LOADER: [9.0], NO_WORKERS: [6.0], WORKERS: [2.0]}
+    slow = section_of("memory", part, (COPIES,), rates)
+    disk = section_of("disk", part, (IN_ORDER,), {IN_ORDER: [1e6], "MemmapLoader, block": [9e5]})
     workers = "Workers slow this store down: a DataLoader without is 3.0 times as fast as with two."
     cold = "The page cache holds 12% of the store: the first epoch reads the rest at the disk's speed"
-    assert _advice([slow], 1.0, "cache") == [workers]
-    assert _advice([slow, disk], 0.12, "cache") == [f"{cold}, here 2.8 GB/s.", workers]
-    assert _advice([], 0.12, "cache") == [f"{cold}."]
-    beaten = section_of("memory", data, 90, (COPIES,), {COPIES: [9.0], "MemmapLoader, full": [12.0]})
-    level = section_of("memory", data, 90, (COPIES,), {COPIES: [9.0], "MemmapLoader, full": [9.5]})
-    assert "other programs were at work" in _advice([beaten], 1.0, "cache")[0]
-    assert _advice([level], 1.0, "cache") == []
-    assert "in block order at 90% of the disk's speed" in _advice([disk], 0.12, "disk")[0]
+    assert _advice([slow], 1.0, "cache") == (workers,)
+    assert _advice([slow, disk], 0.12, "cache") == (f"{cold}, here 2.8 GB/s.", workers)
+    assert _advice([], 0.12, "cache") == (f"{cold}.",)
+    larger = "The store does not fit in free memory: every epoch reads it at the disk's speed, here 2.8 GB/s."
+    assert _advice([disk], 0.12, "disk") == (larger,)
 
 
 @pytest.fixture(scope="module")
@@ -371,7 +501,7 @@ def test_the_disk_is_read_with_its_pages_dropped_and_they_are_brought_back(large
     found = measure(large_store, batch_size=4, seconds=0.2, order="block")
     assert found.not_measured == {}
     memory, disk = found.sections
-    assert [way.name for way in disk.ways] == [IN_ORDER, BY_THREADS, "MemmapLoader from the disk, block"]
+    assert [way.name for way in disk.ways] == [IN_ORDER, BY_THREADS, "MemmapLoader, block"]
     assert 20 <= disk.rows <= memory.rows
     pixels = large_store / "_tensordict/pixels.memmap"
     assert system.cached_share(pixels, disk.rows * 700 * 700 * 3) == 1.0
@@ -380,28 +510,57 @@ def test_the_disk_is_read_with_its_pages_dropped_and_they_are_brought_back(large
 def test_a_store_whose_pages_stay_or_that_is_in_memory_says_why_the_disk_was_not_measured(
     large_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = MemmapDataset(large_store, as_tuple=False)
+    part = FirstRows(MemmapDataset(large_store, as_tuple=False), 4, 4)
     monkeypatch.setattr(system, "file_system", lambda path: "tmpfs")
     with pytest.raises(NotMeasured, match="on a file system in memory"):
-        disk_ways(data, 4, "block", seconds=0.1)
+        disk_ways(part, "block", seconds=0.1)
     monkeypatch.setattr(system, "file_system", lambda path: "ext4")
     monkeypatch.setattr(system, "cached_share", lambda path, first_bytes=None: 1.0)
     with pytest.raises(NotMeasured, match="stay in the page cache"):
-        disk_ways(data, 4, "block", seconds=0.1)
+        disk_ways(part, "block", seconds=0.1)
 
 
 def test_workers_without_room_in_shared_memory_are_left_out() -> None:
-    assert TorchLoader.why_not(1 << 50, 2).startswith("/dev/shm has ")
-    assert TorchLoader.why_not(1, 2) == ""
+    assert lack_of_shared_memory(1 << 50, 2).startswith("/dev/shm has ")
+    assert lack_of_shared_memory(1, 2) == ""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_turn_of_a_data_loader_reads_as_many_rows_as_it_counts(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers read no batch of another turn, before or after."""
+    counted: list[np.ndarray] = []
+
+    def images(part: FirstRows, rows: np.ndarray) -> float:
+        counted.append(rows)
+        return 1.0
+
+    monkeypatch.setattr(FirstRows, "images", images)
+    monkeypatch.setattr(FirstRows, "batch_bytes", 1 << 30)
+    read = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    class Counting(torch.utils.data.Dataset[int]):
+        def __getitem__(self, row: int) -> int:
+            read.add_(1)
+            return row
+
+    loader = TorchLoader(Counting(), workers)
+    part = FirstRows(Counting(), 4, 50)  # type: ignore[arg-type]
+    for turn in range(1, 4):
+        assert loader.turn(part) > 0
+        least, ahead = (8, 5) if workers else (2, 1)
+        assert counted[-1].shape == (least, 4)
+        assert int(counted[-1].max()) < 50
+        if not workers:
+            assert int(read) == turn * (least + ahead) * 4
 
 
 def test_what_was_not_measured_is_named(report: BenchReport) -> None:
-    shown = text(dataclasses.asdict(report) | {"not_measured": {"disk": "it is gone."}, "advice": ["Do this."]})
+    shown = text(dataclasses.replace(report, not_measured={"disk": "it is gone."}, advice=("Do this.",)))
     assert "\nnot measured: disk: it is gone.\n" in shown
     assert shown.endswith("\nDo this.")
 
 
-# -- the timeline
+# -- the trace
 
 
 def test_spans_are_those_of_the_run(shared_store: Path) -> None:
@@ -413,10 +572,10 @@ def test_spans_are_those_of_the_run(shared_store: Path) -> None:
         as_tuple=False,
     )
     found = record(loader, batches=5)
-    assert found.lanes == ("caller", "feeder")
-    counts = Counter((span.lane, span.stage) for span in found.spans if span.stage != "wait")
-    assert counts == {("feeder", "gather"): 1, ("feeder", "transform"): 1, ("caller", "step"): 1}
-    assert all(0 <= span.start_ms <= span.stop_ms for span in found.spans)
+    threads = {stage: {_thread(span) for span in _spans(found, stage)} for stage in ("gather", "transform", "step")}
+    assert [len(_spans(found, stage)) for stage in threads] == [1, 1, 1]
+    assert threads["gather"] == threads["transform"] != threads["step"]
+    assert all(span["dur"] >= 0 for stage in threads for span in _spans(found, stage))
 
 
 def test_a_loop_waits_for_a_slow_transform_and_a_loader_for_a_slow_loop(shared_store: Path) -> None:
@@ -426,56 +585,62 @@ def test_a_loop_waits_for_a_slow_transform_and_a_loader_for_a_slow_loop(shared_s
         time.sleep(0.01)
         return batch
 
-    def timeline(transform: Any, step_ms: float) -> Timeline:
+    def recorded(transform: Any, step_ms: float) -> Trace:
         # groups of one: else all of this store is one
         loader = MemmapLoader(data, 10, transform=transform, sampler=range(80), as_tuple=False)
         return record(loader, batches=8, step_ms=step_ms)
 
-    waits_for_batches, waits_for_room = timeline(slow, 0), timeline(None, 10)
+    waits_for_batches, waits_for_room = recorded(slow, 0), recorded(None, 10)
     for found in (waits_for_batches, waits_for_room):
-        assert sum(span.stage == "gather" for span in found.spans) == 8
-    assert waits_for_batches.busy_ms("feeder", "transform") >= 80
-    assert waits_for_batches.busy_ms("caller", "wait") > 0.8 * 80
-    assert waits_for_room.busy_ms("caller", "step") >= 80
+        assert len(_spans(found, "gather")) == 8
+    assert _feeder_ms(waits_for_batches, "transform") >= 80
+    assert loop_ms(waits_for_batches)["wait"] > 0.8 * 80
+    assert loop_ms(waits_for_room)["step"] >= 80
     # the first batches fill the queue
-    assert waits_for_room.busy_ms("feeder", "wait") > 0.5 * 80
-    assert waits_for_room.busy_ms("caller", "wait") < 0.5 * 80
+    assert _feeder_ms(waits_for_room, "wait") > 0.5 * 80
+    assert loop_ms(waits_for_room)["wait"] < 0.5 * 80
 
 
-def test_reads_ahead_have_lanes_of_their_own(shared_store: Path) -> None:
+def test_reads_ahead_have_threads_of_their_own(shared_store: Path) -> None:
     found = record_store(shared_store, batch_size=30, order="sequential", residency="disk")
-    readers = [lane for lane in found.lanes if lane.startswith("reader")]
+    readers = {_thread(span) for span in _spans(found, "read")}
     assert readers
-    assert sum(span.stage == "read" for span in found.spans) >= 1
-    assert {span.lane for span in found.spans if span.stage == "read"} == set(readers)
+    assert not readers & {_thread(span) for stage in ("gather", "step") for span in _spans(found, stage)}
 
 
-def test_a_trace_of_a_device_is_sorted_by_stream() -> None:
-    """No CUDA device has made such a trace for us yet: these are events as torch documents them."""
-
-    def event(name: str, category: str, pid: int, tid: int, ts: float, dur: float) -> dict[str, Any]:
-        return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
+def test_what_the_loop_did_is_of_its_thread_and_of_our_names_alone() -> None:
+    def event(name: str, category: str, tid: int, dur: float) -> dict[str, Any]:
+        return {"ph": "X", "name": name, "cat": category, "pid": 9, "tid": tid, "ts": 0, "dur": dur}
 
     events = [
-        event("pixpack.step", "user_annotation", 9, 9, 3000, 500),
-        event("pixpack.gather", "user_annotation", 9, 10, 1000, 500),
-        event("pixpack.copy", "user_annotation", 9, 10, 1600, 20),
-        event("pixpack.copy", "gpu_user_annotation", 0, 13, 1700, 700),
-        event("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", 0, 13, 1700, 700),
-        event("elementwise_kernel", "kernel", 0, 7, 3100, 100),
-        # of the numbers of rows that are gathered there
-        event("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", 0, 7, 3300, 100),
-        event("step", "user_annotation", 9, 9, 0, 9000),
-        event("aten::index_select", "cpu_op", 9, 10, 1100, 300),
+        event("pixpack.step", "user_annotation", 9, 500),
+        event("pixpack.step", "user_annotation", 9, 250),
+        event("pixpack.wait", "user_annotation", 9, 40),
+        event("pixpack.wait", "user_annotation", 10, 1000),
+        # as torch documents the events of a CUDA device
+        event("pixpack.step", "gpu_user_annotation", 7, 500),
+        event("step", "user_annotation", 9, 9000),
+        event("aten::index_select", "cpu_op", 9, 300),
         {"ph": "M", "name": "thread_name", "pid": 9, "tid": 10, "args": {}},
     ]
-    found = timeline_of(events)
-    assert found.lanes == ("caller", "feeder", "copy stream", "stream")
-    assert [(span.lane, span.stage, span.start_ms, span.stop_ms) for span in found.spans] == [
-        ("feeder", "gather", 0, 0.5),
-        ("feeder", "copy", 0.6, 0.62),
-        ("copy stream", "copy", 0.7, 1.4),
-        ("caller", "step", 2, 2.5),
-        ("stream", "compute", 2.1, 2.2),
-        ("stream", "copy", 2.3, 2.4),
-    ]
+    assert loop_ms({"traceEvents": events}) == {"step": 0.75, "wait": 0.04}
+
+
+def _spans(trace: Trace, stage: str) -> list[dict[str, Any]]:
+    return [event for event in trace["traceEvents"] if event.get("name") == f"pixpack.{stage}" and "dur" in event]
+
+
+def _thread(span: dict[str, Any]) -> tuple[int, int]:
+    return span["pid"], span["tid"]
+
+
+def _feeder_ms(trace: Trace, stage: str) -> float:
+    (feeder,) = {_thread(span) for span in _spans(trace, "gather")}
+    return sum(span["dur"] for span in _spans(trace, stage) if _thread(span) == feeder) / 1e3
+
+
+def _report_of(shown: dict[str, Any]) -> BenchReport:
+    """Make a report of what --json prints of it."""
+    sections = [Section(**section | {"ways": [Way(**way) for way in section["ways"]]}) for section in shown["sections"]]
+    fields = {name: shown[name] for name in BenchReport.__dataclass_fields__}
+    return BenchReport(**fields | {"sections": sections})

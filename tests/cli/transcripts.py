@@ -74,7 +74,7 @@ _OF_THE_MACHINE |= {
     "sections",
     "advice",
 }
-_OF_THE_MACHINE |= {"timeline", "first_batch_ms", "residency"}
+_OF_THE_MACHINE |= {"loop_ms", "first_batch_ms", "residency"}
 _FIGURES = re.compile(r"seconds|_per_second|bytes|psnr|ssim|rate|share$")
 
 

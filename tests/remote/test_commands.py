@@ -14,7 +14,6 @@ from range_server import RangeServer
 from packer import pack
 from packer.cli.app import run
 from packer.operations.verify import verify
-from reader.bench import network
 from reader.format.manifest import MANIFEST, PIXELS, read_manifest
 
 
@@ -141,25 +140,27 @@ def test_bench_compares_the_first_epoch_with_its_network(
     assert run([*words, "--json", "--trace", str(tmp_path / "trace.json")]) == 0
     report = json.loads(capsys.readouterr().out)
     (section,) = report["sections"]
-    assert (section["name"], section["limits"]) == ("network", ["the same ranges by obstore alone"])
-    assert [way["name"] for way in section["ways"]] == [*section["limits"], "MemmapLoader, block, its cache empty"]
+    assert (section["name"], section["limits"]) == ("network", ["obstore alone, the same ranges"])
+    assert [way["name"] for way in section["ways"]] == [*section["limits"], "MemmapLoader, block"]
     assert section["rounds"] >= 2
     assert all(way["images_per_second"] > 0 for way in section["ways"])
     assert report["advice"][0].startswith("The first epoch fetches 307.2 kB: about ")
-    # what the fetcher did is a lane of the run
-    spans = [span for span in report["timeline"]["spans"] if span["lane"] == "network"]
+    assert set(report["loop_ms"]) == {"step", "wait"}
+    # what the fetcher did is a lane of the run, by the clock of the others
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [event for event in events if event.get("name") == "pixpack.network"]
     assert spans
-    assert {span["stage"] for span in spans} == {"network"}
-    assert all(0 <= span["start_ms"] < span["stop_ms"] for span in spans)
-    names = [event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
-    assert names.count("pixpack.network") == len(spans)
+    assert {(span["pid"], span["tid"]) for span in spans} == {("fetcher", "network")}
+    (clock,) = (event["ts"] for event in events if event.get("name") == "clock" and "dur" in event)
+    last = max(event["ts"] for event in events if event.get("name") == "pixpack.step")
+    assert all(clock <= span["ts"] <= last and span["dur"] > 0 for span in spans)
     assert [*scratch.glob("pixpack*")] == []
 
 
 def test_bench_of_a_store_that_a_network_brings_in_no_time_reads_all_of_it(
     range_server: RangeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(network, "_probed", lambda data, url: 1e9)
+    monkeypatch.setattr("reader.bench._FETCH_SHARE", 1e9)
     assert run(["bench", range_server.url, "--seconds", "0.1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sections"][0]["rows"] == 400
 

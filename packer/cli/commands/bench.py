@@ -1,22 +1,36 @@
-"""`pack bench`."""
+"""`pack bench`: the options, and the figures as a table."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Iterator
-from typing import Any
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packer.cli.help import command
+from packer.cli.messages import size
 from packer.cli.options import Range, StorePath
 from packer.cli.output import say, say_json
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError, PackError
+from reader.format.row_kinds import row_kind
 from reader.format.urls import is_url
+
+if TYPE_CHECKING:
+    from reader.bench import BenchReport, Section
+
+# A terminal has 80.
+_COLUMNS = 79
+_HEADINGS = {
+    "memory": "from memory",
+    "device": "to the device",
+    "disk": "from the disk, nothing of it cached",
+    "network": "from the network, into an empty cache",
+}
 
 
 @command(short_help="How near reading comes to the speed of this machine's memory and disk.")
@@ -60,7 +74,9 @@ from reader.format.urls import is_url
 @click.option("--cache", type=StorePath(), metavar="FOLDER", help="Of a URL: where blocks are put while it measures.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print the figures and nothing else.")
-def bench(out: str, as_json: bool, quiet: bool, cache: str | None, trace: str | None, **options: Any) -> int:
+def bench(
+    out: str, as_json: bool, quiet: bool, trace: str | None, seconds: float, cache: str | None, **options: Any
+) -> int:
     """Time reading the store OUT, against copying memory, reading the disk, and torch's DataLoader.
 
     For the URL of a store, time the first epoch of its first rows, against fetching the same ranges alone.
@@ -76,47 +92,40 @@ def bench(out: str, as_json: bool, quiet: bool, cache: str | None, trace: str | 
       pack bench out/ --json | jq '.sections[0].ways'
       pack bench s3://bucket/out --seconds 20
     """
-    _need_torch()
-    run = {name: options.pop(name) for name in ("residency", "normalize", "step_ms")}
     # imports what other commands need not wait for
-    from packer.operations.pictures import check_picture_path, marked, save, scratch_trace
+    from packer.operations.pictures import check_picture_path, marked, save
 
+    _need_torch()
     if trace is not None:
         check_picture_path("--trace", trace, (".json",))
-    if is_url(out):
-        _check_remote(options, run)
-    else:
-        out = _largest(out)
+    _check_place(is_url(out), options["device"], options["residency"], cache)
+    out = out if is_url(out) else _largest(out)
     # torch's profiler would report on stderr that it starts and stops; read when torch is imported
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    with _scratch(out, cache) as scratch, ProgressBar(hidden=quiet or as_json) as bar:
+    with ProgressBar(hidden=quiet or as_json) as bar:
         bar.share_done("loading torch", 0.0)
-        from packer.cli.bench_table import text
-        from reader.bench.measure import measure
-        from reader.bench.network import measure_remote
-        from reader.bench.timeline import record_store
+        from reader.bench import loop_ms, measure, record_store
         from reader.format.errors import BenchError
 
+        run = {name: options.pop(name) for name in ("residency", "normalize", "step_ms")}
         try:
-            if scratch is not None:
-                asked = {name: value for name, value in options.items() if name != "device"}
-                report = dataclasses.asdict(measure_remote(out, scratch, **asked, progress=bar.share_done))
-            else:
-                report = dataclasses.asdict(measure(out, **options, progress=bar.share_done))
+            report = measure(out, **options, seconds=seconds, cache=cache, progress=bar.share_done)
+            shown, lines = dataclasses.asdict(report), text(report)
             if trace is not None:
                 bar.share_done("trace", 0.0)
-                run |= {name: options[name] for name in ("batch_size", "device")}
-                order = options["order"] or ("full" if scratch is None else "block")
-                run["cache"] = None if scratch is None else os.path.join(scratch, "trace")
-                with scratch_trace() as written:
-                    report["timeline"] = dataclasses.asdict(record_store(out, order=order, trace=written, **run))
-                    save(trace, marked(written))
+                recorded = record_store(out, **options, **run, cache=cache)
+                save(trace, marked(recorded))
+                shown["loop_ms"] = loop_ms(recorded)
+                spent = shown["loop_ms"]
+                lines += (
+                    f"\nin the trace the loop waited {spent['wait']:.1f} ms, and its steps took {spent['step']:.1f} ms"
+                )
         except BenchError as e:
             raise OptionsError(str(e)) from None
     if as_json:
-        say_json(report)
+        say_json(shown)
     else:
-        say(text(report))
+        say(lines)
     return 0
 
 
@@ -130,30 +139,16 @@ def _need_torch() -> None:
             )
 
 
-def _check_remote(options: dict[str, object], run: dict[str, object]) -> None:
-    """Refuse what is for stores on a disk; raises OptionsError."""
-    if options["device"] != "cpu":
+def _check_place(is_remote: bool, device: str, residency: str, cache: str | None) -> None:
+    """Refuse what is for stores on a disk, or at a URL; raises OptionsError."""
+    if is_remote and device != "cpu":
         raise OptionsError("--device is for a store on a disk. Leave it out, or measure a copy: pack pull URL OUT")
-    if run["residency"] not in ("auto", "cache"):
+    if is_remote and residency not in ("auto", "cache"):
         raise OptionsError(
             "--residency is for a store on a disk: one at a URL is read through its cache. Leave it out."
         )
-
-
-@contextlib.contextmanager
-def _scratch(out: str, cache: str | None) -> Iterator[str | None]:
-    """Give a folder for the blocks of a URL, which is removed; None: OUT is not a URL."""
-    if not is_url(out):
-        if cache is not None:
-            raise OptionsError("--cache is for the URL of a store. Leave it out.")
-        yield None
-        return
-    if cache is not None:
-        os.makedirs(cache, exist_ok=True)
-    from reader.bench.network import scratch_folder
-
-    with scratch_folder(cache) as folder:
-        yield str(folder)
+    if cache is not None and not is_remote:
+        raise OptionsError("--cache is for the URL of a store. Leave it out.")
 
 
 def _largest(out: str) -> str:
@@ -167,3 +162,47 @@ def _largest(out: str) -> str:
     largest = max(stores.values(), key=lambda store: check_finished(store).rows)
     say(f"pack: note: {out} holds the stores of splits: {largest}, which has most rows, is measured.", err=True)
     return str(largest)
+
+
+# -- the table
+
+
+def text(report: BenchReport) -> str:
+    """Write a report for a terminal."""
+    height, width, channels = report.row_shape
+    up_to = row_kind(has_own_sizes=report.has_own_sizes).up_to
+    is_remote = report.sections[0].name == "network"
+    place = "" if is_remote else f" on {report.file_system}, {report.cached_share:.0%} in the page cache"
+    lines = [
+        f"{report.store}: {report.rows:,} rows of {up_to}uint8[{height}, {width}, {channels}],"
+        f" {size(report.pixel_bytes)}{place}",
+        f"batches of {report.batch_size}, {report.threads} threads, torch {report.torch}",
+    ]
+    for section in report.sections:
+        heading = f"{_HEADINGS[section.name]}: {section.rows:,} rows, {section.rounds} rounds"
+        lines += ["", heading, section.title, *_table(section)]
+    where = "its cache empty" if is_remote else "rows in memory"
+    lines += ["", f"first batch: {report.first_batch_ms:.1f} ms after iter() of a new MemmapLoader, {where}"]
+    lines += [f"not measured: {what}: {why}" for what, why in report.not_measured.items()]
+    lines += [f'residency "auto" is "{report.residency}" here: {report.residency_reason}', *report.advice]
+    return "\n".join(_wrapped(line) for line in lines)
+
+
+def _table(section: Section) -> list[str]:
+    """Align the ways in columns, the first to the left, the others to the right."""
+    rows: list[Sequence[str]] = [("", "images/s", "bytes/s", "of limit", "p10..p90")]
+    for way in section.ways:
+        share = f"{way.of_limit:.2f}", f"{way.of_limit_p10:.2f}..{way.of_limit_p90:.2f}"
+        if section.limits == (way.name,):
+            share = "limit", f"{section.limit_p10:.2f}..{section.limit_p90:.2f}"
+        speed = f"{size(round(way.gigabytes_per_second * 1e9))}/s"
+        rows.append((way.name, f"{way.images_per_second:,.0f}", speed, *share))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+
+
+def _wrapped(line: str) -> str:
+    """Wrap a sentence; the lines of a table fit, and keep their spaces."""
+    if len(line) <= _COLUMNS:
+        return line
+    return textwrap.fill(line, _COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

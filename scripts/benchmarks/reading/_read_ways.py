@@ -1,4 +1,4 @@
-"""The ways to read rows that bench_read.py times beside those of `pack bench` (reader/bench/ways.py).
+"""The ways to read rows that bench_read.py times beside those of `pack bench` (reader/bench.py).
 
 Knows what is fair to each; no clock, no statistics.
 """
@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reader import MemmapDataset, MemmapLoader, concat
-from reader.bench.ways import ORDERS, SLOWER, FirstRows, RandomBatches
+from reader.bench import ORDERS, SLOWER, FirstRows
 from reader.format.manifest import PAGE_BYTES, Manifest
 
 
@@ -29,7 +29,9 @@ class RowsInMemory(FirstRows):
         full = self.count - self.count % self.size
         rows = np.tile(np.arange(full), -(-least_batches * self.size // full))
         shuffle = ORDERS[order]
-        return MemmapLoader(self.data.subset(rows), self.size, shuffle=shuffle, drop_last=True, residency="ram")
+        return MemmapLoader(
+            self.data.subset(rows), self.size, shuffle=shuffle, drop_last=True, residency="ram", as_tuple=False
+        )
 
 
 def joined_halves(data: MemmapDataset, folder: Path) -> MemmapDataset:
@@ -49,18 +51,19 @@ class StoreIndex:
     """Random rows of the store's tensorclass."""
 
     def __init__(self, part: FirstRows) -> None:
-        self._part, self._order = part, RandomBatches(part)
+        self._part, self._random = part, np.random.default_rng(0)
         self._batches = max(2, part.batches_a_turn // SLOWER)
 
     def turn(self) -> float:
         """Take a turn; returns images/s."""
         store = self._part.data.mapped
-        untimed, *batches = [torch.from_numpy(self._order.next()) for _ in range(1 + self._batches)]
+        rows = self._random.integers(self._part.count, size=(1 + self._batches, self._part.size))
+        untimed, *batches = torch.from_numpy(rows)
         store[untimed]
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for rows in batches:
             store[rows]
-        return self._batches * self._part.size / (time.perf_counter() - begun)
+        return self._batches * self._part.size / (time.perf_counter() - started)
 
 
 class RawBatch(NamedTuple):

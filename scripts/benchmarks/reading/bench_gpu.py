@@ -34,7 +34,7 @@ from typing import Any
 import torch
 
 from reader import Compose, ImageBatch, MemmapDataset, MemmapLoader, RandomHorizontalFlip, RandomResizedCrop
-from reader.bench.ways import DEVICE_TURN_BYTES, FirstRows, Loader, PinnedCopies, SliceCopies, Turn
+from reader.bench import DEVICE_TURN_BYTES, FirstRows, Turn, loader_turns, pinned_copies, slice_copies
 from reader.device.gather import gathered
 from reader.device.transfer import pin
 from scripts import environment
@@ -107,10 +107,10 @@ def loading(data: MemmapDataset, device: torch.device, options: argparse.Namespa
     check(
         MemmapLoader(data, options.batch_size, shuffle="full", device=device, residency="cache", as_tuple=False), data
     )
-    limit = (PinnedCopies(part, device) if device.type == "cuda" else SliceCopies(part)).turn
-    loader = Loader(part, "full", device)
+    limit = (pinned_copies(part, device) if device.type == "cuda" else slice_copies(part)).__next__
+    loader = loader_turns(part, "full", device)
     cores: list[float] = []
-    ways = {LIMIT: limit, OURS: functools.partial(with_cores, loader.turn, cores)}
+    ways = {LIMIT: limit, OURS: functools.partial(with_cores, loader.__next__, cores)}
     found = compared(ways, options.rounds)
     loader.close()
     return found | {"host_cores": spread(cores, 2)}
@@ -191,7 +191,7 @@ def pinned(data: MemmapDataset, device: torch.device, options: argparse.Namespac
             there[slot].copy_(store[row], non_blocking=True)
 
     ways = {
-        LIMIT: PinnedCopies(part, device).turn,
+        LIMIT: pinned_copies(part, device).__next__,
         "gathered, then copied": lambda: rate(lambda: next(batches), 20, size, device),
         "copied row by row": lambda: rate(one_by_one, 20, size, device),
     }

@@ -260,7 +260,9 @@ def text(ways: dict[str, Any], failed: dict[str, str]) -> str:
     for name, found in ways.items():
         joules, busy = found["joules_per_image"], found["percent_busy"]
         cells = [f"{found['images_per_second']['median']:,.0f}", f"{found['of_limit']['median']:.3f}"]
-        lines.append([name, *cells, f"{joules['median']:.3f}" if joules else "", f"{busy['median']:.0f} %" if busy else ""])
+        lines.append(
+            [name, *cells, f"{joules['median']:.3f}" if joules else "", f"{busy['median']:.0f} %" if busy else ""]
+        )
     return "\n".join([table(lines), *(f"{name} failed: {reason}" for name, reason in failed.items())])
 
 

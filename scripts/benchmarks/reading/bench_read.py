@@ -3,10 +3,10 @@
     python -m scripts.benchmarks.reading.bench_read --rows 20000 --batch-size 256 --rounds 40
 
 Seven ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times.
-reader/bench/ways.py says why the clocks of the limit, the loader and the DataLoader are fair:
+reader/bench.py says why the clocks of the limit, the loader and the DataLoader are fair:
 
-    limit          consecutive slices of the store's pixels, copied into a ring of four buffers, as many as the loader uses, with
-                   as many threads, from the same mapping
+    limit          consecutive bytes of the store's pixels, copied into as much memory as the loader uses, with as many threads,
+                   each of which takes the next piece when it is done with one, from the same mapping
     loader         MemmapLoader(shuffle=--order), prefetch thread, queue, targets and recycling included; the loop does nothing
                    with a batch and drops it
     store[idx]     random rows of the tensorclass; the order is made before, untimed
@@ -39,7 +39,7 @@ import torch
 import packer
 from packer.operations.verify import verify
 from reader import MemmapDataset, MemmapLoader, StoreError, system
-from reader.bench.ways import ORDERS, FirstRows, Loader, SliceCopies, TorchLoader
+from reader.bench import ORDERS, FirstRows, TorchLoader, loader_turns, slice_copies, slices
 from reader.format.manifest import PIXELS, read_manifest
 from reader.memory.residency import COPY_SHARE
 from reader.system import available_cpus
@@ -147,20 +147,20 @@ def timed_ways(store: Path, options: argparse.Namespace, work: Path) -> dict[str
     touch(data.numpy())
     joined = joined_halves(data, work)
     loaders = {
-        name: Loader(FirstRows(d, size, len(d)), options.order, host)
+        name: loader_turns(FirstRows(d, size, len(d)), options.order, host)
         for name, d in (("loader", data), (JOINED, joined))
     }
     if data.store.pixels.nbytes <= system.available_bytes() * COPY_SHARE:
-        loaders[IN_RAM] = Loader(RowsInMemory(data, size, len(data)), options.order, host)
-    ways = {"limit": SliceCopies(part), "store[idx]": StoreIndex(part), **loaders, **torch_loaders}
-    for torch_loader in torch_loaders.values():
-        torch_loader.part = part
+        loaders[IN_RAM] = loader_turns(RowsInMemory(data, size, len(data)), options.order, host)
+    ways = {"limit": slice_copies(part).__next__, "store[idx]": StoreIndex(part).turn}
+    ways |= {name: loader.__next__ for name, loader in loaders.items()}
+    ways |= {name: partial(torch_loader.turn, part) for name, torch_loader in torch_loaders.items()}
     raw = np.memmap(store / PIXELS, np.uint8, "r", shape=tuple(data.store.pixels.shape))
     compared = (
         check_batches(data, raw_rows, raw, size) + check_epoch(data, raw, options) + check_epoch(joined, raw, options)
     )
     with collection_paused():
-        rates = in_turns({name: way.turn for name, way in ways.items()}, options.rounds, untimed=2)
+        rates = in_turns(ways, options.rounds, untimed=2)
     for loader in loaders.values():
         loader.close()
     pairs = [("loader", name) for name in ways if name not in loaders] + [(JOINED, "loader")]
@@ -245,12 +245,14 @@ def check_batches(data: MemmapDataset, raw_rows: RawRows, raw: np.ndarray, size:
     Raises:
         BenchmarkError: they differ.
     """
-    rows, copies = np.random.default_rng(0).permutation(len(data))[:size], SliceCopies(FirstRows(data, size, len(data)))
-    copies._copy()
+    rows = np.random.default_rng(0).permutation(len(data))[:size]
+    copy, source = next(slices(FirstRows(data, size, len(data))))
+    np.copyto(copy, source)
+    count = len(copy) // data.manifest.row_bytes
     found = {
         "store[idx]": (data.mapped[torch.from_numpy(rows)].pixels, rows),
         "DataLoader": (raw_rows.__getitems__(rows)[0].pixels, rows),
-        "limit": (copies._ring[0][: raw[:size].nbytes].view(raw[:size].shape), np.arange(size)),
+        "limit": (copy[: raw[:count].nbytes].reshape(raw[:count].shape), np.arange(count)),
     }
     for name, (pixels, expected) in found.items():
         if not np.array_equal(pixels, raw[expected]):

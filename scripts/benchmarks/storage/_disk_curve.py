@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from reader.bench.disk import drop
+from reader.bench import drop
 from reader.memory.row_file import RowFile, RowMemory
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)

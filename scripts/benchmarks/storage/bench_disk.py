@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from reader import MemmapDataset, MemmapLoader
-from reader.bench.disk import drop, read_through
+from reader.bench import drop, read_through
 from reader.format.errors import NotMeasured
 from reader.format.manifest import PIXELS
 from reader.memory import residency

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from reader import MemmapDataset, MemmapLoader
-from reader.bench.timeline import record
+from reader.bench import record
 from scripts.benchmarks.reading._gpu_step import spin
 from scripts.common import plot
 from scripts.common.timing import in_turns
@@ -54,6 +54,7 @@ UNTIMED, DRAWN = 2, 8
 COLORS = {READ: plot.LINES[0], COLLATE: plot.LINES[1], COPY: plot.LINES[2], STEP: plot.OTHER}
 OURS = "MemmapLoader"
 NAMES = (NAIVE, FAST, COLLATED, PINNED, PARALLEL, QUEUED, PREFETCHED, OURS)
+NAMED = {"pixpack.gather": (OURS, READ), "pixpack.step": (MODEL, STEP)}
 NEEDS_GPU = "needs a GPU"
 
 
@@ -108,14 +109,15 @@ def ours(data: MemmapDataset, size: int, step_ms: float, device: torch.device) -
         # on a device where the rows all fit, nothing would be sent
         residency="cache",
     )
-    named = {"gather": (OURS, READ), "copy": (DEVICE_COPY, COPY), "step": (MODEL, STEP)}
-    timeline = record(loader, batches=UNTIMED + DRAWN, step_ms=step_ms)
-    # of copies, what the device did, not how the host began it
-    return [
-        (*named[s.stage], s.start_ms / 1e3, s.stop_ms / 1e3)
-        for s in timeline.spans
-        if s.stage in named and not (s.stage == "copy" and s.lane == "feeder")
-    ]
+    spans: list[Span] = []
+    for event in record(loader, batches=UNTIMED + DRAWN, step_ms=step_ms)["traceEvents"]:
+        category, name = event.get("cat"), str(event.get("name"))
+        if category == "user_annotation" and name in NAMED:
+            spans.append((*NAMED[name], event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6))
+        # of copies, what the device did, not how the host began it
+        elif category == "gpu_memcpy" and "HtoD" in name:
+            spans.append((DEVICE_COPY, COPY, event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6))
+    return sorted(spans, key=lambda span: span[2])
 
 
 def fastest_round(rounds: list[list[Span]]) -> dict[str, Any]:
