@@ -269,12 +269,12 @@ def test_bench_read_refuses_a_store_of_too_few_batches(
 
 @pytest.mark.slow
 def test_bench_workers_measures_a_worker_by_number_of_rows() -> None:
-    words = ("--workers", 1, "--rounds", 1, "--rows", 500, 600, "--starts", "fork")
+    words = ("--workers", 1, "--rounds", 1, "--rows", 500, 600, "--starts", "fork", "--paths", 30_000)
     report = last_line(run("benchmarks.reading.bench_workers", *words))
     assert [(one["rows"], one["start"]) for one in report["stores"]] == [(500, "fork"), (600, "fork")]
     assert report["holds"]
     assert all(one["private_mb"] > 0 and one["pickle_bytes"] < 1000 for one in report["stores"])
-    assert [one["dataset"] for one in report["others"]] == ["a list of 200,000 paths", "a numpy memmap of 1,000 rows"]
+    assert [one["dataset"] for one in report["others"]] == ["a list of 30,000 paths", "a numpy memmap of 1,000 rows"]
     assert all(one["pickle_bytes"] > 10**6 for one in report["others"])
 
 

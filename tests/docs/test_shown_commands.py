@@ -199,7 +199,7 @@ def _write_stores(root: Path, tree: Path) -> None:
 
 
 @pytest.fixture
-def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_bench: None) -> Path:
     """A copy of all that, with `pack` and `python` on PATH."""
     work = tmp_path / "work"
     shutil.copytree(prepared, work)
@@ -238,9 +238,18 @@ def stores_made(line: str) -> list[str]:
 
 
 def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a line as a shell does; one that needs nothing of a shell in a process that has imported the packages."""
-    if line.startswith("pack ") and not re.search(r"[|;&$<>*?~`#\n]", line):
-        return program("packer", *shlex.split(line)[1:], cwd=folder)
+    """Run a line as a shell does; what needs nothing of a shell in a process that has imported the packages."""
+    first, _, then = line.partition(" && ")
+    if then:
+        done = run(first, folder)
+        return run(then, folder) if done.returncode == 0 else done
+    if line.startswith(("pack ", "python examples/")) and not re.search(r"[|;&$<>*?~`#\n]", line):
+        name, *words = shlex.split(line)
+        return (
+            program("packer", *words, cwd=folder)
+            if name == "pack"
+            else program(folder / words[0], *words[1:], cwd=folder)
+        )
     command = ["bash", "-euo", "pipefail", "-c", line]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 

@@ -363,6 +363,7 @@ def test_info_brief_and_class_lists_know_splits(
         pack(tmp_path / "one", tmp_path / "odd", size=16, classes=str(packed))
 
 
+@pytest.mark.usefixtures("quick_bench")
 def test_bench_measures_the_largest_split(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", str(packed), "--seconds", "0.1", "--json"]) == 0
     captured = capsys.readouterr()

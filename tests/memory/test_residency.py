@@ -23,6 +23,7 @@ from reader.format.manifest import PIXELS
 from reader.memory import residency, row_file
 from reader.memory.residency import Reads
 from reader.memory.row_file import RowFile, RowMemory
+from scripts.samples.stores import sparse_store
 
 # Pages are dropped from the cache, which those that are not on the disk yet stay in.
 pytestmark = pytest.mark.usefixtures("real_syncs")
@@ -300,17 +301,16 @@ _IN_CGROUP = """
 import sys
 sys.path.insert(0, sys.argv[1])
 open(sys.argv[2] + "/cgroup.procs", "w").write("0")
-import logging
-from pathlib import Path
 from reader import MemmapDataset, MemmapLoader
 from reader import system
 from reader.memory import row_file
-if sys.argv[4] == "through the cache":
-    row_file._open_direct = lambda path, row_bytes: (-1, 1)
-data = MemmapDataset(sys.argv[3])
-loader = MemmapLoader(data, 64, shuffle=True)
-rows = sum(len(targets) for _, targets in loader)
-print(loader.order, loader.residency, rows, system.memory_bytes())
+def read(way):
+    loader = MemmapLoader(MemmapDataset(sys.argv[3]), 64, shuffle=True)
+    rows = sum(len(targets) for _, targets in loader)
+    print(way, loader.order, loader.residency, rows, system.memory_bytes(), sep=", ", flush=True)
+read("past the cache")
+row_file._open_direct = lambda path, row_bytes: (-1, 1)
+read("through the cache")
 """
 
 
@@ -321,22 +321,14 @@ def small_cgroup() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["past the cache", "through the cache"])
-def test_a_store_larger_than_its_cgroup_is_read_and_nothing_is_killed(
-    small_cgroup: Path, tmp_path: Path, way: str
-) -> None:
-    root = Path(__file__).resolve().parents[2]
-    make = "from pathlib import Path; from scripts.samples.stores import sparse_store"
-    out = tmp_path / "store"
-    subprocess.run([sys.executable, "-c", f"{make}; sparse_store(Path({str(out)!r}), 8_000)"], check=True, cwd=root)
-    done = subprocess.run(
-        [sys.executable, "-c", _IN_CGROUP, str(root), str(small_cgroup), str(out), way],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["block", "disk", "8000", str(500 << 20)]
+def test_a_store_larger_than_its_cgroup_is_read_and_nothing_is_killed(small_cgroup: Path, tmp_path: Path) -> None:
+    store = sparse_store(tmp_path / "store", 8_000)
+    words = [Path(__file__).resolve().parents[2], small_cgroup, store]
+    done = subprocess.run([sys.executable, "-c", _IN_CGROUP, *words], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == [
+        f"{way}, block, disk, 8000, {500 << 20}" for way in ("past the cache", "through the cache")
+    ]
 
 
 @pytest.mark.slow

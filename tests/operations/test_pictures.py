@@ -80,6 +80,7 @@ def test_a_picture_appears_at_once_or_not_at_all(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_bench")
 def test_the_trace_of_bench_is_written_again_over_itself(store: Path, tmp_path: Path) -> None:
     for _ in range(2):
         assert run(["bench", str(store), "--trace", str(tmp_path / "trace.x"), *QUICK]) == 0

@@ -105,5 +105,7 @@ def _begin(target: Callable[..., None], pipe: Connection, variables: dict[str, s
     sync_nothing()
     # it may start workers, although it ends with the process that started it
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    # as in an interpreter of its own: it would start workers as it was started, from a server that imports all once more
+    multiprocessing.set_start_method(None, force=True)
     torch.set_num_threads(1)
     target(pipe, *arguments)

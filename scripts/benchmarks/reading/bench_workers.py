@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 from reader import MemmapDataset
 from reader.format.manifest import PIXELS
 from scripts.benchmarks.reading._worker_data import EmptyBatches, ListedSamples, Mapped
-from scripts.common.arguments import bench_parser
+from scripts.common.arguments import Count, bench_parser
 from scripts.common.figures import machine, process_bytes, table
 from scripts.common.program import reported
 from scripts.common.timing import in_turns, timed
@@ -45,6 +45,7 @@ MAPPED_ROWS = 1000
 def main() -> int:
     about = {"rounds": "starts of each kind"}
     parser = bench_parser(__doc__, about=about, workers=8, rounds=3)
+    parser.add_argument("--paths", action=Count, default=PATHS, help=f"samples of the list (default: {PATHS})")
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000_000])
     parser.add_argument("--starts", nargs="+", choices=("fork", "spawn"), default=["fork", "spawn"])
     options = parser.parse_args()
@@ -78,7 +79,7 @@ def measured(stores: dict[int, Path], start: str, options: argparse.Namespace) -
     # the empty one first: the first worker of all touches what later ones are forked with
     datasets: dict[str, Dataset] = {"empty": EmptyBatches(10**6)}
     datasets |= {name: MemmapDataset(stores[rows]) for name, rows in ours.items()}
-    datasets[f"a list of {PATHS:,} paths"] = ListedSamples(PATHS)
+    datasets[f"a list of {options.paths:,} paths"] = ListedSamples(options.paths)
     mapped = stores[MAPPED_ROWS]
     datasets[f"a numpy memmap of {MAPPED_ROWS:,} rows"] = Mapped(mapped / PIXELS, (MAPPED_ROWS, SIDE, SIDE, 3))
     turns = {name: partial(run, data, start, options.workers) for name, data in datasets.items()}
