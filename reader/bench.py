@@ -119,7 +119,7 @@ OnShare = Callable[[str, float], object]
 
 @dataclass(frozen=True)
 class Way:
-    """One way to read: the median of its turns, and its share of the limit in the same round: median, p10, p90."""
+    """One way to read: the median rate of its turns, and median, p10 and p90 of its share of the limit in the same round."""
 
     name: str
     images_per_second: float
@@ -133,8 +133,8 @@ class Way:
 class Section:
     """Ways that took turns over a store's first rows; the fastest of `limits` in a round is the limit of that round.
 
-    title: what was measured in a sentence, or that the machine was too busy to say.
-    limit_p10, limit_p90: of the limit in the rounds, as shares of its median.
+    title: a sentence on the share of the limit that the first loader reaches, or on the machine if it is too busy to say.
+    limit_p10, limit_p90: how the limit varies between rounds, as shares of its median.
     """
 
     name: str
@@ -151,11 +151,11 @@ class Section:
 class BenchReport:
     """What was measured, and what follows.
 
-    row_shape, has_own_sizes: of rows with sizes of their own the largest sides; images/s are then those of mean size.
-    cached_share: of the pixels in the page cache before anything was read, 0..1.
-    residency, residency_reason: what "auto" chose before anything was read, and why.
-    first_batch_ms: from iter() of a new MemmapLoader to its first batch, rows in memory, or of a URL the cache empty; median.
-    not_measured: what -> why.
+    row_shape: height, width and channels; if rows have their own sizes, the largest, and images/s count images of mean size.
+    cached_share: share of the pixels that the page cache holds before the measurement, 0..1.
+    residency, residency_reason: the residency that "auto" chooses before the measurement, and why.
+    first_batch_ms: median time from iter() of a new MemmapLoader to its first batch; rows are in memory, a URL's cache is empty.
+    not_measured: what was left out -> why.
     """
 
     store: str
@@ -196,7 +196,7 @@ def _opened(path: str | os.PathLike[str], cache: str | os.PathLike[str] | None) 
 
 @contextlib.contextmanager
 def _unlogged() -> Iterator[None]:
-    """Let loaders log errors alone: what they warn of says nothing to who did not make them."""
+    """Let loaders log errors only: their warnings are about options that the user of a benchmark did not choose."""
     logger = logging.getLogger("reader")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -217,13 +217,15 @@ def measure(
     cache: str | os.PathLike[str] | None = None,
     progress: OnShare = lambda section, share: None,
 ) -> BenchReport:
-    """Measure reading a store beside the limits of this machine, for about so many seconds; of a URL, its first epoch.
+    """Measure how fast a store is read, beside the limits of this machine, or the first epoch of a store at a URL.
 
     Args:
-        batch_size: rows a batch; None: 256, or fewer where a store is small or its rows are large.
-        device: "cuda" measures copies to that device too.
-        order: of MemmapLoader: "full", "block" or "sequential"; None: all three, and from the disk or a URL "block".
-        cache: of a URL, a folder on a local disk where caches are made and removed; None: TMPDIR.
+        batch_size: rows a batch; None: 256, or fewer if the store is small or its rows are large.
+        device: "cuda" also measures copies to that device.
+        order: the order of MemmapLoader, "full", "block" or "sequential"; None: all three, and "block" from the disk or a URL.
+        seconds: about how long to measure.
+        cache: a folder on a local disk for the caches of a store at a URL, which are removed; None: TMPDIR.
+        progress: is called with the section that is measured and the share of its time that has passed.
 
     Raises:
         StoreError: path is not a store.
@@ -621,9 +623,11 @@ def slice_copies(part: FirstRows) -> Iterator[float]:
 
 
 def slices(part: FirstRows) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pair equal slices of a loader's buffers with those of the rows' bytes, uint8[size_bytes] each, again and again."""
+    """Pair slices of as much memory as a loader's buffers with slices of the rows, uint8[size_bytes] each, again and again."""
     size_bytes = min(_COPY_BYTES, part.end)
-    buffers = BufferPool(_BUFFERS * max(part.batch_bytes, size_bytes), keep=1).lease().zero_()
+    # no two threads write to one slice at a time: that would be slower
+    least_bytes = 2 * torch.get_num_threads() * size_bytes
+    buffers = BufferPool(max(_BUFFERS * part.batch_bytes, least_bytes), keep=1).lease().zero_()
     pixels = part.data.mapped.pixels.view(-1)[: part.end]
     ring, rows = (tensor.numpy()[: len(tensor) // size_bytes * size_bytes] for tensor in (buffers, pixels))
     return zip(itertools.cycle(ring.reshape(-1, size_bytes)), itertools.cycle(rows.reshape(-1, size_bytes)))
@@ -634,7 +638,7 @@ def pinned_copies(part: FirstRows, device: torch.device) -> Iterator[float]:
     pool, stream = BufferPool(part.batch_bytes, keep=_BUFFERS, pinned=device), torch.cuda.Stream(device)
     ring = [pool.lease().zero_() for _ in range(_BUFFERS)]
     pairs = itertools.cycle([(torch.empty_like(buffer, device=device), buffer) for buffer in ring])
-    torch.cuda.synchronize(device)  # they were made on another stream
+    torch.cuda.synchronize(device)  # another stream fills them
     while True:
         started = time.perf_counter()
         with torch.cuda.stream(stream):
@@ -661,7 +665,7 @@ def loader_turns(part: FirstRows, order: str, device: torch.device) -> Generator
 
 
 def take(batches: Iteration, least: int, device: torch.device) -> list[torch.Tensor]:
-    """Take so many batches and complete groups, or what there is time for, until as many were made again; returns their rows."""
+    """Take `least` batches and the rest of their group, fewer if time is up; wait until the queue is full; return the rows."""
     rows, end = list[torch.Tensor](), time.perf_counter() + tuning().bench_turn_seconds
     while (len(rows) < least and time.perf_counter() < end) or batches.ready:
         rows.append(next(batches).rows)
@@ -812,7 +816,7 @@ def record_store(
 
     Args:
         order: None: "full", of a URL "block".
-        normalize: its transform makes float32 images by the store's own mean and std.
+        normalize: the loader's transform makes float32 images by the store's mean and std.
         cache: as `measure` has it.
 
     Raises:
@@ -864,7 +868,7 @@ def record(loader: MemmapLoader, *, batches: int, step_ms: float = 0.0) -> Trace
     all_threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     with profile(activities=activities, experimental_config=all_threads) as profiler:
         with record_function("clock"):
-            began = time.monotonic()
+            clock_seconds = time.monotonic()
         for batch in itertools.islice(loader, batches):
             with record_function("pixpack.step"):
                 time.sleep(step_ms / 1e3)
@@ -879,10 +883,12 @@ def record(loader: MemmapLoader, *, batches: int, step_ms: float = 0.0) -> Trace
         trace: Trace = json.loads(written.read_text(encoding="utf-8"))
     if loader.dataset.remote is not None:
         # what another process did, by the one clock of the machine
-        clock = next(event["ts"] for event in trace["traceEvents"] if event.get("name") == "clock" and "dur" in event)
+        clock_us = next(
+            event["ts"] for event in trace["traceEvents"] if event.get("name") == "clock" and "dur" in event
+        )
         fetch = {"ph": "X", "name": "pixpack.network", "cat": "user_annotation", "pid": "fetcher", "tid": "network"}
         trace["traceEvents"] += [
-            fetch | {"ts": clock + (start - began) * 1e6, "dur": (stop - start) * 1e6}
+            fetch | {"ts": clock_us + (start - clock_seconds) * 1e6, "dur": (stop - start) * 1e6}
             for start, stop in loader.dataset.remote.requests()
         ]
     return trace

@@ -254,7 +254,21 @@ def test_the_limit_copies_all_bytes_of_the_rows_in_order(ragged_store: Path, mon
     # as much memory as the loader's buffers have, and no more than a slice of it is left out
     copies = {copy.ctypes.data for copy, _ in pairs}
     assert 0 <= 4 * part.batch_bytes - 10_000 * len(copies) < 10_000
+
+
+@pytest.mark.parametrize("streamed_bytes", [0, 1 << 40], ids=["past the caches", "memcpy"])
+def test_a_turn_of_the_limit_copies_each_slice(
+    ragged_store: Path, streamed_bytes: int, tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(streamed_batch_bytes=streamed_bytes)
+    monkeypatch.setattr("reader.bench._COPY_BYTES", 10_000)
+    part = FirstRows(MemmapDataset(ragged_store, as_tuple=False), 7, 60)
+    pairs = list(itertools.islice(slices(part), 8))
+    assert not any((copy == source).all() for copy, source in pairs)
+    monkeypatch.setattr("reader.bench.slices", lambda part: itertools.cycle(pairs))
     assert next(slice_copies(part)) > 0
+    for copy, source in pairs:
+        np.testing.assert_array_equal(copy, source)
 
 
 def test_the_disk_is_read_as_far_as_complete_rows_of_own_sizes_reach(

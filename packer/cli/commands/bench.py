@@ -38,7 +38,13 @@ _HEADINGS = {
 @click.option(
     "--batch-size", type=click.IntRange(1), metavar="N", help="Rows a batch. [default: 256, fewer of a small store]"
 )
-@click.option("--device", default="cpu", metavar="DEVICE", show_default=True, help="cuda: measure copies to it too.")
+@click.option(
+    "--device",
+    default="cpu",
+    metavar="DEVICE",
+    show_default=True,
+    help="Also measure copies to this device, if it is cuda.",
+)
 @click.option(
     "--order",
     type=click.Choice(("full", "block", "sequential")),
@@ -53,25 +59,28 @@ _HEADINGS = {
     help="About how long to measure.",
 )
 @click.option(
-    "--trace", type=StorePath(), metavar="FILE", help="Run 16 batches, and write who did what when as a Chrome trace."
+    "--trace",
+    type=StorePath(),
+    metavar="FILE",
+    help="Read 16 batches, and write a Chrome trace of what each thread does.",
 )
 @click.option(
     "--residency",
     type=click.Choice(("auto", "cache", "ram", "disk", "gpu")),
     default="auto",
     show_default=True,
-    help="Where that run reads from.",
+    help="Where the traced loader reads rows from.",
 )
-@click.option("--normalize", is_flag=True, help="That run normalizes to float32, as the loader's transform.")
+@click.option("--normalize", is_flag=True, help="Let the traced loader normalize to float32.")
 @click.option(
     "--step-ms",
     type=Range(0, 60_000),
     default=0.0,
     show_default=True,
     metavar="MS",
-    help="That run waits so long with each batch, as for a training step.",
+    help="Wait so long with each batch of the trace, as a training step does.",
 )
-@click.option("--cache", type=StorePath(), metavar="FOLDER", help="Of a URL: where blocks are put while it measures.")
+@click.option("--cache", type=StorePath(), metavar="FOLDER", help="Folder for the blocks of a URL while it measures.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print the figures and nothing else.")
 def bench(
