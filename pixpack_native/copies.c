@@ -1,5 +1,5 @@
-/* Copies rows without the interpreter. What is written does not stay in the caches, which it would only fill: it is more than they
- * hold. memcpy does that by itself for large pieces alone, and more slowly. */
+/* Copies spans of bytes without the interpreter. What is streamed does not stay in the caches, which it would only fill: it is more
+ * than they hold. memcpy does that by itself for large pieces alone, and more slowly. */
 
 #include "copies.h"
 
@@ -15,16 +15,17 @@
 
 typedef struct {
     const uint8_t *source;
-    const UnalignedInt64 *rows;
+    const UnalignedInt64 *begins, *sizes, *places;
     uint8_t *out;
-    int64_t count, source_rows;
-    size_t row_bytes;
+    int64_t count, source_bytes, out_bytes;
+    int is_streamed;
 } Job;
 
-const char copy_rows_doc[] =
-    "copy_rows(source, rows, out) -> None\n\n"
-    "Copy rows of source, uint8[N, row bytes], to out, uint8[B, row bytes], past the caches where this processor has AVX2; other\n"
-    "threads run meanwhile. rows: int64[B] in [0, N). Raises ValueError where one is outside of it, or out is not B rows long.";
+const char copy_spans_doc[] =
+    "copy_spans(source, begins, sizes, places, out, is_streamed) -> None\n\n"
+    "Copy bytes [begins[i], begins[i] + sizes[i]) of source to out, from places[i] on; other threads run meanwhile. begins, sizes,\n"
+    "places: int64[B]. is_streamed: past the caches, where this processor has AVX2. Raises ValueError where the three are not of one\n"
+    "length, or a span is outside of source or out.";
 
 #ifdef HAS_AVX2
 enum { LINE = 64, STEP = 2 * LINE };
@@ -44,7 +45,7 @@ __attribute__((target("avx2"))) static size_t stream_avx2(const uint8_t *from, u
     return size;
 }
 
-static void copy_row(const uint8_t *from, uint8_t *to, size_t size, int is_streamed) {
+static void copy_span(const uint8_t *from, uint8_t *to, size_t size, int is_streamed) {
     if (is_streamed && size >= STEP + LINE) {
         size_t head = -(uintptr_t)to % LINE;
         memcpy(to, from, head);
@@ -57,54 +58,65 @@ static void copy_row(const uint8_t *from, uint8_t *to, size_t size, int is_strea
 }
 #endif
 
-/* Returns the number of the first row that is not in source, or -1. */
+/* Returns the number of the first span that is outside of source or out, or -1. */
 static int64_t copy_all(const Job *job) {
-    int64_t wrong = -1;
 #ifdef HAS_AVX2
-    int is_streamed = __builtin_cpu_supports("avx2");
+    int is_streamed = job->is_streamed && __builtin_cpu_supports("avx2");
 #endif
-    for (int64_t n = 0; n < job->count && wrong < 0; n++) {
-        /* read once: another thread may write to the caller's array after the check */
-        int64_t row = *(const volatile UnalignedInt64 *)(job->rows + n);
-        if (row < 0 || row >= job->source_rows) {
-            wrong = n;
-            continue;
-        }
-        const uint8_t *from = job->source + (size_t)row * job->row_bytes;
-        uint8_t *to = job->out + (size_t)n * job->row_bytes;
+    for (int64_t n = 0; n < job->count; n++) {
+        /* read once: another thread may write to the caller's arrays after the check */
+        int64_t begin = *(const volatile UnalignedInt64 *)(job->begins + n);
+        int64_t size = *(const volatile UnalignedInt64 *)(job->sizes + n);
+        int64_t place = *(const volatile UnalignedInt64 *)(job->places + n);
+        if (size < 0 || begin < 0 || place < 0 || size > job->source_bytes || size > job->out_bytes ||
+            begin > job->source_bytes - size || place > job->out_bytes - size)
+            return n;
 #ifdef HAS_AVX2
-        copy_row(from, to, job->row_bytes, is_streamed);
+        copy_span(job->source + begin, job->out + place, (size_t)size, is_streamed);
 #else
-        memcpy(to, from, job->row_bytes);
+        memcpy(job->out + place, job->source + begin, (size_t)size);
 #endif
     }
 #ifdef HAS_AVX2
     /* streamed bytes are there for other threads only after this */
     _mm_sfence();
 #endif
-    return wrong;
+    return -1;
 }
 
-PyObject *copy_rows(PyObject *module, PyObject *args) {
-    Py_buffer source, rows, out;
-    if (!PyArg_ParseTuple(args, "y*y*w*", &source, &rows, &out))
+static int are_numbers(const Py_buffer *buffer, const Py_buffer *first) {
+    return buffer->itemsize == (Py_ssize_t)sizeof(int64_t) && buffer->len == first->len;
+}
+
+PyObject *copy_spans(PyObject *module, PyObject *args) {
+    Py_buffer source, begins, sizes, places, out;
+    int is_streamed;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*w*p", &source, &begins, &sizes, &places, &out, &is_streamed))
         return NULL;
-    Job job = {.source = source.buf, .rows = rows.buf, .out = out.buf, .count = rows.len / (Py_ssize_t)sizeof(int64_t)};
-    int is_right = rows.itemsize == (Py_ssize_t)sizeof(int64_t) && (job.count ? out.len % job.count : out.len) == 0;
+    Job job = {.source = source.buf,
+               .begins = begins.buf,
+               .sizes = sizes.buf,
+               .places = places.buf,
+               .out = out.buf,
+               .count = begins.len / (Py_ssize_t)sizeof(int64_t),
+               .source_bytes = source.len,
+               .out_bytes = out.len,
+               .is_streamed = is_streamed};
+    int is_right = are_numbers(&begins, &begins) && are_numbers(&sizes, &begins) && are_numbers(&places, &begins);
     int64_t wrong = -1;
-    if (is_right && out.len) {
-        job.row_bytes = (size_t)(out.len / job.count);
-        job.source_rows = source.len / (int64_t)job.row_bytes;
+    if (is_right) {
         Py_BEGIN_ALLOW_THREADS;
         wrong = copy_all(&job);
         Py_END_ALLOW_THREADS;
     }
     PyBuffer_Release(&source);
-    PyBuffer_Release(&rows);
+    PyBuffer_Release(&begins);
+    PyBuffer_Release(&sizes);
+    PyBuffer_Release(&places);
     PyBuffer_Release(&out);
     if (!is_right)
-        return PyErr_Format(PyExc_ValueError, "expected int64 numbers, and room for as many rows");
+        return PyErr_Format(PyExc_ValueError, "expected as many begins, sizes and places, int64 each");
     if (wrong >= 0)
-        return PyErr_Format(PyExc_ValueError, "rows[%lld] is not a row of source", (long long)wrong);
+        return PyErr_Format(PyExc_ValueError, "span %lld is outside of source or out", (long long)wrong);
     Py_RETURN_NONE;
 }

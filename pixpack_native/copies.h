@@ -1,4 +1,4 @@
-/* Copies rows of a table in one call from Python, past the caches. */
+/* Copies spans of bytes in one call from Python, past the caches where asked. */
 
 #ifndef PIXPACK_COPIES_H
 #define PIXPACK_COPIES_H
@@ -6,7 +6,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-extern const char copy_rows_doc[];
-PyObject *copy_rows(PyObject *module, PyObject *args);
+extern const char copy_spans_doc[];
+PyObject *copy_spans(PyObject *module, PyObject *args);
 
 #endif

@@ -1,5 +1,5 @@
 /* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG, photographs.c rows of files,
- * copies.c copies rows, crops.c crops them; augment.c and blur.c augment them; predictor.c makes what compressed rows hold;
+ * copies.c copies spans, crops.c crops them; augment.c and blur.c augment them; predictor.c makes what compressed rows hold;
  * tar_headers.c lists tars. */
 
 #define PY_SSIZE_T_CLEAN
@@ -25,7 +25,7 @@
 #include "unfilter.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 18
+#define INTERFACE 19
 
 #define TEXT(version) #version
 #define TEXT_OF(version) TEXT(version)
@@ -220,7 +220,7 @@ const char *path = jpeg_library();
 static PyMethodDef methods[] = {
     {"augment", augment, METH_VARARGS, augment_doc},
     {"blur", blur, METH_VARARGS, blur_doc},
-    {"copy_rows", copy_rows, METH_VARARGS, copy_rows_doc},
+    {"copy_spans", copy_spans, METH_VARARGS, copy_spans_doc},
     {"crops", crops, METH_VARARGS, crops_doc},
     {"crc32", crc32, METH_VARARGS, crc32_doc},
     {"floats", floats, METH_VARARGS, floats_doc},

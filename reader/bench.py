@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from reader import system
 from reader.buffers import BufferPool
-from reader.compiled import row_copier
+from reader.compiled import span_copier
 from reader.dataset.dataset import MemmapDataset
 from reader.format.errors import BenchError, NotMeasured
 from reader.format.filesystem import size_text
@@ -48,14 +48,13 @@ from reader.loading.iteration import Iteration
 from reader.loading.loader import MemmapLoader
 from reader.loading.validation import checked_device
 from reader.memory import residency as residencies
-from reader.memory.gather import on_threads
-from reader.memory.pages import extents
+from reader.memory.raw_file import READ_BYTES, READERS, read_all
 from reader.memory.residency import Residency
-from reader.memory.row_file import READ_BYTES, READERS, read_all
+from reader.memory.threads import on_threads
 from reader.remote.leftovers import Scratch
 from reader.remote.opening import Source
 from reader.rows import Rows
-from reader.store import Batch, RaggedBatch
+from reader.store import Batch
 from reader.system import MEMORY_FILE_SYSTEMS
 from reader.transforms.color import Normalize
 from reader.tuning import tuning
@@ -514,10 +513,10 @@ class FirstRows:
     @functools.cached_property
     def _extents(self) -> tuple[Rows | None, Rows]:
         """Bytes of each row of a store, None if they have one size, and where each ends in the file of pixels: int64[N] each."""
-        if not isinstance(self.data.mapped, RaggedBatch):
+        if not self.data.manifest.has_own_sizes:
             return None, np.arange(1, len(self.data) + 1) * self.row_bytes
-        starts, sizes = extents(self.data.mapped, np.arange(len(self.data)))
-        return sizes, np.maximum.accumulate(starts + sizes)
+        spans = self.data.opened_store.spans(np.arange(len(self.data)))
+        return spans.sizes, np.maximum.accumulate(spans.ends)
 
     @property
     def row_bytes(self) -> int:
@@ -605,16 +604,17 @@ def slice_copies(part: FirstRows) -> Iterator[float]:
     other programs it had a tenth of this rate. What a loader writes past the caches, this does too: memcpy takes 1.5 times the
     CPU time (2 threads, 2026-11-26).
     """
-    pairs, first = slices(part), np.zeros(1, np.int64)
-    copy_rows = row_copier() if part.batch_bytes >= tuning().streamed_batch_bytes else None
+    pairs = slices(part)
+    size_bytes = next(pairs)[0].nbytes
+    first, whole = np.zeros(1, np.int64), np.array([size_bytes])
+    copy_spans = span_copier() if part.batch_bytes >= tuning().streamed_batch_bytes else None
 
     def copy(out: np.ndarray, source: np.ndarray) -> None:
-        if copy_rows is None:
+        if copy_spans is None:
             np.copyto(out, source)
         else:
-            copy_rows(source, first, out)
+            copy_spans(source, first, whole, first, out, True)
 
-    size_bytes = next(pairs)[0].nbytes
     count = -(-part.batches_a_turn * part.batch_bytes // size_bytes)
     while True:
         started = time.perf_counter()
@@ -762,7 +762,7 @@ def disk_ways(first: FirstRows, order: str, *, seconds: float) -> tuple[FirstRow
 
     limits = {
         IN_ORDER: turn(lambda: read_through(path, part.end)),
-        BY_THREADS: turn(lambda: read_all(path, PAGE_BYTES, part.end // PAGE_BYTES, past_cache=True)),
+        BY_THREADS: turn(lambda: read_all(path, part.end, past_cache=True)),
     }
     return part, limits, {f"MemmapLoader, {order}": turn(epoch)}
 

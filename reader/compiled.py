@@ -42,8 +42,9 @@ _LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
 _Bytes = npt.NDArray[np.uint8]
 # Kinds and numbers of steps, int[B, S] and float32[B, S, 1], as `augmented` takes them.
 StepArrays = tuple[torch.Tensor, torch.Tensor]
-# Copies source[rows] to out: integers[N, K], int64[B], integers[B, K], contiguous.
-CopyRows = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], None]
+_Numbers = npt.NDArray[np.int64]
+# Copies spans of source, uint8[n], to out, uint8[m]: int64[B] where each begins, its size and its place in out; past the caches.
+CopySpans = Callable[[_Bytes, _Numbers, _Numbers, _Numbers, _Bytes, bool], None]
 # uint8[N, height, width, channels] for the crops of several calls, contiguous, and int64[B], which of them a call makes.
 Places = tuple[torch.Tensor, torch.Tensor]
 
@@ -264,12 +265,12 @@ def memory(*shape: int) -> torch.Tensor:
     return _pool((size_bytes - 1).bit_length()).lease(size_bytes).view(shape)
 
 
-def row_copier() -> CopyRows | None:
-    """Return what copies rows in one call without the interpreter; None where it is not built.
+def span_copier() -> CopySpans | None:
+    """Return what copies spans of bytes in one call without the interpreter; None where it is not built.
 
-    What it writes does not stay in the caches. It raises ValueError where a number is not that of a row.
+    It raises ValueError where a span is outside of what it is copied from or to.
     """
-    return getattr(_functions(), "copy_rows", None)
+    return getattr(_functions(), "copy_spans", None)
 
 
 def let_go() -> None:

@@ -57,3 +57,8 @@ def same_of_all(held: _Reader | list[_Reader]) -> _Reader:
             "rows of several stores were stacked, whose texts are apart. Join the datasets by reader.concat."
         )
     return held[0] if isinstance(held, list) else held
+
+
+def is_run(rows: Rows) -> bool:
+    """Say whether rows are consecutive and rising: [4, 5, 6]."""
+    return len(rows) == 0 or (int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all()))

@@ -8,12 +8,10 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, cast
 
-import numpy.typing as npt
 import torch
 from tensordict import TensorClass, TensorDict
 from torch.utils import _pytree as pytree
@@ -251,19 +249,6 @@ def store_of(manifest: Manifest, tensors: dict[str, torch.Tensor]) -> Batch:
     )
 
 
-def batch_of(store: ImageBatch, rows: Rows, pixels: torch.Tensor) -> ImageBatch:
-    """Make the batch of these rows of a store around their pixels, uint8[B, H, W, C]; what else it has is gathered."""
-    index = torch.from_numpy(rows)
-    content, extras = store.content, store.extras
-    return batch_around(
-        pixels,
-        targets=store.targets.index_select(0, index),
-        rows=index if store.rows is None else store.rows.index_select(0, index),
-        content=None if content is None else content.index_select(0, index),
-        extras=None if extras is None else extras[index],
-    )
-
-
 def batch_around(pixels: torch.Tensor, **columns: torch.Tensor | TensorDict | None) -> ImageBatch:
     """Make the batch of pixels, uint8[..., H, W, C], and columns: in a third of the time that the class takes to check them."""
     given = {"pixels": pixels} | {name: value for name, value in columns.items() if value is not None}
@@ -353,11 +338,6 @@ def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
     if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
         named["masks"] = [mask for mask in map(batch.mask, range(len(batch))) if mask is not None]
     return batch.images, named | {"targets": batch.targets}
-
-
-def columns_of(batch: Batch, tensors: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    """Return some tensors of a batch on the CPU by their names in the manifest, as views [n, ...]."""
-    return {name: tensor_of(batch, name).numpy() for name in tensors}
 
 
 def tensor_of(batch: Batch, name: str) -> torch.Tensor:

@@ -37,8 +37,7 @@ from reader.dataset.splits import added, check_classes, remote_store, store_path
 from reader.dataset.unlabeled import warn_of_unlabeled
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
-from reader.memory.gather import is_run
-from reader.rows import Rows, rows_named
+from reader.rows import Rows, is_run, rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, names_targets, plain
 
 # A loop holds a batch while the next one is gathered.

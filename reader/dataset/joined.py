@@ -13,10 +13,9 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 
@@ -24,11 +23,12 @@ from reader.dataset.alike import check_alike, joined_classes, joined_manifest, n
 from reader.dataset.opened_store import OpenedStore
 from reader.dataset.sources import JoinedSources
 from reader.format.errors import StoreError
-from reader.format.manifest import PAGE_BYTES
+from reader.format.manifest import PAGE_BYTES, PIXELS
 from reader.format.row_values import has_boxes
 from reader.format.tensors import TEXTS_FILE
-from reader.memory.frame_file import FrameFile
-from reader.memory.joined_file import FileSpan, JoinedFiles, RowSource, first_units, map_pieces
+from reader.memory.joined_file import FileSpan, JoinedFiles, RawSource, first_units, map_pieces
+from reader.memory.places import InMemory
+from reader.memory.row_table import Columns, RowTable
 from reader.memory.text_file import JoinedTexts
 from reader.rows import Rows
 from reader.store import Batch, store_of, tensor_of
@@ -73,17 +73,17 @@ class JoinedStores(OpenedStore):
             self._begins = [0, *itertools.accumulate(manifest.pixel_bytes for manifest in manifests)][:-1]
         names, self._tables = joined_classes([(str(store.path), store.manifest.classes) for store in stores], classes)
         self.manifest = joined_manifest(manifests, names)
-        self.begin()
+        self.prepare()
         texts = [store.text_file for store in stores if store.text_file is not None]
         self.text_file = JoinedTexts(texts) if texts else None
         self.made = self._made()
         self.files = {name: self._opened_files(name) for name in self._specs if name not in self.made}
         tensors = {name: self._mapped_tensor(name) for name in self.files} | self.made
         self.mapped: Batch = store_of(self.manifest, {name: tensors[name] for name in self._specs})
+        frames = None
         if self.manifest.compression:
-            size_bytes = self._pages[-1] * PAGE_BYTES + manifests[-1].count("pixels")
-            table = self._shifted("frames", in_file, lambda store: cast(FrameFile, store.frames).size_bytes)
-            self.frames = FrameFile(self._locate, self.manifest, table, size_bytes, self.files["pixels"].read)
+            frames = self._shifted("frames", in_file, lambda store: store.manifest.files[PIXELS].size_bytes)
+        self.table = RowTable(self.manifest, self._locate, self.mapped.pixels.numel(), frames, self.file_bytes)
         self.mapped.rows = torch.from_numpy(self._numbered())
         named = zip(stores, distinct_names([store.path for store in stores]), self._firsts, strict=True)
         self.sources = JoinedSources([(store.sources, name, first) for store, name, first in named])
@@ -104,9 +104,19 @@ class JoinedStores(OpenedStore):
         return numbers.numpy() + (np.array(self._firsts) - self._starts)[which]
 
     @property
-    def frame_bytes(self) -> npt.NDArray[np.uint8] | None:
-        """The file of compressed rows of one store, mapped; None: there are several."""
-        return self._stores[0].frame_bytes if len(self._stores) == 1 else None
+    def file_bytes(self) -> int:
+        """The bytes of the files of pixels, with those between them."""
+        last = self._pieces("pixels")[-1]
+        return last.first + last.size_bytes
+
+    @functools.cached_property
+    def in_memory(self) -> InMemory:
+        """The files of pixels, mapped side by side."""
+        if not self.is_compressed:
+            return super().in_memory
+        source = self.opened("pixels")
+        assert not isinstance(source, Path)
+        return InMemory(map_pieces(source).numpy())
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -117,7 +127,7 @@ class JoinedStores(OpenedStore):
         """Join others in place of these, each of as many rows and of the same classes."""
         return JoinedStores(stores, self._classes)
 
-    def opened(self, name: str) -> RowSource:
+    def opened(self, name: str) -> RawSource:
         """Return what opens a tensor's files again."""
         opened = [store.opened(name) for store in self._stores]
         pieces = zip(opened, self._pieces(name), strict=True)
@@ -154,14 +164,14 @@ class JoinedStores(OpenedStore):
         batch.rows = self.numbers(rows)
         return self.with_texts(batch)
 
-    def check_rows(self, rows: Rows | None, batch: Batch | None = None) -> None:
+    def check_rows(self, rows: Rows | None, columns: Columns | None = None) -> None:
         """Check rows as `OpenedStore` does; the error names the row's own store."""
         if rows is None:
             for store in self._stores:
                 store.check_rows(None)
             return
         try:
-            super().check_rows(rows, batch)
+            super().check_rows(rows, columns)
         except StoreError:
             for store, first in self.parts:
                 store.check_rows(rows[(rows >= first) & (rows < first + store.manifest.rows)] - first)
@@ -172,18 +182,17 @@ class JoinedStores(OpenedStore):
         return str(store.path), row - first
 
     def _opened_files(self, name: str) -> JoinedFiles:
-        """Open a tensor's files as one; frames are read by bytes, wherever they begin."""
-        scale = PAGE_BYTES if name == "pixels" and self.manifest.compression else 1
+        """Open a tensor's files as one."""
         pieces = zip(self._stores, self._pieces(name), strict=True)
-        return JoinedFiles(
-            [(store.files[name], p.first * scale, p.count * scale) for store, p in pieces]  # type: ignore[misc]
-        )
+        return JoinedFiles([(store.files[name], p.first, p.size_bytes) for store, p in pieces])  # type: ignore[misc]
 
     def _pieces(self, name: str) -> list[FileSpan]:
+        """Return where the files of a tensor are among the bytes of all."""
         is_flat = name == "pixels" and self.manifest.is_flat
-        firsts = self._pages if is_flat else self._firsts
-        counts = [store.manifest.count(name) // (PAGE_BYTES if is_flat else 1) for store in self._stores]
-        return [FileSpan(store.path, *at) for store, *at in zip(self._stores, firsts, counts, strict=True)]
+        firsts, unit = (self._pages, PAGE_BYTES) if is_flat else (self._firsts, self._specs[name].row_bytes)
+        sizes = [store.manifest.files[store.manifest.tensor_paths()[name]].size_bytes for store in self._stores]
+        each = zip(self._stores, firsts, sizes, strict=True)
+        return [FileSpan(store.path, first * unit, size) for store, first, size in each]
 
     def _mapped_tensor(self, name: str) -> torch.Tensor:
         if name == "pixels" and self.manifest.compression:
@@ -192,8 +201,7 @@ class JoinedStores(OpenedStore):
             return torch.empty(shape, dtype=torch.uint8, device="meta")
         source, spec = self.opened(name), self._specs[name]
         assert not isinstance(source, Path)
-        flat = map_pieces(source, self._unit_bytes(name))
-        count = source[-1].first + source[-1].count
+        flat, count = map_pieces(source), self._end
         return flat.view(getattr(torch, spec.dtype)).view(-1 if flat.numel() else count, *spec.row_shape)
 
     def _numbered(self) -> Rows:
@@ -245,7 +253,10 @@ class JoinedStores(OpenedStore):
         m, held = store.manifest, store.mapped
         if name == "content" and not m.has_content:
             return torch.tensor([[0, 0, m.height, m.width]], dtype=torch.int32).expand(m.rows, 4)
-        return cast(FrameFile, store.frames).table if name == "frames" else tensor_of(held, name)
+        if name == "frames":
+            assert store.table.frames is not None
+            return store.table.frames
+        return tensor_of(held, name)
 
     def _spread(self, values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         """Move the columns of uint8[N, K] to where the joined list has their classes."""

@@ -90,7 +90,7 @@ def _changed(opened: OpenedStore, manifest: Manifest, columns: dict[str, torch.T
         made.__dict__.pop(name, None)
     made.manifest, made.made = manifest, opened.made | columns
     made.files = {name: file for name, file in opened.files.items() if name not in columns}
-    made.begin()
+    made.prepare()
     own = [name for name in manifest.tensors if "/" not in name and name not in made.made]
     own += [f"extras/{name}" for name in opened.manifest.extras]
     tensors = {name: tensor_of(opened.mapped, name) for name in own}

@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 from torch.utils.data import get_worker_info
@@ -23,32 +22,31 @@ from reader import system
 from reader.buffers import alone, own_memory
 from reader.dataset.sources import Sources
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, Manifest
+from reader.format.manifest import MANIFEST, PIXELS, Manifest
 from reader.format.row_values import RowValues
 from reader.format.tensors import NEEDS_RAW
-from reader.memory.frame_file import FrameFile, FrameSource, mapped_bytes
-from reader.memory.gather import Copies, gather, is_run
-from reader.memory.joined_file import RowSource
-from reader.memory.pages import PagedRows, extents, gathered, paged, row_of
-from reader.memory.row_file import Read, RowFile, RowMemory, RowReader, reads_in_order
+from reader.memory.joined_file import RawSource
+from reader.memory.places import AtUrl, InFile, InMemory, Place
+from reader.memory.raw_file import RawFile, RawReader, reserved
+from reader.memory.row_table import Columns, Layout, Memory, RowTable, begin_batch, row_of
+from reader.memory.spans import Spans, reads_of
 from reader.memory.text_file import TextFile
+from reader.memory.threads import Copies
 from reader.remote.presence import RemoteStore
-from reader.rows import Rows
+from reader.rows import Rows, is_run
 from reader.store import (
     Batch,
     RaggedBatch,
-    batch_around,
-    batch_of,
-    columns_of,
     map_file,
     map_store,
     map_tensor,
     open_store,
     store_of,
+    tensor_of,
 )
 
-# Gives uint8[size_bytes].
-Memory = Callable[[int], torch.Tensor]
+# What rows have in files beside their columns.
+_NO_COLUMNS = ("pixels", "frames")
 
 
 class Views:
@@ -91,25 +89,25 @@ class OpenedStore:
 
     mapped: all of it, for what copies from it; an ImageBatch, or a RaggedBatch where rows have sizes of their own.
     files: by tensor, but for those that were made in memory.
-    frames: of compressed rows, which are unpacked, whoever asks for them.
+    table: what its rows are.
     made: tensors that stand in memory, in place of those of files or beside them.
     made_id: differs where what a user made of them does.
 
-    Of a remote store, path is its folder in the cache. Until that is complete, nothing but `read_rows` may look at its pixels,
-    which brings them there first, and all that is given is a copy.
+    Of a remote store, path is its folder in the cache. Until that is complete, pixels are read from `place` alone, which brings
+    them there first, and all that is given is a copy.
 
     Raises:
         StoreError: path is not a finished, undamaged store.
     """
 
-    frames: FrameFile | None = None
     # where texts of rows are read from, where they have any
     text_file: TextFile | None = None
 
     def __init__(self, path: Path, remote: RemoteStore | None = None) -> None:
         self.path, self.remote = path, remote
         self.mapped: Batch
-        self.files: dict[str, RowReader]
+        self.files: dict[str, RawReader]
+        self.table: RowTable
         self.made: dict[str, torch.Tensor] = {}
         self.made_id = ""
         # what opens it again, in another process too; None: its path says all
@@ -120,8 +118,7 @@ class OpenedStore:
             before = self._seen()
             self.manifest, self.mapped = self._mapped()
             files = {
-                name: RowFile(path / file, self._unit_bytes(name), past_cache=False)
-                for name, file in self.manifest.tensor_paths().items()
+                name: RawFile(path / file, past_cache=False) for name, file in self.manifest.tensor_paths().items()
             }
             self.text_file = TextFile.of(path, self.manifest) if self.manifest.texts else None
             is_one_store = before == self._seen()
@@ -129,19 +126,19 @@ class OpenedStore:
         # a file of slots has its own size
         in_slots = remote is not None and remote.folder.in_slots
         self._sizes = [(file, sizes[name]) for name, file in files.items() if not (in_slots and name == "pixels")]
-        self.files, self._row_files = {**files}, files
+        self.files, self._raw_files = {**files}, files
+        frames = None
         if self.manifest.compression:
-            read = (
-                self._read_pixels if system.can_read_ahead() else mapped_bytes(files["pixels"].opened, sizes["pixels"])
-            )
-            table = map_tensor(files["frames"].opened, torch.int64, (self.manifest.rows, 2))
-            self.frames = FrameFile(lambda row: (str(path), row), self.manifest, table, sizes["pixels"], read)
+            frames = map_tensor(files["frames"].opened, torch.int64, (self.manifest.rows, 2))
+        pixel_bytes = self.mapped.pixels.numel()
+        self.table = RowTable(self.manifest, lambda row: (str(path), row), pixel_bytes, frames, sizes["pixels"])
         self.sources = Sources(path, self.manifest, remote)
-        self.begin()
+        self.prepare()
 
-    def begin(self) -> None:
-        """Prepare the checks of rows, once the manifest is known."""
+    def prepare(self) -> None:
+        """Prepare columns and checks of rows, once the manifest is known."""
         self._specs = self.manifest.tensors
+        self._columns = [name for name in self._specs if name not in _NO_COLUMNS]
         self._values = RowValues(self.manifest)
         self._checked = self._values.tensors
 
@@ -168,7 +165,7 @@ class OpenedStore:
         """Whether all pixels are on this machine, and stay."""
         return self.remote is None or self.remote.is_complete
 
-    def opened(self, name: str) -> RowSource:
+    def opened(self, name: str) -> RawSource:
         """Return what opens a tensor's file again, whatever has its name by now; all of a remote store is fetched.
 
         Raises:
@@ -176,7 +173,7 @@ class OpenedStore:
         """
         if self.remote is not None:
             self.remote.complete()
-        return self._row_files[name].opened
+        return self._raw_files[name].opened
 
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""
@@ -190,11 +187,11 @@ class OpenedStore:
         Raises:
             StoreError: rows are compressed.
         """
-        if self.frames is not None:
+        if self.is_compressed:
             raise StoreError(f"{self.path}: {NEEDS_RAW}.")
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
         self.opened("pixels")
-        files = {name: file for name, file in self._row_files.items() if name not in self.made}
+        files = {name: file for name, file in self._raw_files.items() if name not in self.made}
         maps = {name: map_file(file.opened, sizes[name]) for name, file in files.items()}
         return Views(self.manifest, maps, self.made)
 
@@ -207,8 +204,7 @@ class OpenedStore:
         """
         store = self.with_texts(self.views.store)
         self.check_rows(None)
-        if isinstance(self.mapped, RaggedBatch):
-            extents(self.mapped, np.arange(self.manifest.rows))
+        self.layout(np.arange(self.manifest.rows))
         return store
 
     def row(self, row: int) -> Batch:
@@ -217,20 +213,17 @@ class OpenedStore:
         Raises:
             StoreError: a file was cut short.
         """
-        self.check_files()
-        # read, not copied from the mapping: whenever a file is cut short, that is an error, not the end of the process
-        if system.can_read_ahead() and not isinstance(self.mapped, RaggedBatch):
-            return self.with_texts(self._read(np.array(row), own_memory))
         rows = np.array([row])
-        some = self._read(rows, own_memory) if system.can_read_ahead() else self.gather(rows, own_memory)
-        found: Any = row_of(some, 0) if isinstance(some, RaggedBatch) else some[0]
-        if isinstance(some, RaggedBatch):
-            # the pages that were read hold other rows too
-            found.pixels = alone(found.pixels)
-            if some.mask_offsets is not None:
-                found.extras["masks"] = alone(found.extras["masks"])
-        found.rows = self.numbers(rows)[0]
-        return self.with_texts(found)
+        # read, not copied from the mapping: whenever a file is cut short, that is an error, not the end of the process
+        reads_files = system.can_read_ahead()
+        one: Any = self._gathered(rows, own_memory, reads_files=reads_files, is_one=True)
+        if isinstance(one, RaggedBatch):
+            batch, one = one, row_of(one, 0)
+            if batch.mask_offsets is not None:
+                # torch pickles whole storages: the mask stands behind the image
+                one.pixels, one.extras["masks"] = alone(one.pixels), alone(one.extras["masks"])
+            one.rows = self.numbers(rows)[0]
+        return self.with_texts(one)
 
     def with_texts(self, batch: Batch) -> Batch:
         """Write on a batch where the texts of its rows are read from; returns it."""
@@ -258,20 +251,23 @@ class OpenedStore:
         return self.with_texts(self._sliced(start, stop))
 
     def _sliced(self, start: int, stop: int) -> Batch:
-        self.check_files()
         rows = np.arange(start, stop)
-        if not self.is_local or self.frames is not None:
-            return self._read(rows, own_memory)
-        if not isinstance(self.mapped, RaggedBatch):
+        if not self.is_local or self.is_compressed:
+            return self._gathered(rows, own_memory, reads_files=False)
+        self.check_files()
+        if not self.table.has_own_sizes:
             batch = self.views.rows(start, stop)
             batch.rows = torch.from_numpy(rows)
             # check the values on disk: a user can write to a view
             self.check_rows(rows)
             return batch
-        offsets, sizes = extents(self.mapped, rows)
-        first, end = int(offsets.min()), int((offsets + sizes).max())
-        pixels = self.views.tensor("pixels", first, end)
-        return self._checked_batch(self.mapped.chosen(rows, pixels, torch.from_numpy(offsets - first)), rows)
+        columns = self.columns(rows)
+        spans = self.table.layout(rows, columns).spans
+        first, end = int(spans.begins.min()), int(spans.ends.max())
+        self.check_rows(rows, columns)
+        return self.table.batch(
+            self.numbers(rows), columns, self.views.tensor("pixels", first, end), spans.begins - first
+        )
 
     def gather(self, rows: Rows, memory: Memory) -> Batch:
         """Copy rows into memory.
@@ -279,95 +275,93 @@ class OpenedStore:
         Raises:
             StoreError: a file was cut short.
         """
-        return self.with_texts(self._gathered(rows, memory))
+        return self.with_texts(self._gathered(rows, memory, reads_files=_reads_files()))
 
-    def _gathered(self, rows: Rows, memory: Memory) -> Batch:
+    def _gathered(self, rows: Rows, memory: Memory, *, reads_files: bool, is_one: bool = False) -> Batch:
+        """Copy rows into memory, and wait; is_one: a single row of one size has no batch dimension."""
+        place = self.place(reads_files=reads_files)
+        batch, copies = self.begin(rows, place, memory, reads_files=reads_files, is_one=is_one)
+        if copies is not None:
+            copies.wait()
+        return batch
+
+    def begin(
+        self, rows: Rows, place: Place, memory: Memory, *, reads_files: bool = False, is_one: bool = False
+    ) -> tuple[Batch, Copies | None]:
+        """Begin to bring rows from a place to memory, as `begin_batch` does, and check their values.
+
+        reads_files: columns are read from their files, not gathered from the mapping.
+
+        Raises:
+            StoreError: as `begin_batch`, or a value of a row is none of this store.
+        """
         self.check_files()
-        if _reads_files() or not self.is_local or self.frames is not None:
-            return self._read(rows, memory)
-        if isinstance(self.mapped, RaggedBatch):
-            return self._checked_batch(gathered(self.mapped, rows, memory), rows)
-        pixels = memory(len(rows) * self.manifest.row_bytes).view(len(rows), *self.mapped.pixels.shape[1:])
-        gather(self.mapped.pixels, rows, pixels)
-        return self._checked_batch(batch_of(self.mapped, rows, pixels), rows)
+        columns = self._read_columns(rows) if reads_files else self.columns(rows)
+        numbers = self.numbers(rows)
+        named = numbers[0] if is_one and not self.table.has_own_sizes else numbers
+        batch, copies = begin_batch(self.table, rows, named, columns, place, memory)
+        self.check_rows(rows, columns)
+        return batch, copies
 
-    def check_rows(self, rows: Rows | None, batch: Batch | None = None) -> None:
+    def place(self, *, reads_files: bool = False) -> Place:
+        """Return where pixels are now; reads_files: they are read, where the file is here, not copied from its mapping."""
+        if self.remote is not None and not self.remote.is_complete:
+            return AtUrl(self.remote)
+        # frames are read: what is unpacked is much more, and no page of the store is mapped for it
+        can_read = system.can_read_ahead()
+        is_read = can_read and (reads_files or self.is_compressed)
+        return InFile(self.files["pixels"]) if is_read else self.in_memory
+
+    @property
+    def file_bytes(self) -> int:
+        """The bytes of the file of pixels."""
+        return self.manifest.files[PIXELS].size_bytes
+
+    @functools.cached_property
+    def in_memory(self) -> InMemory:
+        """The file of pixels, mapped. Who looks at it checks its size before, see `check_files`."""
+        if not self.is_compressed:
+            return InMemory(self.mapped.pixels.view(-1).numpy())
+        return InMemory(map_tensor(self._raw_files["pixels"].opened, torch.uint8, (self.file_bytes,)).numpy())
+
+    def columns(self, rows: Rows) -> dict[str, torch.Tensor]:
+        """Gather all that rows have but their pixels from the mapping: [B, ...] of each tensor, by its name in the manifest."""
+        index = torch.from_numpy(rows)
+        return {name: tensor_of(self.mapped, name).index_select(0, index) for name in self._columns}
+
+    def layout(self, rows: Rows) -> Layout:
+        """Return where rows are in the file of pixels, and what they are; raises StoreError as `RowTable.layout`."""
+        return self.table.layout(rows, self.columns(rows) if self.table.has_own_sizes else {})
+
+    def spans(self, rows: Rows) -> Spans:
+        """Return where rows are in the file of pixels; raises StoreError as `RowTable.layout`."""
+        return self.layout(rows).spans
+
+    def check_rows(self, rows: Rows | None, columns: Columns | None = None) -> None:
         """Check that targets, content and shapes of rows are those of a store, before anything relies on them.
 
         Args:
             rows: int64[B]; None: all.
-            batch: of these rows, on the CPU: a few microseconds; without it they are looked up.
+            columns: of these rows: a few microseconds; without them they are looked up.
 
         Raises:
             StoreError: one is not: names the row; or a file was cut short.
         """
-        if batch is None:
+        if columns is None:
             self.check_files()
-        columns = columns_of(self.mapped if batch is None else batch, self._checked)
-        if batch is None and rows is not None:
             # of consecutive rows a view
-            index = slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) and is_run(rows) else rows
-            columns = {name: values[index] for name, values in columns.items()}
-        self._values.check(str(self.path), np.arange(self.manifest.rows) if rows is None else rows, columns)
-
-    def _checked_batch(self, batch: Batch, rows: Rows) -> Batch:
-        self.check_rows(rows, batch)
-        return batch
-
-    def read_rows(self, rows: Rows, into: torch.Tensor) -> int:
-        """Read rows from the file into the first bytes of uint8[n], as `gathered` has them there; returns how many bytes.
-
-        Of a remote store their blocks are fetched first, and no others.
-
-        Raises:
-            StoreError: the file was cut short, or a block cannot be had.
-        """
-        if isinstance(self.mapped, RaggedBatch):
-            wanted = paged(self.mapped, rows)
-            self._read_paged(wanted, into)
-            return len(wanted.pages) * PAGE_BYTES
-        size_bytes = len(rows) * self.manifest.row_bytes
-        self._read_pixels(into[:size_bytes].numpy().data, reads_in_order(rows))
-        return size_bytes
-
-    def _read_paged(self, wanted: PagedRows, into: torch.Tensor) -> None:
-        memory = into.view(-1).numpy().data
-        if self.remote is None or self.remote.is_complete:
-            self._read_pixels(memory, reads_in_order(wanted.pages))
+            is_slice = rows is not None and len(rows) and is_run(rows)
+            index = slice(int(rows[0]), int(rows[-1]) + 1) if rows is not None and is_slice else rows
+            values = {name: tensor_of(self.mapped, name).numpy() for name in self._checked}
+            values = values if index is None else {name: each[index] for name, each in values.items()}
         else:
-            # not their pages: the first and the last may hold bytes of other blocks
-            begins, sizes, at = wanted.begins.tolist(), wanted.sizes.tolist(), wanted.at.tolist()
-            self.remote.read(memory, list(zip(begins, sizes, at, strict=True)))
+            values = {name: columns[name].numpy() for name in self._checked}
+        self._values.check(str(self.path), np.arange(self.manifest.rows) if rows is None else rows, values)
 
-    def begin_unpacking(self, rows: Rows, memory: Memory, source: FrameSource | None = None) -> tuple[Batch, Copies]:
-        """Begin to unpack compressed rows into memory, complete when the copies were waited for; source: see `FrameFile`.
-
-        Raises:
-            StoreError: a file was cut short, or a frame is not in it; what else is wrong with one, waiting raises.
-        """
-        assert self.frames is not None
-        self.check_files()
-        if isinstance(self.mapped, RaggedBatch):
-            batch, copies = self.frames.begin_ragged(self.mapped, rows, rows, memory, source)
-            return self._checked_batch(batch, rows), copies
-        flat, copies = self.frames.begin_equal(rows, memory, source)
-        equal = batch_of(self.mapped, rows, flat.view(len(rows), *self.mapped.pixels.shape[1:]))
-        return self._checked_batch(equal, rows), copies
-
-    @functools.cached_property
-    def frame_bytes(self) -> npt.NDArray[np.uint8] | None:
-        """The file of compressed rows, mapped: uint8[n]; None: there are several.
-
-        Whoever looks at it checks its size before, see `check_files`.
-        """
-        assert self.frames is not None
-        return map_tensor(self._row_files["pixels"].opened, torch.uint8, (self.frames.size_bytes,)).numpy()
-
-    def file_extents(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return where in the file of rows these begin, and how many bytes they have there; StoreError where one is not in it."""
-        own = extents(self.mapped, rows) if isinstance(self.mapped, RaggedBatch) else None
-        begins, sizes = own or (rows * self.manifest.row_bytes, np.full(len(rows), self.manifest.row_bytes))
-        return (begins, sizes) if self.frames is None else self.frames.extents(rows, sizes)
+    @property
+    def is_compressed(self) -> bool:
+        """Whether rows are unpacked, whoever asks for them."""
+        return self.manifest.compression is not None
 
     def _mapped(self) -> tuple[Manifest, Batch]:
         if self.remote is None:
@@ -375,7 +369,7 @@ class OpenedStore:
         folder, manifest = self.remote.folder, self.remote.folder.manifest
         size_bytes = manifest.files[PIXELS].size_bytes
         # what stands for blocks in slots has the shape of the store's, and takes no memory: nothing looks at it
-        pixels = RowMemory(size_bytes, 1, is_reserved=True).rows if folder.in_slots else None
+        pixels = reserved(size_bytes) if folder.in_slots else None
         return manifest, map_store(self.path, manifest, pixels)
 
     def _seen(self) -> tuple[int, int] | None:
@@ -386,59 +380,20 @@ class OpenedStore:
             return None
         return status.st_dev, status.st_ino
 
-    def _unit_bytes(self, name: str) -> int:
-        """Return what a tensor's file is read by: rows, but of flat pixels pages, and of frames bytes."""
-        if name != "pixels" or not self.manifest.is_flat:
-            return self.manifest.tensors[name].row_bytes
-        return 1 if self.manifest.compression else PAGE_BYTES
-
-    def _read(self, rows: Rows, memory: Memory) -> Batch:
-        """Gather without the mapping. Rows of one size can also be read one at a time, int64[], without a batch dimension."""
-        # a single row needs no arithmetic: a sixth of the time
-        reads = reads_in_order(rows) if rows.ndim else [(int(rows), 1, 0)]
-        columns = self._read_columns(rows, reads)
-        if isinstance(self.mapped, RaggedBatch):
-            some = RaggedBatch(pixels=self.mapped.pixels, **columns, rows=self.numbers(rows), batch_size=[])
-            if self.frames is not None:
-                batch, copies = self.frames.begin_ragged(some, np.arange(len(rows)), rows, memory)
-                copies.wait()
-                return batch
-            return gathered(some, np.arange(len(rows)), memory, self._read_paged)
-        shape = self.mapped.pixels.shape[1:]
-        if self.frames is not None:
-            flat, copies = self.frames.begin_equal(rows.reshape(-1), memory)
-            copies.wait()
-        else:
-            flat = memory(rows.size * self.manifest.row_bytes)
-            self._read_pixels(flat.numpy().data, reads)
-        pixels = flat.view(*rows.shape, *shape)
-        return batch_around(pixels, rows=self.numbers(rows), **columns)
-
-    def _read_columns(self, rows: Rows, reads: Sequence[Read]) -> dict[str, Any]:
-        """Read all but the pixels of rows: [*rows.shape, ...] of each tensor, the extras as one TensorDict."""
-        columns: dict[str, object] = {}
-        extras: dict[str, torch.Tensor] = {}
-        found: dict[str, npt.NDArray[Any]] = {}
-        shape = rows.shape
-        for name, file in self.files.items():
-            if name not in ("pixels", "frames"):
-                values = np.empty((rows.size, *self._specs[name].row_shape), self._specs[name].dtype)
-                file.read(values.reshape(-1).view(np.uint8).data, reads)
-                found[name] = values
-        for name, made in self.made.items():
-            found[name] = made.numpy()[rows.reshape(-1)]
-        for name, values in found.items():
-            held, key = (extras, name[7:]) if name.startswith("extras/") else (columns, name)
-            held[key] = torch.from_numpy(values.reshape((*shape, *values.shape[1:])))
-        self._values.check(str(self.path), rows.reshape(-1), found)
-        return columns | {"extras": TensorDict(extras, batch_size=shape) if extras else None}
-
-    def _read_pixels(self, memory: memoryview, reads: Sequence[Read]) -> None:
-        if self.remote is None or self.remote.is_complete:
-            self.files["pixels"].read(memory, reads)
-            return
-        unit = self.files["pixels"].row_bytes
-        self.remote.read(memory, [(row * unit, count * unit, slot * unit) for row, count, slot in reads])
+    def _read_columns(self, rows: Rows) -> dict[str, torch.Tensor]:
+        """Read what `columns` gathers from the files."""
+        columns: dict[str, torch.Tensor] = {}
+        for name in self._columns:
+            if name in self.made:
+                columns[name] = self.made[name].index_select(0, torch.from_numpy(rows))
+                continue
+            spec = self._specs[name]
+            values = np.empty((len(rows), *spec.row_shape), spec.dtype)
+            sizes = np.full(len(rows), spec.row_bytes)
+            reads = reads_of(Spans(rows * spec.row_bytes, sizes), np.arange(len(rows)) * spec.row_bytes)
+            self.files[name].read(values.reshape(-1).view(np.uint8).data, reads)
+            columns[name] = torch.from_numpy(values)
+        return columns
 
 
 def _reads_files() -> bool:

@@ -11,11 +11,13 @@ from typing import TypeVar
 import torch
 
 from reader.device.transfer import recorded
-from reader.memory.gather import as_words
 from reader.rows import Rows
 from reader.store import Batch, ImageBatch
 
 _B = TypeVar("_B", bound=Batch)
+
+# Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.
+_WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
 # Of numbers of rows or pages, so many are copied without waiting as they are; for more, CUDA may wait for all that was launched
 # (CUDA Programming Guide, "Concurrent Execution between Host and Device").
@@ -58,3 +60,12 @@ def recorded_if_cuda(tensor: torch.Tensor) -> torch.Tensor:
 def held(store: _B) -> _B:
     """Return a whole store: its memory outlives what the current stream does with it, though its loader may not."""
     return recorded(store) if store.pixels.device.type == "cuda" else store
+
+
+def as_words(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """View each any[N, ...] as [N, K] of the widest integers that divide a row of all and that all are aligned to."""
+    flat = [tensor.reshape(tensor.shape[0], -1).view(torch.uint8) for tensor in tensors]
+    for size, dtype in _WORDS:
+        if all(t.shape[1] % size == 0 and t.data_ptr() % size == 0 for t in flat):
+            return [t.view(dtype) for t in flat]
+    return flat

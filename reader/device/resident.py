@@ -5,16 +5,15 @@ Knows no order. All of it runs on a CPU as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 
-from reader.device.gather import gathered, held, numbers_on, recorded_if_cuda
+from reader.device.gather import as_words, gathered, held, numbers_on, recorded_if_cuda
 from reader.format.manifest import PAGE_BYTES
-from reader.memory.gather import as_words
-from reader.memory.pages import extents, pages_of
-from reader.memory.positions import Positions
+from reader.memory.spans import Runs, Spans, laid_out
 from reader.rows import Rows
 from reader.store import ImageBatch, RaggedBatch
 from reader.tuning import tuning
@@ -39,8 +38,9 @@ class Resident:
         Raises:
             torch.OutOfMemoryError: the device has no room for them.
         """
-        self._positions, start = Positions(rows, len(store)), 0
-        self._rows = _empty_like(store, self._positions.count, device)
+        # sorted
+        self._held, start = rows, 0
+        self._rows = _empty_like(store, len(store) if rows is None else len(rows), device)
         for batch in batches:
             for there, come in zip(_leaves(self._rows), _leaves(batch), strict=True):
                 there[start : start + len(come)].copy_(come)
@@ -57,51 +57,85 @@ class Resident:
 
     def gather(self, rows: Rows) -> ImageBatch:
         """Gather rows; for the caller's thread."""
-        return gathered(held(self._rows), self._positions.of(rows))
+        return gathered(held(self._rows), rows if self._held is None else np.searchsorted(self._held, rows))
 
 
 class ResidentImages:
     """Rows of a store on a device, each with a size of its own; held and gathered by the pages that they are in."""
 
-    def __init__(self, store: RaggedBatch, pages: Rows | None, device: torch.device) -> None:
-        """Bring pages there, from the store's mapping, and all that the store has beside its pixels.
+    def __init__(
+        self, store: RaggedBatch, spans_of: Callable[[Rows], Spans], rows: Rows | None, device: torch.device
+    ) -> None:
+        """Bring the pages of rows there, from the store's mapping, and all that the store has beside its pixels.
 
         Args:
             store: all of it, on the host.
-            pages: int64[n], sorted and each once; None: all.
+            spans_of: where rows are in its pixels.
+            rows: int64[n], sorted and each once; None: all.
 
         Raises:
             torch.OutOfMemoryError: the device has no room for it.
         """
         mapped = store.pixels.view(-1, PAGE_BYTES)
-        self._host, self._device, self._positions = store, device, Positions(pages, len(mapped))
+        self._spans_of, self._device = spans_of, device
+        self._runs = None if rows is None else _pages_holding(spans_of(rows))
+        pages = (
+            None if self._runs is None else _pages_of(Spans(self._runs.starts, self._runs.stops - self._runs.starts))
+        )
         rest: dict[str, Any] = {name: getattr(store, name) for name in _BESIDE_PIXELS}
         moved: dict[str, Any] = {n: value if value is None else value.to(device) for n, value in rest.items()}
         self._store = RaggedBatch(pixels=store.pixels.new_empty(0, device=device), **moved, batch_size=[])
-        self._pages = torch.empty((self._positions.count, PAGE_BYTES), dtype=torch.uint8, device=device)
+        count = len(mapped) if pages is None else len(pages)
+        self._pages = torch.empty((count, PAGE_BYTES), dtype=torch.uint8, device=device)
         most = max(1, tuning().device_copy_bytes // PAGE_BYTES)
-        for start in range(0, len(self._pages), most):
-            stop = min(start + most, len(self._pages))
+        for start in range(0, count, most):
+            stop = min(start + most, count)
             some = mapped[start:stop] if pages is None else mapped[torch.from_numpy(pages[start:stop])]
             self._pages[start:stop].copy_(some)
         _wait_for(device)
 
     def gather(self, rows: Rows) -> RaggedBatch:
         """Gather rows; where they are is asked of the host, which knows it too."""
-        pages, begins = pages_of(*extents(self._host, rows))
+        spans = self._spans_of(rows)
+        begins = spans.begins if self._runs is None else self._runs.find(spans)
+        assert begins is not None
+        pages = _pages_of(Spans(begins, spans.sizes))
+        counts = -(-(begins % PAGE_BYTES + spans.sizes) // PAGE_BYTES)
         pixels = self._pages.new_empty((len(pages), PAGE_BYTES))
         words, into = as_words(recorded_if_cuda(self._pages), pixels)
-        torch.index_select(words, 0, numbers_on(self._device, self._positions.of(pages)), out=into)
-        return held(self._store).chosen(rows, pixels.view(-1), numbers_on(self._device, begins))
+        torch.index_select(words, 0, numbers_on(self._device, pages), out=into)
+        offsets = laid_out(counts) * PAGE_BYTES + begins % PAGE_BYTES
+        return held(self._store).chosen(rows, pixels.view(-1), numbers_on(self._device, offsets))
 
 
-def bytes_there(store: ImageBatch | RaggedBatch, units: Rows | None) -> int:
-    """Return what units of a store take on a device, rows or pages, with what it has beside them; None: all."""
-    if units is None:
+def bytes_there(store: ImageBatch | RaggedBatch, rows: Rows | None, spans: Spans | None) -> int:
+    """Return what rows of a store take on a device, with what it has beside their pixels; None: all.
+
+    spans: where they are in its pixels, where they have sizes of their own.
+    """
+    if rows is None:
         return _nbytes(store)
     if isinstance(store, RaggedBatch):
-        return len(units) * PAGE_BYTES + _nbytes(store) - store.pixels.nbytes
-    return len(units) * (_nbytes(store) // max(1, len(store)))
+        assert spans is not None
+        return _pages_holding(spans).size_bytes + _nbytes(store) - store.pixels.nbytes
+    return len(rows) * (_nbytes(store) // max(1, len(store)))
+
+
+def _pages_holding(spans: Spans) -> Runs:
+    """Return the runs of whole pages that hold spans."""
+    return Runs.holding(spans, align=PAGE_BYTES)
+
+
+def _pages_of(spans: Spans) -> Rows:
+    """Return the pages that hold spans, one span after the other.
+
+    Example:
+        >>> _pages_of(Spans(np.array([4000, 100]), np.array([200, 50]))).tolist()
+        [0, 1, 0]
+    """
+    first = spans.begins // PAGE_BYTES
+    counts = -(-spans.ends // PAGE_BYTES) - first
+    return np.arange(counts.sum()) + np.repeat(first - laid_out(counts), counts)
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -87,18 +87,17 @@ class Producer:
         ends = self._schedule.window_end(epoch) if has_windows else _no_window
         plan_index, windows = plan_blocks(self._schedule, epoch), len(nodes_here(self._schedule))
         in_blocks = self._schedule.order == "block"
-        ahead = self._gathering.read_ahead(epoch, steps, ends, plan_index, windows, in_blocks=in_blocks)
+        place, steps = self._gathering.begin_pass(epoch, steps, ends, plan_index, windows, in_blocks=in_blocks)
         try:
-            for group in steps if ahead is None else ahead:
-                batches = self._gathering.begin(group.batches, ahead)
+            for group in steps:
+                batches = self._gathering.begin(group.batches, place)
                 is_complete = batches.is_complete
                 groups = _finished(batches, group, finish, copier)
                 del batches
                 yield Begun(groups, is_complete)
                 del groups
         finally:
-            if ahead is not None:
-                ahead.close()
+            place.close()
 
 
 def _no_window(position: int) -> int:

@@ -20,6 +20,8 @@ from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import size_text
 from reader.loading.ranks import Ranks, ranks_here
 from reader.loading.schedule import Schedule, block_rows, window_bytes
+from reader.memory.places import AtUrl
+from reader.memory.spans import Spans
 from reader.profiling import stage
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps
@@ -35,8 +37,8 @@ _AHEAD_BYTES = 512 << 20
 PlanIndex = Callable[[int], int]
 
 
-class RemoteAhead:
-    """Gives the steps of an epoch, as `ReadAhead` does, and their rows by `take`.
+class RemoteAhead(AtUrl):
+    """Gives the steps of an epoch, as `ReadAhead` does; what `read` fetches was asked for before.
 
     Args:
         plan_index: see `plan_blocks`.
@@ -54,6 +56,7 @@ class RemoteAhead:
         plan_index: PlanIndex,
         windows: int = 1,
     ) -> None:
+        super().__init__(remote)
         self._dataset, self._remote, self._steps, self._plan_index = dataset, remote, steps, plan_index
         self._row_bytes = dataset.manifest.row_bytes
         # a small cache holds a window too, which is read now, and what the next epoch begins with
@@ -66,12 +69,13 @@ class RemoteAhead:
         self._waiting: deque[tuple[Steps, list[int]]] = deque()
         self._asked: set[int] = set()
         self._asked_bytes = self._rows_bytes = 0
-        self._taken: deque[Rows] = deque()
         self._has_started = False
         # since the last line of the log
         self._logged, self._reading_seconds = time.monotonic(), 0.0
         self._log_seconds = tuning().cache_log_seconds
         self._read_bytes = 0
+        # compressed rows are read by the threads that unpack them
+        self._is_logged = not dataset.manifest.compression
 
     def __iter__(self) -> Iterator[Steps]:
         while True:
@@ -83,23 +87,18 @@ class RemoteAhead:
             self._asked.difference_update(blocks)
             self._asked_bytes -= sum(map(self._remote.folder.room, blocks))
             self._rows_bytes -= self._bytes_of(steps)
-            if not self._dataset.manifest.compression:  # compressed rows are read as they are unpacked
-                self._taken.extend(steps.batches)
             yield steps
 
-    def take(self, out: torch.Tensor) -> None:
-        """Read the next rows into out, uint8[...], contiguous, as `OpenedStore.read_rows` does; waits for their blocks.
-
-        Raises:
-            StoreError: one cannot be had.
-        """
-        begun = time.monotonic()
+    def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
+        """Read spans; waits for their blocks."""
+        if not self._is_logged:
+            super().read(spans, out, places)
+            return
+        start = time.monotonic()
         with stage("read"):
-            into = out.view(-1)
-            while len(into):
-                into = into[self._dataset.opened_store.read_rows(self._taken.popleft(), into) :]
+            super().read(spans, out, places)
         now = time.monotonic()
-        self._reading_seconds += now - begun
+        self._reading_seconds += now - start
         self._read_bytes += out.nbytes
         if now - self._logged > self._log_seconds:
             self._report_progress(now)
@@ -127,7 +126,7 @@ class RemoteAhead:
             if steps is None:
                 break
             rows = np.concatenate(steps.batches)
-            found, has = blocks_of(self._dataset, self._remote, rows), self._remote.folder.table.has
+            found, has = blocks_of(self._remote, self._dataset.opened_store.spans(rows)), self._remote.folder.table.has
             missing = [block for block in found if block not in self._asked and not has(block)]
             self._waiting.append((steps, missing))
             self._asked.update(missing)
@@ -144,11 +143,10 @@ class RemoteAhead:
         return sum(map(len, steps.batches)) * self._row_bytes
 
 
-def blocks_of(dataset: MemmapDataset, remote: RemoteStore, rows: Rows) -> list[int]:
-    """Return the blocks of the store that hold rows of it, sorted."""
-    begins, sizes = dataset.opened_store.file_extents(rows)
+def blocks_of(remote: RemoteStore, spans: Spans) -> list[int]:
+    """Return the blocks of a store that hold spans of its pixels, sorted."""
     starts = np.asarray(remote.folder.starts)
-    found = [np.searchsorted(starts, byte, side="right") - 1 for byte in (begins, begins + sizes - 1)]
+    found = [np.searchsorted(starts, byte, side="right") - 1 for byte in (spans.begins, spans.ends - 1)]
     return list(map(int, np.unique(np.concatenate(found))))
 
 
@@ -272,7 +270,9 @@ def _in_order(schedule: Schedule, epoch: int, remote: RemoteStore) -> list[_Wind
             stop = begin + len(positions)
             # row 6 of the order of node 1 of 4 is position 25
             start, end = (begin, stop) if nodes is None else (begin * nodes.nodes + node, stop * nodes.nodes)
-            found.append(_Window(start, end, node, blocks_of(dataset, remote, dataset.store_rows(positions))))
+            found.append(
+                _Window(start, end, node, blocks_of(remote, dataset.opened_store.spans(dataset.store_rows(positions))))
+            )
             begin = stop
     return sorted(found)
 

@@ -22,11 +22,11 @@ from reader.dataset.dataset import MemmapDataset
 from reader.dataset.opened_store import OpenedStore
 from reader.device.resident import Resident, ResidentImages, bytes_there
 from reader.format.filesystem import size_text
-from reader.format.manifest import PAGE_BYTES, PIXELS
+from reader.format.manifest import PIXELS
 from reader.format.tensors import NEEDS_RAW
-from reader.loading.residencies.host_copies import HostCopy
+from reader.loading.residencies.host_copy import HostCopy
 from reader.memory import residency as residencies
-from reader.memory.pages import pages_of
+from reader.memory.spans import Spans
 from reader.rows import Rows
 from reader.store import ImageBatch, RaggedBatch
 
@@ -63,38 +63,33 @@ def reads_of(dataset: MemmapDataset, processes: int) -> residencies.Reads:
 
 def _reads_of_store(store: OpenedStore, rows: Rows | None, first: int) -> residencies.Reads:
     """Return how much of one store is read; rows: int64[...] of which its own begin at first, None: all."""
-    path, row_bytes, count = store.path / PIXELS, store.manifest.row_bytes, store.manifest.rows
+    path, count = store.path / PIXELS, store.manifest.rows
     rows = None if rows is None else rows[(rows >= first) & (rows < first + count)] - first
     if rows is None or len(rows) in (0, count):
         is_none = rows is not None and not len(rows)
         return residencies.Reads(path, 0 if is_none else store.manifest.files[PIXELS].size_bytes)
-    if store.manifest.is_flat:
-        begins, sizes = store.file_extents(rows)
-        return residencies.Reads(path, int(sizes.sum()), offset=_byte_of(begins, sizes))
-    offset = _byte_of(rows * row_bytes, np.full(len(rows), row_bytes))
-    return residencies.Reads(path, len(rows) * row_bytes, offset=offset)
+    spans = store.spans(rows)
+    return residencies.Reads(path, int(spans.sizes.sum()), offset=_byte_of(spans))
 
 
 def host_copy(dataset: MemmapDataset) -> HostCopy:
-    """Return a copy of a dataset's pixels in memory.
-
-    Its units are rows, or of rows with sizes of their own, or compressed, pages.
+    """Return a copy of a dataset's rows in memory.
 
     Raises:
-        StoreError, OSError: as `RowFile.read`.
+        StoreError, OSError: as `RawFile.read`.
     """
-    rows, manifest = rows_read(dataset), dataset.manifest
-    key, unit_bytes = _key(dataset, rows), PAGE_BYTES if manifest.is_flat else manifest.row_bytes
+    rows, store = rows_read(dataset), dataset.opened_store
+    key = _key(dataset, rows)
     with _making:
         copy = _copies.get(key)
         if copy is not None:
-            _log.info("%s: %s in memory are shared", dataset.path, size_text(copy.units.nbytes))
+            _log.info("%s: %s in memory are shared", dataset.path, size_text(copy.nbytes))
             return copy
-        pixels, count = dataset.opened_store.opened("pixels"), _file_bytes(dataset) // unit_bytes
-        copy = _copies[key] = HostCopy(pixels, unit_bytes, _units(dataset, rows), count)
-    huge = system.huge_page_bytes(copy.units.data_ptr(), copy.units.nbytes)
+        spans = None if rows is None else store.spans(rows)
+        copy = _copies[key] = HostCopy(store.opened("pixels"), spans, store.file_bytes)
+    huge = system.huge_page_bytes(copy.address, copy.nbytes)
     got = "the system does not report in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
-    _log.info("%s: %s copied into memory, %s", dataset.path, size_text(copy.units.nbytes), got)
+    _log.info("%s: %s copied into memory, %s", dataset.path, size_text(copy.nbytes), got)
     return copy
 
 
@@ -123,7 +118,10 @@ def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
         return 0
     if dataset.manifest.has_own_sizes and dataset.manifest.compression:
         raise ValueError(f"residency 'gpu' of rows with sizes of their own: {dataset.path}: {NEEDS_RAW}.")
-    return bytes_there(dataset.mapped, _units(dataset, rows) if dataset.manifest.has_own_sizes else rows)
+    store = dataset.opened_store
+    return bytes_there(
+        store.mapped, rows, store.spans(rows) if store.table.has_own_sizes and rows is not None else None
+    )
 
 
 def _new_resident(
@@ -138,26 +136,11 @@ def _new_resident(
         dataset.check_files()
         # targets and shapes of all rows go to the device as they are
         dataset.check_rows(None)
-        return ResidentImages(store, _units(dataset, rows), device)
+        return ResidentImages(store, dataset.opened_store.spans, rows, device)
     if rows is not None and not len(rows):
         return Resident(store, rows, [], device)
     with batches(dataset.at_rows(rows)) as made:
         return Resident(store, rows, made, device)
-
-
-def _units(dataset: MemmapDataset, rows: Rows | None) -> Rows | None:
-    """Return what holds these rows of a store's file: themselves, or pages."""
-    if rows is None or not dataset.manifest.is_flat:
-        return rows
-    is_read = np.zeros(_file_bytes(dataset) // PAGE_BYTES, dtype=bool)
-    is_read[pages_of(*dataset.opened_store.file_extents(rows))[0]] = True
-    return np.flatnonzero(is_read)
-
-
-def _file_bytes(dataset: MemmapDataset) -> int:
-    """Return the bytes of the file of rows; of several stores with those between their files."""
-    frames = dataset.opened_store.frames
-    return dataset.mapped.pixels.nbytes if frames is None else frames.size_bytes
 
 
 def _key(dataset: MemmapDataset, rows: Rows | None) -> tuple[str, ...]:
@@ -169,13 +152,13 @@ def _resident_key(dataset: MemmapDataset, rows: Rows | None, device: torch.devic
     return *_key(dataset, rows), dataset.opened_store.made_id, str(device)
 
 
-def _byte_of(begins: Rows, sizes: Rows) -> Callable[[], int]:
+def _byte_of(spans: Spans) -> Callable[[], int]:
     """Return what draws the offset of one byte of these spans; not seeded, see `residency.cached_share`."""
     draw = random.SystemRandom().randrange
 
     def byte() -> int:
-        n = draw(len(begins))
-        return int(begins[n]) + draw(int(sizes[n]))
+        n = draw(len(spans.begins))
+        return int(spans.begins[n]) + draw(int(spans.sizes[n]))
 
     return byte
 

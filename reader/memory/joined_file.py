@@ -1,4 +1,4 @@
-"""Several files of equal rows as one: read by row, and mapped side by side, so that one gather takes rows of all of them.
+"""Several files as one: read by byte, and mapped side by side, so that one copy takes rows of all of them.
 
 The rows of each file begin at a multiple of `FIRST_UNITS`; the numbers between a file's last row and the next file stand for
 no row. So in memory every file begins at a page, and rows are as in their files modulo the block of a disk.
@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 
 from reader.format.errors import StoreError
-from reader.memory.row_file import Read, RowFile
+from reader.memory.raw_file import RawFile
+from reader.memory.spans import Read
 from reader.store import MAP_NORESERVE
 
 # So many rows of any size are whole pages of this system, and whole blocks of a disk.
@@ -25,15 +26,15 @@ FIRST_UNITS = max(4096, mmap.PAGESIZE)
 
 @dataclass(frozen=True)
 class FileSpan:
-    """A file and the numbers of its rows, or pages, among all: [first, first + count)."""
+    """A file and its bytes among those of all: [first, first + size_bytes)."""
 
     path: Path
     first: int
-    count: int
+    size_bytes: int
 
 
-# What holds rows: one file, or several.
-RowSource = Path | tuple[FileSpan, ...]
+# What holds bytes: one file, or several.
+RawSource = Path | tuple[FileSpan, ...]
 
 
 def first_units(counts: Sequence[int]) -> list[int]:
@@ -45,25 +46,24 @@ def first_units(counts: Sequence[int]) -> list[int]:
 
 
 class JoinedFiles:
-    """Several files of rows, read as `RowFile` reads one; what is asked for between them is left as it is."""
+    """Several files, read as `RawFile` reads one; what is asked for between them is left as it is."""
 
-    def __init__(self, files: Sequence[tuple[RowFile, int, int]]) -> None:
-        """files: each with the number of its first row and of its rows."""
+    def __init__(self, files: Sequence[tuple[RawFile, int, int]]) -> None:
+        """files: each with the number of its first byte and of its bytes."""
         self._files = files
-        self.row_bytes = files[0][0].row_bytes
         self.align = max(file.align for file, _, _ in files)
 
     def read(self, memory: memoryview, reads: Sequence[Read]) -> None:
-        """Bring rows to their slots of memory; raises as `RowFile.read`."""
-        for file, first, count in self._files:
+        """Bring bytes to their places in memory; raises as `RawFile.read`."""
+        for file, first, size in self._files:
             inside = [
                 (
-                    max(row, first) - first,
-                    min(row + length, first + count) - max(row, first),
-                    slot + max(0, first - row),
+                    max(start, first) - first,
+                    min(start + length, first + size) - max(start, first),
+                    place + max(0, first - start),
                 )
-                for row, length, slot in reads
-                if row < first + count and row + length > first
+                for start, length, place in reads
+                if start < first + size and start + length > first
             ]
             if inside:
                 file.read(memory, inside)
@@ -74,22 +74,22 @@ class JoinedFiles:
             file.close()
 
 
-def open_rows(source: RowSource, row_bytes: int, *, past_cache: bool) -> RowFile | JoinedFiles:
-    """Open one file of rows, or several."""
+def open_raw(source: RawSource, *, past_cache: bool) -> RawFile | JoinedFiles:
+    """Open one file, or several as one."""
     if isinstance(source, Path):
-        return RowFile(source, row_bytes, past_cache=past_cache)
-    return JoinedFiles([(RowFile(p.path, row_bytes, past_cache=past_cache), p.first, p.count) for p in source])
+        return RawFile(source, past_cache=past_cache)
+    return JoinedFiles([(RawFile(p.path, past_cache=past_cache), p.first, p.size_bytes) for p in source])
 
 
-def map_pieces(pieces: Sequence[FileSpan], unit_bytes: int) -> torch.Tensor:
-    """Map files side by side: uint8[units * unit_bytes], private and copy-on-write, as `map_file` maps one.
+def map_pieces(pieces: Sequence[FileSpan]) -> torch.Tensor:
+    """Map files side by side: uint8[n], private and copy-on-write, as `map_file` maps one.
 
     The memory between them reads as zeros, and takes none.
 
     Raises:
-        StoreError: a file does not have the bytes of its rows, or it cannot be mapped.
+        StoreError: a file does not have its bytes, or it cannot be mapped.
     """
-    total_bytes = (pieces[-1].first + pieces[-1].count) * unit_bytes
+    total_bytes = pieces[-1].first + pieces[-1].size_bytes
     if not total_bytes:
         return torch.empty(0, dtype=torch.uint8, device="cpu")
     try:
@@ -100,7 +100,7 @@ def map_pieces(pieces: Sequence[FileSpan], unit_bytes: int) -> torch.Tensor:
         ) from None
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for piece in pieces:
-        _map_over(start + piece.first * unit_bytes, piece.path, piece.count * unit_bytes)
+        _map_over(start + piece.first, piece.path, piece.size_bytes)
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 

@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict
 
 from reader.epoch import torch_thread_limit, transform_threads
-from reader.memory.gather import on_threads
+from reader.memory.threads import on_threads
 from reader.store import Batch, ImageBatch, RaggedBatch
 from reader.tuning import tuning
 

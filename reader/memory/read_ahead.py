@@ -1,8 +1,8 @@
-"""Rows of one raw file, read ahead of their use: large reads in file order, several at once, nothing left to page faults.
+"""Spans of one raw file, read ahead of their use: large reads in file order, several at once, nothing left to page faults.
 
-Rows that will be asked for one after the other are read together as a chunk, while those of the chunk before are handed out:
+Spans that will be asked for one after the other are read together as a chunk, while those of the chunk before are handed out:
 straight into the memory of the steps that they belong to, where file and row size allow, otherwise into staging memory. Knows
-files and rows; who asks for which row is the caller's plan.
+files and spans; who asks for which rows is the caller's plan.
 """
 
 from __future__ import annotations
@@ -14,52 +14,92 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from reader.memory.gather import Copies, gather, on_threads
-from reader.memory.joined_file import RowSource, open_rows
-from reader.memory.row_file import READERS, Read, RowFile, RowMemory, RowReader, plan_reads, tasks
+from reader.buffers import FittingPool
+from reader.memory.joined_file import RawSource, open_raw
+from reader.memory.places import Located, Place
+from reader.memory.raw_file import GAP_BYTES, READ_BYTES, RawFile, RawReader, ReadMemory, begin_reads
 from reader.memory.scatter import Destinations, scatter
+from reader.memory.spans import Read, Runs, Spans, copy, laid_out
+from reader.memory.threads import Copies
 from reader.profiling import stage
 from reader.rows import Rows, Steps
 
+# Idle buffers of chunks, and of spans that are located.
+_KEPT = 2
 
-class ReadAhead:
-    """Reads the rows of a plan in its order; iterating it gives the plan's steps, `next_rows` or `take` their rows.
+
+class Chunk(Place):
+    """Spans that are read together, into staging memory.
+
+    lease: gives memory for them, as `ReadMemory` takes it.
+    """
+
+    def __init__(self, file: RawReader, spans: Spans, lease: Callable[[int], torch.Tensor] | None = None) -> None:
+        self._runs = Runs.holding(spans, align=file.align, most_gap_bytes=GAP_BYTES)
+        self._memory = ReadMemory(self._runs.size_bytes, lease)
+
+        def read(memory: memoryview, group: Sequence[Read]) -> None:
+            with stage("read"):
+                file.read(memory, group)
+
+        self.reads = begin_reads(read, self._memory.room, self._runs.reads(READ_BYTES, file.align))
+
+    def locate(self, spans: Spans) -> Located | None:
+        """Return where spans are; None: they are not all of the chunk."""
+        begins = self._runs.find(spans)
+        if begins is None:
+            return None
+        self.wait()
+        return Located(self._memory.bytes.numpy(), begins)
+
+    def wait(self) -> None:
+        """Wait for the reads; raises what they raised."""
+        _wait_for(self.reads)
+
+    def cancel(self) -> None:
+        """End the reads."""
+        self.reads.cancel()
+
+
+class ReadAhead(Place):
+    """Reads the spans of a plan in its order; iterating it gives the plan's steps, each of which is read or lent before the next.
 
     Args:
-        source: a raw file of rows, or several.
-        row_bytes: of one row.
+        source: a raw file, or several.
         steps: the plan.
-        chunk_rows: rows read together, at most; two chunks are in memory.
+        spans_of: where rows of the plan are in the file.
+        chunk_bytes: read together, at most; two chunks are in memory.
         window_end: global position at which a chunk that holds this position must end, since the rows after it are elsewhere.
-        past_cache: leave nothing in the page cache, see `RowFile`.
-        units: what to read of the file for rows of the plan, where its "rows" are pages, see `pages.py`.
-        lease: gives memory of so many bytes for a step's rows, uint8[bytes] that begins at a page, see `next_rows`.
+        past_cache: leave nothing in the page cache, see `RawFile`.
+        row_bytes: of rows that may be read straight into memory of their step; 0: they may not.
+        lease: gives memory of so many bytes for a step's rows, uint8[bytes] that begins at a page, see `lend`.
 
     For one thread. `close` ends the reads.
     """
 
     def __init__(
         self,
-        source: RowSource,
-        row_bytes: int,
+        source: RawSource,
         steps: Iterator[Steps],
+        spans_of: Callable[[Rows], Spans],
         *,
-        chunk_rows: int,
+        chunk_bytes: int,
         window_end: Callable[[int], int],
         past_cache: bool,
-        units: Callable[[Rows], Rows] = lambda rows: rows,
+        row_bytes: int = 0,
         lease: Callable[[int], torch.Tensor] | None = None,
     ) -> None:
-        self._row_bytes, self._steps, self._units = row_bytes, steps, units
-        self._chunk_rows, self._window_end = max(1, chunk_rows), window_end
+        self._steps, self._spans_of = steps, spans_of
+        self._chunk_bytes, self._window_end = max(1, chunk_bytes), window_end
         self._waiting: deque[Steps] = deque()
-        # rows of the first steps, which are taken together
-        self._first_rows = 0
-        self._chunks: deque[_Chunk] = deque()
-        self._spare: list[RowMemory] = []
-        self._rows = self._cut_rows()
-        self._file: RowReader = open_rows(source, row_bytes, past_cache=past_cache)
-        self._lease = lease if isinstance(self._file, RowFile) and self._file.can_scatter else None
+        # bytes of the first steps, which are taken together
+        self._first_bytes = 0
+        self._chunks: deque[tuple[Chunk | _Scattered, deque[_StepSpans]]] = deque()
+        self._pool, self._located = (FittingPool(keep=_KEPT, has_room=True) for _ in range(2))
+        self._cut = self._cut_chunks()
+        self._file = open_raw(source, past_cache=past_cache)
+        can_scatter = row_bytes and isinstance(self._file, RawFile) and self._file.can_scatter(row_bytes)
+        self._lease = lease if can_scatter else None
         # of the steps whose reads have begun
         self._leased: deque[torch.Tensor] = deque()
 
@@ -70,157 +110,152 @@ class ReadAhead:
                 return
             yield self._waiting.popleft()
 
-    def next_rows(self) -> torch.Tensor | None:
-        """Return the rows of the plan's next step in the memory they were read into: uint8[B, row_bytes], the caller's.
-
-        None: they are in staging memory, from where `take` copies them. Raises as `take`.
-        """
+    def lend(self, spans: Spans) -> torch.Tensor | None:
+        """Return the rows of the plan's next step in the memory they were read into; None: they are in staging memory."""
         if self._lease is None:
             return None
-        rows = self._leased.popleft()
-        for _ in self._taken(len(rows)):
-            pass
-        return rows
+        self._take(spans)
+        return self._leased.popleft()
 
-    def take(self, out: torch.Tensor) -> None:
-        """Copy the plan's next rows into out, uint8[B, ...], contiguous.
+    def locate(self, spans: Spans) -> Located:
+        """Copy the spans of the plan's next step to memory that stays."""
+        memory, places = self._located.lease(int(spans.sizes.sum())), laid_out(spans.sizes)
+        self.read(spans, memory, places)
+        return Located(memory.numpy(), places)
 
-        Raises:
-            StoreError: the file is shorter than it was.
-            OSError: it cannot be read; names it.
-        """
-        flat = out.view(len(out), self._row_bytes)
-        done = 0
-        for memory, slots in self._taken(len(flat)):
-            assert memory is not None
-            gather(memory.rows, slots, flat[done : done + len(slots)])
-            done += len(slots)
+    def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
+        """Copy the spans of the plan's next step to their places in out."""
+        self._take(spans, out, places)
 
     def close(self) -> None:
         """End the reads; what they read is lost."""
-        for chunk in reversed(self._chunks):
-            chunk.reads.cancel()
-            chunk.let_go()
+        for chunk, _ in reversed(self._chunks):
+            chunk.cancel()
         self._file.close()
 
-    def _taken(self, count: int) -> Iterator[tuple[RowMemory | None, Rows]]:
-        """Wait for the plan's next rows; yields the staging memory and the slots that they are in, in pieces."""
-        while count:
-            chunk = self._chunks[0]
-            chunk.wait()
-            slots = chunk.slots[chunk.taken : chunk.taken + count]
-            yield chunk.memory, slots
-            chunk.taken, count = chunk.taken + len(slots), count - len(slots)
-            if chunk.taken == len(chunk.slots):
-                self._chunks.popleft()
-                if chunk.memory is not None:
-                    self._spare.append(chunk.memory)
-                self._start()
+    def _take(self, spans: Spans, out: torch.Tensor | None = None, places: Rows | None = None) -> None:
+        """Wait for the plan's next spans, and copy them to their places in out."""
+        done = 0
+        while done < len(spans.begins):
+            left = Spans(spans.begins[done:], spans.sizes[done:])
+            done += self._take_some(left, out, None if places is None else places[done:])
+            # here, where nothing names a chunk that is done: its memory is used again
+            self._start()
+
+    def _take_some(self, spans: Spans, out: torch.Tensor | None, places: Rows | None) -> int:
+        """Take those that the first chunk has of one step and window, and return how many."""
+        chunk, parts = self._chunks[0]
+        count = min(len(spans.begins), parts[0].left)
+        chunk.wait()
+        if out is not None and places is not None and isinstance(chunk, Chunk):
+            some = Spans(spans.begins[:count], spans.sizes[:count])
+            located = chunk.locate(some)
+            assert located is not None
+            copy(located.memory, Spans(located.begins, some.sizes), out, places[:count])
+        parts[0].left -= count
+        if not parts[0].left:
+            parts.popleft()
+        if not parts:
+            self._chunks.popleft()
+        return count
 
     def _start(self) -> None:
         """Have one chunk to hand out and one in progress."""
-        while len(self._chunks) < 2 and (parts := next(self._rows, None)) is not None:
-            rows = np.concatenate([part.rows for part in parts])
-            self._chunks.append(self._begin(rows) if self._lease is None else self._scatter(rows, parts))
+        while len(self._chunks) < 2 and (parts := next(self._cut, None)) is not None:
+            spans = Spans(*(np.concatenate(each) for each in zip(*(part.spans for part in parts), strict=True)))
+            chunk: Chunk | _Scattered
+            if self._lease is None:
+                chunk = Chunk(self._file, spans, self._pool.lease)
+            else:
+                assert isinstance(self._file, RawFile)
+                chunk = _Scattered(self._file, spans, [part.memory() for part in parts])
+            self._chunks.append((chunk, deque(parts)))
 
-    def _cut_rows(self) -> Iterator[list[_StepRows]]:
-        """Cut the plan's rows into chunks: small ones first, so that the first batches need not wait for a whole one."""
-        held: list[_StepRows] = []
-        most = 0
+    def _cut_chunks(self) -> Iterator[list[_StepSpans]]:
+        """Cut the plan into chunks: small ones first, so that the first batches need not wait for a whole one."""
+        chunk: list[_StepSpans] = []
+        most = size_bytes = 0
         for part in self._parts():
-            most = most or max(len(part.rows), self._first_rows)
-            if held and (part.end != held[-1].end or sum(len(p.rows) for p in held) + len(part.rows) > most):
-                yield held
-                most, held = min(2 * most, self._chunk_rows), []
-            held.append(part)
-        if held:
-            yield held
+            most = most or max(part.size_bytes, self._first_bytes)
+            if chunk and (part.end != chunk[-1].end or size_bytes + part.size_bytes > most):
+                yield chunk
+                most, chunk, size_bytes = min(2 * most, self._chunk_bytes), [], 0
+            chunk.append(part)
+            size_bytes += part.size_bytes
+        if chunk:
+            yield chunk
 
-    def _parts(self) -> Iterator[_StepRows]:
-        """Cut the rows of the plan's steps where a window ends."""
+    def _parts(self) -> Iterator[_StepSpans]:
+        """Cut the spans of the plan's steps where a window ends."""
         for steps in self._steps:
-            count = sum(map(len, steps.batches))
-            self._first_rows = self._first_rows or count
+            each = [self._spans_of(rows) for rows in steps.batches]
+            size_bytes = sum(int(spans.sizes.sum()) for spans in each)
+            self._first_bytes = self._first_bytes or size_bytes
             self._waiting.append(steps)
             into: torch.Tensor | None = None
             if self._lease is not None:
-                into = self._lease(count * self._row_bytes).view(count, self._row_bytes)
+                into = self._lease(size_bytes)
                 self._leased.append(into)
             done = 0
-            for rows, start in zip(steps.batches, steps.starts, strict=True):
-                while len(rows):
-                    end = self._window_end(start)
-                    units = self._units(rows[: end - start])
-                    yield _StepRows(units, end, None if into is None else into[done : done + len(units)])
-                    done += len(units)
-                    rows, start = rows[end - start :], end
-
-    def _begin(self, rows: Rows) -> _Chunk:
-        """Start the reads of a chunk into staging memory."""
-        reads, slots, count = plan_reads(rows, self._row_bytes, self._file.align)
-        memory = self._memory(count)
-        each = [(memory.bytes, group) for group in tasks(reads, self._row_bytes)]
-        return _Chunk(memory, slots, on_threads("read", READERS, self._read, each))
-
-    def _scatter(self, rows: Rows, parts: Sequence[_StepRows]) -> _Chunk:
-        """Start the reads of a chunk into the memory of its steps."""
-        reads, slots, count = plan_reads(rows, self._row_bytes)
-        destinations = Destinations([part.memory() for part in parts], self._row_bytes, slots, count)
-        each = [(destinations, group) for group in tasks(reads, self._row_bytes)]
-        return _Chunk(None, slots, on_threads("read", READERS, self._read_scattered, each), destinations)
-
-    def _read_scattered(self, destinations: Destinations, group: Sequence[Read]) -> None:
-        assert isinstance(self._file, RowFile)
-        with stage("read"):
-            scatter(self._file, destinations, group)
-
-    def _read(self, memory: memoryview, group: Sequence[Read]) -> None:
-        with stage("read"):
-            self._file.read(memory, group)
-
-    def _memory(self, count: int) -> RowMemory:
-        while self._spare:
-            spare = self._spare.pop()
-            if len(spare.rows) >= count:
-                return spare
-        return RowMemory(count, self._row_bytes)
+            for spans, start in zip(each, steps.starts, strict=True):
+                first, count = 0, len(spans.begins)
+                while first < count:
+                    end = self._window_end(start + first)
+                    stop = min(count, end - start)
+                    part = Spans(spans.begins[first:stop], spans.sizes[first:stop])
+                    room = int(part.sizes.sum())
+                    yield _StepSpans(part, end, room, stop - first, None if into is None else into[done : done + room])
+                    done += room
+                    first = stop
 
 
-@dataclass
-class _StepRows:
-    """Rows of one step, or pages, within one window, which ends at a position; into: the memory they are read into."""
+class _Scattered:
+    """Rows of one size that are read together, straight into the memory of their steps."""
 
-    rows: Rows
-    end: int
-    into: torch.Tensor | None = None
+    def __init__(self, file: RawFile, spans: Spans, memories: list[memoryview]) -> None:
+        self._destinations = Destinations(spans, memories)
 
-    def memory(self) -> memoryview:
-        """Return the memory they are read into, flat."""
-        assert self.into is not None
-        return self.into.view(-1).numpy().data
+        def read(destinations: Destinations, group: Sequence[Read]) -> None:
+            with stage("read"):
+                scatter(file, destinations, group)
 
-
-@dataclass
-class _Chunk:
-    """Rows read together: once all reads are done, the i-th is in memory.rows[slots[i]], or where its step's rows are."""
-
-    memory: RowMemory | None
-    slots: Rows
-    reads: Copies
-    destinations: Destinations | None = None
-    taken: int = 0
+        row_bytes = int(spans.sizes[0])
+        reads = Runs.holding(spans, most_gap_bytes=GAP_BYTES).reads(max(1, READ_BYTES // row_bytes) * row_bytes)
+        self._reads = begin_reads(read, self._destinations, reads)
 
     def wait(self) -> None:
         """Wait for the reads; raises what they raised."""
-        if not self.reads.are_done:
-            with stage("wait"):
-                self.reads.wait()
-        self.reads.wait()
-        if self.destinations is not None:
-            self.destinations.copy_repeated()
-        self.let_go()
+        _wait_for(self._reads)
+        self._destinations.copy_repeated()
+        self._destinations.clear()
 
-    def let_go(self) -> None:
-        """Leave the memory to those who have it: a thread that reads nothing more still names the destinations."""
-        if self.destinations is not None:
-            self.destinations.clear()
+    def cancel(self) -> None:
+        """End the reads."""
+        self._reads.cancel()
+        self._destinations.clear()
+
+
+@dataclass
+class _StepSpans:
+    """Spans of one step within one window, which ends at a position.
+
+    left: how many were not taken yet. into: the memory they are read into, where that is the step's.
+    """
+
+    spans: Spans
+    end: int
+    size_bytes: int
+    left: int
+    into: torch.Tensor | None
+
+    def memory(self) -> memoryview:
+        """Return the memory they are read into."""
+        assert self.into is not None
+        return self.into.numpy().data
+
+
+def _wait_for(reads: Copies) -> None:
+    if not reads.are_done:
+        with stage("wait"):
+            reads.wait()
+    reads.wait()

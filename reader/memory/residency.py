@@ -12,7 +12,7 @@ from pathlib import Path
 
 from reader import system
 from reader.format.filesystem import size_text
-from reader.memory.joined_file import RowSource
+from reader.memory.joined_file import RawSource
 from reader.system import MEMORY_FILE_SYSTEMS
 from reader.tuning import tuning
 
@@ -70,7 +70,7 @@ class Reads:
         shares = [piece.size_bytes * piece.cached_share() for piece in self.pieces if piece.size_bytes]
         return sum(shares) / max(1, self.size_bytes)
 
-    def are_cold(self, source: RowSource) -> bool:
+    def are_cold(self, source: RawSource) -> bool:
         """Say whether reading any of the mapped files would mostly wait for page faults; source: the same, open."""
         if isinstance(source, Path):
             return is_cold(source, self.size_bytes, self.offset)

@@ -14,113 +14,110 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from reader.memory.row_file import Read, RowFile, RowMemory
-from reader.rows import Rows
+from reader.memory.raw_file import RawFile, ReadMemory
+from reader.memory.spans import Bytes, Read, Spans, laid_out
 from reader.tuning import tuning
 
 # Pieces of memory of this size on average are read straight into.
 _LEAST_PIECE_BYTES = 1 << 20
-_NOWHERE = -1
 
 
 class Destinations:
-    """Where rows go that are read together.
+    """Where spans of a file go that are read together: one after the other to memories, each of which holds whole spans."""
 
-    Args:
-        memories: of whole rows each.
-        row_bytes: of one row.
-        slots: int64[n], of each row of the memories, one after the other: which of the rows that are read it gets.
-        count: of slots; one that no row gets is not wanted.
-    """
+    def __init__(self, spans: Spans, memories: Sequence[memoryview]) -> None:
+        self._memories = list(memories)
+        # of each memory, the place of its first byte
+        self._firsts = [*itertools.accumulate((len(memory) for memory in memories), initial=0)]
+        places, order = laid_out(spans.sizes), np.argsort(spans.begins, kind="stable")
+        begins, sizes, places = spans.begins[order], spans.sizes[order], places[order]
+        # of equal spans the first is read, the others are copies of it
+        is_first = np.diff(begins, prepend=-1) != 0
+        first = places[is_first][np.cumsum(is_first) - 1]
+        self._copies = list(
+            zip(first[~is_first].tolist(), places[~is_first].tolist(), sizes[~is_first].tolist(), strict=True)
+        )
+        self._begins, self._sizes, self._places = begins[is_first], sizes[is_first], places[is_first]
+        which = np.searchsorted(self._firsts, self._places, side="right")
+        # does not follow the span before it, in the file and in one memory
+        self._is_cut = np.append(
+            True,
+            (self._begins[1:] != self._begins[:-1] + self._sizes[:-1])
+            | (self._places[1:] != self._places[:-1] + self._sizes[:-1])
+            | (which[1:] != which[:-1]),
+        )
 
-    def __init__(self, memories: Sequence[memoryview], row_bytes: int, slots: Rows, count: int) -> None:
-        self._memories, self._row_bytes = list(memories), row_bytes
-        # of each memory, the number of its first row
-        self._firsts = [*itertools.accumulate((len(memory) // row_bytes for memory in memories), initial=0)]
-        numbers = np.arange(len(slots))
-        self._places = np.full(count, _NOWHERE)
-        # of rows with one slot the first is read, the others are copies of it
-        self._places[slots[::-1]] = numbers[::-1]
-        first = self._places[slots]
-        self._copies = [(int(first[n]), int(n)) for n in np.flatnonzero(first != numbers)]
-
-    def memory(self, slot: int) -> memoryview:
-        """Return the memory of a slot that is wanted."""
-        return self._memory(self._places.item(slot), 1)
-
-    def pieces(self, slot: int, count: int) -> Iterator[tuple[int, memoryview | None]]:
-        """Yield the memory of slots [slot, slot + count) in as few pieces as it has: (slots, memory); None: not wanted."""
-        places = self._places[slot : slot + count]
-        which = np.searchsorted(self._firsts, places, side="right")
-        cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(which) != 0)) + 1
-        for start, stop in itertools.pairwise([0, *cuts.tolist(), count]):
-            place = places.item(start)
-            yield stop - start, None if place == _NOWHERE else self._memory(place, stop - start)
+    def pieces(self, start: int, size: int) -> Iterator[tuple[int, memoryview | None]]:
+        """Yield the memory of bytes of the file in as few pieces as it has: (bytes, memory); None: they go nowhere."""
+        first, stop = np.searchsorted(self._begins, [start, start + size]).tolist()
+        if stop == first + 1 and self._sizes.item(first) == size:
+            # of rows in random order nearly all: beside other threads each line of Python counts
+            yield size, self._memory(self._places.item(first), size)
+            return
+        cuts = first + 1 + np.flatnonzero(self._is_cut[first + 1 : stop])
+        done = start
+        for a, b in itertools.pairwise([first, *cuts.tolist(), stop]):
+            begin, end = self._begins.item(a), self._begins.item(b - 1) + self._sizes.item(b - 1)
+            if begin > done:
+                yield begin - done, None
+            yield end - begin, self._memory(self._places.item(a), end - begin)
+            done = end
 
     def copy_repeated(self) -> None:
         """Copy what was read once and goes to several places."""
-        for read, place in self._copies:
-            self._memory(place, 1)[:] = self._memory(read, 1)
+        for read, place, size in self._copies:
+            self._memory(place, size)[:] = self._memory(read, size)
 
     def clear(self) -> None:
         """Leave the memory to those who have it: a thread that reads nothing more may still name this."""
         self._memories.clear()
         self._copies.clear()
 
-    def _memory(self, place: int, count: int) -> memoryview:
+    def _memory(self, place: int, size: int) -> memoryview:
         which = bisect.bisect_right(self._firsts, place) - 1
-        start = (place - self._firsts[which]) * self._row_bytes
-        return self._memories[which][start : start + count * self._row_bytes]
+        start = place - self._firsts[which]
+        return self._memories[which][start : start + size]
 
 
-def scatter(file: RowFile, destinations: Destinations, reads: Sequence[Read]) -> None:
-    """Bring rows to their destinations; raises as `RowFile.read`."""
-    for row, count, slot in reads:
-        # of rows in random order nearly all: beside other threads each line of Python counts
-        if count == 1:
-            file.read_into((destinations.memory(slot),), row, 1)
-            continue
-        pieces = list(destinations.pieces(slot, count))
+def scatter(file: RawFile, destinations: Destinations, reads: Sequence[Read]) -> None:
+    """Bring bytes to their destinations; raises as `RawFile.read`."""
+    for start, size, _ in reads:
+        pieces = list(destinations.pieces(start, size))
         wanted = [memory for _, memory in pieces if memory is not None]
-        is_coarse = len(pieces) == 1 or count * file.row_bytes >= len(pieces) * _LEAST_PIECE_BYTES
+        is_coarse = len(pieces) == 1 or size >= len(pieces) * _LEAST_PIECE_BYTES
         if is_coarse and len(wanted) == len(pieces):
-            file.read_into(wanted, row, count)
+            file.read_into(wanted, start, size)
         else:
-            _read_staged(file, row, pieces)
+            _read_staged(file, start, pieces)
 
 
-def _read_staged(file: RowFile, row: int, pieces: Sequence[tuple[int, memoryview | None]]) -> None:
-    """Read consecutive rows some at a time, and copy them to the memory of each piece."""
-    most = max(1, tuning().staged_read_bytes // file.row_bytes)
-    staged = _staging(most * file.row_bytes)
-    rows = np.frombuffer(staged, np.uint8)
-    start, stop = row, row
-    count = sum(count for count, _ in pieces)
-    end = row + count
-    for length, memory in pieces:
+def _read_staged(file: RawFile, start: int, pieces: Sequence[tuple[int, memoryview | None]]) -> None:
+    """Read bytes that follow each other some at a time, and copy them to the memory of each piece."""
+    end = start + sum(size for size, _ in pieces)
+    staged: Bytes = np.empty(0, np.uint8)
+    # the bytes of the file that are staged
+    first = stop = start
+    for size, memory in pieces:
         into, done = None if memory is None else np.frombuffer(memory, np.uint8), 0
-        while done < length:
-            if row + done == stop:
-                start, stop = stop, min(stop + most, end)
-                file.read_into([staged[: (stop - start) * file.row_bytes]], start, stop - start)
-            some = min(length - done, stop - row - done)
+        while done < size:
+            if start + done == stop:
+                first, stop = stop, min(stop + tuning().staged_read_bytes, end)
+                staged = _staging(stop - first)
+                file.read_into([staged.data], first, stop - first)
+            some = min(size - done, stop - start - done)
             if into is not None:
-                first = (row + done - start) * file.row_bytes
                 # releases the interpreter, as slices of memoryviews do not
-                np.copyto(
-                    into[done * file.row_bytes : (done + some) * file.row_bytes],
-                    rows[first : first + some * file.row_bytes],
-                )
+                np.copyto(into[done : done + some], staged[start + done - first : start + done - first + some])
             done += some
-        row += length
+        start += size
 
 
-def _staging(size_bytes: int) -> memoryview:
-    """Return memory of this thread, the same each time; at least so many bytes."""
-    memory: memoryview | None = getattr(_mine, "memory", None)
+def _staging(size_bytes: int) -> Bytes:
+    """Return uint8[size_bytes] of this thread, the same memory each time."""
+    memory: Bytes | None = getattr(_mine, "memory", None)
     if memory is None or len(memory) < size_bytes:
-        memory = _mine.memory = RowMemory(1, max(size_bytes, tuning().staged_read_bytes)).bytes
-    return memory
+        memory = _mine.memory = ReadMemory(max(size_bytes, tuning().staged_read_bytes)).bytes.numpy()
+    return memory[:size_bytes]
 
 
 _mine = threading.local()

@@ -18,7 +18,7 @@ from reader import system
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, Manifest, read_manifest
 from reader.format.tensors import MOST_TEXT_BYTES, TEXTS_FILE
-from reader.memory.row_file import RowFile
+from reader.memory.raw_file import RawFile
 
 
 class TextFile:
@@ -30,7 +30,7 @@ class TextFile:
 
     def __init__(self, path: Path, columns: tuple[str, ...], size_bytes: int, digest: str) -> None:
         self.columns, self._path, self._digest, self.size_bytes = columns, path, digest, size_bytes
-        self._file = RowFile(path / TEXTS_FILE, 1, past_cache=False)
+        self._file = RawFile(path / TEXTS_FILE, past_cache=False)
         self._file.check_size(self.size_bytes)
 
     @classmethod

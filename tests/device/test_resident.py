@@ -230,7 +230,7 @@ def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, mon
     world, unpinned = World(eager=("copies", "kernels")), []
     world.install(monkeypatch)
     monkeypatch.setattr(
-        "reader.loading.residencies.host_copies.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr())
+        "reader.loading.residencies.host_copy.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr())
     )
     loader = MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
     batches = list(loader)
@@ -251,7 +251,7 @@ def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, mon
 def test_a_pinned_copy_gives_the_batches_of_the_cpu(train: MemmapDataset, shuffle: Any) -> None:
     loader = MemmapLoader(train, 8, shuffle=shuffle, device="cuda", residency="ram", as_tuple=False)
     assert loader.gathering.copy is not None
-    assert loader.gathering.copy.units.is_pinned()
+    assert loader.gathering.copy._bytes.is_pinned()
     assert_same(loader, MemmapLoader(train, 8, shuffle=shuffle, residency="cache", as_tuple=False))
 
 
@@ -306,7 +306,7 @@ def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_logged_if_not
 
     world = World(eager=("copies", "kernels"))
     world.install(monkeypatch)
-    monkeypatch.setattr("reader.loading.residencies.host_copies.pin", refused)
+    monkeypatch.setattr("reader.loading.residencies.host_copy.pin", refused)
     with pytest.raises(PinnedMemoryError, match=r"3\.0 GB of memory cannot be pinned\."):
         MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
     monkeypatch.setattr("reader.system.file_system", lambda path: "nfs4")

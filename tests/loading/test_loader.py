@@ -767,7 +767,7 @@ def test_a_state_outside_the_epoch_is_refused(train: MemmapDataset, change: dict
 
 def _interrupted_at(loader: MemmapLoader, opcode: int) -> bool:
     """Raise KeyboardInterrupt before an opcode of next() in this thread; says whether there were so many."""
-    left, files = opcode, ("prefetch.py", "iteration.py", "loader.py", "gather.py", "buffers.py", "threading.py")
+    left, files = opcode, ("prefetch.py", "iteration.py", "loader.py", "threads.py", "spans.py", "buffers.py", "threading.py")
 
     def count(frame: Any, event: str, _: Any) -> Any:
         nonlocal left

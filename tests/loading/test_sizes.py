@@ -29,8 +29,8 @@ from reader.compiled import Crops
 from reader.dataset.opened_store import OpenedStore
 from reader.loading.residencies import levels, levels_ahead
 from reader.loading.residencies.levels import LevelRows
+from reader.memory.raw_file import RawFile
 from reader.memory.residency import Reads
-from reader.memory.row_file import RowFile
 from reader.rows import Rows
 from reader.transforms.kernels.resample import resized
 
@@ -80,7 +80,10 @@ def test_a_state_has_the_size_of_its_epoch(train: MemmapDataset) -> None:
     ("arguments", "message"),
     [
         ({"size": 16}, "size= is that of RandomResizedCrop and ResizeCenterCrop, and the transform is None"),
-        ({"size": 16, "transform": Compose([RandomHorizontalFlip()])}, "there is no RandomResizedCrop or ResizeCenterCrop"),
+        (
+            {"size": 16, "transform": Compose([RandomHorizontalFlip()])},
+            "there is no RandomResizedCrop or ResizeCenterCrop",
+        ),
         ({"size": 0, "transform": ResizeCenterCrop(8)}, "size is 0 in epoch 0, expected pixels"),
         ({"size": lambda epoch: "a", "transform": ResizeCenterCrop(8)}, "size is 'a' in epoch 0, expected pixels"),
     ],
@@ -261,9 +264,9 @@ class Seen:
         self.rows: dict[int, list[int]] = {1: [], 2: [], 4: []}
         read = levels.LevelRows.read
 
-        def seen(source: levels.LevelRows, rows: Rows, factor: int) -> Any:
+        def seen(source: levels.LevelRows, rows: Rows, factor: int, *places: Any) -> Any:
             self.rows[factor] += rows.tolist()
-            return read(source, rows, factor)
+            return read(source, rows, factor, *places)
 
         monkeypatch.setattr(levels.LevelRows, "read", seen)
 
@@ -376,7 +379,9 @@ def test_no_crop_of_a_level_reaches_into_its_padding(tmp_path: Path) -> None:
         Image.new("RGB", (150, 110 + n), (200, 200, 200)).save(tmp_path / "images" / f"{n}.png")
     pack(tmp_path / "images", tmp_path / "out", levels=3, workers=1, size=64, fit="pad")
     for side in (8, 20):
-        images = next(iter(MemmapLoader(MemmapDataset(tmp_path / "out"), 3, transform=ResizeCenterCrop(8), size=side)))[0]
+        images = next(iter(MemmapLoader(MemmapDataset(tmp_path / "out"), 3, transform=ResizeCenterCrop(8), size=side)))[
+            0
+        ]
         assert images.min() > 190
 
 
@@ -418,7 +423,7 @@ def test_levels_read_from_the_disk_and_from_memory_are_those_of_the_page_cache(
     tune(window_ahead_bytes=4 * data.manifest.row_bytes)
     arguments: dict[str, Any] = {"shuffle": order, "threads": threads}
     wanted = batches_of(data, residency="cache", **arguments)
-    monkeypatch.setattr(OpenedStore, "gather", _none)
+    monkeypatch.setattr(OpenedStore, "place", _none)
     for residency in ("ram", "disk"):
         assert_equal(batches_of(data, residency=residency, **arguments), wanted)
 
@@ -431,7 +436,7 @@ def test_a_cold_file_of_levels_is_read_ahead(leveled: Path, monkeypatch: pytest.
     data = MemmapDataset(leveled)
     wanted = batches_of(data)
     monkeypatch.setattr(Reads, "are_cold", lambda *_: True)
-    monkeypatch.setattr(OpenedStore, "gather", _none)
+    monkeypatch.setattr(OpenedStore, "place", _none)
     monkeypatch.setattr(LevelRows, "read_ahead", _unless_warm(LevelRows.read_ahead))
     assert_equal(batches_of(data, residency="cache"), wanted)
 
@@ -453,13 +458,13 @@ def test_of_levels_those_that_are_not_in_the_page_cache_are_read_ahead(
     wanted = batches_of(data)
     monkeypatch.setattr(Reads, "are_cold", lambda reads, source: "levels/4" in str(reads.path))
     monkeypatch.setattr(LevelRows, "begin", _not_warm(LevelRows.begin))
-    given = levels_ahead.open_rows
+    given = levels_ahead.open_raw
 
-    def open_rows(*arguments: Any, **options: Any) -> Any:
+    def open_raw(*arguments: Any, **options: Any) -> Any:
         opened.append(arguments)
         return given(*arguments, **options)
 
-    monkeypatch.setattr(levels_ahead, "open_rows", open_rows)
+    monkeypatch.setattr(levels_ahead, "open_raw", open_raw)
     assert_equal(batches_of(data, residency="cache"), wanted)
     # once an epoch; the content of padded rows has too few pixels on the quarter
     assert len(opened) == (0 if data.manifest.has_content else 2)
@@ -478,7 +483,7 @@ def test_levels_are_there_when_the_crops_of_a_batch_begin(
     leveled: Path, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two threads that wait for one read: one of them would wait forever."""
-    data, read = MemmapDataset(leveled), RowFile.read
+    data, read = MemmapDataset(leveled), RawFile.read
     wanted = batches_of(data, residency="cache")
 
     left = [0.05] * 4
@@ -488,8 +493,8 @@ def test_levels_are_there_when_the_crops_of_a_batch_begin(
             time.sleep(left.pop())
         read(*arguments)
 
-    monkeypatch.setattr(RowFile, "read", late)
-    monkeypatch.setattr(OpenedStore, "gather", _none)
+    monkeypatch.setattr(RawFile, "read", late)
+    monkeypatch.setattr(OpenedStore, "place", _none)
     assert_equal(batches_of(data, residency="disk", threads=threads), wanted)
 
 

@@ -1,4 +1,4 @@
-"""A buffer comes back exactly when its last user is gone, and gather copies what it should."""
+"""A buffer comes back exactly when its last user is gone, and spans are copied to their places."""
 
 from __future__ import annotations
 
@@ -7,18 +7,37 @@ import multiprocessing
 import subprocess
 import sys
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import Tune
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reader.buffers import BufferPool
-from reader.compiled import row_copier
-from reader.memory import gather as copying
-from reader.memory.gather import gather, is_run
+from reader.compiled import span_copier
+from reader.memory import spans as copying
+from reader.memory import threads
+from reader.memory.spans import Spans, begin_copy
+from reader.memory.threads import Copies
+from reader.rows import Rows, is_run
+
+
+def gather(source: torch.Tensor, rows: Rows, out: torch.Tensor) -> torch.Tensor:
+    """Copy source[rows] to out, and return it."""
+    if (copies := begin_gather(source, rows, out)) is not None:
+        copies.wait()
+    return out
+
+
+def begin_gather(source: torch.Tensor, rows: Rows, out: torch.Tensor, *, is_streamed: bool = False) -> Copies | None:
+    """Begin to copy source[rows] to out, both of rows of one size and contiguous."""
+    width = out[0].nbytes if len(out) else 1
+    spans, places = Spans(rows * width, np.full(len(rows), width)), np.arange(len(rows)) * width
+    held, into = (tensor.view(-1).view(torch.uint8) for tensor in (source, out))
+    return begin_copy(held.numpy(), spans, into, places, is_streamed=is_streamed)
 
 
 def test_a_dropped_lease_is_reused_and_a_kept_one_never() -> None:
@@ -112,19 +131,57 @@ def test_a_large_gather_is_cut_into_pieces_that_are_right(tune: Tune) -> None:
     source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (100, 30, 8), np.uint8))
     for rows in (np.arange(7, 90), np.random.default_rng(1).integers(0, 100, 83)):
         out = torch.zeros((83, 30, 8), dtype=torch.uint8)
-        copies = copying.Gatherer(source).begin(rows, out)
+        copies = begin_gather(source, rows, out)
         assert copies is not None
         copies.wait()
         assert torch.equal(out, source[torch.from_numpy(rows)])
 
 
-@pytest.mark.parametrize("width, parts", [(8, 1), (700, 1), (1600, 2), (9000, 9), (9007, 1)])
-def test_large_rows_are_copied_in_parts(width: int, parts: int, tune: Tune) -> None:
+@pytest.mark.parametrize("is_built", [True, False])
+@pytest.mark.parametrize("width", [8, 700, 1600, 9000, 9007])
+def test_large_rows_are_copied_in_parts(
+    width: int, is_built: bool, tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tune(copy_thread_bytes=1000, memcpy_bytes=1000)
+    calls, on_threads = list[int](), copying.on_threads
+
+    def counted(kind: str, count: int, call: Any, each: list[tuple[Any, ...]]) -> Copies:
+        calls.extend(int(arguments[2].max()) for arguments in each)
+        return on_threads(kind, count, call, each)
+
+    monkeypatch.setattr(copying, "on_threads", counted)
+    if not is_built:
+        monkeypatch.setattr(copying, "span_copier", lambda: None)
     source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (9, width), np.uint8))
-    assert copying._parts(source.numpy(), 1000) == parts
     rows = np.array([3, 3, 8, 0, 1, 2, 7])
     assert torch.equal(gather(source, rows, torch.zeros((7, width), dtype=torch.uint8)), source[torch.from_numpy(rows)])
+    # a part of a whole number of words may be a little larger
+    assert max(calls, default=0) <= 1007
+
+
+@settings(max_examples=100)
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 99)), max_size=30),
+    gap=st.integers(0, 9),
+    is_built=st.booleans(),
+)
+def test_spans_of_any_size_go_to_their_places_alone(spans: list[tuple[int, int]], gap: int, is_built: bool) -> None:
+    source = np.random.default_rng(0).integers(0, 250, 1000, np.uint8)
+    sizes = np.array([size for _, size in spans], np.int64)
+    places = np.cumsum(sizes + gap) - sizes
+    out, expected = (np.full(int((sizes + gap).sum()) + gap, 255, np.uint8) for _ in range(2))
+    for (begin, size), place in zip(spans, places.tolist(), strict=True):
+        expected[place : place + size] = source[begin : begin + size]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIXPACK_TESTING", "1")
+        patch.setenv("PIXPACK_TUNING", "copy_thread_bytes=200 memcpy_bytes=64")
+        if not is_built:
+            patch.setattr(copying, "span_copier", lambda: None)
+        begins = np.array([begin for begin, _ in spans], np.int64)
+        copies = begin_copy(source, Spans(begins, sizes), torch.from_numpy(out), places)
+        if copies is not None:
+            copies.wait()
+    assert np.array_equal(out, expected)
 
 
 @pytest.mark.parametrize("start", [0, 1, 8, 40])
@@ -134,22 +191,23 @@ def test_a_batch_that_the_caches_do_not_hold_is_written_past_them(
     width: int, start: int, is_built: bool, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tune(copy_thread_bytes=1, streamed_batch_bytes=1)
-    if is_built and row_copier() is None:
+    if is_built and span_copier() is None:
         pytest.skip("the compiled part is not built here")
     calls = list[int]()
 
-    def counted(*arrays: np.ndarray) -> None:
-        calls.append(len(arrays[1]))
-        copy_rows = row_copier()
-        assert copy_rows is not None
-        copy_rows(*arrays)
+    def counted(*arguments: Any) -> None:
+        calls.append(len(arguments[1]))
+        assert arguments[-1] is True
+        copy_spans = span_copier()
+        assert copy_spans is not None
+        copy_spans(*arguments)
 
-    monkeypatch.setattr(copying, "row_copier", lambda: counted if is_built else None)
+    monkeypatch.setattr(copying, "span_copier", lambda: counted if is_built else None)
     source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (31, width), np.uint8))
     # every other one: not contiguous
     rows = np.random.default_rng(1).integers(0, 31, 58)[::2]
     around = torch.full((start + 29 * width + 64,), 7, dtype=torch.uint8)
-    copies = copying.Gatherer(source, is_streamed=True).begin(rows, around[start:-64].view(29, width))
+    copies = begin_gather(source, rows, around[start:-64].view(29, width), is_streamed=True)
     assert copies is not None
     copies.wait()
     assert torch.equal(around[start:-64].view(29, width), source[torch.from_numpy(rows)])
@@ -161,26 +219,46 @@ def test_a_batch_that_the_caches_do_not_hold_is_written_past_them(
 def test_small_batches_and_fresh_memory_are_written_through_the_caches(
     mebibytes: int, is_streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "row_copier", lambda: pytest.fail("it was written past the caches"))
+    def through(*arguments: Any) -> None:
+        assert arguments[-1] is False
+        np.copyto(arguments[4], arguments[0])
+
+    monkeypatch.setattr(copying, "span_copier", lambda: through)
     source = torch.ones((mebibytes, 1 << 20), dtype=torch.uint8)
     out = torch.zeros_like(source)
-    copies = copying.Gatherer(source, is_streamed=is_streamed).begin(np.arange(mebibytes), out)
+    copies = begin_gather(source, np.arange(mebibytes), out, is_streamed=is_streamed)
     assert copies is not None
     copies.wait()
     assert out.all()
 
 
-@pytest.mark.parametrize("rows", [[0, 4], [-1], [1 << 62], [0, -(1 << 63)]])
-def test_a_row_that_is_not_there_is_not_copied(rows: list[int]) -> None:
-    if (copy_rows := row_copier()) is None:
+_NUMBERS = np.array([0, 2])
+
+
+@pytest.mark.parametrize(
+    ("begins", "sizes", "places"),
+    [
+        ([0, 4], [1, 9], [0, 0]),
+        ([0, -1], [1, 1], [0, 0]),
+        ([0, 1 << 62], [1, 1], [0, 0]),
+        ([0, 0], [1, -1], [0, 0]),
+        ([0, 1], [1, 1 << 62], [0, 0]),
+        ([0, 1], [1, (1 << 63) - 1], [0, 0]),
+        ([0, 0], [1, 3], [0, 4]),
+        ([0, 0], [1, 1], [0, -(1 << 63)]),
+    ],
+)
+def test_a_span_that_is_not_there_is_not_copied(begins: list[int], sizes: list[int], places: list[int]) -> None:
+    if (copy_spans := span_copier()) is None:
         pytest.skip("the compiled part is not built here")
-    source, numbers = np.ones((4, 3), np.int64), np.array(rows)
-    with pytest.raises(ValueError, match=rf"rows\[{len(rows) - 1}\] is not a row of source"):
-        copy_rows(source, numbers, np.zeros((len(rows), 3), np.int64))
-    cases = ((np.zeros(5, np.int64), np.zeros(7)), (np.zeros(6, np.int32), np.zeros(6)), (numbers[:0], np.zeros(1)))
-    for wrong, out in cases:
-        with pytest.raises(ValueError, match="expected int64 numbers, and room for as many rows"):
-            copy_rows(source, wrong, out)
+    source, out = np.ones(12, np.uint8), np.zeros(6, np.uint8)
+    with pytest.raises(ValueError, match="span 1 is outside of source or out"):
+        copy_spans(source, *(np.array(each) for each in (begins, sizes, places)), out, False)
+    assert out.sum() <= 1
+    wrong = (_NUMBERS[:1], _NUMBERS, _NUMBERS), (_NUMBERS, _NUMBERS.astype(np.int32), _NUMBERS)
+    for arrays in wrong:
+        with pytest.raises(ValueError, match="expected as many begins, sizes and places, int64 each"):
+            copy_spans(source, *arrays, out, False)
 
 
 def test_an_interrupt_while_memory_is_allocated_speaks_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,12 +280,12 @@ def test_pieces_that_are_not_started_are_skipped_where_one_fails_or_nobody_wants
         if name == "fails":
             raise ValueError("a piece failed")
 
-    pieces = copying.on_threads("test", 1, piece, [("fails",), ("skipped",)])
+    pieces = threads.on_threads("test", 1, piece, [("fails",), ("skipped",)])
     go.put(None)
     with pytest.raises(ValueError, match="a piece failed"):
         pieces.wait()
     assert (started.get(), started.empty()) == ("fails", True)
-    pieces = copying.on_threads("test", 1, piece, [("begun",), ("skipped",)])
+    pieces = threads.on_threads("test", 1, piece, [("begun",), ("skipped",)])
     assert started.get() == "begun"
     pieces.is_cancelled = True
     go.put(None)
@@ -218,7 +296,7 @@ def test_pieces_that_are_not_started_are_skipped_where_one_fails_or_nobody_wants
 
 def test_a_forked_process_does_not_wait_for_the_threads_of_another() -> None:
     go = SimpleQueue[None]()
-    pieces = copying.on_threads("test", 1, go.get, [()])
+    pieces = threads.on_threads("test", 1, go.get, [()])
     child = multiprocessing.get_context("fork").Process(target=pieces.cancel, daemon=True)
     child.start()
     child.join(120)
@@ -230,7 +308,7 @@ def test_a_forked_process_does_not_wait_for_the_threads_of_another() -> None:
 
 def test_an_error_of_a_piece_is_raised_where_it_is_waited_for(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     tune(copy_thread_bytes=1000)
-    monkeypatch.setattr(copying, "_copy", lambda *_: {}["no such piece"])
+    monkeypatch.setattr(copying, "span_copier", lambda: lambda *_: {}["no such piece"])
     with pytest.raises(KeyError, match="no such piece"):
         gather(torch.ones((9, 1000)), np.arange(9), torch.zeros((9, 1000)))
 
@@ -241,20 +319,23 @@ def test_without_threads_the_caller_copies(lacks: str, tune: Tune, monkeypatch: 
         raise RuntimeError("can't start new thread")
 
     tune(copy_thread_bytes=1000)
-    monkeypatch.setattr(copying, "_queues", {})
+    monkeypatch.setattr(threads, "_queues", {})
     if lacks == "threads":
         monkeypatch.setattr("_thread.start_new_thread", refuse)
     else:
-        monkeypatch.setattr(copying, "_at_exit", True)
+        monkeypatch.setattr(threads, "_at_exit", True)
     source = torch.rand((9, 1000))
     assert torch.equal(gather(source, np.arange(9), torch.zeros((9, 1000))), source)
 
 
 def test_the_copying_threads_end_with_the_process_and_rows_can_be_read_after_them() -> None:
     script = (
-        "import atexit, numpy as np, torch\nfrom reader.memory.gather import gather\n"
-        "source = torch.rand((64, 100_000))\n"
-        "def read(): print(torch.equal(gather(source, np.arange(64), torch.zeros((64, 100_000))), source))\n"
+        "import atexit, numpy as np, torch\nfrom reader.memory.spans import Spans, copy\n"
+        "source, places = np.random.default_rng(0).bytes(64 * 400_000), np.arange(64) * 400_000\n"
+        "def read():\n"
+        "    out = torch.zeros(64 * 400_000, dtype=torch.uint8)\n"
+        "    copy(np.frombuffer(source, np.uint8), Spans(places, np.full(64, 400_000)), out, places)\n"
+        "    print(out.numpy().tobytes() == source)\n"
         "atexit.register(read)\nread()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)

@@ -20,9 +20,9 @@ from reader import MemmapDataset, MemmapLoader, system
 from reader.buffers import BufferPool
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS
-from reader.memory import residency, row_file
+from reader.memory import raw_file, residency
+from reader.memory.raw_file import RawFile, ReadMemory
 from reader.memory.residency import Reads
-from reader.memory.row_file import RowFile, RowMemory
 from scripts.samples.stores import sparse_store
 
 # Pages are dropped from the cache, which those that are not on the disk yet stay in.
@@ -52,7 +52,7 @@ def test_memory_that_is_read_into_is_used_again_in_the_next_epoch(tmp_path: Path
     make_tree(tmp_path / "images", classes=2, each=20)
     packer.pack(tmp_path / "images", tmp_path / "out", size=96, workers=1)
     data = MemmapDataset(tmp_path / "out", as_tuple=False)
-    if not RowFile(tmp_path / "out" / PIXELS, data.manifest.row_bytes, past_cache=True).can_scatter:
+    if not RawFile(tmp_path / "out" / PIXELS, past_cache=True).can_scatter(data.manifest.row_bytes):
         pytest.skip("no O_DIRECT on the file system of the temporary folder")
     with MemmapLoader(data, 8, shuffle="full", residency="disk", as_tuple=False) as loader:
         for _ in range(4):
@@ -253,7 +253,7 @@ def test_ram_asks_for_huge_pages_and_reports_how_many_it_got(
     with caplog.at_level("INFO", logger="reader"):
         MemmapLoader(train, 8, residency="ram", as_tuple=False)
     assert re.search(r"276\.5 kB copied into memory, (0 bytes|\d+\.\d kB) of it in huge pages", caplog.text)
-    rows = RowMemory(64, 1 << 20).rows.fill_(1)
+    rows = ReadMemory(64 << 20).bytes.fill_(1)
     # hg: asked for by madvise(2)
     assert "hg" in _flags(rows.data_ptr())
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -303,13 +303,13 @@ sys.path.insert(0, sys.argv[1])
 open(sys.argv[2] + "/cgroup.procs", "w").write("0")
 from reader import MemmapDataset, MemmapLoader
 from reader import system
-from reader.memory import row_file
+from reader.memory import raw_file
 def read(way):
     loader = MemmapLoader(MemmapDataset(sys.argv[3]), 64, shuffle=True)
     rows = sum(len(targets) for _, targets in loader)
     print(way, loader.order, loader.residency, rows, system.memory_bytes(), sep=", ", flush=True)
 read("past the cache")
-row_file._open_direct = lambda path, row_bytes: (-1, 1)
+raw_file._open_direct = lambda path: (-1, 1)
 read("through the cache")
 """
 
@@ -337,14 +337,14 @@ def test_what_was_read_from_a_disk_is_let_go(tmp_path: Path, way: str, monkeypat
     path = tmp_path / "rows"
     path.write_bytes(bytes(64 << 20))
     if way == "through the cache":
-        monkeypatch.setattr(row_file, "_open_direct", lambda path, row_bytes: (-1, 1))
-    file = RowFile(path, 1 << 20, past_cache=True)
+        monkeypatch.setattr(raw_file, "_open_direct", lambda path: (-1, 1))
+    file = RawFile(path, past_cache=True)
     with open(path, "rb+") as written:
         os.fsync(written.fileno())
         os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if system.cached_share(path) > 0.5:
         pytest.skip("the file system of the temporary folder keeps or hides what is cached")
     for start in range(0, 64, 8):
-        file.read(RowMemory(8, 1 << 20).bytes, [(start, 8, 0)])
+        file.read(ReadMemory(8 << 20).room, [(start << 20, 8 << 20, 0)])
     file.close()
     assert system.cached_share(path) < 0.1

@@ -22,6 +22,7 @@ from packer.cli import run
 from packer.errors import OptionsError
 from packer.operations.verify import verify
 from reader import ImageBatch, MemmapDataset, MemmapLoader, concat, system
+from reader.buffers import FittingPool
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.manifest import PAGE_BYTES, PIXELS, read_manifest
@@ -30,7 +31,7 @@ from reader.loading import shared_residency
 pytest.importorskip("zstandard")
 
 from reader import frames, predictor
-from reader.memory import frame_file
+from reader.memory import frame_codec
 from scripts.stress.hostile import _frames as hostile
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -86,7 +87,7 @@ def test_frames_that_are_in_memory_are_unpacked_where_they_are(
     def read(size_bytes: int) -> Any:
         raise AssertionError(f"{size_bytes} bytes of frames were read")
 
-    monkeypatch.setattr(frame_file, "_own_memory", read)
+    monkeypatch.setattr(frame_codec, "_scratch", read)
     with (
         MemmapLoader(raw, 4, shuffle="full") as expected,
         MemmapLoader(packed, 4, shuffle="full", residency=residency) as found,
@@ -104,7 +105,7 @@ def test_frames_on_the_disk_are_read_ahead_and_unpacked_where_they_were_read(
     def read(size_bytes: int) -> Any:
         raise AssertionError(f"{size_bytes} bytes of frames were read by a thread that unpacks")
 
-    monkeypatch.setattr(frame_file, "_own_memory", read)
+    monkeypatch.setattr(frame_codec, "_scratch", read)
     # several windows and chunks
     tune(
         shuffle_block_bytes=3 * raw.manifest.row_bytes,
@@ -138,7 +139,7 @@ def test_memory_that_raw_rows_do_not_fit_into_holds_compressed_ones(
     with MemmapLoader(packed, 4, residency="ram") as loader:
         found = torch.cat([images for images, _ in loader])
         copy = shared_residency.host_copy(packed)
-        assert copy.units.nbytes == os.path.getsize(packed.path / PIXELS)
+        assert copy.nbytes == os.path.getsize(packed.path / PIXELS)
     assert torch.equal(found, raw[:][0])
 
 
@@ -151,17 +152,22 @@ def test_joined_parts_of_one_store_are_read(equal: tuple[Path, Path], residency:
             assert torch.equal(torch.cat([images for images, _ in loader]), concat(ways(raw))[:][0])
 
 
-def test_a_loader_that_is_closed_keeps_no_frames(equal: tuple[Path, Path]) -> None:
+def test_a_loader_that_is_closed_keeps_no_frames(equal: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, lease = list[weakref.ref[Any]](), FittingPool.lease
+
+    def leased(pool: FittingPool, size_bytes: int) -> torch.Tensor:
+        given = lease(pool, size_bytes)
+        # the pool's own array, of which a lease is a view
+        memory.extend(weakref.ref(loan.memory) for loan in pool._pool._lent.values())
+        return given
+
+    monkeypatch.setattr(FittingPool, "lease", leased)
     loader = MemmapLoader(MemmapDataset(equal[1]), 5, residency="disk")
     assert sum(len(images) for images, _ in loader) == len(loader.dataset)
-    pool = loader.gathering._frame_pool
-    assert pool is not None
-    idle = [weakref.ref(loan.memory) for loan in pool._pool._idle]
-    assert idle
-    del pool
+    assert memory
     loader.close()
     gc.collect()
-    assert all(memory() is None for memory in idle)
+    assert all(held() is None for held in memory)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])

@@ -51,7 +51,6 @@ from reader.format.blocks import read_blocks
 from reader.format.check import check_store, metadata_files
 from reader.format.manifest import PIXELS, Manifest, read_json_lines, read_manifest
 from reader.format.tensors import TensorSpec
-from reader.memory.pages import pages_of
 from reader.order import permuted
 from reader.transforms.kernels.resample import resized_by_padding, resized_images
 
@@ -506,7 +505,9 @@ def test_buffers_of_ragged_batches_are_used_again(ragged_store: Path) -> None:
 )
 def test_other_transforms_ask_for_a_crop_first(ragged_store: Path, transform: Any) -> None:
     data = MemmapDataset(ragged_store, as_tuple=False)
-    with pytest.raises(ValueError, match="have sizes of their own: let RandomResizedCrop or ResizeCenterCrop come first"):
+    with pytest.raises(
+        ValueError, match="have sizes of their own: let RandomResizedCrop or ResizeCenterCrop come first"
+    ):
         transform(data[[1, 2]])
     assert transform(ResizeCenterCrop(24)(data[[1, 2]])).pixels.shape[0] == 2
 
@@ -526,18 +527,6 @@ def test_other_devices_give_the_same_crops_within_a_level(ragged_store: Path, ce
     theirs = resized_by_padding(batch, Crops(boxes, 20, 24, grids))
     ours = resized_images(batch, Crops(boxes, 20, 24, grids))
     assert (theirs.int() - ours.int()).abs().max() <= 1
-
-
-def test_pages_hold_each_row_completely() -> None:
-    rng = np.random.default_rng(0)
-    flat = rng.integers(0, 256, 40 * 4096, dtype=np.uint8)
-    offsets = rng.integers(0, 30 * 4096, 200)
-    sizes = rng.integers(1, 9 * 4096, 200)
-    pages, begins = pages_of(offsets, sizes)
-    held = flat.reshape(-1, 4096)[pages].reshape(-1)
-    for offset, size, begin in zip(offsets, sizes, begins, strict=True):
-        assert np.array_equal(held[begin : begin + size], flat[offset : offset + size])
-    assert len(pages) * 4096 <= sizes.sum() + 200 * 2 * 4096
 
 
 # -- ResizeCenterCrop

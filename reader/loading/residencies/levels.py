@@ -7,10 +7,9 @@ crops say, or `levels_ahead.py` ahead of them.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -21,21 +20,18 @@ from reader.dataset.dataset import MemmapDataset
 from reader.dataset.joined import JoinedStores
 from reader.dataset.opened_store import OpenedStore
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PAGE_BYTES
+from reader.format.manifest import MANIFEST
 from reader.format.tensors import level_name, level_path
 from reader.loading.finish import begins_with_crop
-from reader.loading.residencies.host_copies import HostCopy, bytes_from
 from reader.loading.shared_residency import host_copy, reads_of
-from reader.memory.gather import gather
-from reader.memory.pages import extents, gathered, mapped_rows, pages_of, rows_in
+from reader.memory.places import Place, bytes_of
 from reader.memory.residency import Reads, Residency
+from reader.memory.spans import Spans
 from reader.rows import Rows
 from reader.store import Batch, RaggedBatch
 
 _log = logging.getLogger("reader")
 
-# Where units of a file, rows or pages, are in memory: uint8[n, unit bytes], and what says where these are there.
-HeldLevel = tuple[torch.Tensor, Callable[[Rows], Rows]]
 # Idle buffers of a level: of two batches, each in parts for some threads.
 _KEPT = 8
 # Of masks, instead of a level's factor.
@@ -73,7 +69,8 @@ class LevelRows:
         store = dataset.opened_store
         self.dataset, self.factors, self._processes = dataset, store.levels, processes
         self.stores = {1: store} | {factor: _opened(store, factor) for factor in self.factors}
-        self._copies: dict[int, HostCopy] = {}
+        # where copies in memory are
+        self._copies: dict[int, Place] = {}
         self._pools: dict[int, BufferPool] = {}
         self._is_warm, self.past_cache = True, False
 
@@ -87,71 +84,44 @@ class LevelRows:
         """Bring the rows where they are read from."""
         self._is_warm, self.past_cache = chosen.is_warm, chosen.host == "disk"
         if chosen.name == "ram":
-            self._copies = {factor: host_copy(self._of_level(factor)) for factor in self.stores}
+            self._copies = {factor: host_copy(self._of_level(factor)).place() for factor in self.stores}
 
     def rows_of(self, batch_rows: torch.Tensor) -> Rows:
         """Return the rows of the store that a batch of the dataset calls so."""
         return self.stores[1].rows_of(batch_rows)
 
-    def read(self, rows: Rows, factor: int) -> Batch:
-        """Return rows of the store, smaller by a factor: views of the mapped file or of its copy, or else a copy."""
-        copy = self._copies.get(factor)
-        if copy is not None:
-            return self.read_from((copy.units, copy.positions.of), rows, factor)
-        self._check_shapes(rows, factor)
-        store = self.stores[factor]
-        if not store.is_local or store.frames is not None:
-            return store.gather(rows, self._memory(factor))
-        # crops copy of a row what they need of it
-        store.check_rows(rows)
-        if isinstance(store.mapped, RaggedBatch):
-            return mapped_rows(store.mapped, rows)
-        return rows_in(store.mapped, rows, store.mapped.pixels, rows)
+    def read(self, rows: Rows, factor: int, places: Sequence[Place] = ()) -> Batch:
+        """Return rows of the store, smaller by a factor: views of where raw ones are in memory, or else a copy.
 
-    def read_from(self, held: HeldLevel, rows: Rows, factor: int) -> Batch:
-        """Return rows whose units are in memory."""
-        store, (units, positions_of), memory = self.stores[factor], held, self._memory(factor)
+        places: in memory, where they may be; else a copy in memory has them, or the file.
+        """
+        store = self.stores[factor]
         self._check_shapes(rows, factor)
-        if store.frames is not None:
-            batch, copies = store.begin_unpacking(rows, memory, functools.partial(bytes_from, units, positions_of))
-            copies.wait()
-            return batch
         store.check_files()
-        if isinstance(store.mapped, RaggedBatch):
-            batch = gathered(
-                store.mapped, rows, memory, lambda wanted, into: gather(units, positions_of(wanted.pages), into)
-            )
-        else:
-            batch = rows_in(store.mapped, rows, units, positions_of(rows))
-        store.check_rows(rows)
+        columns = store.columns(rows)
+        layout = store.table.layout(rows, columns)
+        place = self._place(factor, layout.spans, places)
+        located = None if store.is_compressed else place.locate(layout.spans)
+        if located is not None:
+            # crops copy of a row what they need of it
+            store.check_rows(rows, columns)
+            return store.table.views(rows, store.numbers(rows), columns, located)
+        batch, copies = store.begin(rows, place, self._memory(factor))
+        if copies is not None:
+            copies.wait()
         return batch
 
-    def masks(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return uint8[T] that holds the masks of rows of the store, and where each begins, int64[B]; see `read`."""
-        copy, held = self._copies.get(1), self.stores[1].mapped
-        if copy is not None:
-            return self.masks_from((copy.units, copy.positions.of), rows)
-        assert isinstance(held, RaggedBatch)
-        begins, _ = self._mask_extents(rows)
-        return held.pixels, torch.from_numpy(begins)
+    def masks(self, rows: Rows, places: Sequence[Place] = ()) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return uint8[T] that holds the masks of rows of the store, and where each begins, int64[B]; places: see `read`."""
+        spans = self.mask_spans(rows)
+        located = bytes_of(self._place(1, spans, places), spans, self._memory(_MASKS))
+        return torch.from_numpy(located.memory), torch.from_numpy(located.begins)
 
-    def masks_from(self, held: HeldLevel, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the masks of rows whose units are in memory."""
-        pages, begins = pages_of(*self._mask_extents(rows))
-        pixels = self._memory(_MASKS)(len(pages) * PAGE_BYTES).view(len(pages), PAGE_BYTES)
-        units, positions_of = held
-        gather(units, positions_of(pages), pixels)
-        return pixels.view(-1), torch.from_numpy(begins)
-
-    def units_of(self, rows: Rows, factor: int, masks_of: Rows | None = None) -> Rows:
-        """Return the units of a level's file that hold rows, sorted and each once; masks_of: and masks of the store's rows."""
-        store = self.stores[factor]
-        if not store.manifest.is_flat:
-            return rows
-        pages = [pages_of(*store.file_extents(rows))[0]]
-        if masks_of is not None:
-            pages.append(pages_of(*self._mask_extents(masks_of))[0])
-        return np.unique(np.concatenate(pages))
+    def mask_spans(self, rows: Rows) -> Spans:
+        """Return where the masks of rows of the store are in its file; raises StoreError as `RowTable.mask_spans`."""
+        store = self.stores[1]
+        store.check_files()
+        return store.table.mask_spans(rows, store.columns(rows))
 
     def content(self, batch_rows: torch.Tensor, factor: int) -> torch.Tensor | None:
         """Return what is image in rows of a level, int64[B, 4] x0, y0, x1, y1; None: all is."""
@@ -181,20 +151,12 @@ class LevelRows:
             if reads_of(of_level, self._processes).are_cold(of_level.opened_store.opened("pixels"))
         }
 
-    def _mask_extents(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return where in the store's file the masks of rows begin, and how many bytes they have.
-
-        Raises:
-            StoreError: one is not behind its image, or a file was cut short.
-        """
-        store, held, index = self.stores[1], self.stores[1].mapped, torch.from_numpy(rows)
-        assert isinstance(held, RaggedBatch)
-        assert held.mask_offsets is not None
-        store.check_files()
-        extents(held, rows)
-        return held.mask_offsets.index_select(0, index).numpy(), held.shapes.index_select(0, index)[:, :2].long().prod(
-            1
-        ).numpy()
+    def _place(self, factor: int, spans: Spans, places: Sequence[Place]) -> Place:
+        """Return the first place that has the spans in memory; else a copy in memory, or where the file is."""
+        for place in places:
+            if place.locate(spans) is not None:
+                return place
+        return self._copies[factor] if factor in self._copies else self.stores[factor].place()
 
     def _check_shapes(self, rows: Rows, factor: int) -> None:
         """Raise StoreError where a row with a size of its own is of another size on a level than its box is placed on."""

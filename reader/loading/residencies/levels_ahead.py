@@ -16,18 +16,16 @@ import torch
 
 from reader import system
 from reader.buffers import FittingPool
-from reader.dataset.opened_store import OpenedStore
 from reader.epoch import stamped
-from reader.format.manifest import PAGE_BYTES
 from reader.loading.finish import first_step
 from reader.loading.host_batches import AHEAD_SHARE, without_pixels
-from reader.loading.residencies.levels import HeldLevel, LevelRows
+from reader.loading.remote_ahead import blocks_of
+from reader.loading.residencies.levels import LevelRows
 from reader.loading.schedule import Schedule
-from reader.memory.gather import Copies, on_threads
-from reader.memory.joined_file import open_rows
-from reader.memory.row_file import READERS, RowMemory, RowReader, plan_reads, tasks
-from reader.profiling import stage
-from reader.remote.presence import RemoteStore
+from reader.memory.joined_file import open_raw
+from reader.memory.raw_file import RawReader
+from reader.memory.read_ahead import Chunk
+from reader.memory.spans import Spans
 from reader.rows import Rows, Steps
 from reader.store import Batch
 from reader.tuning import tuning
@@ -77,26 +75,18 @@ class LevelsAhead:
         # of each level: chunks of one have about as many bytes
         self._pools = defaultdict[int, FittingPool](lambda: FittingPool(keep=_CHUNKS, has_room=True))
         self._read_ahead: set[int] = set()
-        self._files: dict[int, RowReader] = {}
+        self._files: dict[int, RawReader] = {}
         self._chunks: deque[_StepGroup] = deque(maxlen=_CHUNKS)
         room = system.available_bytes() * AHEAD_SHARE
         self._most = max(1, int(min(tuning().window_ahead_bytes, room)) // levels.dataset.manifest.row_bytes)
 
     def read(self, batch_rows: torch.Tensor, factor: int) -> Batch:
         """Return rows as `LevelRows.read` does; may be called by several threads."""
-        rows = self._levels.rows_of(batch_rows)
-        for chunk in tuple(self._chunks):
-            if (held := chunk.held(rows, factor)) is not None:
-                return self._levels.read_from(held, rows, factor)
-        return self._levels.read(rows, factor)
+        return self._levels.read(self._levels.rows_of(batch_rows), factor, self._places(factor))
 
     def masks(self, batch_rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return masks as `LevelRows.masks` does; may be called by several threads."""
-        rows = self._levels.rows_of(batch_rows)
-        for chunk in tuple(self._chunks):
-            if (held := chunk.held_masks(rows)) is not None:
-                return self._levels.masks_from(held, rows)
-        return self._levels.masks(rows)
+        return self._levels.masks(self._levels.rows_of(batch_rows), self._places(1))
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the steps; for one thread."""
@@ -133,13 +123,21 @@ class LevelsAhead:
                 masked = np.unique(np.concatenate([*planned.values()]))
                 planned.setdefault(1, masked[:0])
             for factor in self._read_ahead & planned.keys():
-                rows, store, of_masks = planned[factor], self._levels.stores[factor], masked if factor == 1 else None
+                store = self._levels.stores[factor]
+                spans = store.spans(planned[factor])
+                if factor == 1 and masked is not None:
+                    masks = self._levels.mask_spans(masked)
+                    spans = Spans(*(np.concatenate(both) for both in zip(spans, masks, strict=True)))
                 if store.is_local:
-                    units = self._levels.units_of(rows, factor, of_masks)
-                    chunk.parts[factor] = _LevelReads(rows, of_masks, units, self._file(factor), self._pools[factor])
+                    chunk.parts[factor] = Chunk(self._file(factor), spans, self._pools[factor].lease)
                 elif store.remote is not None:
-                    store.remote.ahead(_blocks_of(store, store.remote, rows))
+                    store.remote.ahead(blocks_of(store.remote, spans))
         return chunk
+
+    def _places(self, factor: int) -> list[Chunk]:
+        """Return the chunks whose rows of a level are there: of those that are read, one thread waits."""
+        parts = [chunk.parts.get(factor) for chunk in tuple(self._chunks)]
+        return [part for part in parts if part is not None and part.reads.are_done]
 
     def _cut(self, steps: Iterator[Steps]) -> Iterator[_StepGroup]:
         """Cut the steps into chunks: small ones first, so that the first batches need not wait for a whole one."""
@@ -167,82 +165,26 @@ class LevelsAhead:
                     found.setdefault(factor, []).append(rows[factors == factor])
         return {factor: np.unique(np.concatenate(rows)) for factor, rows in found.items()}
 
-    def _file(self, factor: int) -> RowReader:
+    def _file(self, factor: int) -> RawReader:
         if factor not in self._files:
             store = self._levels.stores[factor]
-            unit_bytes, past_cache = store.manifest.row_bytes, self._levels.past_cache
-            if store.manifest.is_flat:
-                unit_bytes = PAGE_BYTES
-            self._files[factor] = open_rows(store.opened("pixels"), unit_bytes, past_cache=past_cache)
+            self._files[factor] = open_raw(store.opened("pixels"), past_cache=self._levels.past_cache)
         return self._files[factor]
 
 
 class _StepGroup:
-    """Steps whose rows are read together."""
+    """Steps whose rows are read together; parts: by the level."""
 
     def __init__(self, steps: list[Steps]) -> None:
         self.steps = steps
-        self.parts: dict[int, _LevelReads] = {}
-
-    def held(self, rows: Rows, factor: int) -> HeldLevel | None:
-        """Return what holds these rows of a level; None: they are not all here."""
-        part = self.parts.get(factor)
-        return part.held() if part is not None and part.has(rows) else None
-
-    def held_masks(self, rows: Rows) -> HeldLevel | None:
-        """Return what holds the masks of these rows; None: they are not all here."""
-        part = self.parts.get(1)
-        return part.held() if part is not None and part.has_masks(rows) else None
+        self.parts: dict[int, Chunk] = {}
 
     def wait(self) -> None:
         """Wait for the reads; raises what they raised."""
         for part in self.parts.values():
-            if not part.reads.are_done:
-                with stage("wait"):
-                    part.reads.wait()
-            part.reads.wait()
+            part.wait()
 
     def cancel(self) -> None:
         """End the reads."""
         for part in self.parts.values():
-            part.reads.cancel()
-
-
-class _LevelReads:
-    """Rows of one level that are read together, or masks of rows; all int64[...], sorted and each once.
-
-    units: of the file, that hold them.
-    """
-
-    def __init__(self, rows: Rows, masked: Rows | None, units: Rows, file: RowReader, pool: FittingPool) -> None:
-        self._rows, self._masked, self._units = rows, masked, units
-        reads, self._slots, count = plan_reads(units, file.row_bytes, file.align)
-        self._memory = RowMemory(count, file.row_bytes, lease=pool.lease)
-        each = [(self._memory.bytes, group) for group in tasks(reads, file.row_bytes)]
-        self.reads: Copies = on_threads("read", READERS, file.read, each)
-
-    def has(self, rows: Rows) -> bool:
-        """Whether all of these rows are among them."""
-        return _are_among(rows, self._rows)
-
-    def has_masks(self, rows: Rows) -> bool:
-        """Whether the masks of all of these rows are among them."""
-        return self._masked is not None and _are_among(rows, self._masked)
-
-    def held(self) -> HeldLevel | None:
-        """Return where units are; None: they are not there yet."""
-        if not self.reads.are_done:
-            return None
-        return self._memory.rows, lambda units: self._slots[np.searchsorted(self._units, units)]
-
-
-def _are_among(rows: Rows, held: Rows) -> bool:
-    """Whether all rows are among those that are held, sorted."""
-    return bool(len(held)) and bool((held[np.searchsorted(held, rows).clip(max=len(held) - 1)] == rows).all())
-
-
-def _blocks_of(store: OpenedStore, remote: RemoteStore, rows: Rows) -> list[int]:
-    """Return the blocks of a store at a URL that hold rows."""
-    begins, sizes = store.file_extents(rows)
-    spans = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
-    return sorted({block for span in spans for block in remote.folder.blocks_of(*span)})
+            part.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import random
 import threading
@@ -11,7 +10,7 @@ import time
 from pathlib import Path
 
 from reader.bench import drop
-from reader.memory.row_file import RowFile, RowMemory
+from reader.memory.raw_file import RawFile, ReadMemory
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 # beside the size of a row
@@ -34,19 +33,18 @@ def random_reads(path: Path, size_bytes: int, depth: int, seconds: float, *, pas
     random.Random(0).shuffle(order)
     taken = itertools.count()
     read = [0] * depth
-    file = RowFile(path, size_bytes, past_cache=past_cache)
-    # a piece is in memory where it is within a block of the disk: see RowFile.align
-    period = file.align // math.gcd(file.align, size_bytes)
-    memories = [RowMemory(max(period, -(-_HUGE_PAGE_BYTES // size_bytes)), size_bytes) for _ in range(depth)]
+    file = RawFile(path, past_cache=past_cache)
+    # a piece is in memory where it is within a block of the disk: see RawFile.align
+    memories = [ReadMemory(max(size_bytes + file.align, _HUGE_PAGE_BYTES)) for _ in range(depth)]
     for memory in memories:
         # a loader's is used again too
-        memory.rows.zero_()
+        memory.bytes.zero_()
 
     def work(number: int) -> None:
-        memory = memories[number].bytes
+        memory = memories[number].room
         while (index := next(taken)) < len(order) and time.perf_counter() < end:
-            row = order[index]
-            file.read(memory, [(row, 1, row % period)])
+            start = order[index] * size_bytes
+            file.read(memory, [(start, size_bytes, start % file.align)])
             read[number] += size_bytes
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(depth)]

@@ -43,7 +43,7 @@ from reader.bench import drop, read_through
 from reader.format.errors import NotMeasured
 from reader.format.manifest import PIXELS
 from reader.memory import residency
-from reader.memory.row_file import READ_BYTES, READERS, RowMemory, read_rows
+from reader.memory.raw_file import READ_BYTES, READERS, RawFile, ReadMemory, bring
 from scripts.benchmarks.reading.bench_read import cached_store
 from scripts.benchmarks.storage._disk_curve import best, measure_curve, random_reads, table_lines
 from scripts.benchmarks.storage._limited_disk import limited_disk
@@ -81,15 +81,20 @@ def measure(forms: dict[str, MemmapDataset], rounds: int) -> dict[str, Any]:
     """Time each way in turns; forms: of the same rows, see `in_forms`."""
     data = forms[RAW]
     path, size, row_bytes = data.path / PIXELS, file_bytes(data), data.manifest.row_bytes
-    most = max(1, READ_BYTES // row_bytes)
-    ring = RowMemory(2 * READERS * most, row_bytes)
-    ring.rows.zero_()
+    ring = ReadMemory(2 * READERS * READ_BYTES)
+    ring.bytes.zero_()
     reads = [
-        (row, min(most, len(data) - row), n % (2 * READERS) * most) for n, row in enumerate(range(0, len(data), most))
+        (byte, min(READ_BYTES, size - byte), n % (2 * READERS) * READ_BYTES)
+        for n, byte in enumerate(range(0, size, READ_BYTES))
     ]
+
+    def direct() -> None:
+        with contextlib.closing(RawFile(path, past_cache=True)) as file:
+            bring(file, ring.room, reads)
+
     ways: dict[str, tuple[str, Callable[[], Any]]] = {
         "cat": (RAW, lambda: read_through(path, size)),
-        "direct": (RAW, lambda: read_rows(path, row_bytes, ring.bytes, reads, past_cache=True)),
+        "direct": (RAW, direct),
         "random": (RAW, lambda: random_reads(path, row_bytes, READERS, math.inf, past_cache=True)),
         "page faults": (RAW, lambda: by_page_faults(forms)),
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import random
 import zlib
 from array import array
@@ -197,24 +198,24 @@ def _check_predictor(native: Any, rng: random.Random) -> None:
 
 
 def _check_copies(native: Any, rng: random.Random) -> None:
-    """Compare copied rows with slices, written at any address, also where a number is not that of a row."""
-    row_bytes, count, before = (
-        rng.choice([1, rng.randint(1, 400), 64 * rng.randint(1, 9)]),
-        rng.randint(1, 9),
-        rng.randint(0, 64),
-    )
-    source = rng.randbytes(row_bytes * rng.randint(1, 9))
-    rows = [rng.randrange(len(source) // row_bytes) for _ in range(count)]
-    around = bytearray(b"x") * (before + row_bytes * count + 64)
-    native.copy_rows(source, array("q", rows), memoryview(around)[before:-64])
-    copied = b"".join(source[row * row_bytes : (row + 1) * row_bytes] for row in rows)
-    assert around == b"x" * before + copied + b"x" * 64
-    rows[rng.randrange(count)] = rng.choice([*_EXTREMES[:3], -1, len(source) // row_bytes, 1 << 62])
+    """Compare copied spans with slices, written at any address, also where a number is outside of either."""
+    source, before = rng.randbytes(rng.randint(1, 3000)), rng.randint(0, 64)
+    begins = [rng.randrange(len(source)) for _ in range(rng.randint(1, 9))]
+    sizes = [rng.choice([0, 64, rng.randint(0, 700)]) for _ in begins]
+    sizes = [min(size, len(source) - begin) for begin, size in zip(begins, sizes, strict=True)]
+    places = [*itertools.accumulate(sizes, initial=0)]
+    around = bytearray(b"x") * (before + places[-1] + 64)
+    expected = b"x" * before + b"".join(source[b : b + n] for b, n in zip(begins, sizes, strict=True)) + b"x" * 64
+    numbers = begins, sizes, places[:-1]
+    native.copy_spans(source, *(array("q", n) for n in numbers), memoryview(around)[before:-64], rng.random() < 0.5)
+    assert around == expected
+    wrong = [[*each] for each in numbers]
+    rng.choice(wrong)[rng.randrange(len(begins))] = rng.choice([*_EXTREMES[:3], -1, len(source) + 1, 1 << 62])
     try:
-        native.copy_rows(source, array("q", rows), bytearray(row_bytes * count))
+        native.copy_spans(source, *(array("q", n) for n in wrong), bytearray(places[-1]), rng.random() < 0.5)
     except ValueError:
         return
-    raise AssertionError(f"a row that is not there was copied: {rows}")
+    raise AssertionError(f"a span that is not there was copied: {wrong}")
 
 
 def _check_unfilter(native: Any, rng: random.Random) -> None:

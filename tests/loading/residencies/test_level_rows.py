@@ -28,6 +28,7 @@ from reader.compiled import Crops
 from reader.dataset.opened_store import OpenedStore
 from reader.loading.residencies import levels_ahead
 from reader.loading.residencies.levels import LevelRows
+from reader.memory.spans import Spans
 from reader.rows import Rows
 from reader.transforms.kernels.resample import resized
 
@@ -40,17 +41,12 @@ RESIDENCIES = ["cache", "cold", "disk", "ram"]
 def read(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Return by what the sides of rows are divided that crops have read."""
     found: set[int] = set()
-    given = LevelRows.read_from, LevelRows.read
+    given = LevelRows.read
 
-    def read_from(rows: LevelRows, held: Any, some: Rows, factor: int) -> Any:
+    def read_rows(rows: LevelRows, some: Rows, factor: int, *places: Any) -> Any:
         found.add(factor)
-        return given[0](rows, held, some, factor)
+        return given(rows, some, factor, *places)
 
-    def read_rows(rows: LevelRows, some: Rows, factor: int) -> Any:
-        found.add(factor)
-        return given[1](rows, some, factor)
-
-    monkeypatch.setattr(LevelRows, "read_from", read_from)
     monkeypatch.setattr(LevelRows, "read", read_rows)
     return found
 
@@ -126,7 +122,7 @@ def test_rows_with_masks_read_from_levels_are_the_same_wherever_they_are(
     tune(shuffle_block_bytes=2 * data.manifest.row_bytes, shuffle_window_blocks=2)
     wanted = batches_of(data, shuffle=order)
     # what is read ahead is all that is read
-    monkeypatch.setattr(OpenedStore, "gather", None)
+    monkeypatch.setattr(OpenedStore, "place", None)
     for residency in RESIDENCIES[1:]:
         assert_equal(batches_of(data, residency, shuffle=order), wanted, masks=True)
 
@@ -140,18 +136,17 @@ def test_central_crops_move_masks_of_rows_read_from_levels(masked: Path, read: s
 
 
 def test_less_is_read_of_the_disk_where_masks_are_read_without_their_pixels(masked: Path) -> None:
-    data, units = MemmapDataset(masked), [0]
-    given = levels_ahead.plan_reads
+    data, wanted, chunk = MemmapDataset(masked), [0], levels_ahead.Chunk
 
-    def planned(rows: Rows, row_bytes: int, align: int = 1) -> Any:
-        units[0] += len(rows) * row_bytes
-        return given(rows, row_bytes, align)
+    def counted(file: Any, spans: Spans, *lease: Any) -> Any:
+        wanted[0] += int(spans.sizes.sum())
+        return chunk(file, spans, *lease)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(levels_ahead, "plan_reads", planned)
+        patch.setattr(levels_ahead, "Chunk", counted)
         batches_of(data, "disk", transform=ResizeCenterCrop(SIDE))
-    # of two epochs, with what pages hold beside them: a quarter for masks, 1/16 of the pixels
-    assert units[0] < 2 * 0.45 * data.manifest.pixel_bytes
+    # of two epochs: a quarter for masks, 1/16 of the pixels
+    assert wanted[0] < 2 * 0.32 * data.manifest.pixel_bytes
 
 
 def test_a_mask_that_is_not_behind_its_image_is_named(masked: Path) -> None:
@@ -257,7 +252,7 @@ def test_levels_of_joined_stores_are_the_same_wherever_they_are_read_from(
     stores = [MemmapDataset(path) for path in both]
     joined = concat(stores).with_targets([*range(15)], classes=list("abcdefghijklmno")).subset([14, 3, 2, 9, 0, 7, 8])
     wanted = batches_of(joined)
-    monkeypatch.setattr(OpenedStore, "gather", None)
+    monkeypatch.setattr(OpenedStore, "place", None)
     for residency in RESIDENCIES[1:]:
         assert_equal(batches_of(joined, residency, threads=threads), wanted)
 

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import Tune, devices, make_tree
-from hypothesis import given
-from hypothesis import strategies as st
 
 from packer import pack, subset
 from reader import MemmapDataset, MemmapLoader, order, system
@@ -21,7 +19,6 @@ from reader.format.manifest import PIXELS
 from reader.loading import shared_residency
 from reader.loading.residencies import device_rows
 from reader.memory import residency
-from reader.memory.positions import Positions
 
 # Pages are dropped from the cache, which those that are not on the disk yet stay in.
 pytestmark = pytest.mark.usefixtures("real_syncs")
@@ -72,8 +69,11 @@ def check(loader: MemmapLoader) -> None:
 
 
 def units(loader: MemmapLoader) -> int:
-    """Return how many rows, or pages, a loader's copy has."""
-    return held(loader)._positions.count if loader.residency == "gpu" else len(held(loader).units)
+    """Return how many bytes of pixels a loader's copy has."""
+    copy = held(loader)
+    if loader.residency != "gpu":
+        return int(copy.nbytes)
+    return int((copy._pages if hasattr(copy, "_pages") else copy._rows.pixels).nbytes)
 
 
 def test_loaders_of_the_same_rows_share_one_copy_and_those_of_others_do_not(
@@ -133,7 +133,7 @@ def test_a_copy_that_could_not_be_read_is_not_kept(store: Path) -> None:
     gc.collect()
     assert len(shared_residency._copies) == before
     os.truncate(store / PIXELS, size_bytes)
-    assert held(MemmapLoader(data, 5, residency="ram", as_tuple=False)).units.shape[0] == len(data)
+    assert held(MemmapLoader(data, 5, residency="ram", as_tuple=False)).nbytes == data.manifest.pixel_bytes
 
 
 def test_loaders_that_threads_make_at_one_time_share_one_copy(shared_store: Path) -> None:
@@ -150,15 +150,6 @@ def test_loaders_that_threads_make_at_one_time_share_one_copy(shared_store: Path
     assert len({id(held(loader)) for loader in made}) == 1
     for loader in made:
         check(loader)
-
-
-@given(st.integers(1, 60), st.data())
-def test_each_unit_of_a_copy_has_its_position_in_the_order_of_the_file(count: int, data: st.DataObject) -> None:
-    units = data.draw(st.none() | st.sets(st.integers(0, count - 1)))
-    there = range(count) if units is None else sorted(units)
-    positions = Positions(None if units is None else np.array(there, np.int64), count)
-    assert positions.count == len(there)
-    assert positions.of(np.array(there, np.int64)).tolist() == [*range(len(there))]
 
 
 # -- what is counted

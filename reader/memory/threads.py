@@ -1,4 +1,4 @@
-"""Rows copied by plain threads while the caller continues: begun now, waited for later; other work of theirs too, such as reads.
+"""Copies, reads and unpacking that plain threads do while the caller continues, who waits for them later.
 
 One thread can nearly fill the bandwidth of memory, so what counts is that copies follow each other without a gap: those of the
 next batch are begun before those of this one are waited for. Threads of OpenMP cannot do that, and all of them wait where
@@ -16,18 +16,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-
-import numpy as np
-import numpy.typing as npt
-import torch
-
-from reader.compiled import row_copier
-from reader.tuning import tuning
-
-# Pieces a thread: a thread that was held up leaves the rest of a batch to others.
-_PIECES = 2
-# Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.
-_WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
 
 class Copies:
@@ -75,61 +63,6 @@ class Copies:
 _PieceCall = tuple[Callable[..., object], tuple[object, ...], Copies]
 
 
-class Gatherer:
-    """Copies rows of one tensor, batch after batch.
-
-    What is the same for all batches is done once: beside threads that stream through the caches, each line of Python takes ten
-    times as long as alone.
-    """
-
-    def __init__(self, source: torch.Tensor, *, is_streamed: bool = False) -> None:
-        """Prepare to copy rows of source, any[N, ...] contiguous, on the CPU.
-
-        is_streamed: large batches are written past the caches; memory that was written before, such as a pool's, gains by that.
-        """
-        words = as_words(source)[0].numpy() if source.numel() else np.empty((0, 1), np.int64)
-        self._source, self._is_streamed, self._sizes = source, is_streamed, tuning()
-        self._parts = _parts(words, self._sizes.memcpy_bytes)
-        self._table = words.reshape(len(words) * self._parts, words.shape[1] // self._parts)
-
-    def begin(self, rows: npt.NDArray[np.int64], out: torch.Tensor) -> Copies | None:
-        """Begin to copy source[rows] into out, on as many threads as torch uses; None: it was small, and is copied already.
-
-        rows: int64[B] in [0, N); out: any[B, ...] of the source's dtype, contiguous, whole when what is returned was waited
-        for. The threads hold source and out until they are done, also where nobody waits.
-        """
-        threads = torch.get_num_threads()
-        pieces = min(_PIECES * threads, out.nbytes // self._sizes.copy_thread_bytes)
-        if pieces < 1:
-            _gather_small(self._source, rows, out)
-            return None
-        table, parts = self._table, self._parts
-        if out.data_ptr() % table.itemsize:
-            table, into = (tensor.numpy() for tensor in as_words(self._source, out))
-            parts = 1
-        else:
-            into = out.numpy().reshape(-1).view(table.dtype).reshape(-1, table.shape[1])
-        rows = np.ascontiguousarray(rows, np.int64)
-        if parts > 1:
-            rows = (rows[:, None] * parts + np.arange(parts)).reshape(-1)
-        copy = (row_copier() if self._is_streamed and out.nbytes >= self._sizes.streamed_batch_bytes else None) or _copy
-        step = -(-len(rows) // pieces)
-        starts = range(0, len(rows), step)
-        return on_threads(
-            "copy",
-            threads,
-            copy,
-            [(table, rows[start : start + step], into[start : start + step]) for start in starts],
-        )
-
-
-def gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor) -> torch.Tensor:
-    """Copy source[rows] into out, which may be fresh memory, as `Gatherer` does, and return out."""
-    if (copies := Gatherer(source).begin(rows, out)) is not None:
-        copies.wait()
-    return out
-
-
 def on_threads(kind: str, threads: int, call: Callable[..., object], each: Sequence[tuple[object, ...]]) -> Copies:
     """Begin call(*arguments) for each, on threads that all work of a kind shares; where none may be started it is done here."""
     copies = Copies(len(each))
@@ -140,40 +73,6 @@ def on_threads(kind: str, threads: int, call: Callable[..., object], each: Seque
         else:
             queue.put((call, arguments, copies))
     return copies
-
-
-def is_run(rows: npt.NDArray[np.int64]) -> bool:
-    """Say whether rows are consecutive and rising: [4, 5, 6]."""
-    return len(rows) == 0 or (int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all()))
-
-
-def as_words(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """View each any[N, ...] as [N, K] of the widest integers that divide a row of all and that all are aligned to."""
-    flat = [tensor.reshape(tensor.shape[0], -1).view(torch.uint8) for tensor in tensors]
-    for size, dtype in _WORDS:
-        if all(t.shape[1] % size == 0 and t.data_ptr() % size == 0 for t in flat):
-            return [t.view(dtype) for t in flat]
-    return flat
-
-
-def _gather_small(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor) -> None:
-    if is_run(rows):
-        out.copy_(source[int(rows[0]) : int(rows[-1]) + 1] if len(rows) else source[:0])
-    else:
-        words, into = as_words(source, out)
-        torch.index_select(words, 0, torch.from_numpy(rows), out=into)
-
-
-def _parts(words: npt.NDArray[np.int64], most_bytes: int) -> int:
-    """Return into how many equal parts rows are cut, where some such number cuts them into whole words."""
-    least = -(-words[:1].nbytes // most_bytes)
-    return next((n for n in range(least, 4 * least) if words.shape[1] % n == 0), 1)
-
-
-def _copy(source: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], out: npt.NDArray[np.int64]) -> None:
-    # row by row also where they are consecutive, see memcpy_bytes;
-    # numpy would check the rows again, into a buffer of its own: with "clip" it does not
-    np.take(source, rows, axis=0, out=out, mode="clip")
 
 
 # -- the threads

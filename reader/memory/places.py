@@ -1,0 +1,130 @@
+"""Where the bytes of rows are: mapped or copied to memory, in files, in object storage. A place knows no row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from reader.memory.raw_file import RawReader
+from reader.memory.spans import Bytes, Runs, Spans, begin_copy, laid_out, reads_of
+from reader.memory.threads import Copies
+from reader.remote.presence import RemoteStore
+from reader.rows import Rows
+
+
+class Located(NamedTuple):
+    """Spans in memory, uint8[n], and where each begins there, int64[B]. What was located stays while this is referenced."""
+
+    memory: Bytes
+    begins: Rows
+
+
+class Place:
+    """Where the bytes of a file are."""
+
+    def locate(self, spans: Spans) -> Located | None:
+        """Return where spans are in memory; None: they have to be read.
+
+        Raises:
+            StoreError, OSError: they are on their way to memory, and cannot be read.
+        """
+        return None
+
+    def lend(self, spans: Spans) -> torch.Tensor | None:
+        """Return spans one after the other in memory that a batch may have, uint8[n]; None: they have to be read.
+
+        Raises:
+            StoreError, OSError: as `locate`.
+        """
+        return None
+
+    def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
+        """Begin to bring spans to their places in out, uint8[n], contiguous; None: they are there.
+
+        Raises:
+            StoreError: a file was cut short, or something cannot be had.
+            OSError: a file cannot be read; names it.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End what reads ahead."""
+
+
+class InMemory(Place):
+    """A file that is mapped, or bytes of it that were copied to memory.
+
+    Args:
+        memory: uint8[n].
+        runs: of the file that are there; None: all of it.
+        is_pinned: a batch may have the memory: it is sent to a device from there.
+        is_streamed: as of `begin_copy`.
+    """
+
+    def __init__(
+        self, memory: Bytes, runs: Runs | None = None, *, is_pinned: bool = False, is_streamed: bool = False
+    ) -> None:
+        self._memory, self._runs, self._is_pinned, self._is_streamed = memory, runs, is_pinned, is_streamed
+
+    @property
+    def streamed(self) -> InMemory:
+        """The same memory, from which large batches are written past the caches."""
+        return InMemory(self._memory, self._runs, is_streamed=True)
+
+    def locate(self, spans: Spans) -> Located | None:
+        """Return where spans are; None: they are not all here."""
+        begins = spans.begins if self._runs is None else self._runs.find(spans)
+        return None if begins is None else Located(self._memory, begins)
+
+    def lend(self, spans: Spans) -> torch.Tensor | None:
+        """Return spans that follow each other, where the memory is pinned."""
+        if not self._is_pinned or not len(spans.begins):
+            return None
+        located = self.locate(spans)
+        assert located is not None
+        first, stop = int(located.begins[0]), int(located.begins[-1] + spans.sizes[-1])
+        is_run = bool((located.begins[1:] == (located.begins + spans.sizes)[:-1]).all())
+        return torch.from_numpy(self._memory[first:stop]) if is_run else None
+
+    def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
+        """Begin to copy spans."""
+        located = self.locate(spans)
+        assert located is not None
+        return begin_copy(
+            located.memory, Spans(located.begins, spans.sizes), out, places, is_streamed=self._is_streamed
+        )
+
+
+class InFile(Place):
+    """A file that is read in the calling thread."""
+
+    def __init__(self, file: RawReader) -> None:
+        self._file = file
+
+    def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
+        """Read spans."""
+        self._file.read(out.numpy().data, reads_of(spans, places))
+
+
+class AtUrl(Place):
+    """The pixels of a store at a URL, whose blocks are fetched where they are not in its cache; no block that holds no span."""
+
+    def __init__(self, remote: RemoteStore) -> None:
+        self._remote = remote
+
+    def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
+        """Fetch and read spans."""
+        self._remote.read(out.numpy().data, reads_of(spans, places))
+
+
+def bytes_of(place: Place, spans: Spans, memory: Callable[[int], torch.Tensor]) -> Located:
+    """Return spans in memory: where they are, or read to memory, which gives uint8[size_bytes]; waits."""
+    located = place.locate(spans)
+    if located is None:
+        places, out = laid_out(spans.sizes), memory(int(spans.sizes.sum()))
+        if (copies := place.read(spans, out, places)) is not None:
+            copies.wait()
+        located = Located(out.numpy(), places)
+    return located

@@ -1,0 +1,199 @@
+"""Spans of bytes: where rows are in a file, the runs of it that hold them, and copies of them into the memory of a batch.
+
+Knows bytes alone. A row of one size, a row of its own size with the mask behind it and a compressed row are one span each.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from reader.compiled import span_copier
+from reader.memory.threads import Copies, on_threads
+from reader.rows import Rows
+from reader.tuning import tuning
+
+# Of memory, or of a file that is mapped: uint8[n].
+Bytes = npt.NDArray[np.uint8]
+# First byte, how many, and the first byte of memory that they go to.
+Read = tuple[int, int, int]
+
+# Pieces a thread: a thread that was held up leaves the rest of a batch to others.
+_PIECES = 2
+# numpy takes rows of these faster than rows of bytes, up to 5 times.
+_WORDS = (np.int64, np.int32, np.int16, np.uint8)
+
+
+class Spans(NamedTuple):
+    """Bytes of a file: int64[B] each, where a span begins and how many bytes it has."""
+
+    begins: Rows
+    sizes: Rows
+
+    @property
+    def ends(self) -> Rows:
+        """Where each ends."""
+        return self.begins + self.sizes
+
+
+class Runs(NamedTuple):
+    """Runs of a file that are in memory one after the other: int64[R] each, sorted and apart.
+
+    starts, stops: the bytes of the file.
+    places: where the first byte of each is in memory.
+    size_bytes: of the memory.
+    """
+
+    starts: Rows
+    stops: Rows
+    places: Rows
+    size_bytes: int
+
+    @classmethod
+    def holding(cls, spans: Spans, *, align: int = 1, most_gap_bytes: int = 0) -> Runs:
+        """Return the runs that hold spans, in any order and some twice.
+
+        align: every byte is in memory where it is in the file, modulo this, and the blocks that a run begins and ends with have
+            room.
+        most_gap_bytes: smaller gaps are read through, so that runs are fewer; no more in all than the spans have of bytes.
+
+        Example:
+            >>> runs = Runs.holding(Spans(np.array([9, 2, 3]), np.array([1, 1, 1])))
+            >>> runs.starts.tolist(), runs.stops.tolist(), runs.places.tolist()
+            ([2, 9], [4, 10], [0, 2])
+        """
+        order = np.argsort(spans.begins, kind="stable")
+        begins, ends = spans.begins[order], np.maximum.accumulate(spans.ends[order])
+        gaps = begins[1:] - ends[:-1]
+        # the smallest first
+        smallest = np.argsort(gaps, kind="stable") if most_gap_bytes else np.arange(0)
+        is_bridged = gaps <= 0
+        read_through = np.cumsum(gaps[smallest].clip(0)) <= int(spans.sizes.sum())
+        is_bridged[smallest] |= read_through & (gaps[smallest] <= most_gap_bytes)
+        cuts = np.flatnonzero(~is_bridged) + 1
+        starts, stops = begins[np.append(0, cuts)[: len(begins)]], ends[np.append(cuts, len(ends))[: len(ends)] - 1]
+        before = starts % align
+        rooms = -(-(stops - starts + before) // align) * align
+        return cls(starts, stops, laid_out(rooms) + before, int(rooms.sum()))
+
+    def find(self, spans: Spans) -> Rows | None:
+        """Return where spans begin in memory, int64[B]; None: not all of them are there."""
+        if not len(self.starts):
+            return None if len(spans.begins) else spans.begins
+        run = np.searchsorted(self.starts, spans.begins, side="right") - 1
+        # those of run -1, which begin before all, end after the last one: it is there to be compared with
+        if ((run < 0) | (spans.ends > self.stops[run])).any():
+            return None
+        return self.places[run] + spans.begins - self.starts[run]
+
+    def reads(self, most: int, align: int = 1) -> list[Read]:
+        """Return the reads that bring the runs to memory, in the order of the file, none of more bytes; see `holding`."""
+        reads: list[Read] = []
+        for start, stop, place in zip(self.starts.tolist(), self.stops.tolist(), self.places.tolist(), strict=True):
+            first = start
+            while first < stop:
+                last = min(stop, first - first % align + most)
+                reads.append((first, last - first, place + first - start))
+                first = last
+        return reads
+
+
+def laid_out(sizes: Rows) -> Rows:
+    """Return where each begins if all are one after the other: [3, 1, 2] -> [0, 3, 4]."""
+    return np.cumsum(sizes) - sizes
+
+
+def reads_of(spans: Spans, places: Rows) -> list[Read]:
+    """Return the reads that bring spans to places in memory; those that follow each other in both are read at once."""
+    if len(places) == 1:
+        # needs no arithmetic: a sixth of the time
+        return [(int(spans.begins[0]), int(spans.sizes[0]), int(places[0]))]
+    follows = (spans.begins[1:] == spans.ends[:-1]) & (places[1:] == places[:-1] + spans.sizes[:-1])
+    firsts = np.append(0, np.flatnonzero(~follows) + 1)[: len(places)]
+    counts = np.add.reduceat(spans.sizes, firsts) if len(firsts) else spans.sizes
+    return list(zip(spans.begins[firsts].tolist(), counts.tolist(), places[firsts].tolist(), strict=True))
+
+
+def begin_copy(
+    source: Bytes, spans: Spans, out: torch.Tensor, places: Rows, *, is_streamed: bool = False
+) -> Copies | None:
+    """Begin to copy spans of source to their places in out, on as many threads as torch uses; None: they are copied already.
+
+    The threads hold source and out until they are done, also where nobody waits.
+
+    Args:
+        out: uint8[n], contiguous; complete when what is returned was waited for.
+        is_streamed: large batches are written past the caches; memory that was written before, such as a pool's, gains by that.
+    """
+    sizes, threads, into = tuning(), torch.get_num_threads(), out.numpy()
+    size_bytes = int(spans.sizes.sum())
+    pieces = min(_PIECES * threads, size_bytes // sizes.copy_thread_bytes)
+    past_caches = is_streamed and size_bytes >= sizes.streamed_batch_bytes
+    copier = span_copier()
+    if pieces < 1:
+        _copy(source, spans.begins, spans.sizes, places, into, is_streamed=False)
+        return None
+    short, places = _shortened(spans, places, sizes.memcpy_bytes)
+    ends = np.cumsum(short.sizes)
+    cuts = np.searchsorted(ends, size_bytes * np.arange(1, pieces) // pieces).tolist()
+    each = [
+        (source, short.begins[a:b], short.sizes[a:b], places[a:b], into, past_caches)
+        for a, b in zip([0, *cuts], [*cuts, len(ends)], strict=True)
+        if a < b
+    ]
+    return on_threads("copy", threads, copier or _copy, each)
+
+
+def copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> None:
+    """Copy spans of source as `begin_copy` does, and wait."""
+    if (copies := begin_copy(source, spans, out, places)) is not None:
+        copies.wait()
+
+
+def _shortened(spans: Spans, places: Rows, most_bytes: int) -> tuple[Spans, Rows]:
+    """Cut spans into parts of about equal size, none of more bytes: see `memcpy_bytes`."""
+    if not len(places) or spans.sizes.max() <= most_bytes:
+        return spans, places
+    counts = -(-spans.sizes // most_bytes)
+    span = np.repeat(np.arange(len(counts)), counts)
+    # of each part its number in the span; parts end at whole words
+    nth = np.arange(len(span)) - np.repeat(laid_out(counts), counts)
+    part = (-(-spans.sizes // np.maximum(counts, 1)) + 7) // 8 * 8
+    begins = nth * part[span]
+    sizes = np.minimum(part[span], spans.sizes[span] - begins)
+    return Spans(spans.begins[span] + begins, sizes), places[span] + begins
+
+
+def _copy(source: Bytes, begins: Rows, sizes: Rows, places: Rows, out: Bytes, is_streamed: bool) -> None:
+    """Copy spans in this thread, without the compiled part where it is not built."""
+    if (copier := span_copier()) is not None:
+        copier(source, begins, sizes, places, out, is_streamed)
+        return
+    if not len(sizes):
+        return
+    size = int(sizes[0])
+    is_table = (
+        size > 0 and (sizes == size).all() and not (begins % size).any() and bool((np.diff(places) == size).all())
+    )
+    if is_table:
+        table, rows = _table(source[: len(source) // size * size], out[places[0] : int(places[-1]) + size], size)
+        # numpy would check the rows again, into a buffer of its own: with "clip" it does not
+        np.take(table, begins // size, axis=0, out=rows, mode="clip")
+        return
+    for begin, count, place in zip(begins.tolist(), sizes.tolist(), places.tolist(), strict=True):
+        # releases the interpreter, as slices of memoryviews do not
+        np.copyto(out[place : place + count], source[begin : begin + count])
+
+
+def _table(source: Bytes, out: Bytes, row_bytes: int) -> list[npt.NDArray[Any]]:
+    """View both as rows of the widest words that divide a row and that both are aligned to."""
+    both = source, out
+    word = next(
+        w
+        for w in _WORDS
+        if not any(n % np.dtype(w).itemsize for n in (row_bytes, *(each.ctypes.data for each in both)))
+    )
+    return [each.view(word).reshape(-1, row_bytes // np.dtype(word).itemsize) for each in both]
