@@ -85,6 +85,8 @@ _BUFFERS = 4
 # A thread copies so much at a time: one whose core another program has leaves the rest to the others.
 _COPY_BYTES = 4 << 20
 _WORKERS_PREFETCH = 2
+# The first rows of a store are in memory, though the rest may not be: a loader of them never reads ahead.
+_IN_MEMORY = Residency("cache", "its rows were read before", "cache", is_warm=True)
 # How late the end of a turn is seen, at most.
 _POLL_SECONDS = 5e-5
 
@@ -509,14 +511,12 @@ class FirstRows:
     size: int
     count: int
     turn_bytes: int = _TURN_BYTES
+    residency: str | Residency = _IN_MEMORY
 
     @functools.cached_property
-    def _extents(self) -> tuple[Rows | None, Rows]:
-        """Bytes of each row of a store, None if they have one size, and where each ends in the file of pixels: int64[N] each."""
-        if not self.data.manifest.has_own_sizes:
-            return None, np.arange(1, len(self.data) + 1) * self.row_bytes
-        spans = self.data.opened_store.spans(np.arange(len(self.data)))
-        return spans.sizes, np.maximum.accumulate(spans.ends)
+    def _ends(self) -> Rows:
+        """Where the first rows end in the file of pixels: int64[N], the first row, the first two, and so on."""
+        return np.maximum.accumulate(self.data.opened_store.spans(np.arange(len(self.data))).ends)
 
     @property
     def row_bytes(self) -> int:
@@ -536,7 +536,7 @@ class FirstRows:
     @property
     def end(self) -> int:
         """The byte of the file where the rows end."""
-        return int(self._extents[1][self.count - 1])
+        return int(self._ends[self.count - 1])
 
     @property
     def mean_rows(self) -> float:
@@ -545,29 +545,22 @@ class FirstRows:
 
     def within(self, size_bytes: int) -> FirstRows:
         """Return those of the store's first rows that end within so many bytes of the file, and no fewer than there are here."""
-        ended = int(np.searchsorted(self._extents[1], size_bytes, "right"))
+        ended = int(np.searchsorted(self._ends, size_bytes, "right"))
         return replace(self, count=max(self.count, ended))
 
     def images(self, rows: Rows) -> float:
         """Return how many images of mean size have as many bytes as these rows, int64[...]."""
-        sizes, _ = self._extents
-        return float(rows.size if sizes is None else sizes[rows].sum() / self.row_bytes)
+        return float(self.data.opened_store.spans(rows.reshape(-1)).sizes.sum() / self.row_bytes)
 
     def loader(self, order: str, device: torch.device, least_batches: int = 1) -> MemmapLoader:
-        """Make a loader with at least so many batches an epoch; few rows are repeated for that.
-
-        It never reads ahead: its rows are in memory, though the rest of their store may not be.
-        """
+        """Make a loader of full batches, at least so many an epoch; few rows are repeated for that."""
         full = self.count - self.count % self.size
-        times = -(-least_batches * self.size // full)
-        rows = np.arange(self.count) if times == 1 else np.tile(np.arange(full), times)
         return MemmapLoader(
-            self.data.subset(rows),
+            self.data.subset(np.resize(np.arange(full), max(full, least_batches * self.size))),
             self.size,
             shuffle=ORDERS[order],
-            drop_last=True,
             device=device,
-            residency=Residency("cache", "its rows were read before", "cache", is_warm=True),
+            residency=self.residency,
             as_tuple=False,
         )
 

@@ -612,7 +612,10 @@ def test_a_loop_waits_for_a_slow_transform_and_a_loader_for_a_slow_loop(shared_s
     assert loop_ms(waits_for_room)["step"] >= 80
     # the first batches fill the queue
     assert _feeder_ms(waits_for_room, "wait") > 0.5 * 80
-    assert loop_ms(waits_for_room)["wait"] < 0.5 * 80
+    # for the first batch it waits as long as the machine takes to start
+    first = min(_spans(waits_for_room, "step"), key=lambda span: span["ts"])
+    waits = [span for span in _spans(waits_for_room, "wait") if _thread(span) == _thread(first)]
+    assert sum(span["dur"] for span in waits if span["ts"] > first["ts"]) / 1e3 < 0.5 * 80
 
 
 def test_reads_ahead_have_threads_of_their_own(shared_store: Path) -> None:

@@ -16,22 +16,9 @@ import torch
 from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from reader import MemmapDataset, MemmapLoader, concat
-from reader.bench import ORDERS, SLOWER, FirstRows
+from reader import MemmapDataset, concat
+from reader.bench import SLOWER, FirstRows
 from reader.format.manifest import PAGE_BYTES, Manifest
-
-
-class RowsInMemory(FirstRows):
-    """Rows that a loader copies into memory of this process first."""
-
-    def loader(self, order: str, device: torch.device, least_batches: int = 1) -> MemmapLoader:
-        """Make a loader as the others' is made, with residency "ram"."""
-        full = self.count - self.count % self.size
-        rows = np.tile(np.arange(full), -(-least_batches * self.size // full))
-        shuffle = ORDERS[order]
-        return MemmapLoader(
-            self.data.subset(rows), self.size, shuffle=shuffle, drop_last=True, residency="ram", as_tuple=False
-        )
 
 
 def joined_halves(data: MemmapDataset, folder: Path) -> MemmapDataset:

@@ -43,7 +43,7 @@ from reader.bench import ORDERS, FirstRows, TorchLoader, loader_turns, slice_cop
 from reader.format.manifest import PIXELS, read_manifest
 from reader.memory.residency import COPY_SHARE
 from reader.system import available_cpus
-from scripts.benchmarks.reading._read_ways import RawRows, RowsInMemory, StoreIndex, joined_halves, touch
+from scripts.benchmarks.reading._read_ways import RawRows, StoreIndex, joined_halves, touch
 from scripts.common.arguments import READ_WORK, bench_parser
 from scripts.common.figures import (
     BenchmarkError,
@@ -151,7 +151,7 @@ def timed_ways(store: Path, options: argparse.Namespace, work: Path) -> dict[str
         for name, d in (("loader", data), (JOINED, joined))
     }
     if data.store.pixels.nbytes <= system.available_bytes() * COPY_SHARE:
-        loaders[IN_RAM] = loader_turns(RowsInMemory(data, size, len(data)), options.order, host)
+        loaders[IN_RAM] = loader_turns(FirstRows(data, size, len(data), residency="ram"), options.order, host)
     ways = {"limit": slice_copies(part).__next__, "store[idx]": StoreIndex(part).turn}
     ways |= {name: loader.__next__ for name, loader in loaders.items()}
     ways |= {name: partial(torch_loader.turn, part) for name, torch_loader in torch_loaders.items()}
