@@ -34,10 +34,10 @@ for name, count in (("train", 60), ("val", 24)):
 
 
 def commands() -> list[str]:
-    """Return the lines of README's blocks of shell, without comments."""
+    """Return the lines of README's blocks of shell, without comments, each once."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
     lines = [re.sub(r"(^|\s)#.*$", "", line).strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line and line != "scripts/test"]
+    return [*dict.fromkeys(line for line in lines if line and line != "scripts/test")]
 
 
 def main() -> int:

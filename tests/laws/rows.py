@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import second_reader
-import torch
 from kinds import MakeStore, stores_of
 
 from packer import subset
-from reader import ImageBatch, MemmapDataset, RaggedBatch, concat
+
+# every run of tests has these fixtures, and those of the packer alone do not import torch
+if TYPE_CHECKING:
+    from reader import ImageBatch, MemmapDataset, RaggedBatch
 
 # By name: dtype, shape and bytes of an array; a text as it is.
 Row = dict[str, Any]
@@ -84,6 +86,8 @@ def rows_in(found: Any) -> list[Row]:
 
 
 def _rows_of_batch(batch: ImageBatch | RaggedBatch) -> list[Row]:
+    from reader import RaggedBatch
+
     texts = batch.texts
     columns = {} if batch.extras is None else {n: c for n, c in batch.extras.items() if n not in texts}
     columns |= {"targets": batch.targets} | texts
@@ -98,6 +102,8 @@ def _rows_of_batch(batch: ImageBatch | RaggedBatch) -> list[Row]:
 
 
 def _rows_of_tuple(images: Any, targets: Any) -> list[Row]:
+    import torch
+
     columns = targets if isinstance(targets, dict) else {"targets": targets}
     if isinstance(images, torch.Tensor) and images.ndim == 3:
         images, columns = [images], {name: [value] for name, value in columns.items()}
@@ -106,6 +112,8 @@ def _rows_of_tuple(images: Any, targets: Any) -> list[Row]:
 
 def _cut(columns: dict[str, Any], count: int) -> list[Row]:
     """Cut columns, each of as many rows, into rows."""
+    import torch
+
     assert {len(column) for column in columns.values()} == {count}
     arrays = {name: c.numpy() if isinstance(c, torch.Tensor) else c for name, c in columns.items()}
     return [{name: _value(column[n]) for name, column in arrays.items()} for n in range(count)]
@@ -154,6 +162,8 @@ def process() -> Iterator[ProcessPoolExecutor]:
 
 def joined(first: Files, second: Files, **options: Any) -> MemmapDataset:
     """Join two stores as "a" and "b"."""
+    from reader import MemmapDataset, concat
+
     return concat({"a": MemmapDataset(first.path, **options), "b": MemmapDataset(second.path, **options)})
 
 

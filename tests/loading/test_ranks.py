@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from children import program
 from launcher import launch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
@@ -304,9 +303,7 @@ def test_two_processes_of_a_framework_share_an_epoch_of_a_loader_that_was_made_f
         launch(script, (2, [shared_store, tmp_path]))
     else:
         # Lightning starts the second process itself
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        command = [sys.executable, script, shared_store, tmp_path]
-        done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=180)
+        done = program(script, shared_store, tmp_path, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
         assert done.returncode == 0, done.stderr
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, (steps, batches, shown) in enumerate(found):
