@@ -100,8 +100,6 @@ class MemmapDataset(Dataset[Any]):
         self.as_tuple, self.as_pil = as_tuple, as_pil
         self._rows: Rows | None = None
         self.manifest: Manifest
-        # the store as batches are copied from it, never handed out; see `store`
-        self.mapped: Batch
         self._open(OpenedStore(self.path, self.remote))
         for given in (transform, transforms):
             warn_of_second_crop(self.path, self.manifest, given)
@@ -111,7 +109,7 @@ class MemmapDataset(Dataset[Any]):
     def _open(self, opened: OpenedStore) -> None:
         self.opened_store = opened
         self.check_rows = opened.check_rows
-        self.manifest, self.mapped = opened.manifest, opened.mapped
+        self.manifest = opened.manifest
         self._pool = FittingPool(keep=_LOOP_BUFFERS, has_room=self.manifest.has_own_sizes)
         self._is_looped = False
         self._targets: list[object] | None = None
@@ -132,7 +130,7 @@ class MemmapDataset(Dataset[Any]):
         return html_of(self)
 
     def __getstate__(self) -> dict[str, object]:
-        opened = ("manifest", "mapped", "opened_store", "check_rows", "_pool", "_targets", "_samples")
+        opened = ("manifest", "opened_store", "check_rows", "_pool", "_targets", "_samples")
         kept = {k: v for k, v in self.__dict__.items() if k not in opened}
         opener = self.opened_store.opener
         return kept | {"digest": self.manifest.digest} | ({"opener": opener} if opener else {})
@@ -149,7 +147,7 @@ class MemmapDataset(Dataset[Any]):
             # program. The attribute is there while a spawned process takes over what its parent sent.
             if not getattr(multiprocessing.current_process(), "_inheriting", False):
                 raise
-            for name in ("manifest", "mapped", "opened_store", "check_rows"):
+            for name in ("manifest", "opened_store", "check_rows"):
                 self.__dict__.pop(name, None)
             self._refusal = e
 
@@ -255,8 +253,8 @@ class MemmapDataset(Dataset[Any]):
         """The targets as a list, as ImageFolder has them; the tensor is `store.targets`."""
         if self._targets is None:
             self.check_rows(self._rows)
-            targets = self.mapped.targets
-            self._targets = (targets if self._rows is None else targets[torch.from_numpy(self._rows)]).tolist()
+            rows = np.arange(self.manifest.rows) if self._rows is None else self._rows
+            self._targets = self.opened_store.columns(rows, ["targets"])["targets"].tolist()
         return self._targets
 
     @property

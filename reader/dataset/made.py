@@ -21,7 +21,6 @@ from reader.format.manifest import EXTRA_NAME, FileEntry, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.tensors import ITEM_BYTES, TensorSpec, metadata_names
 from reader.rows import Rows
-from reader.store import store_of, tensor_of
 
 # One value, or one row of values, for each row of a dataset.
 ColumnData = Sequence[Any] | torch.Tensor | npt.NDArray[Any]
@@ -89,14 +88,7 @@ def _changed(opened: OpenedStore, manifest: Manifest, columns: dict[str, torch.T
     for name in ("views", "all_rows"):
         made.__dict__.pop(name, None)
     made.manifest, made.made = manifest, opened.made | columns
-    made.files = {name: file for name, file in opened.files.items() if name not in columns}
     made.prepare()
-    own = [name for name in manifest.tensors if "/" not in name and name not in made.made]
-    own += [f"extras/{name}" for name in opened.manifest.extras]
-    tensors = {name: tensor_of(opened.mapped, name) for name in own}
-    tensors |= made.made
-    made.mapped = store_of(manifest, {name: tensors[name] for name in manifest.tensors})
-    made.mapped.rows = opened.mapped.rows
     digest = hashlib.sha256(opened.made_id.encode())
     for name, column in sorted(columns.items()):
         digest.update(f"{name} {column.dtype} {list(column.shape)} {manifest.classes}".encode(errors="surrogatepass"))
@@ -163,11 +155,11 @@ def _files(manifest: Manifest, columns: Mapping[str, torch.Tensor]) -> dict[str,
 def _column(opened: OpenedStore, rows: Rows, values: torch.Tensor, *, fill: int) -> torch.Tensor:
     """Return values of some rows as a tensor of all rows of the store."""
     index = torch.from_numpy(rows)
-    column = torch.full((len(opened.mapped.targets), *values.shape[1:]), fill, dtype=values.dtype, device="cpu")
+    column = torch.full((opened.manifest.rows, *values.shape[1:]), fill, dtype=values.dtype, device="cpu")
     column[index] = values
     given, held = column[index], values
     is_same = (given == held) | ((given != given) & (held != held))
     if not bool(is_same.all()):
         position = int((~is_same).reshape(len(rows), -1).any(dim=1).nonzero()[0])
-        raise ValueError(f"row {int(opened.numbers(rows)[position])} is in the dataset twice, with different values.")
+        raise ValueError(f"row {rows[position]} is in the dataset twice, with different values.")
     return column

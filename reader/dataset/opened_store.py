@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,13 +27,13 @@ from reader.format.row_values import RowValues
 from reader.format.tensors import NEEDS_RAW
 from reader.memory.joined_file import RawSource
 from reader.memory.places import AtUrl, InFile, InMemory, Place
-from reader.memory.raw_file import RawFile, RawReader, reserved
+from reader.memory.raw_file import RawFile, reserved
 from reader.memory.row_table import Columns, Layout, Memory, RowTable, begin_batch, row_of
-from reader.memory.spans import Spans, reads_of
+from reader.memory.spans import Bytes, Spans, equal_spans, reads_of
 from reader.memory.text_file import TextFile
 from reader.memory.threads import Copies
 from reader.remote.presence import RemoteStore
-from reader.rows import Rows, is_run
+from reader.rows import Rows
 from reader.store import (
     Batch,
     RaggedBatch,
@@ -88,7 +88,7 @@ class OpenedStore:
     """One store, whatever takes its name later.
 
     mapped: all of it, for what copies from it; an ImageBatch, or a RaggedBatch where rows have sizes of their own.
-    files: by tensor, but for those that were made in memory.
+    files: by tensor.
     table: what its rows are.
     made: tensors that stand in memory, in place of those of files or beside them.
     made_id: differs where what a user made of them does.
@@ -106,7 +106,7 @@ class OpenedStore:
     def __init__(self, path: Path, remote: RemoteStore | None = None) -> None:
         self.path, self.remote = path, remote
         self.mapped: Batch
-        self.files: dict[str, RawReader]
+        self.files: dict[str, RawFile]
         self.table: RowTable
         self.made: dict[str, torch.Tensor] = {}
         self.made_id = ""
@@ -126,7 +126,7 @@ class OpenedStore:
         # a file of slots has its own size
         in_slots = remote is not None and remote.folder.in_slots
         self._sizes = [(file, sizes[name]) for name, file in files.items() if not (in_slots and name == "pixels")]
-        self.files, self._raw_files = {**files}, files
+        self.files = files
         frames = None
         if self.manifest.compression:
             frames = map_tensor(files["frames"].opened, torch.int64, (self.manifest.rows, 2))
@@ -152,14 +152,6 @@ class OpenedStore:
         """By what the sides of rows are divided on its levels: (), (2,) or (2, 4)."""
         return self.manifest.levels
 
-    def numbers(self, rows: Rows) -> torch.Tensor:
-        """Return what rows are called in a batch, int64[*rows.shape]."""
-        return torch.from_numpy(rows)
-
-    def rows_of(self, numbers: torch.Tensor) -> Rows:
-        """Return the rows that are called so in a batch, int64[*numbers.shape]."""
-        return numbers.numpy()
-
     @property
     def is_local(self) -> bool:
         """Whether all pixels are on this machine, and stay."""
@@ -173,7 +165,7 @@ class OpenedStore:
         """
         if self.remote is not None:
             self.remote.complete()
-        return self._raw_files[name].opened
+        return self.files[name].opened
 
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""
@@ -191,7 +183,7 @@ class OpenedStore:
             raise StoreError(f"{self.path}: {NEEDS_RAW}.")
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
         self.opened("pixels")
-        files = {name: file for name, file in self._raw_files.items() if name not in self.made}
+        files = {name: file for name, file in self.files.items() if name not in self.made}
         maps = {name: map_file(file.opened, sizes[name]) for name, file in files.items()}
         return Views(self.manifest, maps, self.made)
 
@@ -222,7 +214,7 @@ class OpenedStore:
             if batch.mask_offsets is not None:
                 # torch pickles whole storages: the mask stands behind the image
                 one.pixels, one.extras["masks"] = alone(one.pixels), alone(one.extras["masks"])
-            one.rows = self.numbers(rows)[0]
+            one.rows = torch.tensor(row)
         return self.with_texts(one)
 
     def with_texts(self, batch: Batch) -> Batch:
@@ -236,9 +228,10 @@ class OpenedStore:
         if self.text_file is None:
             return {}
         self.check_rows(rows)
-        held = cast(TensorDict, self.mapped.extras)
-        chosen = torch.arange(self.manifest.rows) if rows is None else torch.from_numpy(rows)
-        return self.text_file.texts(held.select(*self.manifest.texts)[chosen])
+        chosen = np.arange(self.manifest.rows) if rows is None else rows
+        spans = self.columns(chosen, [f"extras/{name}" for name in self.manifest.texts])
+        found = {name.removeprefix("extras/"): column for name, column in spans.items()}
+        return self.text_file.texts(TensorDict(found, batch_size=[len(chosen)]))
 
     def slice(self, start: int, stop: int) -> Batch:
         """Return rows [start, stop), one at least, as views that share nothing with what batches are copied from.
@@ -266,7 +259,7 @@ class OpenedStore:
         first, end = int(spans.begins.min()), int(spans.ends.max())
         self.check_rows(rows, columns)
         return self.table.batch(
-            self.numbers(rows), columns, self.views.tensor("pixels", first, end), spans.begins - first
+            torch.from_numpy(rows), columns, self.views.tensor("pixels", first, end), spans.begins - first
         )
 
     def gather(self, rows: Rows, memory: Memory) -> Batch:
@@ -296,10 +289,8 @@ class OpenedStore:
             StoreError: as `begin_batch`, or a value of a row is none of this store.
         """
         self.check_files()
-        columns = self._read_columns(rows) if reads_files else self.columns(rows)
-        numbers = self.numbers(rows)
-        named = numbers[0] if is_one and not self.table.has_own_sizes else numbers
-        batch, copies = begin_batch(self.table, rows, named, columns, place, memory)
+        columns = self.columns(rows, reads_files=reads_files)
+        batch, copies = begin_batch(self.table, rows, columns, place, memory, is_one=is_one)
         self.check_rows(rows, columns)
         return batch, copies
 
@@ -310,24 +301,56 @@ class OpenedStore:
         # frames are read: what is unpacked is much more, and no page of the store is mapped for it
         can_read = system.can_read_ahead()
         is_read = can_read and (reads_files or self.is_compressed)
-        return InFile(self.files["pixels"]) if is_read else self.in_memory
+        return InFile(self.files["pixels"]) if is_read else self.in_memory()
 
     @property
     def file_bytes(self) -> int:
         """The bytes of the file of pixels."""
         return self.manifest.files[PIXELS].size_bytes
 
-    @functools.cached_property
-    def in_memory(self) -> InMemory:
-        """The file of pixels, mapped. Who looks at it checks its size before, see `check_files`."""
-        if not self.is_compressed:
-            return InMemory(self.mapped.pixels.view(-1).numpy())
-        return InMemory(map_tensor(self._raw_files["pixels"].opened, torch.uint8, (self.file_bytes,)).numpy())
+    def in_memory(self, *, is_streamed: bool = False) -> Place:
+        """Return the file of pixels, mapped. Who looks at it checks its size before, see `check_files`.
 
-    def columns(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """Gather all that rows have but their pixels from the mapping: [B, ...] of each tensor, by its name in the manifest."""
-        index = torch.from_numpy(rows)
-        return {name: tensor_of(self.mapped, name).index_select(0, index) for name in self._columns}
+        is_streamed: large batches are written past the caches, as `begin_copy` has it.
+        """
+        return InMemory(self._mapped_bytes, is_streamed=is_streamed)
+
+    def placed(self, each: Sequence[Place]) -> Place:
+        """Return the place of all rows, whose file of pixels is in this one."""
+        (place,) = each
+        return place
+
+    @functools.cached_property
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {name: tensor_of(self.mapped, name) for name in self._columns if name not in self.made}
+
+    @functools.cached_property
+    def _mapped_bytes(self) -> Bytes:
+        if not self.is_compressed:
+            return self.mapped.pixels.view(-1).numpy()
+        return map_tensor(self.files["pixels"].opened, torch.uint8, (self.file_bytes,)).numpy()
+
+    def columns(
+        self, rows: Rows, names: Sequence[str] | None = None, *, reads_files: bool = False
+    ) -> dict[str, torch.Tensor]:
+        """Return what rows have beside their pixels: [B, ...] of each tensor, by its name in the manifest.
+
+        names: of the tensors; None: all. reads_files: they are read from their files, not gathered from the mapping.
+        """
+        index, columns = torch.from_numpy(rows), dict[str, torch.Tensor]()
+        for name in self._columns if names is None else names:
+            if name in self.made:
+                columns[name] = self.made[name].index_select(0, index)
+            elif reads_files:
+                columns[name] = self._read_column(name, rows)
+            else:
+                columns[name] = self._tensors[name].index_select(0, index)
+        return columns
+
+    def no_rows(self) -> Batch:
+        """Return a batch of no row: it shows which tensors a batch has, and of what type and shape a row of each is."""
+        rows = np.arange(0)
+        return self.table.batch(torch.from_numpy(rows), self.columns(rows), torch.empty(0, dtype=torch.uint8), rows)
 
     def layout(self, rows: Rows) -> Layout:
         """Return where rows are in the file of pixels, and what they are; raises StoreError as `RowTable.layout`."""
@@ -347,16 +370,12 @@ class OpenedStore:
         Raises:
             StoreError: one is not: names the row; or a file was cut short.
         """
+        if rows is None:
+            rows = np.arange(self.manifest.rows)
         if columns is None:
             self.check_files()
-            # of consecutive rows a view
-            is_slice = rows is not None and len(rows) and is_run(rows)
-            index = slice(int(rows[0]), int(rows[-1]) + 1) if rows is not None and is_slice else rows
-            values = {name: tensor_of(self.mapped, name).numpy() for name in self._checked}
-            values = values if index is None else {name: each[index] for name, each in values.items()}
-        else:
-            values = {name: columns[name].numpy() for name in self._checked}
-        self._values.check(str(self.path), np.arange(self.manifest.rows) if rows is None else rows, values)
+            columns = self.columns(rows, self._checked)
+        self._values.check(str(self.path), rows, {name: columns[name].numpy() for name in self._checked})
 
     @property
     def is_compressed(self) -> bool:
@@ -380,20 +399,13 @@ class OpenedStore:
             return None
         return status.st_dev, status.st_ino
 
-    def _read_columns(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """Read what `columns` gathers from the files."""
-        columns: dict[str, torch.Tensor] = {}
-        for name in self._columns:
-            if name in self.made:
-                columns[name] = self.made[name].index_select(0, torch.from_numpy(rows))
-                continue
-            spec = self._specs[name]
-            values = np.empty((len(rows), *spec.row_shape), spec.dtype)
-            sizes = np.full(len(rows), spec.row_bytes)
-            reads = reads_of(Spans(rows * spec.row_bytes, sizes), np.arange(len(rows)) * spec.row_bytes)
-            self.files[name].read(values.reshape(-1).view(np.uint8).data, reads)
-            columns[name] = torch.from_numpy(values)
-        return columns
+    def _read_column(self, name: str, rows: Rows) -> torch.Tensor:
+        """Read rows of a tensor from its file."""
+        spec = self._specs[name]
+        values = np.empty((len(rows), *spec.row_shape), spec.dtype)
+        reads = reads_of(*equal_spans(rows, spec.row_bytes))
+        self.files[name].read(values.reshape(-1).view(np.uint8).data, reads)
+        return torch.from_numpy(values)
 
 
 def _reads_files() -> bool:

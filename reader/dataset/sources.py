@@ -69,12 +69,8 @@ class JoinedSources(Sources):
 
     @functools.cached_property
     def paths(self) -> list[str]:
-        """The path of each row's source; "" for a number that stands for no row."""
-        found: list[str] = []
-        for sources, name, first in self._stores:
-            found += [""] * (first - len(found))
-            found += [f"{name}/{path}" for path in sources.paths]
-        return found
+        """The path of each row's source."""
+        return [f"{name}/{path}" for sources, name, _ in self._stores for path in sources.paths]
 
     def line(self, row: int) -> dict[str, Any]:
         """Return the line of one row, as its own store has it."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import torch
 
+from reader.dataset.opened_store import OpenedStore
 from reader.format.manifest import Manifest
 from reader.rows import Rows
-from reader.store import Batch, names_targets
+from reader.store import names_targets
 
 _log = logging.getLogger("reader")
 
@@ -22,7 +22,7 @@ class RowsOfStore(Protocol):
 
     path: Path
     manifest: Manifest
-    mapped: Batch
+    opened_store: OpenedStore
 
     def __len__(self) -> int: ...
 
@@ -34,8 +34,8 @@ def warn_of_unlabeled(dataset: RowsOfStore) -> None:
     """Warn, once, where a loop over tuples gets the target -1; not where the second of a tuple has other labels by name."""
     if dataset.manifest.target_kind != "class" or names_targets(dataset.manifest):
         return
-    rows = torch.from_numpy(dataset.store_rows(np.arange(len(dataset))))
-    if count := int((dataset.mapped.targets[rows] == -1).sum()):
+    rows = dataset.store_rows(np.arange(len(dataset)))
+    if count := int((dataset.opened_store.columns(rows, ["targets"])["targets"] == -1).sum()):
         _warn(dataset.path, count, len(dataset))
 
 

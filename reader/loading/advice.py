@@ -59,7 +59,7 @@ def chosen_order(
 
 def is_grouped_by_class(dataset: MemmapDataset) -> bool:
     """Say whether neighboring rows have one class far more often than rows at large, by a look at some."""
-    count, targets = len(dataset), dataset.mapped.targets
+    count, store = len(dataset), dataset.opened_store
     # of fewer rows one window mixes all
     if (
         dataset.manifest.target_kind != "class"
@@ -67,7 +67,7 @@ def is_grouped_by_class(dataset: MemmapDataset) -> bool:
     ):
         return False
     first = np.linspace(0, count - 2, 256).astype(np.int64)
-    seen, following = (targets[torch.from_numpy(dataset.store_rows(first + n))] for n in (0, 1))
+    seen, following = (store.columns(dataset.store_rows(first + n), ["targets"])["targets"] for n in (0, 1))
     by_chance = (torch.unique(seen, return_counts=True)[1] / len(seen)).square().sum()
     return bool((seen == following).float().mean() > 0.9 > 2 * by_chance)
 
@@ -184,5 +184,5 @@ def _warn_of_unsharded_sampler(schedule: Schedule, ranks: Ranks) -> None:
 def _fits_in_memory(dataset: MemmapDataset) -> bool:
     """Say whether the dataset's pixels fit in this machine's memory, or its cgroup's share; not in what is free just now, since
     every rank of a cluster of equal machines must come to the same answer."""
-    size_bytes = min(dataset.mapped.pixels.nbytes, len(dataset) * dataset.manifest.row_bytes)
+    size_bytes = min(dataset.manifest.pixel_bytes, len(dataset) * dataset.manifest.row_bytes)
     return size_bytes < 0.7 * system.memory_bytes()

@@ -18,7 +18,7 @@ from reader.buffers import BufferPool
 from reader.dataset.dataset import MemmapDataset
 from reader.format.errors import PinnedMemoryError
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
-from reader.loading.shared_residency import host_copy, reads_of
+from reader.loading.shared_residency import host_copies, reads_of
 from reader.memory import residency as residencies
 from reader.memory.places import Place
 from reader.memory.read_ahead import ReadAhead
@@ -60,7 +60,7 @@ def without_pixels(dataset: MemmapDataset, rows: Rows) -> Batch:
     columns, nothing = store.columns(rows), torch.zeros(1, dtype=torch.uint8)
     if not store.table.has_own_sizes:
         nothing = nothing.expand(len(rows) * dataset.manifest.row_bytes)
-    batch = store.table.batch(store.numbers(rows), columns, nothing, np.zeros(len(rows), np.int64))
+    batch = store.table.batch(torch.from_numpy(rows), columns, nothing, np.zeros(len(rows), np.int64))
     store.check_rows(rows, columns)
     return batch
 
@@ -98,7 +98,7 @@ class Gathering:
         self._past_cache = chosen.host == "disk"
         self._has_room = dataset.manifest.has_own_sizes
         # other loaders of the store share it; the last one frees it
-        self.copy = host_copy(dataset) if chosen.name == "ram" else None
+        self.copy = host_copies(dataset) if chosen.name == "ram" else None
         can_pin = chosen.name == "ram" and device.type == "cuda" and has_pixels
         # of one size and as they are: others are gathered into pinned buffers
         self.is_pinned = can_pin and not dataset.manifest.is_flat and self._pin(must_pin=must_pin)
@@ -135,7 +135,7 @@ class Gathering:
             self._is_warm or not reads_of(self._dataset, self._processes).are_cold(store.opened("pixels"))
         )
         if is_there:
-            return store.in_memory.streamed, steps
+            return store.in_memory(is_streamed=True), steps
         # free memory is shared by all ranks of this host
         room = system.available_bytes() // self._processes
         chunk_bytes = int(

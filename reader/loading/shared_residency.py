@@ -11,8 +11,9 @@ import os
 import random
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from reader.format.manifest import PIXELS
 from reader.format.tensors import NEEDS_RAW
 from reader.loading.residencies.host_copy import HostCopy
 from reader.memory import residency as residencies
+from reader.memory.places import Place
 from reader.memory.spans import Spans
 from reader.rows import Rows
 from reader.store import ImageBatch, RaggedBatch
@@ -43,7 +45,7 @@ def rows_read(dataset: MemmapDataset) -> Rows | None:
     """Return the rows of the store that a dataset has, sorted and each once; None: all."""
     if dataset.has_all_rows:
         return None
-    is_read = np.zeros(dataset.mapped.targets.shape[0], dtype=bool)
+    is_read = np.zeros(dataset.manifest.rows, dtype=bool)
     is_read[dataset.store_rows(np.arange(len(dataset)))] = True
     return None if is_read.all() else np.flatnonzero(is_read)
 
@@ -53,43 +55,73 @@ def reads_of(dataset: MemmapDataset, processes: int) -> residencies.Reads:
 
     processes: how many of this host read so.
     """
-    rows = rows_read(dataset)
-    missing = None if _copies.get(_key(dataset, rows)) is None else 0
-    pieces = [_reads_of_store(store, rows, first) for store, first in dataset.opened_store.parts]
+    pieces = [_reads_of_store(store, rows) for store, rows in _rows_of_stores(dataset)]
     largest = max(pieces, key=lambda piece: piece.size_bytes)
-    size_bytes = sum(piece.size_bytes for piece in pieces)
+    size_bytes, missing = (sum(each) for each in zip(*((p.size_bytes, p.copy_bytes) for p in pieces), strict=True))
     return residencies.Reads(largest.path, size_bytes, missing, processes, largest.offset, tuple(pieces))
 
 
-def _reads_of_store(store: OpenedStore, rows: Rows | None, first: int) -> residencies.Reads:
-    """Return how much of one store is read; rows: int64[...] of which its own begin at first, None: all."""
-    path, count = store.path / PIXELS, store.manifest.rows
-    rows = None if rows is None else rows[(rows >= first) & (rows < first + count)] - first
-    if rows is None or len(rows) in (0, count):
-        is_none = rows is not None and not len(rows)
-        return residencies.Reads(path, 0 if is_none else store.manifest.files[PIXELS].size_bytes)
+def _rows_of_stores(dataset: MemmapDataset) -> list[tuple[OpenedStore, Rows | None]]:
+    """Return the stores of a dataset, each with those of its rows that are read, sorted and each once; None: all."""
+    rows, found = rows_read(dataset), list[tuple[OpenedStore, Rows | None]]()
+    for store, first in dataset.opened_store.parts:
+        count = store.manifest.rows
+        own = None if rows is None else rows[(rows >= first) & (rows < first + count)] - first
+        found.append((store, None if own is None or len(own) == count else own))
+    return found
+
+
+def _reads_of_store(store: OpenedStore, rows: Rows | None) -> residencies.Reads:
+    """Return how much of one store is read."""
+    path, missing = store.path / PIXELS, None if _copies.get(_key(store, rows)) is None else 0
+    if rows is None or not len(rows):
+        return residencies.Reads(path, store.file_bytes if rows is None else 0, missing)
     spans = store.spans(rows)
-    return residencies.Reads(path, int(spans.sizes.sum()), offset=_byte_of(spans))
+    return residencies.Reads(path, int(spans.sizes.sum()), missing, offset=_byte_of(spans))
 
 
-def host_copy(dataset: MemmapDataset) -> HostCopy:
-    """Return a copy of a dataset's rows in memory.
+class HostCopies(NamedTuple):
+    """Copies of the rows of a dataset in memory, one for each of its stores."""
+
+    store: OpenedStore
+    each: Sequence[HostCopy]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are there."""
+        return sum(copy.nbytes for copy in self.each)
+
+    def place(self, *, can_lend: bool = False, is_streamed: bool = False) -> Place:
+        """Return where the rows are, as `HostCopy.place` does."""
+        return self.store.placed([copy.place(can_lend=can_lend, is_streamed=is_streamed) for copy in self.each])
+
+    def pin(self, device: torch.device) -> None:
+        """Pin all of them; raises PinnedMemoryError as `HostCopy.pin`."""
+        for copy in self.each:
+            copy.pin(device)
+
+
+def host_copies(dataset: MemmapDataset) -> HostCopies:
+    """Return copies of a dataset's rows in memory.
 
     Raises:
         StoreError, OSError: as `RawFile.read`.
     """
-    rows, store = rows_read(dataset), dataset.opened_store
-    key = _key(dataset, rows)
     with _making:
-        copy = _copies.get(key)
-        if copy is not None:
-            _log.info("%s: %s in memory are shared", dataset.path, size_text(copy.nbytes))
-            return copy
-        spans = None if rows is None else store.spans(rows)
-        copy = _copies[key] = HostCopy(store.opened("pixels"), spans, store.file_bytes)
+        return HostCopies(dataset.opened_store, [_host_copy(store, rows) for store, rows in _rows_of_stores(dataset)])
+
+
+def _host_copy(store: OpenedStore, rows: Rows | None) -> HostCopy:
+    key = _key(store, rows)
+    copy = _copies.get(key)
+    if copy is not None:
+        _log.info("%s: %s in memory are shared", store.path, size_text(copy.nbytes))
+        return copy
+    spans = None if rows is None else store.spans(rows)
+    copy = _copies[key] = HostCopy(store.opened("pixels"), spans, store.file_bytes)
     huge = system.huge_page_bytes(copy.address, copy.nbytes)
     got = "the system does not report in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
-    _log.info("%s: %s copied into memory, %s", dataset.path, size_text(copy.nbytes), got)
+    _log.info("%s: %s copied into memory, %s", store.path, size_text(copy.nbytes), got)
     return copy
 
 
@@ -113,15 +145,14 @@ def resident_on(
 
 def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
     """Return the further bytes that a dataset's rows would take on a device."""
-    rows = rows_read(dataset)
+    rows, store = rows_read(dataset), dataset.opened_store
     if _residents.get(_resident_key(dataset, rows, device)) is not None:
         return 0
     if dataset.manifest.has_own_sizes and dataset.manifest.compression:
         raise ValueError(f"residency 'gpu' of rows with sizes of their own: {dataset.path}: {NEEDS_RAW}.")
-    store = dataset.opened_store
-    return bytes_there(
-        store.mapped, rows, store.spans(rows) if store.table.has_own_sizes and rows is not None else None
-    )
+    count = dataset.manifest.rows
+    read = np.arange(count) if rows is None else rows
+    return bytes_there(store.no_rows(), count, len(read), store.spans(read))
 
 
 def _new_resident(
@@ -130,26 +161,30 @@ def _new_resident(
     device: torch.device,
     batches: Callable[[MemmapDataset], AbstractContextManager[Iterator[ImageBatch]]],
 ) -> Resident | ResidentImages:
-    store = dataset.mapped
-    if isinstance(store, RaggedBatch):
-        dataset.opened_store.opened("pixels")
-        dataset.check_files()
+    store, count = dataset.opened_store, dataset.manifest.rows
+    none = store.no_rows()
+    if isinstance(none, RaggedBatch):
+        store.check_files()
         # targets and shapes of all rows go to the device as they are
-        dataset.check_rows(None)
-        return ResidentImages(store, dataset.opened_store.spans, rows, device)
+        store.check_rows(None)
+        every = np.arange(count)
+        columns = store.table.batch(torch.from_numpy(every), store.columns(every), none.pixels, every)
+        assert isinstance(columns, RaggedBatch)
+        place = store.place()
+        return ResidentImages(columns, store.spans, place, every if rows is None else rows, device)
     if rows is not None and not len(rows):
-        return Resident(store, rows, [], device)
+        return Resident(none, count, rows, [], device)
     with batches(dataset.at_rows(rows)) as made:
-        return Resident(store, rows, made, device)
+        return Resident(none, count, rows, made, device)
 
 
-def _key(dataset: MemmapDataset, rows: Rows | None) -> tuple[str, ...]:
+def _key(store: OpenedStore, rows: Rows | None) -> tuple[str, ...]:
     which = "all" if rows is None else hashlib.sha256(rows.data).hexdigest()
-    return str(dataset.path), dataset.manifest.digest, which
+    return str(store.path), store.manifest.digest, which
 
 
 def _resident_key(dataset: MemmapDataset, rows: Rows | None, device: torch.device) -> tuple[str, ...]:
-    return *_key(dataset, rows), dataset.opened_store.made_id, str(device)
+    return *_key(dataset.opened_store, rows), dataset.opened_store.made_id, str(device)
 
 
 def _byte_of(spans: Spans) -> Callable[[], int]:

@@ -1,17 +1,18 @@
-"""Where the bytes of rows are: mapped or copied to memory, in files, in object storage. A place knows no row."""
+"""Where the bytes of rows are: in memory, in a file, in object storage, or in several of these. A place knows no row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from reader.memory.raw_file import RawReader
 from reader.memory.spans import Bytes, Runs, Spans, begin_copy, laid_out, reads_of
-from reader.memory.threads import Copies
+from reader.memory.threads import AllCopies, Copies
 from reader.remote.presence import RemoteStore
-from reader.rows import Rows
+from reader.rows import Rows, routed
 
 
 class Located(NamedTuple):
@@ -68,11 +69,6 @@ class InMemory(Place):
     ) -> None:
         self._memory, self._runs, self._is_pinned, self._is_streamed = memory, runs, is_pinned, is_streamed
 
-    @property
-    def streamed(self) -> InMemory:
-        """The same memory, from which large batches are written past the caches."""
-        return InMemory(self._memory, self._runs, is_streamed=True)
-
     def locate(self, spans: Spans) -> Located | None:
         """Return where spans are; None: they are not all here."""
         begins = spans.begins if self._runs is None else self._runs.find(spans)
@@ -117,6 +113,38 @@ class AtUrl(Place):
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
         """Fetch and read spans."""
         self._remote.read(out.numpy().data, reads_of(spans, places))
+
+
+class Places(Place):
+    """Several files, each in a place of its own: its bytes begin at a base, as those of `JoinedFiles`."""
+
+    def __init__(self, each: Sequence[Place], bases: Sequence[int]) -> None:
+        self._each, self._bases = each, np.array(bases)
+
+    def locate(self, spans: Spans) -> Located | None:
+        """Return where spans of one file are; None also where they are of several."""
+        found = self._one(spans)
+        return None if found is None else found[0].locate(found[1])
+
+    def lend(self, spans: Spans) -> torch.Tensor | None:
+        """Return spans of one file, as its place does."""
+        found = self._one(spans)
+        return None if found is None else found[0].lend(found[1])
+
+    def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
+        """Begin to bring the spans of each file."""
+        each = [
+            self._each[n].read(Spans(begins, spans.sizes[at]), out, places[at])
+            for n, at, begins in routed(self._bases, spans.begins)
+        ]
+        begun = [copies for copies in each if copies is not None]
+        return AllCopies(begun) if begun else None
+
+    def _one(self, spans: Spans) -> tuple[Place, Spans] | None:
+        """Return the place that has all of the spans, and where they are in its file; None: there are several."""
+        of_files = list(routed(self._bases, spans.begins))
+        n, _, begins = of_files[0]
+        return (self._each[n], Spans(begins, spans.sizes)) if len(of_files) == 1 else None
 
 
 def bytes_of(place: Place, spans: Spans, memory: Callable[[int], torch.Tensor]) -> Located:

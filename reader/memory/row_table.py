@@ -6,7 +6,7 @@ of the file a row is, and what that unpacks to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +20,9 @@ from reader.format.row_values import wrong_extents
 from reader.format.tensors import wrong_frames
 from reader.memory.frame_codec import FrameCodec, Locate
 from reader.memory.places import Located, Place
-from reader.memory.spans import Spans, laid_out
+from reader.memory.spans import Spans, equal_spans, laid_out
 from reader.memory.threads import Copies
-from reader.rows import Rows
+from reader.rows import Rows, routed
 from reader.store import Batch, ImageBatch, RaggedBatch, batch_around
 
 # Gives uint8[size_bytes].
@@ -31,11 +31,16 @@ Memory = Callable[[int], torch.Tensor]
 Columns = Mapping[str, torch.Tensor]
 
 
+# Columns that say where a row with a size of its own is.
+_PLACES = ("offsets", "shapes", "mask_offsets")
+
+
 class Layout(NamedTuple):
-    """Of some rows: where they are in the file, and the bytes that each has unpacked, int64[B]."""
+    """Of some rows: where they are in the file, and, int64[B] each, the bytes of each unpacked and where it begins in a batch."""
 
     spans: Spans
     sizes: Rows
+    places: Rows
 
 
 class RowTable:
@@ -71,16 +76,17 @@ class RowTable:
         """
         if self.has_own_sizes:
             raw = self._own_spans(rows, columns)
+            places = laid_out(raw.sizes)
         else:
-            raw = Spans(rows * self._row_bytes, np.full(len(rows), self._row_bytes))
+            raw, places = equal_spans(rows, self._row_bytes)
         if self.frames is None:
-            return Layout(raw, raw.sizes)
+            return Layout(raw, raw.sizes, places)
         assert self.codec is not None
         frames = self.frames.numpy()[rows]
         wrong = wrong_frames(self._codec_name, frames, raw.sizes, self._file_bytes)
         if wrong.any():
             raise self.codec.error(int(rows[wrong.argmax()]), "its frame is not within the pixels")
-        return Layout(Spans(frames[:, 0], frames[:, 1] - frames[:, 0]), raw.sizes)
+        return Layout(Spans(frames[:, 0], frames[:, 1] - frames[:, 0]), raw.sizes, places)
 
     def shapes(self, rows: Rows, columns: Columns) -> npt.NDArray[np.int32]:
         """Return height, width and channels of rows: int32[B, 3]."""
@@ -102,7 +108,7 @@ class RowTable:
         own: dict[str, Any] = {name: column for name, column in columns.items() if "/" not in name}
         extras = {name.removeprefix("extras/"): column for name, column in columns.items() if "/" in name}
         if not rows.ndim:
-            own, extras = ({name: column[0] for name, column in each.items()} for each in (own, extras))
+            own, extras = ({name: column.squeeze(0) for name, column in each.items()} for each in (own, extras))
         own["extras"] = TensorDict(extras, batch_size=rows.shape) if extras else None
         if not self.has_own_sizes:
             return batch_around(pixels.view(*rows.shape, *self._row_shape), rows=rows, **own)
@@ -111,14 +117,14 @@ class RowTable:
             own["mask_offsets"] = own["mask_offsets"] - own["offsets"] + offsets
         return RaggedBatch(**{**own, "offsets": offsets}, pixels=pixels, rows=rows, batch_size=[])
 
-    def views(self, rows: Rows, numbers: torch.Tensor, columns: Columns, located: Located) -> RaggedBatch:
-        """Make a batch of raw rows where they are in memory, with what a crop needs of them; numbers: as of `begin_batch`."""
+    def views(self, rows: Rows, columns: Columns, located: Located) -> RaggedBatch:
+        """Make a batch of raw rows where they are in memory, with what a crop needs of them."""
         return RaggedBatch(
             pixels=torch.from_numpy(located.memory),
             targets=columns["targets"],
             offsets=torch.from_numpy(located.begins),
             shapes=torch.from_numpy(self.shapes(rows, columns)),
-            rows=numbers,
+            rows=torch.from_numpy(rows),
             batch_size=[],
         )
 
@@ -133,33 +139,74 @@ class RowTable:
         return Spans(offsets, sizes)
 
 
+class JoinedTable(RowTable):
+    """The rows of several stores, one store behind the other.
+
+    Args:
+        tables: of the stores.
+        firsts: int64[S], the number of each store's first row.
+        bases: where the bytes of each store's file of pixels begin among those of all.
+    """
+
+    def __init__(
+        self, manifest: Manifest, locate: Locate, tables: Sequence[RowTable], firsts: Rows, bases: Sequence[int]
+    ) -> None:
+        super().__init__(manifest, locate, 0)
+        self._tables, self._firsts, self._bases = tables, firsts, bases
+
+    def layout(self, rows: Rows, columns: Columns) -> Layout:
+        """Return where rows are among the bytes of all files, and what they are; an error names the row's own store."""
+        begins, sizes, unpacked = (np.empty(len(rows), np.int64) for _ in range(3))
+        for n, at, own in routed(self._firsts, rows):
+            part = self._tables[n].layout(own, _some(columns, at))
+            begins[at], sizes[at], unpacked[at] = part.spans.begins + self._bases[n], part.spans.sizes, part.sizes
+        return Layout(Spans(begins, sizes), unpacked, laid_out(unpacked))
+
+    def mask_spans(self, rows: Rows, columns: Columns) -> Spans:
+        """Return where masks are among the bytes of all files."""
+        begins, sizes = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+        for n, at, own in routed(self._firsts, rows):
+            spans = self._tables[n].mask_spans(own, _some(columns, at))
+            begins[at], sizes[at] = spans.begins + self._bases[n], spans.sizes
+        return Spans(begins, sizes)
+
+
+def _some(columns: Columns, at: Rows | slice) -> Columns:
+    """Return what says where some rows are."""
+    index = at if isinstance(at, slice) else torch.from_numpy(at)
+    return {name: columns[name][index] for name in _PLACES if name in columns}
+
+
 def begin_batch(
-    table: RowTable, rows: Rows, numbers: torch.Tensor, columns: Columns, place: Place, memory: Memory
+    table: RowTable, rows: Rows, columns: Columns, place: Place, memory: Memory, *, is_one: bool = False
 ) -> tuple[Batch, Copies | None]:
     """Begin to bring rows to memory; the batch is complete when the copies, if there are any, were waited for.
 
     Args:
         rows: int64[B] of the table.
-        numbers: what the batch calls them, see `RowTable.batch`.
         columns: of these rows.
         place: where the file of pixels is.
         memory: gives the batch its memory; asked once all rows are known to be in the file.
+        is_one: the batch of a single row of one size has no batch dimension.
 
     Raises:
         StoreError: a row is not in the file, or a file was cut short, or something cannot be had. What else is wrong with a
             compressed row, waiting raises.
     """
     layout = table.layout(rows, columns)
-    copies, places = None, laid_out(layout.sizes)
+    copies = None
     pixels = place.lend(layout.spans) if table.codec is None else None
     if pixels is None:
         pixels = memory(int(layout.sizes.sum()))
         if table.codec is None:
-            copies = place.read(layout.spans, pixels, places)
+            copies = place.read(layout.spans, pixels, layout.places)
         else:
             shapes = table.shapes(rows, columns)[:, :2].astype(np.int64)
             copies = table.codec.begin(rows, shapes, layout.sizes, layout.spans, place, pixels)
-    return table.batch(numbers, columns, pixels, places), copies
+    numbers = torch.from_numpy(rows)
+    return table.batch(
+        numbers[0] if is_one and not table.has_own_sizes else numbers, columns, pixels, layout.places
+    ), copies
 
 
 def viewed(batch: RaggedBatch, start: int, stop: int) -> RaggedBatch:

@@ -5,6 +5,7 @@ Knows bytes alone. A row of one size, a row of its own size with the mask behind
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,6 +100,18 @@ class Runs(NamedTuple):
                 reads.append((first, last - first, place + first - start))
                 first = last
         return reads
+
+
+def equal_spans(rows: Rows, row_bytes: int) -> tuple[Spans, Rows]:
+    """Return where rows of one size are in their file, and where each begins if they are one after the other in memory."""
+    sizes, places = _equal(len(rows), row_bytes)
+    return Spans(rows * row_bytes, sizes), places
+
+
+@functools.lru_cache(maxsize=16)
+def _equal(count: int, row_bytes: int) -> tuple[Rows, Rows]:
+    # batches have as many rows again and again; nobody writes to these
+    return np.full(count, row_bytes), np.arange(count) * row_bytes
 
 
 def laid_out(sizes: Rows) -> Rows:

@@ -25,6 +25,7 @@ from reader.device.transfer import pin
 from reader.format.errors import PinnedMemoryError, StoreError
 from reader.loading import shared_residency
 from reader.loading.residencies import device_rows
+from reader.loading.residencies.host_copy import HostCopy
 
 GB = 10**9
 # Of a device's clock: ten milliseconds and more, longer than the host takes for a batch.
@@ -226,6 +227,13 @@ def test_taking_thousands_of_images_does_not_wait_for_the_device(own_store: Path
 # -- residency "ram" for a device
 
 
+def copy_of(loader: MemmapLoader) -> HostCopy:
+    """Return the copy of one store in memory that a loader reads."""
+    assert loader.gathering.copy is not None
+    (copy,) = loader.gathering.copy.each
+    return copy
+
+
 def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     world, unpinned = World(eager=("copies", "kernels")), []
     world.install(monkeypatch)
@@ -240,7 +248,7 @@ def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, mon
     assert all(torch.equal(batch.pixels, train.store.pixels[batch.rows]) for batch in shuffled)
     assert world.pinned
     # both read one copy, pinned once
-    assert loader.gathering.copy is shuffled.gathering.copy
+    assert copy_of(loader) is copy_of(shuffled)
     del loader, shuffled
     gc.collect()
     assert len(unpinned) == 1
@@ -250,8 +258,7 @@ def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, mon
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_a_pinned_copy_gives_the_batches_of_the_cpu(train: MemmapDataset, shuffle: Any) -> None:
     loader = MemmapLoader(train, 8, shuffle=shuffle, device="cuda", residency="ram", as_tuple=False)
-    assert loader.gathering.copy is not None
-    assert loader.gathering.copy._bytes.is_pinned()
+    assert copy_of(loader)._bytes.is_pinned()
     assert_same(loader, MemmapLoader(train, 8, shuffle=shuffle, residency="cache", as_tuple=False))
 
 

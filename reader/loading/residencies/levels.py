@@ -23,12 +23,12 @@ from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST
 from reader.format.tensors import level_name, level_path
 from reader.loading.finish import begins_with_crop
-from reader.loading.shared_residency import host_copy, reads_of
+from reader.loading.shared_residency import host_copies, reads_of
 from reader.memory.places import Place, bytes_of
 from reader.memory.residency import Reads, Residency
 from reader.memory.spans import Spans
 from reader.rows import Rows
-from reader.store import Batch, RaggedBatch
+from reader.store import Batch
 
 _log = logging.getLogger("reader")
 
@@ -84,11 +84,7 @@ class LevelRows:
         """Bring the rows where they are read from."""
         self._is_warm, self.past_cache = chosen.is_warm, chosen.host == "disk"
         if chosen.name == "ram":
-            self._copies = {factor: host_copy(self._of_level(factor)).place() for factor in self.stores}
-
-    def rows_of(self, batch_rows: torch.Tensor) -> Rows:
-        """Return the rows of the store that a batch of the dataset calls so."""
-        return self.stores[1].rows_of(batch_rows)
+            self._copies = {factor: host_copies(self._of_level(factor)).place() for factor in self.stores}
 
     def read(self, rows: Rows, factor: int, places: Sequence[Place] = ()) -> Batch:
         """Return rows of the store, smaller by a factor: views of where raw ones are in memory, or else a copy.
@@ -105,7 +101,7 @@ class LevelRows:
         if located is not None:
             # crops copy of a row what they need of it
             store.check_rows(rows, columns)
-            return store.table.views(rows, store.numbers(rows), columns, located)
+            return store.table.views(rows, columns, located)
         batch, copies = store.begin(rows, place, self._memory(factor))
         if copies is not None:
             copies.wait()
@@ -125,11 +121,10 @@ class LevelRows:
 
     def content(self, batch_rows: torch.Tensor, factor: int) -> torch.Tensor | None:
         """Return what is image in rows of a level, int64[B, 4] x0, y0, x1, y1; None: all is."""
-        held = self.stores[factor].mapped
-        if isinstance(held, RaggedBatch) or held.content is None:
+        store = self.stores[factor]
+        if not store.manifest.has_content:
             return None
-        rows = torch.from_numpy(self.rows_of(batch_rows))
-        return held.content.index_select(0, rows)[:, [1, 0, 3, 2]].long()
+        return store.columns(batch_rows.numpy(), ["content"])["content"][:, [1, 0, 3, 2]].long()
 
     def let_go(self) -> None:
         """Free the buffers that no rows are in."""
@@ -160,11 +155,10 @@ class LevelRows:
 
     def _check_shapes(self, rows: Rows, factor: int) -> None:
         """Raise StoreError where a row with a size of its own is of another size on a level than its box is placed on."""
-        own, level, index = self.stores[1].mapped, self.stores[factor].mapped, torch.from_numpy(rows)
-        if not (isinstance(own, RaggedBatch) and isinstance(level, RaggedBatch)):
+        if factor == 1 or not self.stores[1].table.has_own_sizes:
             return
-        expected = (own.shapes.index_select(0, index)[:, :2] // factor).clamp(min=1)
-        found = level.shapes.index_select(0, index)[:, :2]
+        own, level = (self.stores[n].columns(rows, ["shapes"])["shapes"] for n in (1, factor))
+        expected, found = (own[:, :2] // factor).clamp(min=1), level[:, :2]
         if len(wrong := (found != expected).any(dim=1).nonzero()[:, 0]):
             first = int(wrong[0])
             (height, width), (to_be, wide) = found[first].tolist(), expected[first].tolist()

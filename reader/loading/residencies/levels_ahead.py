@@ -82,11 +82,11 @@ class LevelsAhead:
 
     def read(self, batch_rows: torch.Tensor, factor: int) -> Batch:
         """Return rows as `LevelRows.read` does; may be called by several threads."""
-        return self._levels.read(self._levels.rows_of(batch_rows), factor, self._places(factor))
+        return self._levels.read(batch_rows.numpy(), factor, self._places(factor))
 
     def masks(self, batch_rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return masks as `LevelRows.masks` does; may be called by several threads."""
-        return self._levels.masks(self._levels.rows_of(batch_rows), self._places(1))
+        return self._levels.masks(batch_rows.numpy(), self._places(1))
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the steps; for one thread."""

@@ -54,7 +54,10 @@ def residency_options(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 def held(loader: MemmapLoader) -> Any:
     """Return the copy that a loader reads."""
-    return loader.gathering.copy if loader.residency == "ram" else loader.resident
+    if loader.residency != "ram":
+        return loader.resident
+    assert loader.gathering.copy is not None
+    return loader.gathering.copy.each[0]
 
 
 def check(loader: MemmapLoader) -> None:
