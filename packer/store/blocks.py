@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from packer.checksums import crc32_combine
+from reader.format.fields import BYTES, TEXT, integer, key, list_of, record, record_of
 from reader.tuning import tuning
 
 
@@ -47,16 +48,27 @@ class Task:
         )
 
 
-@dataclass(frozen=True)
+@record()
 class RejectedInput:
     """An input of a block that became no row: its number in the pack, its path, and why. Field names are keys of the journal."""
 
-    input: int
-    path: str
-    reason: str
+    input: int = key(integer(0))
+    path: str = key(TEXT)
+    reason: str = key(TEXT)
 
 
-@dataclass
+_COUNT = integer(0)
+_CRC32 = integer(0, (1 << 32) - 1)
+_SUMS = list_of(integer(0, 1 << 128), "a list of integers")
+_CONTENT = list_of(list_of(integer(0), "four integers", count=4), "a list of four integers each")
+_REJECTS = list_of(record_of(RejectedInput), "a list of objects with input, path and reason")
+_PAIRS = list_of(list_of(integer(-1), "two integers", count=2), "a list of pairs of integers")
+# Bytes and time in ns: files may be dated before 1970, and after 2262, when 64 bits end.
+_STATES = list_of(list_of(integer(-(1 << 127), 1 << 127), "two integers", count=2), "a list of pairs of integers")
+_SIZES = list_of(integer(1), "a list of integers of 1 or more")
+
+
+@record(frozen=False)
 class Result:
     """What is known of a decoded block, all but its pixels; becomes one line of the journal.
 
@@ -65,31 +77,31 @@ class Result:
     there unpacked_bytes and unpacked_crc32, of compressed rows before they are packed, are 0.
     """
 
-    block: int
-    inputs: int
-    rows: int = 0
-    crc32: int = 0
-    pixel_count: int = 0
-    sums: list[int] = field(default_factory=list)
-    square_sums: list[int] = field(default_factory=list)
-    samples: list[str] = field(default_factory=list)
-    content: list[tuple[int, int, int, int]] = field(default_factory=list)
-    rejects: list[RejectedInput] = field(default_factory=list)
-    sources: list[tuple[int, int]] = field(default_factory=list)
-    source_bytes: int = 0
+    block: int = key(_COUNT)
+    inputs: int = key(_COUNT)
+    rows: int = key(_COUNT, default=0)
+    crc32: int = key(_CRC32, default=0)
+    pixel_count: int = key(_COUNT, default=0)
+    sums: list[int] = key(_SUMS, default_factory=list)
+    square_sums: list[int] = key(_SUMS, default_factory=list)
+    samples: list[str] = key(list_of(TEXT, "a list of texts"), default_factory=list)
+    content: list[tuple[int, int, int, int]] = key(_CONTENT, default_factory=list)
+    rejects: list[RejectedInput] = key(_REJECTS, default_factory=list)
+    sources: list[tuple[int, int]] = key(_STATES, default_factory=list)
+    source_bytes: int = key(_COUNT, default=0)
     # time before the first source was read, ns since 1970
-    read_since_ns: int = field(default=0, compare=False)
-    size_bytes: int = 0
-    shapes: list[tuple[int, int]] = field(default_factory=list)
-    frames: list[int] = field(default_factory=list)
-    unpacked_bytes: int = 0
-    unpacked_crc32: int = 0
+    read_since_ns: int = key(_COUNT, default=0, compare=False)
+    size_bytes: int = key(_COUNT, default=0)
+    shapes: list[tuple[int, int]] = key(_PAIRS, default_factory=list)
+    frames: list[int] = key(_SIZES, default_factory=list)
+    unpacked_bytes: int = key(_COUNT, default=0)
+    unpacked_crc32: int = key(_CRC32, default=0)
     # only with masks: of each one's file
-    mask_sources: list[tuple[int, int]] = field(default_factory=list)
+    mask_sources: list[tuple[int, int]] = key(_STATES, default_factory=list)
     # which values the masks of its rows have, rising
-    mask_values: list[int] = field(default_factory=list)
+    mask_values: list[int] = key(BYTES, default_factory=list)
     # rows that are reused of the store that is replaced; the name is a key of the journal
-    kept: int = 0
+    kept: int = key(_COUNT, default=0)
 
     @classmethod
     def joined(cls, pieces: Sequence[Result]) -> Result:

@@ -12,18 +12,31 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from packer.errors import JournalError
-from packer.store.blocks import RejectedInput, Result
+from packer.store.blocks import Result
 from packer.store.files import sync_folder
 from packer.system import BINARY
 from reader.format.errors import StoreError
-from reader.format.fields import BOOL, PLAIN_OBJECT, TEXT, TEXTS, Check, Json, check_fields, integer, list_of, optional
+from reader.format.fields import (
+    BOOL,
+    PLAIN_OBJECT,
+    TEXT,
+    TEXTS,
+    Json,
+    check_fields,
+    integer,
+    key,
+    optional,
+    read_record,
+    record,
+    tuple_of,
+    write_record,
+)
 from reader.format.filesystem import error_path, open_regular, retry_missing
 from reader.format.shown import brief
 from reader.format.splits import FOLDER
@@ -39,46 +52,12 @@ _STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
 # Blocks have up to 4,096 inputs, whose sources, masks and lines are in one line.
 _MOST_LINE_BYTES = 64 << 20
 
-_PAIRS = list_of(list_of(integer(-1), "two integers"), "a list of pairs of integers")
-# Bytes and time in ns: files may be dated before 1970, and after 2262, when 64 bits end.
-_STATES = list_of(list_of(integer(-(1 << 127), 1 << 127), "two integers"), "a list of pairs of integers")
-_HEADER = {
-    "journal": integer(1),
-    "inputs": integer(0),
-    "listing": TEXT,
-    "classes": TEXTS,
-    "options": PLAIN_OBJECT,
-    "decoders": PLAIN_OBJECT,
-    "labels": optional(PLAIN_OBJECT),
-    "block_inputs": integer(0),
-    "images": TEXTS,
-    "words": TEXTS,
-    "split": TEXT,
-    "further_targets": TEXTS,
-    "update": BOOL,
-    "span": optional(list_of(integer(0), "two integers")),
-}
-_STOPS_AND_BLOCK = frozenset({"inputs_stop", "rows_stop", "block", "inputs"})
-_REJECT = {"input": integer(0), "path": TEXT, "reason": TEXT}
-_BLOCK = {
-    **dict.fromkeys(
-        ("inputs_stop", "rows_stop", "block", "inputs", "rows", "pixel_count", "size_bytes", "unpacked_bytes", "kept"),
-        integer(0),
-    ),
-    **dict.fromkeys(("crc32", "unpacked_crc32"), integer(0, (1 << 32) - 1)),
-    "frames": list_of(integer(1), "a list of integers of 1 or more"),
-    **dict.fromkeys(("sums", "square_sums"), list_of(integer(0, 1 << 128), "a list of integers")),
-    "samples": TEXTS,
-    "content": list_of(list_of(integer(0), "four integers"), "a list of four integers each"),
-    "rejects": list_of(Check("", lambda value: _is_reject(value)), "a list of objects with input, path and reason"),
-    **dict.fromkeys(("sources", "mask_sources"), _STATES),
-    "shapes": _PAIRS,
-    "mask_values": list_of(integer(0, 255), "a list of integers from 0 to 255"),
-    **dict.fromkeys(("source_bytes", "read_since_ns"), integer(0)),
-}
+_BLOCK = "a block of the journal"
+_STOP_KEYS = dict.fromkeys(("inputs_stop", "rows_stop"), integer(0))
+_SPAN = optional(tuple_of(integer(0), "two integers", count=2))
 
 
-@dataclass(frozen=True)
+@record()
 class Header:
     """The first line: what is packed and how. Field names are its keys, in this order.
 
@@ -86,42 +65,36 @@ class Header:
     """
 
     # version of the lines; block_inputs is how many inputs a block has
-    journal: int = 2
-    inputs: int = 0
-    listing: str = ""
-    classes: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-    decoders: Mapping[str, object] = field(default_factory=dict)
+    journal: int = key(integer(1), default=2)
+    inputs: int = key(integer(0), default=0)
+    listing: str = key(TEXT, default="")
+    classes: tuple[str, ...] = key(TEXTS, default=())
+    options: Mapping[str, Any] = key(PLAIN_OBJECT, default_factory=dict)
+    decoders: Mapping[str, object] = key(PLAIN_OBJECT, default_factory=dict)
     # None: begun by pixpack 0.1
-    labels: Mapping[str, object] | None = None
-    block_inputs: int = 0
+    labels: Mapping[str, object] | None = key(optional(PLAIN_OBJECT), where_given=True, default=None)
+    block_inputs: int = key(integer(0), default=0)
     # empty: a dataset is packed
-    images: tuple[str, ...] = ("IMAGES",)
-    words: tuple[str, ...] = ()
-    split: str = ""
-    further_targets: tuple[str, ...] = ()
-    update: bool = False
+    images: tuple[str, ...] = key(TEXTS, default=("IMAGES",))
+    words: tuple[str, ...] = key(TEXTS, default=())
+    split: str = key(TEXT, default="")
+    further_targets: tuple[str, ...] = key(TEXTS, where_given=True, default=())
+    update: bool = key(BOOL, where_given=True, default=False)
     # which of the inputs are this part's: start and stop; None where it is no part
-    span: tuple[int, int] | None = None
+    span: tuple[int, int] | None = key(_SPAN, where_given=True, default=None)
 
     def encode(self) -> bytes:
-        """Return the line; what is optional and absent has no key."""
-        values = {key.name: getattr(self, key.name) for key in fields(self)}
-        optional = ("labels", "further_targets", "update", "span")
-        return _encoded({name: value for name, value in values.items() if value or name not in optional or value == {}})
+        """Return the line."""
+        return _encoded(write_record(self))
 
     @classmethod
-    def from_json(cls, line: Mapping[str, object]) -> Header:
+    def from_json(cls, line: Json) -> Header:
         """Return the header that an object says; keys of other versions are dropped.
 
         Raises:
             StoreError: a value is none that a header has.
         """
-        check_fields("the header of the journal", line, _HEADER, may_lack=frozenset(_HEADER))
-        known = {key.name for key in fields(cls)}
-        values: dict[str, Any] = {name: value for name, value in line.items() if name in known}
-        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        return cls(**values)
+        return read_record(cls, "the header of the journal", line, of_any_version=True)
 
 
 class Journal:
@@ -176,9 +149,7 @@ class Journal:
 
 def encode_block(result: Result, inputs_stop: int, rows_stop: int) -> bytes:
     """Return the line of a block; the stops are the totals of inputs and rows with it."""
-    return _encoded(
-        {"inputs_stop": inputs_stop, "rows_stop": rows_stop, **vars(result), "rejects": [*map(vars, result.rejects)]}
-    )
+    return _encoded({"inputs_stop": inputs_stop, "rows_stop": rows_stop, **write_record(result)})
 
 
 def discard(out: Path) -> None:
@@ -249,16 +220,10 @@ def read_progress(out: Path) -> tuple[Header, int, int]:
         return header, *_last_stops(file.read(_TAIL_BYTES))
 
 
-def _block(line: dict[str, Any]) -> Result:
+def _block(line: Json) -> Result:
     """Return the block that an object says; keys of other versions are dropped."""
-    check_fields("a block of the journal", line, _BLOCK, may_lack=frozenset(_BLOCK) - _STOPS_AND_BLOCK)
-    values = {key.name: line[key.name] for key in fields(Result) if key.name in line}
-    values["rejects"] = [RejectedInput(*(reject[name] for name in _REJECT)) for reject in line.get("rejects", ())]
-    return Result(**values)
-
-
-def _is_reject(value: Json) -> bool:
-    return type(value) is dict and all(name in value and check.holds(value[name]) for name, check in _REJECT.items())
+    check_fields(_BLOCK, line, _STOP_KEYS)
+    return read_record(Result, _BLOCK, line, of_any_version=True)
 
 
 def _encoded(line: Mapping[str, object]) -> bytes:

@@ -16,8 +16,7 @@ import torch
 from reader.dataset.opened_store import OpenedStore
 from reader.dataset.splits import class_names
 from reader.format.errors import StoreError
-from reader.format.head_fields import TARGET_DTYPES
-from reader.format.manifest import EXTRA_NAME, FileEntry, Manifest
+from reader.format.manifest import EXTRA_NAME, TARGET_DTYPES, FileEntry, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.tensors import ITEM_BYTES, TensorSpec, metadata_names
 from reader.rows import Rows

@@ -11,13 +11,39 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 from reader.format.errors import IncompleteStoreError, StoreError
-from reader.format.fields import INT64_MOST
+from reader.format.fields import (
+    BOOL,
+    BYTES,
+    INT32_MOST,
+    INT64_MOST,
+    NUMBER,
+    NUMBERS,
+    OBJECT,
+    TEXT,
+    TEXTS,
+    Kind,
+    check_record,
+    integer,
+    key,
+    list_of,
+    matching,
+    object_of,
+    one_of,
+    optional,
+    read_values,
+    record,
+    records_of,
+    tuple_of,
+    values_of,
+    with_known,
+    write_record,
+)
 from reader.format.filesystem import error_path, open_regular, retry_missing, unreadable
 from reader.format.head import (
     FORMAT_NAME,
@@ -29,9 +55,6 @@ from reader.format.head import (
     read_head,
     with_digest,
 )
-from reader.format.head_fields import MOST_TARGETS, TARGET_DTYPES, check_head
-from reader.format.head_fields import FileEntry as FileEntry
-from reader.format.head_fields import FurtherTarget as FurtherTarget
 from reader.format.row_kinds import PAGE_BYTES as PAGE_BYTES
 from reader.format.row_kinds import Block as Block
 from reader.format.row_kinds import RowKind, kind_of
@@ -56,8 +79,95 @@ CACHED = ".remote/manifest.json"
 
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
+TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
 
-@dataclass(frozen=True)
+_SHA256 = matching(r"sha256:[0-9a-f]{64}", "sha256: and 64 hex digits")
+_CRC32 = matching(r"crc32:[0-9a-f]{8}", "crc32: and 8 hex digits")
+_TARGET_KIND = one_of(*TARGET_DTYPES)
+_MASK_VALUES = Kind(
+    "1 to 256 rising integers from 0 to 255",
+    lambda value: BYTES.holds(value) and bool(value) and value == sorted({*value}),
+    tuple,
+    list,
+)
+_SIDE = integer(1, INT32_MOST)
+_SHORT_SIDE = matching(r"short:[1-9]\d{0,8}(?:/[24])?|\d{1,9}/[24]", "short: and a number")
+# A line of samples.jsonl has all numbers of a row's target.
+MOST_TARGETS = 1 << 24
+_DECODER = object_of(
+    Kind(
+        "text, a number, true, false or null",
+        lambda value: value is None or type(value) is bool or TEXT.holds(value) or NUMBER.holds(value),
+    ),
+    "an object of texts",
+)
+# Those that an option of `pack` has today; others are of a later minor version, and any plain values.
+_OPTIONS = with_known(
+    "options of the manifest",
+    {
+        "size": optional(list_of(_SIDE, "two integers", count=2)),
+        "fit": TEXT,
+        "crop_fraction": Kind("a number above 0, up to 1", lambda value: NUMBER.holds(value) and 0 < value <= 1),
+        "resample": TEXT,
+        "exact": BOOL,
+        "channels": TEXT,
+        "shuffle": optional(integer(0, 1 << 256)),
+        "strict": BOOL,
+        "max_pixels": integer(1),
+        "requantize": integer(1, 31),
+        "icc": TEXT,
+        "bit_depth": integer(1, 64),
+        "min_visibility": NUMBER,
+        "max_boxes": optional(integer(1, INT32_MOST)),
+        "upright_labels": BOOL,
+        "masks": TEXT,
+        "mask_values": BYTES,
+        "compress": TEXT,
+        "lossy": TEXT,
+        "levels": integer(1, 3),
+        "max_size": Kind(
+            'an integer, "short:" and one, or null',
+            lambda value: value is None or _SIDE.holds(value) or _SHORT_SIDE.holds(value),
+        ),
+    },
+)
+_LABELS = replace(
+    with_known(
+        "labels of the manifest",
+        {
+            **dict.fromkeys(("boxes", "extension", "path_column", "target_column", "text_column", "mask_suffix"), TEXT),
+            **dict.fromkeys(("classes", "root", "unknown"), BOOL),
+            "missing": TEXTS,
+        },
+    ),
+    write=lambda labels: dict(sorted(labels.items())),
+)
+_VERSION = tuple_of(integer(0), "two integers", count=2)
+_LEVELS = tuple_of(integer(2, 4), "a list of 2 and 4")
+# Which class reads it follows from the reader features.
+_COMPRESSION = replace(OBJECT, write=write_record)
+
+
+@record()
+class FileEntry:
+    """Exact size and digest ("sha256:..." or, for pixels, "crc32:...") of one file of the store."""
+
+    size_bytes: int = key(integer(0))
+    digest: str = key(TEXT)
+
+
+@record()
+class FurtherTarget:
+    """What an extra means that is a target beside `targets`: its kind, as that of `targets`, and the names of its classes."""
+
+    kind: str = key(_TARGET_KIND)
+    classes: tuple[str, ...] = key(TEXTS, default=())
+
+    def __post_init__(self) -> None:
+        check_record("a further target of the manifest", self)
+
+
+@record()
 class Manifest:
     """What manifest.json says, without the table of blocks (see `read_blocks`), which an opening reader does not need.
 
@@ -86,39 +196,42 @@ class Manifest:
         StoreError: the values contradict each other.
     """
 
-    rows: int
-    height: int
-    width: int
-    channels: int
-    target_kind: str
-    target_count: int | None
-    has_content: bool
-    extras: Mapping[str, TensorSpec]
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    inputs: int
-    rejected: int
-    options: Mapping[str, Any]
-    decoders: Mapping[str, Any]
-    files: Mapping[str, FileEntry]
-    version: tuple[int, int] = FORMAT_VERSION
-    reader_features: tuple[str, ...] = ()
-    writer_features: tuple[str, ...] = ()
-    further_targets: Mapping[str, FurtherTarget] = field(default_factory=dict)
-    labels: Mapping[str, Any] = field(default_factory=dict)
-    icc: Mapping[str, int] = field(default_factory=dict)
-    compression: Compression | None = None
-    texts: tuple[str, ...] = ()
-    levels: tuple[int, ...] = ()
-    mask_values: tuple[int, ...] = ()
+    # The head has its keys in the order of FORMAT.md.
+    rows: int = key(integer(1))
+    height: int = key(_SIDE)
+    width: int = key(_SIDE)
+    channels: int = key(one_of(1, 3, 4))
+    target_kind: str = key(_TARGET_KIND, "kind", inside="targets")
+    target_count: int | None = key(optional(integer(1, MOST_TARGETS)), "count", inside="targets")
+    has_content: bool = key(BOOL, "content")
+    extras: Mapping[str, TensorSpec] = key(records_of(TensorSpec, "the extra {} of the manifest"))
+    classes: tuple[str, ...] = key(TEXTS)
+    mean: tuple[float, ...] = key(NUMBERS)
+    std: tuple[float, ...] = key(NUMBERS)
+    inputs: int = key(integer(1))
+    rejected: int = key(integer(0))
+    options: Mapping[str, Any] = key(_OPTIONS)
+    decoders: Mapping[str, Any] = key(values_of(_DECODER, "decoders of the manifest"))
+    files: Mapping[str, FileEntry] = key(records_of(FileEntry, "the entry of the file {} in the manifest"))
+    version: tuple[int, int] = key(_VERSION, before="rows", default=FORMAT_VERSION)
+    reader_features: tuple[str, ...] = key(TEXTS, before="rows", default=())
+    writer_features: tuple[str, ...] = key(TEXTS, before="rows", default=())
+    further_targets: Mapping[str, FurtherTarget] = key(
+        records_of(FurtherTarget, "the further target {} of the manifest"),
+        before="mean",
+        where_given=True,
+        default_factory=dict,
+    )
+    labels: Mapping[str, Any] = key(_LABELS, before="mean", where_given=True, default_factory=dict)
+    icc: Mapping[str, int] = key(OBJECT, before="files", where_given=True, default_factory=dict)
+    compression: Compression | None = key(_COMPRESSION, before="files", where_given=True, default=None)
+    texts: tuple[str, ...] = key(TEXTS, before="labels", where_given=True, default=())
+    levels: tuple[int, ...] = key(_LEVELS, before="labels", where_given=True, default=())
+    mask_values: tuple[int, ...] = key(_MASK_VALUES, before="mean", where_given=True, default=())
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("rows", "height", "width", "channels"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise StoreError(f"the manifest says {name} = {brief(value)}, expected an integer of 1 or more.")
+        check_record("the manifest", self, ("rows", "height", "width", "channels"))
         if self.target_kind not in TARGET_DTYPES or (self.target_kind == "class") != (self.target_count is None):
             raise StoreError(
                 f"the manifest says targets of kind {brief(self.target_kind)} x {brief(self.target_count)}."
@@ -234,36 +347,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, object]:
         """Return the head of manifest.json, in its order."""
-        further = {k: {"kind": v.kind, "classes": list(v.classes)} for k, v in sorted(self.further_targets.items())}
-        return {
-            "format": FORMAT_NAME,
-            "version": list(self.version),
-            "reader_features": list(self.reader_features),
-            "writer_features": list(self.writer_features),
-            "rows": self.rows,
-            "height": self.height,
-            "width": self.width,
-            "channels": self.channels,
-            "targets": {"kind": self.target_kind, "count": self.target_count},
-            "content": self.has_content,
-            "extras": {k: {"dtype": v.dtype, "shape": list(v.row_shape)} for k, v in sorted(self.extras.items())},
-            "classes": list(self.classes),
-            # only where there are any: other stores keep their bytes
-            **({"further_targets": further} if further else {}),
-            **({"texts": list(self.texts)} if self.texts else {}),
-            **({"levels": list(self.levels)} if self.levels else {}),
-            **({"labels": dict(sorted(self.labels.items()))} if self.labels else {}),
-            **({"mask_values": list(self.mask_values)} if self.mask_values else {}),
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "inputs": self.inputs,
-            "rejected": self.rejected,
-            "options": dict(self.options),
-            "decoders": dict(self.decoders),
-            **({"icc": dict(self.icc)} if self.icc else {}),
-            **({"compression": self.compression.to_json()} if self.compression else {}),
-            "files": {k: {"size_bytes": v.size_bytes, "digest": v.digest} for k, v in sorted(self.files.items())},
-        }
+        return {"format": FORMAT_NAME, **write_record(self)}
 
     @classmethod
     def from_json(cls, head: Mapping[str, Any], digest: str = "") -> Manifest:
@@ -273,43 +357,15 @@ class Manifest:
             StoreError: a field is missing or malformed, or the format is newer than this reader.
         """
         check_version(head)
-        check_head(head, PIXELS)
-        manifest = cls(
-            rows=head["rows"],
-            height=head["height"],
-            width=head["width"],
-            channels=head["channels"],
-            target_kind=head["targets"]["kind"],
-            target_count=head["targets"]["count"],
-            has_content=head["content"],
-            extras={k: TensorSpec(v["dtype"], tuple(v["shape"])) for k, v in head["extras"].items()},
-            classes=tuple(head["classes"]),
-            mean=tuple(map(float, head["mean"])),
-            std=tuple(map(float, head["std"])),
-            inputs=head["inputs"],
-            rejected=head["rejected"],
-            options=head["options"],
-            decoders=head["decoders"],
-            files={k: FileEntry(v["size_bytes"], v["digest"]) for k, v in head["files"].items()},
-            version=(head["version"][0], head["version"][1]),
-            reader_features=tuple(head["reader_features"]),
-            writer_features=tuple(head["writer_features"]),
-            further_targets={
-                k: FurtherTarget(v["kind"], tuple(v["classes"])) for k, v in head.get("further_targets", {}).items()
-            },
-            labels=head.get("labels", {}),
-            icc=head.get("icc", {}),
-            compression=Compression.of_head(head),
-            texts=tuple(head.get("texts", ())),
-            levels=tuple(head.get("levels", ())),
-            mask_values=tuple(head.get("mask_values", ())),
-            digest=digest,
-        )
+        values = read_values(cls, "the manifest", head)
+        # raw rows may have the key: of a later version, or of no meaning
+        values["compression"] = Compression.of_head(head)
+        manifest = cls(**values, digest=digest)
         manifest.check_sums()
         return manifest
 
     def check_sums(self) -> None:
-        """Check what the fields say of each other: counts, sizes of files, classes of targets.
+        """Check what the fields say of each other: counts, classes of targets, digests and sizes of files.
 
         Raises:
             StoreError: two of them contradict each other.
@@ -318,34 +374,47 @@ class Manifest:
             raise StoreError(
                 f"the manifest says {self.inputs} inputs, expected its {self.rows} rows and {self.rejected} rejects."
             )
+        for name, rows in self.icc.items():
+            integer(1, self.rows).check("icc of the manifest", name, rows)
         for name in ("mean", "std"):
             if len(given := getattr(self, name)) != self.channels:
                 raise StoreError(f"the manifest says {name} = {brief(given)}, expected {self.channels} numbers.")
-        counted = {"targets": (self.target_kind, self.classes, self.tensors["targets"])}
-        counted |= {name: (t.kind, t.classes, self.extras[name]) for name, t in self.further_targets.items()}
-        for name, (kind, classes, spec) in counted.items():
-            if len(spec.row_shape) != (kind != "class") or (
-                kind == "multi-hot" and classes and spec.row_shape != (len(classes),)
-            ):
-                raise StoreError(
-                    f"the manifest says {name} of kind {kind!r} with rows {list(spec.row_shape)} and {len(classes)} classes."
-                )
-            if math.prod(spec.row_shape) > MOST_TARGETS:
-                raise StoreError(
-                    f"the manifest says {name} with rows {list(spec.row_shape)}, expected up to {MOST_TARGETS}."
-                )
-        for name, path in self.tensor_paths().items():
-            # also where one side is 0: strides are products of the others
-            sides = [max(1, side) for side in (self.count(name), *self.tensors[name].row_shape)]
-            if math.prod(sides) * ITEM_BYTES[self.tensors[name].dtype] > INT64_MOST:
-                raise StoreError(f"the manifest says {name} of the shape {sides}, which is larger than any file.")
-            need, found = self.count(name) * self.tensors[name].row_bytes, self.files[path].size_bytes
-            if found != need:
-                raise StoreError(f"it lists {path} with {found} bytes, {self.rows} rows need {need}.")
-            if name == "pixels" and self.is_flat and (found < max(PAGE_BYTES, self.rows) or found % PAGE_BYTES):
-                raise StoreError(f"it lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}.")
+        tensors = self.tensors
+        _check_classes("targets", self.target_kind, self.classes, tensors["targets"])
+        for name, target in self.further_targets.items():
+            _check_classes(name, target.kind, target.classes, self.extras[name])
+        for name, entry in self.files.items():
+            digest = _CRC32 if name == PIXELS else _SHA256
+            digest.check(f"the entry of the file {brief(name)} in the manifest", "digest", entry.digest)
+        for name, spec in tensors.items():
+            self._check_size(name, spec)
         if self.compression:
             self.compression.check_sums(self.kind.required_bytes(self.rows, self.sides), self.files[PIXELS].size_bytes)
+
+    def _check_size(self, name: str, spec: TensorSpec) -> None:
+        """Check the size of a tensor's file."""
+        count, path = self.count(name), f"_tensordict/{name}.memmap"
+        # also where one side is 0: strides are products of the others
+        sides = [max(1, side) for side in (count, *spec.row_shape)]
+        if math.prod(sides) * ITEM_BYTES[spec.dtype] > INT64_MOST:
+            raise StoreError(f"the manifest says {name} of the shape {sides}, which is larger than any file.")
+        need, found = count * spec.row_bytes, self.files[path].size_bytes
+        if found != need:
+            raise StoreError(f"it lists {path} with {found} bytes, {self.rows} rows need {need}.")
+        if name == "pixels" and self.is_flat and (found < max(PAGE_BYTES, self.rows) or found % PAGE_BYTES):
+            raise StoreError(f"it lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}.")
+
+
+def _check_classes(name: str, kind: str, classes: tuple[str, ...], spec: TensorSpec) -> None:
+    """Check that a target has the shape of its kind, and as many numbers as classes."""
+    if len(spec.row_shape) != (kind != "class") or (
+        kind == "multi-hot" and classes and spec.row_shape != (len(classes),)
+    ):
+        raise StoreError(
+            f"the manifest says {name} of kind {kind!r} with rows {list(spec.row_shape)} and {len(classes)} classes."
+        )
+    if math.prod(spec.row_shape) > MOST_TARGETS:
+        raise StoreError(f"the manifest says {name} with rows {list(spec.row_shape)}, expected up to {MOST_TARGETS}.")
 
 
 def read_manifest(out: str | os.PathLike[str]) -> Manifest:

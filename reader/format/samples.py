@@ -20,9 +20,12 @@ from reader.format.fields import (
     TEXT,
     TEXTS,
     Json,
-    check_fields,
     integer,
+    key,
     optional,
+    read_record,
+    record,
+    write_record,
 )
 from reader.format.filesystem import error_path, open_regular
 from reader.format.manifest import REJECTED, SAMPLES, Manifest
@@ -44,7 +47,6 @@ _DECODING = {
     "squared_error": integer(0),
     "warnings": TEXTS,
 }
-_REJECT = {"path": TEXT, "reason": TEXT, "line": optional(integer(0))}
 
 # The path and target that a line begins with, where the path has nothing that JSON escapes and the target is a class.
 _PATH_TARGET = re.compile(rb'\{"path":"([ !#-\[\]-~]*)","target":(-1|0|[1-9][0-9]{0,17}),').match
@@ -117,18 +119,17 @@ class Sample:
         return cls(path, target, size_bytes, sha256, width, height, keys)
 
 
-@dataclass(frozen=True)
+@record()
 class Reject:
     """A line of rejected.jsonl: an input that became no row, and why; line is its line of a list, None where it has none."""
 
-    path: str
-    reason: str
-    line: int | None = None
+    path: str = key(TEXT)
+    reason: str = key(TEXT)
+    line: int | None = key(optional(integer(0)), where_given=True, default=None)
 
     def encode(self) -> str:
         """Return the line."""
-        known = {"path": self.path, "reason": self.reason}
-        return encode_line(known if self.line is None else known | {"line": self.line})
+        return encode_line(write_record(self))
 
 
 def line_start(path: str, target: Json, size_bytes: int, sha256: str) -> str:
@@ -232,8 +233,7 @@ def read_rejects(out: Path) -> Iterator[Reject]:
             line = json.loads(text)
         except (ValueError, RecursionError):
             raise StoreError(f"{what}: {brief(text)} is not JSON. {_REMEDY}") from None
-        check_fields(what, line, _REJECT, may_lack=frozenset({"line"}))
-        yield Reject(line["path"], line["reason"], line.get("line"))
+        yield read_record(Reject, what, line)
 
 
 def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from reader.format.errors import StoreError
-from reader.format.fields import Json, check_fields, integer, one_of
+from reader.format.fields import (
+    INT32_MOST,
+    Json,
+    check_record,
+    integer,
+    key,
+    one_of,
+    read_record,
+    record,
+    tuple_of,
+)
 from reader.format.head import COMPRESSED_ROWS, JPEG_ROWS, LEVELS, OWN_MASKS, TEXT_COLUMNS
 from reader.format.shown import brief
 
@@ -19,20 +28,24 @@ Array: TypeAlias = Any
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
 
 
-@dataclass(frozen=True)
+# numpy has arrays of up to 32 dimensions, of which one is that of rows
+_MOST_DIMENSIONS = 30
+_SHAPE = tuple_of(integer(0, INT32_MOST), "a list of integers of 0 or more")
+
+
+@record()
 class TensorSpec:
     """One per-row tensor: dtype name and the shape of one row."""
 
-    dtype: str
-    row_shape: tuple[int, ...]
+    dtype: str = key(one_of(*ITEM_BYTES))
+    row_shape: tuple[int, ...] = key(_SHAPE, "shape")
 
     def __post_init__(self) -> None:
-        if self.dtype not in ITEM_BYTES:
+        check_record("a tensor of the manifest", self)
+        if len(self.row_shape) > _MOST_DIMENSIONS:
             raise StoreError(
-                f"the manifest names the dtype {brief(self.dtype)}, expected one of {', '.join(ITEM_BYTES)}."
+                f"the manifest names an extra of {len(self.row_shape)} dimensions, expected {_MOST_DIMENSIONS}."
             )
-        if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in self.row_shape):
-            raise StoreError(f"the manifest names the row shape {brief(list(self.row_shape))}, expected integers.")
 
     @property
     def row_bytes(self) -> int:
@@ -72,29 +85,11 @@ MOST_RATIO = {ZSTD: 1 << 15, JPEG: 1 << 8}
 _MOST_BEYOND = {ZSTD: 512, JPEG: 4096}
 _MOST_TIMES = 4
 
-_LEAST_LEVEL, _MOST_LEVEL = -7, 22
-_FIELDS = {
-    ZSTD: {
-        "codec": one_of(ZSTD),
-        "level": integer(_LEAST_LEVEL, _MOST_LEVEL),
-        "predictor": one_of(UP),
-        "pixel_bytes": integer(1),
-    },
-    JPEG: {
-        "codec": one_of(JPEG),
-        "quality": integer(1, 100),
-        "subsampling": one_of(ALL_SAMPLES),
-        "pixel_bytes": integer(1),
-        "squared_error": integer(0),
-    },
-}
 
-
-@dataclass(frozen=True)
+@record(kw_only=True)
 class Compression:
-    """How rows are compressed.
+    """How rows are compressed, by `ZstdFrames` or `JpegFrames`: the key `compression` of a manifest.
 
-    codec: "zstd", with level and predictor; or "jpeg", with quality, 1 to 100, subsampling and squared_error.
     pixel_bytes: of all rows, unpacked, with their masks where those are behind the pixels.
     squared_error: the sum over all of these of the square of what was lost.
     """
@@ -103,17 +98,13 @@ class Compression:
     batch_type: ClassVar[str] = "<class 'reader.store.CompressedRows'>"
 
     codec: str
-    pixel_bytes: int
-    level: int = 0
-    predictor: str = ""
-    quality: int = 0
-    subsampling: str = ""
+    pixel_bytes: int = key(integer(1))
     squared_error: int = 0
 
     @property
     def form(self) -> str:
         """What asks for such rows, as --compress and the option `compress` of a manifest have it: "zstd", or "jpeg:95"."""
-        return f"{JPEG}:{self.quality}" if self.codec == JPEG else self.codec
+        return self.codec
 
     @property
     def psnr(self) -> float:
@@ -122,37 +113,38 @@ class Compression:
             return math.inf
         return 10 * math.log10(255 * 255 * self.pixel_bytes / self.squared_error)
 
-    def to_json(self) -> dict[str, object]:
-        """Return the value of the key `compression`."""
-        return {name: getattr(self, name) for name in _FIELDS[self.codec]}
-
-    @classmethod
-    def of(cls, form: str, pixel_bytes: int, squared_error: int = 0) -> Compression | None:
+    @staticmethod
+    def of(form: str, pixel_bytes: int, squared_error: int = 0) -> Compression | None:
         """Return how `reader.frames` packs rows that have so many bytes in this form; None where it is "", raw."""
         if not form:
             return None
         if quality := jpeg_quality(form):
-            return cls(JPEG, pixel_bytes, quality=quality, subsampling=ALL_SAMPLES, squared_error=squared_error)
-        return cls(ZSTD, pixel_bytes, LEVEL, UP)
+            return JpegFrames(
+                codec=JPEG,
+                quality=quality,
+                subsampling=ALL_SAMPLES,
+                pixel_bytes=pixel_bytes,
+                squared_error=squared_error,
+            )
+        return ZstdFrames(codec=ZSTD, level=LEVEL, predictor=UP, pixel_bytes=pixel_bytes)
 
-    @classmethod
-    def of_head(cls, head: Mapping[str, Any]) -> Compression | None:
+    @staticmethod
+    def of_head(head: Mapping[str, Json]) -> Compression | None:
         """Build from the key `compression` of a manifest's head; None where its rows are raw.
 
         Raises:
             StoreError: a field is missing or malformed, or rows cannot be such frames.
         """
         features = head["reader_features"]
-        codec = JPEG if JPEG_ROWS in features else ZSTD
-        if codec == JPEG and (COMPRESSED_ROWS not in features or OWN_MASKS in features or head["channels"] > 3):
+        is_jpeg = JPEG_ROWS in features
+        if is_jpeg and (COMPRESSED_ROWS not in features or OWN_MASKS in features or head["channels"] > 3):
             raise StoreError(
                 f"the manifest says {JPEG_ROWS}, expected {COMPRESSED_ROWS} with it, 1 or 3 channels, and no {OWN_MASKS}."
             )
         if COMPRESSED_ROWS not in features:
             return None
-        fields: Json = head.get("compression")
-        check_fields("compression of the manifest", fields, _FIELDS[codec])
-        return cls(**{name: fields[name] for name in _FIELDS[codec]})
+        frames = JpegFrames if is_jpeg else ZstdFrames
+        return read_record(frames, "compression of the manifest", head.get("compression"))
 
     def check_sums(self, pixel_bytes: int, file_bytes: int) -> None:
         """Check the bytes of all pixels by those of their rows, 0 where these have sizes of their own, and of their file.
@@ -168,6 +160,30 @@ class Compression:
             )
         if self.squared_error > 255 * 255 * self.pixel_bytes:
             raise StoreError(f"it says squared_error = {self.squared_error}, more than its pixels can differ.")
+
+
+@record(kw_only=True)
+class ZstdFrames(Compression):
+    """Each row is a frame of zstd, of what its predictor leaves; nothing is lost."""
+
+    codec: str = key(one_of(ZSTD))
+    level: int = key(integer(-7, 22), before="pixel_bytes")
+    predictor: str = key(one_of(UP), before="pixel_bytes")
+
+
+@record(kw_only=True)
+class JpegFrames(Compression):
+    """Each row is a JPEG of this quality, 1 to 100."""
+
+    codec: str = key(one_of(JPEG))
+    squared_error: int = key(integer(0))
+    quality: int = key(integer(1, 100), before="pixel_bytes")
+    subsampling: str = key(one_of(ALL_SAMPLES), before="pixel_bytes")
+
+    @property
+    def form(self) -> str:
+        """As of `Compression`, with the quality."""
+        return f"{JPEG}:{self.quality}"
 
 
 def jpeg_quality(form: str) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import zstandard
 
 from reader import frames
+from reader.format.fields import write_record
 from reader.format.manifest import PAGE_BYTES, PIXELS
 from reader.format.tensors import Compression
 
@@ -59,7 +60,7 @@ def compress(
     head["reader_features"].append("compressed-rows")
     compression = Compression.of("zstd", sum(map(len, rows)))
     assert compression is not None
-    head["compression"] = compression.to_json()
+    head["compression"] = write_record(compression)
     head["options"]["compress"] = "zstd"
     head["decoders"]["zstd"] = {"zstandard": "0", "zstd": "0"}
     return files_of(made)

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from packer.workers.frame_writer import packed_rows, with_errors
+from reader.format.fields import write_record
 from reader.format.manifest import SAMPLES
 from reader.format.tensors import Compression
 from scripts.stress.hostile._frames import FRAMES, files_of, frames_of, put_frames, reframe
@@ -46,7 +47,7 @@ def encode(
     head["reader_features"] += ["compressed-rows", "jpeg-rows"]
     compression = Compression.of(_FORM, len(pixels), sum(errors))
     assert compression is not None
-    head["compression"] = compression.to_json()
+    head["compression"] = write_record(compression)
     head["options"]["compress"] = _FORM
     head["decoders"]["jpeg"] = {"pillow": "0", "libjpeg_turbo": "0"}
     return files_of(made) | {SAMPLES: lines}
