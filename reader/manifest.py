@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reader.format.blocks import read_blocks
+from reader.format.blocks import Block, read_blocks
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.head import FORMAT_VERSION, READER_FEATURES
@@ -11,13 +11,12 @@ from reader.format.manifest import (
     PIXELS,
     REJECTED,
     SAMPLES,
-    Block,
     FileEntry,
     FurtherTarget,
     Manifest,
-    read_json_lines,
     read_manifest,
 )
+from reader.format.samples import read_json_lines
 from reader.format.tensors import TensorSpec
 
 __all__ = [

@@ -130,9 +130,9 @@ def stress(name: str, *arguments: str) -> dict[str, Any]:
 
 def check_golden_bytes(golden: Path) -> None:
     """See that today's writer makes the bytes of a golden store."""
-    from reader.format.blocks import read_blocks
+    from reader.format.blocks import encode_manifest, read_blocks
     from reader.format.check import metadata_files
-    from reader.format.manifest import PIXELS, encode_manifest, read_manifest
+    from reader.format.manifest import PIXELS, read_manifest
 
     head = read_manifest(golden)
     assert encode_manifest(head, read_blocks(golden)) == (golden / "manifest.json").read_bytes()

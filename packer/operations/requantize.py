@@ -42,8 +42,7 @@ from packer.workers.contracts import Marks
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import InFlight
 from reader.format.filesystem import plain_path
-from reader.format.manifest import read_json_lines
-from reader.format.samples import encode_line
+from reader.format.samples import encode_line, read_json_lines
 from reader.system import available_cpus
 from reader.tuning import tuning
 

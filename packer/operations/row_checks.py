@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.progress import followed
+from reader.format.blocks import Block
 from reader.format.check import loadable_beside
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, REJECTED, Block, Manifest
+from reader.format.manifest import MANIFEST, REJECTED, Manifest
 from reader.format.row_values import RowValues, wrong_extents
 from reader.format.samples import Sample, read_rejects, read_samples_with_offsets
 from reader.format.shown import shown

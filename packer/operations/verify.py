@@ -25,9 +25,9 @@ from packer.pixels.geometry import Geometry
 from packer.progress import CountedBytes, followed
 from packer.store.sealed.ragged_rows import FrameRows, stored_rows
 from packer.store.unfinished import check_finished
-from reader.format.blocks import read_blocks
+from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, read_manifest
+from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample, read_samples
 from reader.format.tensors import is_of_level, level_name, level_path
 from reader.format.urls import is_url

@@ -39,8 +39,9 @@ from packer.store.seal import expected_sizes, seal
 from packer.store.unfinished import PARTS
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
+from reader.format.blocks import Block
 from reader.format.filesystem import error_path
-from reader.format.manifest import PIXELS, Block, FileEntry, Manifest, read_manifest
+from reader.format.manifest import PIXELS, FileEntry, Manifest, read_manifest
 from reader.format.tensors import FACTORS, level_path
 from reader.system import available_cpus
 from reader.tuning import tuning

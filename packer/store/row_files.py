@@ -21,8 +21,9 @@ from packer.inputs.sample_notes import SampleNotes
 from packer.inputs.samples import Column, Inputs
 from packer.pixels.layout import RowLayout
 from packer.store.blocks import RejectedInput, Result
+from reader.format.blocks import Block
 from reader.format.filesystem import error_path
-from reader.format.manifest import PIXELS, REJECTED, SAMPLES, Block, FileEntry
+from reader.format.manifest import PIXELS, REJECTED, SAMPLES, FileEntry
 from reader.format.samples import Reject, Sample
 from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, TensorSpec
 

@@ -24,12 +24,12 @@ from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
-from reader.format.blocks import check_content
+from reader.format.blocks import Block, check_content, encode_manifest
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.head import LEVELS, TEXT_COLUMNS
-from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Block, FileEntry, Manifest, encode_manifest
+from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, FileEntry, Manifest
 from reader.format.tensors import FACTORS, TEXTS_FILE, Compression, TensorSpec, metadata_names
 
 # What an input's lines take beside its path: 249 and 161 bytes of thumbnails (2026-11-21), and room for long numbers, EXIF

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reader.format.blocks import read_blocks
+from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import SAMPLES, Block, Manifest, read_manifest
+from reader.format.manifest import SAMPLES, Manifest, read_manifest
 from reader.format.samples import read_line, read_samples
 from reader.remote.presence import RemoteStore
 

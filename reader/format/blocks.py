@@ -1,23 +1,42 @@
-"""The table of blocks of a manifest.json: one line each, parsed by its exact form, checked against the manifest before it."""
+"""The table of blocks of a manifest.json: a line each, written and parsed by its exact form, checked against the head."""
 
 from __future__ import annotations
 
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import IO
 
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
-from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, open_manifest, parse_manifest
+from reader.format.head import with_digest
+from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Manifest, open_manifest, parse_manifest
 
 # A line is up to five numbers of up to 19 digits.
 _MOST_LINE_BYTES = 128
 _LINE = re.compile(rb"    \[(\d{1,19}), (\d{1,10}), (\d{1,19})(?:, (\d{1,19})(?:, (\d{1,10}))?)?\](,?)\n")
 _CRC32_STOP = 1 << 32
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that were committed together.
+
+    crc32 covers their bytes in pixels.memmap; samples_offset is where their first line starts in samples.jsonl. size_bytes
+    of those bytes is written where rows have sizes of their own or are compressed; elsewhere it follows from the rows, and is
+    filled in by reading. pixels_crc32 covers compressed rows unpacked, and is 0 elsewhere.
+    """
+
+    start: int
+    stop: int
+    crc32: int
+    samples_offset: int
+    size_bytes: int = 0
+    pixels_crc32: int = 0
 
 
 def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
@@ -48,6 +67,12 @@ def check_content(content: bytes, path: Path) -> None:
         file.seek(begin)
         for _ in _checked(file, manifest, path):
             pass
+
+
+def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
+    """Return the bytes of manifest.json: the head, one line a block, and last the sha256 of all that stands before it."""
+    lines = ",".join(f"\n    {_block_line(block, manifest)}" for block in blocks)
+    return with_digest(manifest.to_json(), lines)
 
 
 def _checked(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[Block]:
@@ -96,3 +121,8 @@ def _lines(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[tuple[in
         is_last = not found[6]
     if file.readline(_MOST_LINE_BYTES) != b"  ],\n":
         raise StoreError(f"{path}: the table of blocks does not end where it should.")
+
+
+def _block_line(block: Block, manifest: Manifest) -> list[int]:
+    line = [block.stop - block.start, block.crc32, block.samples_offset, block.size_bytes, block.pixels_crc32]
+    return line[: manifest.block_numbers]

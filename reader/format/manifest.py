@@ -6,11 +6,10 @@ write stores without torch; it never maps or decodes a pixel, and writes nothing
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
@@ -53,10 +52,8 @@ from reader.format.head import (
     OWN_SIZES,
     check_version,
     read_head,
-    with_digest,
 )
 from reader.format.row_kinds import PAGE_BYTES as PAGE_BYTES
-from reader.format.row_kinds import Block as Block
 from reader.format.row_kinds import RowKind, kind_of
 from reader.format.shown import brief
 from reader.format.splits import FOLDER, ROLES
@@ -461,19 +458,6 @@ def parse_manifest(file: IO[bytes], path: Path) -> tuple[Manifest, int]:
         raise StoreError(f"{path}: {e}") from None
 
 
-def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
-    """Return the bytes of manifest.json: the head, one line a block, and last the sha256 of all that stands before it."""
-    lines = ",".join(f"\n    {_block_line(block, manifest)}" for block in blocks)
-    return with_digest(manifest.to_json(), lines)
-
-
-def read_json_lines(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the objects of samples.jsonl or rejected.jsonl."""
-    with error_path(path), open(path, encoding="ascii") as file:
-        for line in file:
-            yield json.loads(line)
-
-
 def _no_manifest(root: Path) -> StoreError:
     """Say what a folder without a manifest is instead of a store."""
     if not root.is_dir():
@@ -491,8 +475,3 @@ def _no_manifest(root: Path) -> StoreError:
     if children := [name for name in ROLES if (root / name / MANIFEST).is_file()]:
         return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
     return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES OUT")
-
-
-def _block_line(block: Block, manifest: Manifest) -> list[int]:
-    line = [block.stop - block.start, block.crc32, block.samples_offset, block.size_bytes, block.pixels_crc32]
-    return line[: manifest.block_numbers]

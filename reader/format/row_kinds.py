@@ -1,4 +1,4 @@
-"""Rows as the format has them: their two kinds, of one size and with sizes of their own, and the blocks they are committed in.
+"""The two kinds of rows: of one size, and with sizes of their own.
 
 What would ask which kind a store has asks here for what follows from it. Knows features and numbers; no manifest and no file.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from reader.format.head import OWN_SIZES
@@ -15,23 +14,6 @@ from reader.format.tensors import TensorSpec
 
 # pixels.memmap of a store with rows of own sizes is filled up to complete pages: it is read by pages, also past the page cache.
 PAGE_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class Block:
-    """Rows that were committed together.
-
-    crc32 covers their bytes in pixels.memmap; samples_offset is where their first line starts in samples.jsonl. size_bytes
-    of those bytes is written where rows have sizes of their own or are compressed; elsewhere it follows from the rows, and is
-    filled in by reading. pixels_crc32 covers compressed rows unpacked, and is 0 elsewhere.
-    """
-
-    start: int
-    stop: int
-    crc32: int
-    samples_offset: int
-    size_bytes: int = 0
-    pixels_crc32: int = 0
 
 
 class RowKind:

@@ -236,6 +236,13 @@ def read_rejects(out: Path) -> Iterator[Reject]:
         yield read_record(Reject, what, line)
 
 
+def read_json_lines(path: Path) -> Iterator[dict[str, object]]:
+    """Yield the objects of samples.jsonl or rejected.jsonl."""
+    with error_path(path), open(path, encoding="ascii") as file:
+        for line in file:
+            yield json.loads(line)
+
+
 def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:
     """Yield the lines of a file from a byte on; one that is longer than any of ours is cut, and so none."""
     with error_path(path), open_regular(path) as file:

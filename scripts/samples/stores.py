@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from packer.store.blocks import block_inputs
+from reader.format.blocks import Block, encode_manifest
 from reader.format.check import metadata_files
-from reader.format.manifest import PIXELS, Block, FileEntry, Manifest, encode_manifest
+from reader.format.manifest import PIXELS, FileEntry, Manifest
 
 SIDE = 224
 CLASSES = 100

@@ -304,7 +304,7 @@ def test_the_format_page_has_the_current_version_and_every_key() -> None:
 
 def test_the_format_page_has_every_key_of_a_sample_and_of_the_journal(folder_with_data: Path) -> None:
     from packer.store.blocks import Result
-    from reader.format.manifest import read_json_lines
+    from reader.format.samples import read_json_lines
 
     documented = section(DOCS / "reference/format/reading.md", "## samples.jsonl and rejected.jsonl")
     found = {key for line in read_json_lines(folder_with_data / "out" / "samples.jsonl") for key in line}

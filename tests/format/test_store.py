@@ -22,10 +22,10 @@ from tensordict import TensorDict
 from packer.checksums import crc32_combine, sha256_file
 from packer.store.row_files import channel_statistics
 from reader import ImageBatch, MemmapDataset, StoreError, open_store
-from reader.format.blocks import read_blocks
+from reader.format.blocks import encode_manifest, read_blocks
 from reader.format.check import check_store, metadata_files
 from reader.format.errors import IncompleteStoreError
-from reader.format.manifest import FileEntry, Manifest, encode_manifest, read_manifest
+from reader.format.manifest import FileEntry, Manifest, read_manifest
 from reader.format.tensors import TensorSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1.0"

@@ -26,7 +26,7 @@ from packer.inputs.scan import scan
 from packer.operations.verify import verify
 from packer.options import PackOptions
 from reader import MemmapDataset
-from reader.format.manifest import read_json_lines
+from reader.format.samples import read_json_lines
 
 
 def jpeg(seed: int, size: tuple[int, int] = (40, 36)) -> bytes:

@@ -20,7 +20,7 @@ from packer.inputs.scan import scan
 from packer.operations.verify import verify
 from packer.options import PackOptions
 from reader import MemmapDataset, MemmapLoader, RandomCrop, RandomHorizontalFlip
-from reader.format.manifest import read_json_lines
+from reader.format.samples import read_json_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -27,7 +27,7 @@ from packer.inputs.remote import list_objects
 from packer.operations.verify import verify
 from packer.sources import object_storage
 from packer.sources import remote as remotes
-from reader.format.manifest import read_json_lines
+from reader.format.samples import read_json_lines
 from reader.remote import objects
 from reader.tuning import Tuning
 from scripts import environment

@@ -34,9 +34,9 @@ from packer.store.lock import Lock
 from packer.store.out_folder import is_replaced
 from packer.store.unfinished import check_finished
 from reader import MemmapDataset
-from reader.format.blocks import read_blocks
+from reader.format.blocks import encode_manifest, read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, encode_manifest, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, read_manifest
 
 # those whose rows do not depend on the whole of the inputs
 

@@ -24,7 +24,7 @@ from packer.operations.requantize import requantize
 from packer.operations.verify import verify
 from packer.pixels.requantize import Recoded, Recoder
 from reader import MemmapDataset
-from reader.format.manifest import read_json_lines
+from reader.format.samples import read_json_lines
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,8 @@ from packer.store.unfinished import check_finished
 from packer.workers import engine as engines
 from reader import IncompleteStoreError, MemmapDataset
 from reader.format.blocks import read_blocks
-from reader.format.manifest import read_json_lines, read_manifest
+from reader.format.manifest import read_manifest
+from reader.format.samples import read_json_lines
 
 
 def test_rows_are_the_resized_and_cropped_images_in_order(images: Path, tmp_path: Path) -> None:

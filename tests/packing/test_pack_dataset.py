@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from packer import OptionsError, PackError, ScanError, pack, pack_dataset
 from packer.operations.verify import verify
 from reader import MemmapDataset
-from reader.format.manifest import read_json_lines
+from reader.format.samples import read_json_lines
 
 
 class Items:

@@ -17,8 +17,9 @@ from packer.cli.app import run
 from packer.packing import build
 from packer.store.journal import Header
 from reader import MemmapDataset
-from reader.format.blocks import read_blocks
-from reader.format.manifest import MANIFEST, SAMPLES, Manifest, encode_manifest, read_json_lines, read_manifest
+from reader.format.blocks import encode_manifest, read_blocks
+from reader.format.manifest import MANIFEST, SAMPLES, Manifest, read_manifest
+from reader.format.samples import read_json_lines
 
 
 def listed(images: Path, path: Path, columns: str = "path,label,breed", *, change: Any = None) -> Path:

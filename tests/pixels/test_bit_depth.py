@@ -22,7 +22,8 @@ from packer.packing.update import update
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
-from reader.format.manifest import read_json_lines, read_manifest
+from reader.format.manifest import read_manifest
+from reader.format.samples import read_json_lines
 
 GEOMETRY = Geometry(44, 60, "squash")
 GRAY = np.asarray(photo(60, 44, 4).convert("L")).astype(np.uint16)

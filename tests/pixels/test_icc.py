@@ -23,7 +23,8 @@ from packer.packing.update import update
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import icc, jpeg
 from packer.pixels.geometry import Geometry
-from reader.format.manifest import read_json_lines, read_manifest
+from reader.format.manifest import read_manifest
+from reader.format.samples import read_json_lines
 
 PHOTO = photo(60, 44, seed=4)
 GEOMETRY = Geometry(44, 60, "squash")

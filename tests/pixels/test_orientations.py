@@ -23,9 +23,9 @@ from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from packer.pixels.mask import mask_row
 from reader import MemmapDataset
-from reader.format.blocks import read_blocks
-from reader.format.manifest import MANIFEST, SAMPLES, FileEntry, encode_manifest, read_json_lines, read_manifest
-from reader.format.samples import encode_line
+from reader.format.blocks import encode_manifest, read_blocks
+from reader.format.manifest import MANIFEST, SAMPLES, FileEntry, read_manifest
+from reader.format.samples import encode_line, read_json_lines
 
 SIZE = (300, 200)
 BOX = (90, 50, 80, 80)

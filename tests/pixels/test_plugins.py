@@ -24,7 +24,7 @@ from packer.pixels.decode import Decoder
 from packer.pixels.formats import jxl, plugins, versions
 from packer.pixels.geometry import Geometry
 from reader import MemmapDataset
-from reader.format.manifest import read_json_lines
+from reader.format.samples import read_json_lines
 
 PHOTO = photo(60, 44, seed=4)
 GEOMETRY = Geometry(44, 60, "squash")
@@ -134,7 +134,9 @@ def test_the_doctor_names_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_installed")
-@pytest.mark.parametrize("live, loss", [("pillow", ""), ("pillow-simd", " (it replaces Pillow-SIMD, which resizes faster)")])
+@pytest.mark.parametrize(
+    "live, loss", [("pillow", ""), ("pillow-simd", " (it replaces Pillow-SIMD, which resizes faster)")]
+)
 def test_the_fix_of_jpeg_2000_names_what_it_replaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: str, loss: str
 ) -> None:

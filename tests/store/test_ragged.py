@@ -49,7 +49,8 @@ from reader.compiled import Crops
 from reader.epoch import stamped
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store, metadata_files
-from reader.format.manifest import PIXELS, Manifest, read_json_lines, read_manifest
+from reader.format.manifest import PIXELS, Manifest, read_manifest
+from reader.format.samples import read_json_lines
 from reader.format.tensors import TensorSpec
 from reader.order import permuted
 from reader.transforms.kernels.resample import resized_by_padding, resized_images

@@ -26,7 +26,7 @@ from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from packer.sources.local import LocalSource
 from reader import MemmapDataset
-from reader.format.manifest import read_json_lines
+from reader.format.samples import read_json_lines
 
 CORPUS = SHARED / "corpus"
 ROOT = Path(__file__).resolve().parents[2]

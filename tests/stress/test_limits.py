@@ -15,7 +15,8 @@ from packer.cli.app import run
 from packer.operations.verify import verify
 from packer.options import MAX_PIXELS, PackOptions
 from packer.packing.update import update
-from reader.format.manifest import read_json_lines, read_manifest
+from reader.format.manifest import read_manifest
+from reader.format.samples import read_json_lines
 
 LARGE = 7000
 

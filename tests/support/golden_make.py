@@ -20,9 +20,10 @@ import numpy as np
 from packer.checksums import sha256_file
 from packer.workers.frame_writer import packed_rows, with_errors
 from reader import frames
+from reader.format.blocks import Block, encode_manifest
 from reader.format.check import metadata_files
 from reader.format.head import LEVELS, OWN_MASKS, OWN_SIZES, TEXT_COLUMNS
-from reader.format.manifest import PAGE_BYTES, Block, FileEntry, Manifest, encode_manifest
+from reader.format.manifest import PAGE_BYTES, FileEntry, Manifest
 from reader.format.samples import encode_line
 from reader.format.tensors import (
     TEXT_SPEC,

@@ -29,7 +29,7 @@ from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from packer.workers import engine as engines
 from packer.workers.block_worker import BlockWorker
-from reader.format.manifest import read_json_lines
+from reader.format.samples import read_json_lines
 
 PIXELS = "_tensordict/pixels.memmap"
 

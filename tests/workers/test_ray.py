@@ -27,7 +27,7 @@ from packer.packing import pack as pipeline
 from packer.report import Progress
 from packer.workers import ray
 from packer.workers import ray_node as nodes
-from reader.format.manifest import read_json_lines
+from reader.format.samples import read_json_lines
 
 
 @pytest.fixture

@@ -36,9 +36,10 @@ from packer.store.seal import commit_manifest, set_size
 from packer.store.sealed.checked_rows import Ints
 from packer.system import BINARY
 from packer.workers.frame_writer import FrameWriter, packed_rows, with_errors
+from reader.format.blocks import Block
 from reader.format.filesystem import error_path
 from reader.format.head import COMPRESSED_ROWS, JPEG_ROWS, READER_FEATURES
-from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry, FurtherTarget, Manifest
+from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, FileEntry, FurtherTarget, Manifest
 from reader.format.tensors import FRAMES_SPEC, TEXTS_FILE, Compression, TensorSpec, reader_features_of
 from reader.system import available_cpus
 

@@ -36,10 +36,10 @@ from packer.store.remote.objects import LocalObjects
 from packer.store.unfinished import PARTS, PULLED, unfinished_message
 from packer.system import BINARY
 from reader.format.at_url import BlockObjects, Pointer
-from reader.format.blocks import read_blocks
+from reader.format.blocks import Block, read_blocks
 from reader.format.check import check_store
 from reader.format.filesystem import error_path, plain_path
-from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, FileEntry, Manifest, read_manifest
 from reader.format.shown import redacted, shown
 from reader.tuning import tuning
 

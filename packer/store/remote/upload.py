@@ -40,9 +40,10 @@ from packer.system import BINARY, FULL
 from packer.text import system_reason
 from reader import system
 from reader.format.at_url import BlockObjects, encode_pointer, object_name, read_pointer
+from reader.format.blocks import Block
 from reader.format.filesystem import error_path
 from reader.format.head import GENERATIONS
-from reader.format.manifest import MANIFEST, PIXELS, Block, Manifest, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, Manifest, read_manifest
 from reader.format.tensors import is_of_level
 from reader.tuning import tuning
 

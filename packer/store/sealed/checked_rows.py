@@ -21,9 +21,9 @@ import numpy.typing as npt
 from packer.checksums import sha256_file
 from packer.progress import CountedBytes, notify
 from packer.report import Progress
-from reader.format.blocks import read_blocks
+from reader.format.blocks import Block, read_blocks
 from reader.format.filesystem import error_path
-from reader.format.manifest import PIXELS, SAMPLES, Block, Manifest
+from reader.format.manifest import PIXELS, SAMPLES, Manifest
 
 # Read and checked at once: while they are in the CPU's cache.
 _CHECK_BYTES = 256 << 10

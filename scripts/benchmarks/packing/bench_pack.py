@@ -38,7 +38,8 @@ import torch
 
 from packer.inputs.scan import scan
 from packer.operations.verify import verify
-from reader.format.manifest import PIXELS, SAMPLES, read_json_lines, read_manifest
+from reader.format.manifest import PIXELS, SAMPLES, read_manifest
+from reader.format.samples import read_json_lines
 from scripts.benchmarks.packing._pack_ways import (
     ListedFolder,
     command,
@@ -221,7 +222,9 @@ def check_store(job: ListedFolder, store: Path) -> dict[str, Any]:
         raise BenchmarkError(f"the store does not pass verify: {problems[0]}")
     samples = list(read_json_lines(store / SAMPLES))
     if [(sample["path"], sample["target"]) for sample in samples] != list(zip(job.names, job.targets, strict=True)):
-        raise BenchmarkError(f"the store has {len(samples)} rows that are not the {len(job.paths)} files in their order.")
+        raise BenchmarkError(
+            f"the store has {len(samples)} rows that are not the {len(job.paths)} files in their order."
+        )
     turned = np.array(["exif_orientation" in sample for sample in samples])
     scaled = np.array(["dct_scale" in sample for sample in samples]) & ~turned
     if (turned | scaled).all():
@@ -229,7 +232,10 @@ def check_store(job: ListedFolder, store: Path) -> dict[str, Any]:
     rows = np.memmap(store / PIXELS, np.uint8, "r", shape=(len(samples), job.size, job.size, 3))
     # the mean absolute difference of each row in levels of 0..255
     levels = np.array(
-        [np.abs(row.astype(np.int16) - picture(path, job.size)).mean() for row, path in zip(rows, job.paths, strict=True)]
+        [
+            np.abs(row.astype(np.int16) - picture(path, job.size)).mean()
+            for row, path in zip(rows, job.paths, strict=True)
+        ]
     )
     wrong = np.flatnonzero((levels > 0) & ~(turned | scaled))
     if len(wrong):

@@ -39,7 +39,8 @@ from packer.options import RowOptions
 from packer.pixels.geometry import Geometry
 from packer.store.blocks import Task
 from packer.workers.block_worker import BlockWorker, PackJob
-from reader.format.manifest import SAMPLES, read_json_lines
+from reader.format.manifest import SAMPLES
+from reader.format.samples import read_json_lines
 from scripts.common.figures import BenchmarkError
 from scripts.common.program import reported
 
