@@ -77,8 +77,10 @@ def _check_level(root: Path, manifest: Manifest, factor: int) -> None:
             f"{path} is not a level of {root}: it has levels, or other rows are compressed. Copy the store again."
         )
     _check_files(path, level)
-    sides = manifest.kind.level_sides(manifest.largest, factor)
-    if sides not in (None, level.largest):
+    # of rows with sizes of their own no side becomes 0
+    least = 1 if manifest.has_own_sizes else 0
+    sides = tuple(max(least, side // factor) for side in manifest.largest)
+    if sides != level.largest:
         raise StoreError(
             f"{path} has rows of {level.height} x {level.width}, expected {sides[0]} x {sides[1]}: it is not a level of {root}."
             " Copy the store again."

@@ -121,7 +121,7 @@ _OPTIONS = with_known(
         "mask_values": BYTES,
         "compress": TEXT,
         "lossy": TEXT,
-        "levels": integer(1, 3),
+        "levels": integer(2, 3),
         "max_size": Kind(
             'an integer, "short:" and one, or null',
             lambda value: value is None or _SIDE.holds(value) or _SHORT_SIDE.holds(value),

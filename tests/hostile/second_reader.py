@@ -271,7 +271,15 @@ class Store:
                 need(size == integer(entry["size_bytes"]), f"the file {name}")
             listed |= names
             same = [
-                (each.rows, each.channels, each.head["content"], each.own, each.packed, each.jpegs)
+                (
+                    each.rows,
+                    each.head["rejected"],
+                    each.channels,
+                    each.head["content"],
+                    each.own,
+                    each.packed,
+                    each.jpegs,
+                )
                 for each in (self, found)
             ]
             need(same[0] == same[1] and not found.levels and not found.masks and not found.head["extras"], "a level")
@@ -440,6 +448,7 @@ INTEGERS = {
     "bit_depth": (1, 65),
     "max_boxes": (1, INT63),
     "shuffle": (0, 1 << 256),
+    "levels": (2, 4),
 }
 
 
@@ -449,7 +458,7 @@ def check_option(key: str, value: Any) -> None:
         need(type(value) is bool, key)
     elif key in INTEGERS:
         need((value is None and key in ("shuffle", "max_boxes")) or integer(value, *INTEGERS[key]) >= 0, key)
-    elif key in ("fit", "resample", "channels", "icc", "compress", "masks"):
+    elif key in ("fit", "resample", "channels", "icc", "compress", "lossy", "masks"):
         need(type(value) is str, key)
     elif key == "mask_values":
         need(type(value) is list and all(integer(one, 0, 256) >= 0 for one in value), key)

@@ -10,6 +10,7 @@ import second_reader
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
+from reader.format.tensors import level_path
 from scripts.stress.hostile._faults import FAULTS, make_faulty
 from scripts.stress.hostile._mutants import make_mutant, make_valid
 from scripts.stress.hostile._stores import KINDS, ROWS
@@ -21,12 +22,12 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_valid(tmp_path_factory.mktemp("valid"))
 
 
-# "opening" or "blocks" where that is refused, and of each row its pixels and texts, None where they are refused.
+# "opening" or "blocks" where that is refused, and of each row its pixels and texts, None where they are refused; then levels.
 Found = list[str | tuple[bytes, list[str]] | None]
 
 
 def ours(store: Path) -> Found:
-    """Return what our reader makes of a store."""
+    """Return what our reader makes of a store and its levels."""
     try:
         data = MemmapDataset(store, as_tuple=False)
     except StoreError:
@@ -42,15 +43,18 @@ def ours(store: Path) -> Found:
             found.append((batch.pixels.numpy().tobytes(), [*batch.texts.values()]))
         except StoreError:
             found.append(None)
-    return found
+    return found + [one for factor in data.manifest.levels for one in ours(level_path(store, factor))]
 
 
 def theirs(store: Path) -> Found:
     """Return what the reader makes of it that was written from the page."""
     try:
-        opened = second_reader.Store(store)
+        return _read(second_reader.Store(store))
     except second_reader.Refused:
         return ["opening"]
+
+
+def _read(opened: second_reader.Store) -> Found:
     found: Found = []
     try:
         opened.blocks()
@@ -61,14 +65,14 @@ def theirs(store: Path) -> Found:
             found.append((opened.pixels(row), opened.text(row)))
         except second_reader.Refused:
             found.append(None)
-    return found
+    return found + [one for divisor in opened.levels for one in _read(opened.level(divisor))]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_readers_take_valid_stores(kind: str, valid: Path) -> None:
     found = ours(valid / kind)
     assert found == theirs(valid / kind)
-    assert len(found) == ROWS
+    assert len(found) == ROWS * (2 if kind.endswith("levels") else 1)
     assert None not in found
 
 

@@ -38,7 +38,9 @@ def outcomes(valid: Path, scope: str, tmp_path_factory: pytest.TempPathFactory) 
     """
     root = tmp_path_factory.mktemp("hostile")
     names = {str(valid / kind): kind for kind in KINDS}
-    names |= {str(make_mutant(valid, root / f"m{number}", SEED, number)): f"m{number}" for number in range(MUTANTS[scope])}
+    names |= {
+        str(make_mutant(valid, root / f"m{number}", SEED, number)): f"m{number}" for number in range(MUTANTS[scope])
+    }
     names |= {str(make_faulty(valid, root / str(number), name)): name for number, name in enumerate(FAULTS)}
     return {names[found["store"]]: found for found in run_trials([*map(Path, names)], root / "work", scope)}
 

@@ -48,6 +48,11 @@ class Draft:
     def copy(cls, base: Path, out: Path) -> Draft:
         """Begin with a copy of a valid store."""
         shutil.copytree(base, out)
+        return cls.open(out)
+
+    @classmethod
+    def open(cls, out: Path) -> Draft:
+        """Begin with a valid store, which is changed where it is."""
         raw = json.loads((out / "manifest.json").read_bytes())
         blocks = raw.pop("blocks")
         raw.pop("digest")
@@ -150,56 +155,73 @@ def encode(head: dict[str, Any], lines: str) -> bytes:
 
 ROWS, SIDE, COUNT = 14, 8, 3
 _CAPTIONS = [f"row {row}, näïve".encode() for row in range(ROWS)]
-_CONTENT = struct.pack("<4i", 0, 0, SIDE, SIDE)
 # what valid stores there are: of which kind their targets are, whether rows have sizes of their own
 RAW_KINDS = ("class", "boxes", "multi-hot", "regression", "further", "texts", "own-sizes", "own-masks")
 COMPRESSED = "compressed"
 FRAME_KINDS = (COMPRESSED, f"{COMPRESSED}-own-masks")
 JPEG = "jpeg"
 JPEG_KINDS = (JPEG, f"{JPEG}-own-sizes")
+# each with a level of half the size
+LEVEL_KINDS = ("levels", "own-sizes-levels")
+FRAME_LEVEL_KINDS = (f"{COMPRESSED}-levels", f"{JPEG}-own-sizes-levels")
 # Frames are made and read by a package that need not be there.
 HAS_FRAMES = importlib.util.find_spec("zstandard") is not None
-KINDS = RAW_KINDS + (FRAME_KINDS + JPEG_KINDS) * HAS_FRAMES
+KINDS = RAW_KINDS + LEVEL_KINDS + (FRAME_KINDS + JPEG_KINDS + FRAME_LEVEL_KINDS) * HAS_FRAMES
+LEVEL = "levels/2"
 
 
-def valid_store(out: Path, kind: str) -> Path:
-    """Write a store of 14 rows of up to 8 x 8 in two blocks, with content and a reject, that every command accepts."""
-    form = next((name for name in (COMPRESSED, JPEG) if kind.startswith(name)), "")
-    kind = kind.removeprefix(f"{form}-")
+def valid_store(out: Path, kind: str, divisor: int = 1) -> Path:
+    """Write a store of 14 rows of up to 8 x 8 in two blocks, with content and a reject, that every command accepts.
+
+    divisor: of the sides; 2 where it is the level of another.
+    """
+    form, plain = next((name for name in (COMPRESSED, JPEG) if kind.startswith(name)), ""), kind.removesuffix("levels")
+    level = valid_store(out / LEVEL, plain.rstrip("-"), 2) if plain != kind else None
+    kind, side = plain.removeprefix(form).strip("-"), SIDE // divisor
     is_ragged = kind.startswith("own")
-    shapes = [(1 + row % SIDE, SIDE - row % 3, 3) if is_ragged else (SIDE, SIDE, 3) for row in range(ROWS)]
-    shapes[7] = (SIDE, SIDE, 3)
+    sides = [(1 + row % SIDE, SIDE - row % 3) if is_ragged else (SIDE, SIDE) for row in range(ROWS)]
+    sides[7] = (SIDE, SIDE)
+    shapes = [(max(1, height // divisor), max(1, width // divisor), 3) for height, width in sides]
     pixels = [bytes((7 * row + n) % 256 for n in range(h * w * 3)) for row, (h, w, _) in enumerate(shapes)]
     masks = [bytes(h * w) if kind == "own-masks" else b"" for h, w, _ in shapes]
     rows = [image + mask for image, mask in zip(pixels, masks, strict=True)]
     targets, code = _targets(kind)
-    lines = [_line(row, target, shapes[row]) for row, target in enumerate(targets)]
+    lines = [_line(row, target, sides[row]) for row, target in enumerate(targets)]
     contents = {
         PIXELS: b"".join(rows),
         TARGETS: b"".join(struct.pack(code, *(target if type(target) is list else [target])) for target in targets),
         SAMPLES: b"".join(lines),
         REJECTED: encode_line({"path": "broken.jpg", "reason": "the file is empty", "line": 15}).encode(),
     }
-    contents |= _places(rows, pixels, shapes, kind) if is_ragged else {CONTENT: _CONTENT * ROWS}
-    extras = _extras(kind)
+    contents |= (
+        _places(rows, pixels, shapes, kind) if is_ragged else {CONTENT: struct.pack("<4i", 0, 0, side, side) * ROWS}
+    )
+    extras = _extras(kind) if divisor == 1 else {}
     contents |= {TEXTS_FILE: b"".join(_CAPTIONS)} if kind == "texts" else {}
     contents |= {f"_tensordict/extras/{name}.memmap": data for name, (_, _, data) in extras.items()}
     head = _head(kind, is_ragged=is_ragged, extras=extras)
+    head |= {"height": side, "width": side}
+    if divisor > 1:
+        head["options"] |= {"max_size": f"0/{divisor}"} if is_ragged else {"size": [side, side]}
     sizes = [[sum(map(len, rows[:9]))], [sum(map(len, rows[9:]))]] if is_ragged else [[], []]
     blocks = [[9, 0, 0, *sizes[0]], [5, 0, sum(map(len, lines[:9])), *sizes[1]]]
     draft = Draft(out, head, blocks)
     draft.write(PIXELS, contents[PIXELS])
     draft.seal_blocks()
-    sides = [shape[:2] for shape in shapes]
+    own_sides = [shape[:2] for shape in shapes]
     if form == COMPRESSED:
         from scripts.stress.hostile._frames import compress
 
-        contents |= compress(head, blocks, rows, sides)
+        contents |= compress(head, blocks, rows, own_sides)
     elif form == JPEG:
         from scripts.stress.hostile._jpegs import encode
 
-        contents |= encode(head, blocks, rows, sides, contents[SAMPLES])
+        contents |= encode(head, blocks, rows, own_sides, contents[SAMPLES])
     names = [*contents, *metadata_names(has_extras=bool(extras))]
+    if level is not None:
+        head["reader_features"].append("levels")
+        head["options"]["levels"], head["levels"] = 2, [2]
+        names += [str(path.relative_to(out)) for path in sorted(level.rglob("*")) if path.is_file()]
     head["files"] = {
         name: {"size_bytes": 0, "digest": f"crc32:{0:08x}" if name == PIXELS else f"sha256:{0:064x}"} for name in names
     }
@@ -232,8 +254,8 @@ def _targets(kind: str) -> tuple[list[Any], str]:
     return [-1 if kind == "boxes" else row % COUNT for row in range(ROWS)], "<q"
 
 
-def _line(row: int, target: Any, shape: tuple[int, ...]) -> bytes:
-    height, width, _ = shape
+def _line(row: int, target: Any, sides: tuple[int, int]) -> bytes:
+    height, width = sides
     made = {
         "bytes": 100 + row,
         "sha256": f"{row % 5:064x}",
@@ -258,7 +280,7 @@ def _extras(kind: str) -> dict[str, tuple[str, list[int], bytes]]:
     if kind == "texts":
         ends = itertools.accumulate(map(len, _CAPTIONS), initial=0)
         return {"caption": ("int64", [2], b"".join(struct.pack("<2q", *span) for span in itertools.pairwise(ends)))}
-    return {"weight": ("float32", [], struct.pack("<f", 0.5) * ROWS)} if kind in ("class", COMPRESSED, JPEG) else {}
+    return {"weight": ("float32", [], struct.pack("<f", 0.5) * ROWS)} if kind in ("class", "") else {}
 
 
 def _head(kind: str, *, is_ragged: bool, extras: dict[str, tuple[str, list[int], bytes]]) -> dict[str, Any]:
