@@ -151,7 +151,7 @@ def begin_copy(
         return None
     short, places = _shortened(spans, places, sizes.memcpy_bytes)
     ends = np.cumsum(short.sizes)
-    cuts = np.searchsorted(ends, size_bytes * np.arange(1, pieces) // pieces).tolist()
+    cuts = np.searchsorted(ends, size_bytes * np.arange(1, pieces) // pieces, side="right").tolist()
     each = [
         (source, short.begins[a:b], short.sizes[a:b], places[a:b], into, past_caches)
         for a, b in zip([0, *cuts], [*cuts, len(ends)], strict=True)
