@@ -100,6 +100,11 @@ class JoinedStores(OpenedStore):
         """Return the files of pixels, mapped, as `OpenedStore.in_memory` does."""
         return Places([store.in_memory(is_streamed=is_streamed) for store in self._stores], self._bases)
 
+    def by_store(self, rows: Rows) -> list[Rows]:
+        """Return the positions of rows by the store that they are of, as `OpenedStore.by_store` does."""
+        every = np.arange(len(rows))
+        return [every[at] for _, at, _ in routed(self._firsts, rows)]
+
     def placed(self, each: Sequence[Place]) -> Place:
         """Return the place of all rows whose stores' files of pixels are in these."""
         return Places(each, self._bases)

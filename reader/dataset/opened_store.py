@@ -290,9 +290,9 @@ class OpenedStore:
         """
         self.check_files()
         columns = self.columns(rows, reads_files=reads_files)
-        batch, copies = begin_batch(self.table, rows, columns, place, memory, is_one=is_one)
+        # before threads unpack what a row says it is
         self.check_rows(rows, columns)
-        return batch, copies
+        return begin_batch(self.table, rows, columns, place, memory, is_one=is_one)
 
     def place(self, *, reads_files: bool = False) -> Place:
         """Return where pixels are now; reads_files: they are read, where the file is here, not copied from its mapping."""
@@ -346,6 +346,10 @@ class OpenedStore:
             else:
                 columns[name] = self._tensors[name].index_select(0, index)
         return columns
+
+    def by_store(self, rows: Rows) -> list[Rows]:
+        """Return the positions of rows by the store that they are of: int64[...] each."""
+        return [np.arange(len(rows))]
 
     def no_rows(self) -> Batch:
         """Return a batch of no row: it shows which tensors a batch has, and of what type and shape a row of each is."""

@@ -113,7 +113,7 @@ def bytes_there(none: Batch, count: int, rows: int, spans: Spans) -> int:
         spans: where they are in the file of pixels.
     """
     if isinstance(none, RaggedBatch):
-        columns = [column for name, column in none.items(True, True) if name not in ("pixels", "rows")]
+        columns = [column for name, column in none.items(True, True) if name != "pixels"]
         return _pages_holding(spans).size_bytes + count * sum(map(_row_bytes, columns))
     return rows * (sum(map(_row_bytes, _leaves(none))) + 8)
 
@@ -124,8 +124,9 @@ def _row_bytes(tensor: torch.Tensor) -> int:
 
 
 def _pages_holding(spans: Spans) -> Runs:
-    """Return the runs of whole pages that hold spans."""
-    return Runs.holding(spans, align=PAGE_BYTES)
+    """Return the runs of whole pages that hold spans, each page once."""
+    first = spans.begins // PAGE_BYTES * PAGE_BYTES
+    return Runs.holding(Spans(first, -(-spans.ends // PAGE_BYTES) * PAGE_BYTES - first))
 
 
 def _pages_of(spans: Spans) -> Rows:

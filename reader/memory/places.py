@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from reader.memory.raw_file import RawReader
-from reader.memory.spans import Bytes, Runs, Spans, begin_copy, laid_out, reads_of
+from reader.memory.spans import Bytes, CopyPart, Runs, Spans, begin_copy, laid_out, reads_of
 from reader.memory.threads import AllCopies, Copies
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, routed
@@ -67,7 +67,7 @@ class InMemory(Place):
     def __init__(
         self, memory: Bytes, runs: Runs | None = None, *, is_pinned: bool = False, is_streamed: bool = False
     ) -> None:
-        self._memory, self._runs, self._is_pinned, self._is_streamed = memory, runs, is_pinned, is_streamed
+        self._memory, self._runs, self._is_pinned, self.is_streamed = memory, runs, is_pinned, is_streamed
 
     def locate(self, spans: Spans) -> Located | None:
         """Return where spans are; None: they are not all here."""
@@ -88,9 +88,8 @@ class InMemory(Place):
         """Begin to copy spans."""
         located = self.locate(spans)
         assert located is not None
-        return begin_copy(
-            located.memory, Spans(located.begins, spans.sizes), out, places, is_streamed=self._is_streamed
-        )
+        part = CopyPart(located.memory, Spans(located.begins, spans.sizes), places)
+        return begin_copy([part], out, is_streamed=self.is_streamed)
 
 
 class InFile(Place):
@@ -132,12 +131,18 @@ class Places(Place):
         return None if found is None else found[0].lend(found[1])
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
-        """Begin to bring the spans of each file."""
-        each = [
-            self._each[n].read(Spans(begins, spans.sizes[at]), out, places[at])
-            for n, at, begins in routed(self._bases, spans.begins)
-        ]
-        begun = [copies for copies in each if copies is not None]
+        """Begin to bring the spans of each file; those in memory are copied as one batch."""
+        parts, begun = list[CopyPart](), list[Copies]()
+        is_streamed = False
+        for n, at, begins in routed(self._bases, spans.begins):
+            place, own = self._each[n], Spans(begins, spans.sizes[at])
+            if isinstance(place, InMemory) and (located := place.locate(own)) is not None:
+                parts.append(CopyPart(located.memory, Spans(located.begins, own.sizes), places[at]))
+                is_streamed = place.is_streamed
+            elif (copies := place.read(own, out, places[at])) is not None:
+                begun.append(copies)
+        if parts and (copies := begin_copy(parts, out, is_streamed=is_streamed)) is not None:
+            begun.append(copies)
         return AllCopies(begun) if begun else None
 
     def _one(self, spans: Spans) -> tuple[Place, Spans] | None:

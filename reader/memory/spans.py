@@ -6,6 +6,7 @@ Knows bytes alone. A row of one size, a row of its own size with the mask behind
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,13 +106,14 @@ class Runs(NamedTuple):
 def equal_spans(rows: Rows, row_bytes: int) -> tuple[Spans, Rows]:
     """Return where rows of one size are in their file, and where each begins if they are one after the other in memory."""
     sizes, places = _equal(len(rows), row_bytes)
-    return Spans(rows * row_bytes, sizes), places
+    return Spans(np.asarray(rows, np.int64) * row_bytes, sizes), places
 
 
 @functools.lru_cache(maxsize=16)
 def _equal(count: int, row_bytes: int) -> tuple[Rows, Rows]:
     # batches have as many rows again and again; nobody writes to these
-    return np.full(count, row_bytes), np.arange(count) * row_bytes
+    # on Windows numpy 1 takes 32 bits where none are said
+    return np.full(count, row_bytes, np.int64), np.arange(count, dtype=np.int64) * row_bytes
 
 
 def laid_out(sizes: Rows) -> Rows:
@@ -130,40 +132,54 @@ def reads_of(spans: Spans, places: Rows) -> list[Read]:
     return list(zip(spans.begins[firsts].tolist(), counts.tolist(), places[firsts].tolist(), strict=True))
 
 
-def begin_copy(
-    source: Bytes, spans: Spans, out: torch.Tensor, places: Rows, *, is_streamed: bool = False
-) -> Copies | None:
-    """Begin to copy spans of source to their places in out, on as many threads as torch uses; None: they are copied already.
+class CopyPart(NamedTuple):
+    """Spans of source, uint8[n], and where each goes in memory, int64[B]."""
 
-    The threads hold source and out until they are done, also where nobody waits.
+    source: Bytes
+    spans: Spans
+    places: Rows
+
+
+def begin_copy(parts: Sequence[CopyPart], out: torch.Tensor, *, is_streamed: bool = False) -> Copies | None:
+    """Begin to copy spans to their places in out, on as many threads as torch uses; None: they are copied already.
+
+    The threads hold sources and out until they are done, also where nobody waits.
 
     Args:
         out: uint8[n], contiguous; complete when what is returned was waited for.
         is_streamed: large batches are written past the caches; memory that was written before, such as a pool's, gains by that.
     """
     sizes, threads, into = tuning(), torch.get_num_threads(), out.numpy()
-    size_bytes = int(spans.sizes.sum())
+    each_bytes = [int(part.spans.sizes.sum()) for part in parts]
+    size_bytes = sum(each_bytes)
     pieces = min(_PIECES * threads, size_bytes // sizes.copy_thread_bytes)
-    past_caches = is_streamed and size_bytes >= sizes.streamed_batch_bytes
-    copier = span_copier()
     if pieces < 1:
-        _copy(source, spans.begins, spans.sizes, places, into, is_streamed=False)
+        for source, spans, places in parts:
+            _copy(source, spans.begins, spans.sizes, places, into, is_streamed=False)
         return None
-    short, places = _shortened(spans, places, sizes.memcpy_bytes)
-    ends = np.cumsum(short.sizes)
-    cuts = np.searchsorted(ends, size_bytes * np.arange(1, pieces) // pieces, side="right").tolist()
+    past_caches = is_streamed and size_bytes >= sizes.streamed_batch_bytes
     each = [
-        (source, short.begins[a:b], short.sizes[a:b], places[a:b], into, past_caches)
-        for a, b in zip([0, *cuts], [*cuts, len(ends)], strict=True)
-        if a < b
+        (part.source, part.spans.begins, part.spans.sizes, part.places, into, past_caches)
+        for whole, of_part in zip(parts, each_bytes, strict=True)
+        for part in _pieces(whole, of_part, max(1, round(pieces * of_part / size_bytes)), sizes.memcpy_bytes)
     ]
-    return on_threads("copy", threads, copier or _copy, each)
+    return on_threads("copy", threads, span_copier() or _copy, each)
 
 
 def copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> None:
     """Copy spans of source as `begin_copy` does, and wait."""
-    if (copies := begin_copy(source, spans, out, places)) is not None:
+    if (copies := begin_copy([CopyPart(source, spans, places)], out)) is not None:
         copies.wait()
+
+
+def _pieces(part: CopyPart, size_bytes: int, count: int, most_bytes: int) -> Iterator[CopyPart]:
+    """Cut a part of so many bytes into about equal ones, whose spans have no more than most_bytes."""
+    short, places = _shortened(part.spans, part.places, most_bytes)
+    ends = np.cumsum(short.sizes)
+    cuts = np.searchsorted(ends, size_bytes * np.arange(1, count) // count, side="right").tolist()
+    for a, b in zip([0, *cuts], [*cuts, len(ends)], strict=True):
+        if a < b:
+            yield CopyPart(part.source, Spans(short.begins[a:b], short.sizes[a:b]), places[a:b])
 
 
 def _shortened(spans: Spans, places: Rows, most_bytes: int) -> tuple[Spans, Rows]:

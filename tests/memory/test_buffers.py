@@ -20,7 +20,7 @@ from reader.buffers import BufferPool
 from reader.compiled import span_copier
 from reader.memory import spans as copying
 from reader.memory import threads
-from reader.memory.spans import Spans, begin_copy
+from reader.memory.spans import CopyPart, Spans, begin_copy
 from reader.memory.threads import Copies
 from reader.rows import Rows, is_run
 
@@ -37,7 +37,7 @@ def begin_gather(source: torch.Tensor, rows: Rows, out: torch.Tensor, *, is_stre
     width = out[0].nbytes if len(out) else 1
     spans, places = Spans(rows * width, np.full(len(rows), width)), np.arange(len(rows)) * width
     held, into = (tensor.view(-1).view(torch.uint8) for tensor in (source, out))
-    return begin_copy(held.numpy(), spans, into, places, is_streamed=is_streamed)
+    return begin_copy([CopyPart(held.numpy(), spans, places)], into, is_streamed=is_streamed)
 
 
 def test_a_dropped_lease_is_reused_and_a_kept_one_never() -> None:
@@ -178,7 +178,13 @@ def test_spans_of_any_size_go_to_their_places_alone(spans: list[tuple[int, int]]
         if not is_built:
             patch.setattr(copying, "span_copier", lambda: None)
         begins = np.array([begin for begin, _ in spans], np.int64)
-        copies = begin_copy(source, Spans(begins, sizes), torch.from_numpy(out), places)
+        # of two sources, as joined stores have them
+        cut = len(spans) // 3
+        parts = [
+            CopyPart(source[:some], Spans(begins[at], sizes[at]), places[at])
+            for some, at in ((1000, slice(cut)), (999, slice(cut, None)))
+        ]
+        copies = begin_copy(parts, torch.from_numpy(out))
         if copies is not None:
             copies.wait()
     assert np.array_equal(out, expected)

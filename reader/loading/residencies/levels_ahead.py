@@ -80,9 +80,14 @@ class LevelsAhead:
         room = system.available_bytes() * AHEAD_SHARE
         self._most = max(1, int(min(tuning().window_ahead_bytes, room)) // levels.dataset.manifest.row_bytes)
 
-    def read(self, batch_rows: torch.Tensor, factor: int) -> Batch:
-        """Return rows as `LevelRows.read` does; may be called by several threads."""
-        return self._levels.read(batch_rows.numpy(), factor, self._places(factor))
+    def read(self, batch_rows: torch.Tensor, factor: int) -> Iterator[tuple[torch.Tensor, Batch]]:
+        """Yield rows as `LevelRows.read` returns them, by the store that they are of, each with their positions: int64[...].
+
+        May be called by several threads.
+        """
+        rows = batch_rows.numpy()
+        for at in self._levels.stores[factor].by_store(rows):
+            yield torch.from_numpy(at), self._levels.read(rows[at], factor, self._places(factor))
 
     def masks(self, batch_rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return masks as `LevelRows.masks` does; may be called by several threads."""

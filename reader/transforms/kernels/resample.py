@@ -5,7 +5,7 @@ Knows how the CPU and other devices do that fast; knows nothing of labels or ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Optional, Protocol
 
 import torch
@@ -25,8 +25,8 @@ class PixelSource(Protocol):
     def factors(self) -> Iterable[int]:
         """By what the sides of each level are divided."""
 
-    def read(self, rows: torch.Tensor, factor: int) -> ImageBatch | RaggedBatch:
-        """Return rows of a level, 1: of the store."""
+    def read(self, rows: torch.Tensor, factor: int) -> Iterator[tuple[torch.Tensor, ImageBatch | RaggedBatch]]:
+        """Yield rows of a level, 1: of the store, some at a time with their positions among the rows: int64[...]."""
 
     def content(self, rows: torch.Tensor, factor: int) -> torch.Tensor | None:
         """Return the image area of rows of a level, int64[B, 4] x0, y0, x1, y1; None: all of each row."""
@@ -107,24 +107,25 @@ def resized_from_levels(source: PixelSource, batch: ImageBatch | RaggedBatch, cr
     assert batch.rows is not None
     factors, scaled = boxes_on_levels(source, batch, crops.boxes, need)
     made: torch.Tensor | None = None
-    for factor, at in scaled.items():
+    for factor, boxes in scaled.items():
         index = (factors == factor).nonzero()[:, 0]
         if not len(index):
             continue
-        level = source.read(batch.rows[index], factor)
-        if made is None:
-            channels = int(level.shapes[0, 2]) if isinstance(level, RaggedBatch) else level.pixels.shape[-1]
-            made = memory(len(batch), crops.height, crops.width, channels)
-        of_level = crops._replace(boxes=at).at(index)
-        if isinstance(level, RaggedBatch):
-            part = resized_images(level, of_level, (made, index))
-        else:
-            part = resized(level.pixels, of_level)
-        if len(index) == len(batch):
-            return part
-        if part is not made:
-            # a sixth of the time that torch takes to place rows
-            made.numpy()[index.numpy()] = part.numpy()
+        for some, level in source.read(batch.rows[index], factor):
+            at = index[some]
+            if made is None:
+                channels = int(level.shapes[0, 2]) if isinstance(level, RaggedBatch) else level.pixels.shape[-1]
+                made = memory(len(batch), crops.height, crops.width, channels)
+            of_level = crops._replace(boxes=boxes).at(at)
+            if isinstance(level, RaggedBatch):
+                part = resized_images(level, of_level, (made, at))
+            else:
+                part = resized(level.pixels, of_level)
+            if len(at) == len(batch):
+                return part
+            if part is not made:
+                # a sixth of the time that torch takes to place rows
+                made.numpy()[at.numpy()] = part.numpy()
     assert made is not None
     return made
 
