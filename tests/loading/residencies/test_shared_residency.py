@@ -158,6 +158,18 @@ def test_loaders_that_threads_make_at_one_time_share_one_copy(shared_store: Path
 # -- what is counted
 
 
+def test_pages_of_small_rows_are_on_a_device_once_and_counted_as_they_are(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images", classes=2, each=30, size=(12, 10))
+    pack(tmp_path / "images", tmp_path / "out", fit="none", workers=1)
+    # rows of 360 bytes, of which many are in one page
+    part, cpu = MemmapDataset(tmp_path / "out").subset(slice(None, None, 2)), torch.device("cpu")
+    counted = shared_residency.missing_on(part, cpu)
+    resident: Any = shared_residency.resident_on(part, cpu, lambda _: pytest.fail("rows of own sizes are no batches"))
+    assert counted == resident._pages.nbytes + sum(t.nbytes for t in resident._columns.values(True, True))
+    assert resident._pages.nbytes <= (tmp_path / "out" / PIXELS).stat().st_size
+    assert resident.gather(np.array([4])).image(0).tolist() == part[2][0].movedim(0, -1).tolist()
+
+
 def test_memory_is_counted_for_the_rows_that_are_read(data: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     full, part = shared_residency.reads_of(data, 1), shared_residency.reads_of(data.subset([5, 2, 5]), 1)
     rows = [data.at_rows(None)[[row]].images[0].numel() for row in (2, 5)]
