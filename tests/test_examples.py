@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -449,7 +450,12 @@ def test_progressive_trains_both_ways_for_each_seed(
 
     read: list[int] = []
     given = LevelRows.read
-    monkeypatch.setattr(LevelRows, "read", lambda self, rows, factor: read.append(factor) or given(self, rows, factor))
+
+    def counted(rows: LevelRows, some: Any, factor: int, *places: Any) -> Any:
+        read.append(factor)
+        return given(rows, some, factor, *places)
+
+    monkeypatch.setattr(LevelRows, "read", counted)
     pack(make_tree(tmp_path / "images", each=24), tmp_path / "out", size=64, levels=2, workers=1)
     words = ["--size", 48, "--first", 24, "--multiple", 8, "--epochs", 4, "--seeds", 1, "--batch-size", 8]
     assert example("progressive", tmp_path / "out", *words, "--device", "cpu") == 0

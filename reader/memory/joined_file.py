@@ -32,7 +32,7 @@ def bases_of(sizes: Sequence[int]) -> list[int]:
 
     Example:
         >>> bases_of([5, 3_000_000, 1])
-        [0, 2097152, 7340032]
+        [0, 2097152, 6291456]
     """
     rooms = [(-(-size // _APART_BYTES) + 1) * _APART_BYTES for size in sizes]
     return [*itertools.accumulate(rooms, initial=0)][:-1]

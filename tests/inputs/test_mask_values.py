@@ -15,6 +15,7 @@ from PIL import Image
 
 from packer import OptionsError, PackError, ScanError, merge, pack, subset, update, verify
 from packer.cli.app import run
+from packer.store.unfinished import check_finished
 from reader import MemmapDataset, StoreError
 from reader.format.manifest import read_manifest
 
@@ -162,7 +163,7 @@ def test_the_command_that_resumes_names_values_and_suffix(binary: Path, tmp_path
     with pytest.raises(
         StoreError, match="--mask-suffix _mask --mask-values 0,255|--mask-values 0,255 .*--mask-suffix _mask"
     ):
-        MemmapDataset(tmp_path / "out")
+        check_finished(tmp_path / "out")
 
 
 # -- masks by the ends of their names
