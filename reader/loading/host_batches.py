@@ -130,7 +130,7 @@ class Gathering:
             from_url = RemoteAhead(self._dataset, remote, steps, plan_index=plan_index, windows=windows)
             return from_url, iter(from_url)
         if self.copy is not None:
-            return self.copy.place(can_lend=self.is_pinned, is_streamed=True), steps
+            return self.copy.place(has_views=self.is_pinned, is_streamed=True), steps
         is_there = not self._past_cache and (
             self._is_warm or not reads_of(self._dataset, self._processes).are_cold(store.opened("pixels"))
         )

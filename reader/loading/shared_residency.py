@@ -91,9 +91,9 @@ class HostCopies(NamedTuple):
         """The bytes that are there."""
         return sum(copy.nbytes for copy in self.each)
 
-    def place(self, *, can_lend: bool = False, is_streamed: bool = False) -> Place:
+    def place(self, *, has_views: bool = False, is_streamed: bool = False) -> Place:
         """Return where the rows are, as `HostCopy.place` does."""
-        return self.store.placed([copy.place(can_lend=can_lend, is_streamed=is_streamed) for copy in self.each])
+        return self.store.placed([copy.place(has_views=has_views, is_streamed=is_streamed) for copy in self.each])
 
     def pin(self, device: torch.device) -> None:
         """Pin all of them; raises PinnedMemoryError as `HostCopy.pin`."""

@@ -33,8 +33,8 @@ class Place:
         """
         return None
 
-    def lend(self, spans: Spans) -> torch.Tensor | None:
-        """Return spans one after the other in memory that a batch may have, uint8[n]; None: they have to be read.
+    def view(self, spans: Spans) -> torch.Tensor | None:
+        """Return a view of spans one after the other in memory that a batch may have, uint8[n]; None: they have to be read.
 
         Raises:
             StoreError, OSError: as `locate`.
@@ -74,8 +74,8 @@ class InMemory(Place):
         begins = spans.begins if self._runs is None else self._runs.find(spans)
         return None if begins is None else Located(self._memory, begins)
 
-    def lend(self, spans: Spans) -> torch.Tensor | None:
-        """Return spans that follow each other, where the memory is pinned."""
+    def view(self, spans: Spans) -> torch.Tensor | None:
+        """Return a view of spans that follow each other, where the memory is pinned."""
         if not self._is_pinned or not len(spans.begins):
             return None
         located = self.locate(spans)
@@ -125,14 +125,14 @@ class Places(Place):
         found = self._one(spans)
         return None if found is None else found[0].locate(found[1])
 
-    def lend(self, spans: Spans) -> torch.Tensor | None:
-        """Return spans of one file, as its place does."""
+    def view(self, spans: Spans) -> torch.Tensor | None:
+        """Return a view of spans of one file, as its place does."""
         found = self._one(spans)
-        return None if found is None else found[0].lend(found[1])
+        return None if found is None else found[0].view(found[1])
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
         """Begin to bring the spans of each file; those in memory are copied as one batch."""
-        parts, begun = list[CopyPart](), list[Copies]()
+        parts, under_way = list[CopyPart](), list[Copies]()
         is_streamed = False
         for n, at, begins in routed(self._bases, spans.begins):
             place, own = self._each[n], Spans(begins, spans.sizes[at])
@@ -140,10 +140,10 @@ class Places(Place):
                 parts.append(CopyPart(located.memory, Spans(located.begins, own.sizes), places[at]))
                 is_streamed = place.is_streamed
             elif (copies := place.read(own, out, places[at])) is not None:
-                begun.append(copies)
+                under_way.append(copies)
         if parts and (copies := begin_copy(parts, out, is_streamed=is_streamed)) is not None:
-            begun.append(copies)
-        return AllCopies(begun) if begun else None
+            under_way.append(copies)
+        return AllCopies(under_way) if under_way else None
 
     def _one(self, spans: Spans) -> tuple[Place, Spans] | None:
         """Return the place that has all of the spans, and where they are in its file; None: there are several."""

@@ -62,7 +62,7 @@ class Chunk(Place):
 
 
 class ReadAhead(Place):
-    """Reads the spans of a plan in its order; iterating it gives the plan's steps, each of which is read or lent before the next.
+    """Reads the spans of a plan in its order; iterating it gives the plan's steps, each of which is taken before the next.
 
     Args:
         source: a raw file, or several.
@@ -72,7 +72,7 @@ class ReadAhead(Place):
         window_end: global position at which a chunk that holds this position must end, since the rows after it are elsewhere.
         past_cache: leave nothing in the page cache, see `RawFile`.
         row_bytes: of rows that may be read straight into memory of their step; 0: they may not.
-        lease: gives memory of so many bytes for a step's rows, uint8[bytes] that begins at a page, see `lend`.
+        lease: gives memory of so many bytes for a step's rows, uint8[bytes] that begins at a page, see `view`.
 
     For one thread. `close` ends the reads.
     """
@@ -110,7 +110,7 @@ class ReadAhead(Place):
                 return
             yield self._waiting.popleft()
 
-    def lend(self, spans: Spans) -> torch.Tensor | None:
+    def view(self, spans: Spans) -> torch.Tensor | None:
         """Return the rows of the plan's next step in the memory they were read into; None: they are in staging memory."""
         if self._lease is None:
             return None

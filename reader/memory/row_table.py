@@ -195,7 +195,7 @@ def begin_batch(
     """
     layout = table.layout(rows, columns)
     copies = None
-    pixels = place.lend(layout.spans) if table.codec is None else None
+    pixels = place.view(layout.spans) if table.codec is None else None
     if pixels is None:
         pixels = memory(int(layout.sizes.sum()))
         if table.codec is None:

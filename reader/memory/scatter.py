@@ -38,6 +38,9 @@ class Destinations:
             zip(first[~is_first].tolist(), places[~is_first].tolist(), sizes[~is_first].tolist(), strict=True)
         )
         self._begins, self._sizes, self._places = begins[is_first], sizes[is_first], places[is_first]
+        self._whole = dict(
+            zip(zip(self._begins.tolist(), self._sizes.tolist(), strict=True), self._places.tolist(), strict=True)
+        )
         which = np.searchsorted(self._firsts, self._places, side="right")
         # does not follow the span before it, in the file and in one memory
         self._is_cut = np.append(
@@ -47,13 +50,14 @@ class Destinations:
             | (which[1:] != which[:-1]),
         )
 
+    def memory(self, start: int, size: int) -> memoryview | None:
+        """Return the memory of one span; None: these bytes are not one."""
+        place = self._whole.get((start, size))
+        return None if place is None else self._memory(place, size)
+
     def pieces(self, start: int, size: int) -> Iterator[tuple[int, memoryview | None]]:
         """Yield the memory of bytes of the file in as few pieces as it has: (bytes, memory); None: they go nowhere."""
         first, stop = np.searchsorted(self._begins, [start, start + size]).tolist()
-        if stop == first + 1 and self._sizes.item(first) == size:
-            # of rows in random order nearly all: beside other threads each line of Python counts
-            yield size, self._memory(self._places.item(first), size)
-            return
         cuts = first + 1 + np.flatnonzero(self._is_cut[first + 1 : stop])
         done = start
         for a, b in itertools.pairwise([first, *cuts.tolist(), stop]):
@@ -82,6 +86,10 @@ class Destinations:
 def scatter(file: RawFile, destinations: Destinations, reads: Sequence[Read]) -> None:
     """Bring bytes to their destinations; raises as `RawFile.read`."""
     for start, size, _ in reads:
+        # of rows in random order nearly all: beside other threads each line of Python counts
+        if (memory := destinations.memory(start, size)) is not None:
+            file.read_into((memory,), start, size)
+            continue
         pieces = list(destinations.pieces(start, size))
         wanted = [memory for _, memory in pieces if memory is not None]
         is_coarse = len(pieces) == 1 or size >= len(pieces) * _LEAST_PIECE_BYTES

@@ -122,7 +122,7 @@ def read_in_steps(
     got = []
     try:
         for step in reader:
-            rows = reader.lend(spans_of(step.batches[0], LARGE_ROW_BYTES))
+            rows = reader.view(spans_of(step.batches[0], LARGE_ROW_BYTES))
             assert rows is not None
             got.append(rows.numpy().reshape(-1, LARGE_ROW_BYTES))
     finally:
@@ -294,15 +294,10 @@ def test_a_file_that_another_host_has_replaced_is_named(
         gone()
 
 
-def test_a_file_cut_short_is_named(rows_file: Path, tmp_path: Path) -> None:
-    short = tmp_path / "short"
-    short.write_bytes(rows_file.read_bytes()[: 10 * ROW_BYTES + 5])
-    with pytest.raises(
-        StoreError, match=r"short ends at byte 245: it was cut short while it was read\. Copy the store"
-    ):
-        read_all(short, ROW_BYTES * ROWS, past_cache=False)
+def first_rows_of(path: Path) -> ReadAhead:
+    """Return what reads the first 20 rows of a file in a step, which has begun."""
     reader = ReadAhead(
-        short,
+        path,
         iter(steps_of([np.arange(20)])),
         spans_of,
         chunk_bytes=8 * ROW_BYTES,
@@ -310,6 +305,17 @@ def test_a_file_cut_short_is_named(rows_file: Path, tmp_path: Path) -> None:
         past_cache=False,
     )
     next(iter(reader))
+    return reader
+
+
+def test_a_file_cut_short_is_named(rows_file: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    short.write_bytes(rows_file.read_bytes()[: 10 * ROW_BYTES + 5])
+    with pytest.raises(
+        StoreError, match=r"short ends at byte 245: it was cut short while it was read\. Copy the store"
+    ):
+        read_all(short, ROW_BYTES * ROWS, past_cache=False)
+    reader = first_rows_of(short)
     with pytest.raises(StoreError, match="short ends at byte 245"):
         taken(reader, np.arange(20))
     reader.close()
@@ -363,15 +369,7 @@ def test_a_pass_starts_no_thread_of_an_executor_whose_callbacks_would_lose_an_in
     rows_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", None)
-    reader = ReadAhead(
-        rows_file,
-        iter(steps_of([np.arange(20)])),
-        spans_of,
-        chunk_bytes=8 * ROW_BYTES,
-        window_end=lambda _: ROWS,
-        past_cache=False,
-    )
-    next(iter(reader))
+    reader = first_rows_of(rows_file)
     out = taken(reader, np.arange(20))
     reader.close()
     assert np.array_equal(out, contents()[:20])

@@ -49,10 +49,10 @@ class HostCopy:
         """Where the memory begins."""
         return self._bytes.data_ptr()
 
-    def place(self, *, can_lend: bool = False, is_streamed: bool = False) -> InMemory:
-        """Return where the bytes are; can_lend: batches may have them as they are, where they are pinned."""
+    def place(self, *, has_views: bool = False, is_streamed: bool = False) -> InMemory:
+        """Return where the bytes are; has_views: batches may have them as they are, where they are pinned."""
         memory = self._bytes.numpy()
-        return InMemory(memory, self._runs, is_pinned=can_lend and self.is_pinned, is_streamed=is_streamed)
+        return InMemory(memory, self._runs, is_pinned=has_views and self.is_pinned, is_streamed=is_streamed)
 
     def pin(self, device: torch.device) -> None:
         """Pin the bytes, where they are, for as long as this lives.
