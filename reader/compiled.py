@@ -19,10 +19,11 @@ import torch
 from reader.buffers import BufferPool
 from reader.described import Described
 from reader.epoch import transform_threads
+from reader.host_values import on_host
 from reader.tuning import tuning
 
 # as crops.c has them
-_IS_CUBIC, _IS_MIRRORED = 1, 2
+IS_CUBIC, IS_MIRRORED = 1, 2
 # those for which torch's uint8 kernel has the same arithmetic
 _CHANNELS = (1, 3, 4)
 # those that are colors
@@ -78,6 +79,35 @@ class Crops(NamedTuple):
         given = (None if each is None else each[index] for each in (self.grids, self.is_cubic, self.is_mirrored))
         return Crops(self.boxes[index], self.height, self.width, *given)
 
+    def on_host(self) -> Crops | None:
+        """Return them with the values that the host knows; None where it would have to ask the device."""
+        tensors = (self.boxes, self.grids, self.is_cubic, self.is_mirrored)
+        boxes, *here = [None if each is None else on_host(each) for each in tensors]
+        if boxes is None or [each is None for each in here] != [each is None for each in tensors[1:]]:
+            return None
+        return Crops(boxes, self.height, self.width, *here)
+
+    def to(self, device: torch.device) -> Crops:
+        """Return them on a device."""
+        given = (None if each is None else each.to(device) for each in (self.grids, self.is_cubic, self.is_mirrored))
+        return Crops(self.boxes.to(device), self.height, self.width, *given)
+
+    def table(self, images: torch.Tensor) -> torch.Tensor:
+        """Return int64[B, 12]: image, box, grid and flags of each, on the device of the boxes.
+
+        images: int64[B, 3] of each the offset in the pixels, height and width.
+        """
+        boxes, grids = self.boxes, self.grids
+        if grids is None:
+            grids = boxes.new_zeros(len(boxes), 4)
+            grids[:, 2].fill_(self.height)
+            grids[:, 3].fill_(self.width)
+        flags = boxes.new_zeros(len(boxes), 1)
+        for value, is_chosen in ((IS_CUBIC, self.is_cubic), (IS_MIRRORED, self.is_mirrored)):
+            if is_chosen is not None:
+                flags[:, 0] += value * is_chosen.long()
+        return torch.cat([images, boxes, grids, flags], 1)
+
 
 def cropped(
     pixels: torch.Tensor, images: torch.Tensor, channels: int, crops: Crops, into: Places | None = None
@@ -94,18 +124,12 @@ def cropped(
     Raises:
         ValueError: a row's box is empty or outside of its image, an image outside of pixels, or a crop outside of its grid.
     """
-    boxes, height, width, grids, is_cubic, is_mirrored = crops
-    if grids is None:
-        grids = torch.tensor([[0, 0, height, width]], device="cpu").expand(len(images), 4)
-    # said, as the caller may have made another device the default one
-    flags = torch.zeros(len(images), 1, dtype=torch.int64, device="cpu")
-    for value, is_chosen in ((_IS_CUBIC, is_cubic), (_IS_MIRRORED, is_mirrored)):
-        if is_chosen is not None:
-            flags[:, 0] += value * is_chosen.long()
+    height, width = crops.height, crops.width
     if into is None:
+        # said, as the caller may have made another device the default one
         into = memory(len(images), height, width, channels), torch.arange(len(images), device="cpu")
     made, places = into
-    table = torch.cat([images, boxes, grids, flags, places[:, None]], 1).numpy()
+    table = torch.cat([crops.table(images), places[:, None]], 1).numpy()
     function = _function()
     assert function is not None
     return made if function(pixels.numpy(), table, made.numpy(), (height, width), channels, _threads()) else None

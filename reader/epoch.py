@@ -11,6 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from reader.host_values import sent
+
 _Value = TypeVar("_Value")
 _Batch = TypeVar("_Batch", bound="_Originated")
 
@@ -43,12 +45,12 @@ def stamped(batch: _Batch, *, epoch: int = UNKNOWN, position: int = UNKNOWN, see
 
     position: where in the epoch's order its first row stands; the others follow.
     """
-    origin = torch.empty(len(batch), 3, dtype=torch.int64, device=batch.pixels.device)
+    origin = torch.empty(len(batch), 3, dtype=torch.int64, device="cpu")
     origin[:, 0].fill_(epoch)
     step = 1 if position >= 0 else -1
-    origin[:, 1] = torch.arange(position, position + step * len(batch), step, device=origin.device)
+    origin[:, 1] = torch.arange(position, position + step * len(batch), step, device="cpu")
     origin[:, 2].fill_(wrapped(seed))
-    batch.set("origin", origin)
+    batch.set("origin", sent(origin, batch.pixels.device))
     return batch
 
 

@@ -20,6 +20,7 @@ from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.format.tensors import NEEDS_RAW
+from reader.host_values import sent
 from reader.rows import Rows, same_of_all
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
@@ -160,7 +161,7 @@ class RaggedBatch(TensorClass):
 
         pixels: uint8[T]. offsets: int64[B], where they begin there. All of it is on the device of the store.
         """
-        index = torch.from_numpy(rows).to(self.offsets.device, non_blocking=True)
+        index = sent(torch.from_numpy(rows), self.offsets.device)
         masks = None
         if self.mask_offsets is not None:
             masks = self.mask_offsets.index_select(0, index) - self.offsets.index_select(0, index) + offsets

@@ -163,9 +163,6 @@ class Tuning:
 
     # Pixels per pass on a CPU (four times as many as float32): what fits in its cache.
     cpu_pass_bytes: int = 150 << 10
-    # Images of different sizes are cut into one tensor of the largest box, this many bytes per pass (four times as many as
-    # float32).
-    padded_pass_bytes: int = 64 << 20
     # Each mask's indices are int64, eight times the bytes: some masks at a time.
     masks_per_pass: int = 32
     # Of pixels that are worth a thread of the compiled part.

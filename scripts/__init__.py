@@ -13,4 +13,5 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def environment(*folders: str | os.PathLike[str]) -> dict[str, str]:
     """Return this process's environment, in which Python also imports from these folders and from the repository."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*folders, ROOT]))}
+    paths = [*map(str, [*folders, ROOT]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

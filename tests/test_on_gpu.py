@@ -60,9 +60,10 @@ def test_what_a_machine_without_a_gpu_leaves_out_is_reported(tmp_path: Path, whe
     out = tmp_path / "out"
     done = run(SCRIPTS / "gpu" / "on_gpu", "--wheels", wheels, "--out", out, "--no-cuda", "--only", "tests")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "on_gpu: tests: left out: needs a CUDA device\n"
+    parts = ("tests", "tests full-device")
+    assert done.stdout.splitlines() == [f"on_gpu: {name}: left out: needs a CUDA device" for name in parts]
     report = json.loads((out / "on_gpu.json").read_text())
-    assert report["parts"] == {"tests": {"left_out": "needs a CUDA device"}}
+    assert report["parts"] == dict.fromkeys(parts, {"left_out": "needs a CUDA device"})
     assert report["machine"]["torch"]
 
 
@@ -114,7 +115,7 @@ def test_the_store_is_made_for_the_parts_that_read_it(script: ModuleType, tmp_pa
     every = script.parts(tmp_path, no_cuda=False, images=None)
     assert named("timeline", "claims kernels") == ["store", "timeline", "claims kernels"]
     assert named("bench") == ["store", *(f"bench {name}" for name in script.BENCHES)]
-    assert named("logic", "bench pinned", "tests") == ["tests", "store", "bench pinned", "logic"]
+    assert named("logic", "bench pinned", "tests") == ["tests", "tests full-device", "store", "bench pinned", "logic"]
     assert named("claims kernels") == ["claims kernels"]
     assert named() == [part.name for part in every]
 
@@ -161,43 +162,26 @@ def test_every_wheel_has_a_version_and_parts_name_what_is_there(script: ModuleTy
     assert {*script.BENCHES} == {*importlib.import_module("scripts.benchmarks.reading.bench_gpu").PARTS}
 
 
-def test_the_compiled_part_is_beside_the_python_of_this_checkout(script: ModuleType, tmp_path: Path) -> None:
-    collected = tmp_path / "collected"
-    collected.mkdir()
-    for name in ("_native.cpython-312-x86_64-linux-gnu.so", "libjpeg.so.62"):
-        (collected / name).write_text(name)
-    script.lay_compiled_part([collected], tmp_path / "compiled")
-    package = tmp_path / "compiled" / "pixpack_native"
-    assert [path.name for path in package.glob("*.so*")] == ["_native.cpython-312-x86_64-linux-gnu.so"]
-    assert (package / "__init__.py").read_bytes() == (ROOT / "pixpack_native" / "__init__.py").read_bytes()
-    assert (tmp_path / "compiled" / "libjpeg.so.62").exists()
-
-
 @pytest.mark.slow
-def test_what_is_compiled_here_runs_there(script: ModuleType, tmp_path: Path) -> None:
-    native = pytest.importorskip("pixpack_native._native", reason="the compiled part is not built")
-    made, source, collected = tmp_path / "made", tmp_path / "source", tmp_path / "collected"
-    source.mkdir()
+def test_the_compiled_part_is_built_from_what_was_collected(script: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("pixpack_native._native", reason="the compiled part is not built")
+    collected, compiled = tmp_path / "collected", tmp_path / "compiled"
     collected.mkdir()
-    # of what `--collect` builds there is a wheel with the file that is built already
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\ncp {made}/*.whl "$7"\n')
-    python.chmod(0o755)
-    made.mkdir()
-    with zipfile.ZipFile(made / "pixpack-1.0-cp311-cp311-linux_x86_64.whl", "w") as wheel:
-        wheel.write(native.__file__, f"pixpack_native/{Path(native.__file__).name}")
-    script.compile_for(str(python), source, collected)
-    script.lay_compiled_part([collected], tmp_path / "compiled")
+    script.collect_jpeg(collected)
+    assert {path.name for path in collected.iterdir()} == {*script.HEADERS, *script.SHARED_LIBRARIES}
+    assert script.build_compiled_part([collected], compiled)
     code = "import sys; sys.path.remove(''); import pixpack_native; print(pixpack_native.functions().__file__)"
-    paths = {"PYTHONPATH": str(tmp_path / "compiled"), "LD_LIBRARY_PATH": str(tmp_path / "compiled")}
-    done = run(sys.executable, "-c", code, **paths)
-    assert done.stdout.strip() == str(tmp_path / "compiled" / "pixpack_native" / Path(native.__file__).name)
+    done = run(sys.executable, "-c", code, PYTHONPATH=str(compiled), LD_LIBRARY_PATH=str(compiled))
+    assert Path(done.stdout.strip()).parent == compiled / "pixpack_native", done.stderr
 
 
-def test_what_is_no_python_cannot_be_collected_for(tmp_path: Path) -> None:
-    done = run(SCRIPTS / "gpu" / "on_gpu", "--collect", tmp_path / "wheels", "--python", "python-of-nobody")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "on_gpu: python-of-nobody is neither a version such as 3.12 nor a Python that runs.\n"
+def test_without_a_compiler_the_compiled_part_is_left_out_in_a_sentence(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CC", "no-compiler-of-this-name")
+    assert not script.build_compiled_part([tmp_path], tmp_path / "compiled")
+    assert capsys.readouterr().err.startswith("on_gpu: the compiled part is not built: torch does its work.")
+    assert (tmp_path / "compiled" / "pixpack_native" / "__init__.py").exists()
 
 
 # -- on_simulated_gpu

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 
 from reader.device.transfer import recorded
+from reader.host_values import sent
 from reader.rows import Rows
 from reader.store import Batch, ImageBatch
 
@@ -19,14 +20,10 @@ _B = TypeVar("_B", bound=Batch)
 # Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
-# Of numbers of rows or pages, so many are copied without waiting as they are; for more, CUDA may wait for all that was launched
-# (CUDA Programming Guide, "Concurrent Execution between Host and Device").
-_UNPINNED_BYTES = 64 << 10
-
 
 def gathered(store: ImageBatch, slots: Rows) -> ImageBatch:
     """Gather rows of what is on a device there."""
-    index = numbers_on(store.pixels.device, slots)
+    index = sent(torch.from_numpy(slots), store.pixels.device)
     pixels = store.pixels.new_empty((len(index), *store.pixels.shape[1:]))
     words, into = as_words(store.pixels, pixels)
     torch.index_select(words, 0, index, out=into)
@@ -39,15 +36,6 @@ def gathered(store: ImageBatch, slots: Rows) -> ImageBatch:
         batch_size=[len(index)],
         device=store.pixels.device,
     )
-
-
-def numbers_on(device: torch.device, numbers: Rows) -> torch.Tensor:
-    """Send numbers of rows or pages to a device, without waiting for it."""
-    tensor = torch.from_numpy(numbers)
-    if device.type == "cuda" and tensor.nbytes > _UNPINNED_BYTES:
-        with torch.cuda.device(device):  # to pin makes a context on the device that is current
-            tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
 
 
 def recorded_if_cuda(tensor: torch.Tensor) -> torch.Tensor:

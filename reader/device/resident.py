@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
-from reader.device.gather import as_words, gathered, held, numbers_on, recorded_if_cuda
+from reader.device.gather import as_words, gathered, held, recorded_if_cuda
 from reader.format.manifest import PAGE_BYTES
+from reader.host_values import known, sent
 from reader.memory.places import Place
 from reader.memory.spans import Runs, Spans, laid_out
 from reader.rows import Rows
@@ -54,7 +55,10 @@ class Resident:
 
     def gather(self, rows: Rows) -> ImageBatch:
         """Gather rows; for the caller's thread."""
-        return gathered(held(self._rows), rows if self._held is None else np.searchsorted(self._held, rows))
+        batch = gathered(held(self._rows), rows if self._held is None else np.searchsorted(self._held, rows))
+        assert batch.rows is not None
+        known(batch.rows, torch.from_numpy(rows))
+        return batch
 
 
 class ResidentImages:
@@ -74,7 +78,7 @@ class ResidentImages:
         Raises:
             torch.OutOfMemoryError: the device has no room for it.
         """
-        self._spans_of, self._device = spans_of, device
+        self._spans_of, self._shapes, self._device = spans_of, columns.shapes, device
         self._columns = columns.apply(lambda column: column.to(device), device=device)
         self._runs = _pages_holding(spans_of(rows))
         pages = _pages_of(Spans(self._runs.starts, self._runs.stops - self._runs.starts))
@@ -98,9 +102,11 @@ class ResidentImages:
         counts = -(-(begins % PAGE_BYTES + spans.sizes) // PAGE_BYTES)
         pixels = self._pages.new_empty((len(pages), PAGE_BYTES))
         words, into = as_words(recorded_if_cuda(self._pages), pixels)
-        torch.index_select(words, 0, numbers_on(self._device, pages), out=into)
+        torch.index_select(words, 0, sent(torch.from_numpy(pages), self._device), out=into)
         offsets = laid_out(counts) * PAGE_BYTES + begins % PAGE_BYTES
-        return held(self._columns).chosen(rows, pixels.view(-1), numbers_on(self._device, offsets))
+        batch = held(self._columns).chosen(rows, pixels.view(-1), sent(torch.from_numpy(offsets), self._device))
+        known(batch.shapes, self._shapes[torch.from_numpy(rows)])
+        return batch
 
 
 def bytes_there(none: Batch, count: int, rows: int, spans: Spans) -> int:

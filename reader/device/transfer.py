@@ -19,6 +19,7 @@ from torch import cuda
 
 from reader.format.errors import PinnedMemoryError, TransferError
 from reader.format.filesystem import size_text
+from reader.host_values import known
 from reader.profiling import stage
 from reader.store import Batch, ImageBatch, RaggedBatch
 
@@ -33,10 +34,12 @@ _PORTABLE = 1
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
 # launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
 _LAUNCHED = 8
+# What CUDA says where a stream or an event finds no memory; torch makes an OutOfMemoryError for tensors alone.
+_FULL = "out of memory"
 
 
 class CudaCopier:
-    """Copies pinned batches to the device on a side stream. Lives in the feeder thread.
+    """Copies pinned batches to the device on a side stream. Lives in the feeder thread. To make one raises as `send`.
 
     Three hazards. A pinned slot must not be refilled before its copy has ended: its lease is held until the copy's event has
     passed. A device batch must not be reused while the caller's stream may read it: `DeviceBatch` records that stream. A
@@ -45,7 +48,8 @@ class CudaCopier:
 
     def __init__(self, device: torch.device, *, depth: int) -> None:
         self._device, self._depth = device, depth
-        self._stream, self._launched = _side(device)
+        with _named_errors(device):
+            self._stream, self._launched = _side(device)
         self._in_flight: deque[tuple[cuda.Event, Batch]] = deque()
 
     def send(self, batch: Batch) -> DeviceBatch:
@@ -55,32 +59,24 @@ class CudaCopier:
             TransferError: the device reports an error, of this copy or of what ran before.
             torch.OutOfMemoryError: the device has no room for the batch.
         """
-        try:
-            # to wait makes a context too, on the device that is current
-            with cuda.device(self._device):
-                while len(self._launched) > _LAUNCHED:
-                    self._launched.popleft().synchronize()
-                while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
-                    event, _ = self._in_flight.popleft()
-                    event.synchronize()
-                with stage("copy"), cuda.stream(self._stream):
-                    sent, event = send_batch(batch, self._device), sleeping_event()
-                    event.record(self._stream)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as e:
-            raise _lost(self._device, e) from e
+        # to wait makes a context too, on the device that is current
+        with _named_errors(self._device), cuda.device(self._device):
+            while len(self._launched) > _LAUNCHED:
+                self._launched.popleft().synchronize()
+            while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
+                event, _ = self._in_flight.popleft()
+                event.synchronize()
+            with stage("copy"), cuda.stream(self._stream):
+                sent, event = send_batch(batch, self._device), sleeping_event()
+                event.record(self._stream)
         self._in_flight.append((event, batch))
         return DeviceBatch(sent, event, self._launched)
 
     def drain(self) -> None:
         """Wait for all copies: only then may their pinned slots go back to a pool that outlives this object."""
-        try:
-            with cuda.device(self._device):
-                while self._in_flight:
-                    self._in_flight.popleft()[0].synchronize()
-        except RuntimeError as e:
-            raise _lost(self._device, e) from e
+        with _named_errors(self._device), cuda.device(self._device):
+            while self._in_flight:
+                self._in_flight.popleft()[0].synchronize()
 
 
 class DeviceBatch:
@@ -137,11 +133,16 @@ def recorded(batch: _B) -> _B:
 
 
 def send_batch(batch: Batch, device: torch.device) -> Batch:
-    """Copy each tensor of a batch without waiting; small ones are pinned on the way, in memory that torch keeps for that."""
+    """Copy each tensor of a batch without waiting; small ones are pinned on the way, in memory that torch keeps for that.
+
+    What small ones hold is known on the host afterwards; memory that is pinned already is used again.
+    """
 
     def send(tensor: torch.Tensor) -> torch.Tensor:
         """Begin one copy; torch keeps what it pins here until that has ended."""
-        return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
+        if tensor.is_pinned():
+            return tensor.to(device, non_blocking=True)
+        return known(tensor.pin_memory().to(device, non_blocking=True), tensor)
 
     if isinstance(batch, RaggedBatch):
         return batch.apply(send, device=device)
@@ -206,9 +207,18 @@ def _side(device: torch.device) -> tuple[cuda.Stream, deque[cuda.Event]]:
     return cuda.Stream(device), deque()
 
 
-def _lost(device: torch.device, error: RuntimeError) -> TransferError:
-    reason = str(error).partition("\n")[0]
-    return TransferError(
-        f"copying a batch to {device} failed: {reason}. An earlier kernel may be the cause (CUDA_LAUNCH_BLOCKING=1 shows which);"
-        " after a CUDA error restart the process."
-    )
+@contextlib.contextmanager
+def _named_errors(device: torch.device) -> Iterator[None]:
+    """Raise an error of CUDA as TransferError, and a full device as torch.OutOfMemoryError, which alone is torch's own."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as e:
+        reason = str(e).partition("\n")[0]
+        if _FULL in reason:
+            raise torch.OutOfMemoryError(f"{device} has no memory left for copying batches: {reason}.") from e
+        raise TransferError(
+            f"copying a batch to {device} failed: {reason}. An earlier kernel may be the cause (CUDA_LAUNCH_BLOCKING=1 shows"
+            " which); after a CUDA error restart the process."
+        ) from e

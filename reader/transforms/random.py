@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from reader.epoch import current_epoch, in_epoch, wrapped
+from reader.host_values import on_host, sent
 from reader.store import ImageBatch, RaggedBatch
 from reader.transforms.kernels.constants import tensor_on
 
@@ -162,6 +164,30 @@ def draw(
     return _drawn(batch.rows[sample], None if batch.origin is None else batch.origin[sample], seed, streams)
 
 
+def on_the_host(make: Callable[[Any], torch.Tensor], batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+    """Call what makes numbers of a batch's rows and sizes, and put the result on its device.
+
+    It is called with a batch on the host without pixels, where all else is known there; so a device gets one copy in place of
+    over a hundred operators.
+    """
+    device = batch.pixels.device
+    here = None if device.type == "cpu" or torch.compiler.is_compiling() else _without_pixels(batch)
+    return make(batch) if here is None else sent(make(here), device)
+
+
+def _without_pixels(batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch | None:
+    """Return a batch on the host with the rows and sizes of one on a device; None where they are not known there."""
+    names = ("rows", "origin", "shapes" if isinstance(batch, RaggedBatch) else "content")
+    given = {name: column for name in names if (column := getattr(batch, name)) is not None}
+    columns: dict[str, Any] = {name: here for name, column in given.items() if (here := on_host(column)) is not None}
+    if len(columns) < len(given) or "rows" not in columns:
+        return None
+    rows, nothing = columns["rows"], torch.zeros(1, dtype=torch.uint8, device="cpu")
+    if isinstance(batch, RaggedBatch):
+        return RaggedBatch(nothing, rows, rows, **columns, batch_size=[])
+    return ImageBatch(nothing.expand(batch.pixels.shape), rows, **columns, batch_size=batch.batch_size)
+
+
 def draw_for_rows(
     batch: ImageBatch | RaggedBatch, seed: int, streams: range
 ) -> tuple[torch.Tensor, torch.Tensor | int]:
@@ -213,7 +239,12 @@ def _drawn(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, streams: 
     """Draw float64[len(streams), B] by `_uniform`; on the CPU by numpy, in a tenth of the time of so small operators of torch."""
     if type(seed) is not int:
         seed = integer("seed", seed)
-    is_plain = type(rows) is torch.Tensor and rows.device.type == "cpu" and rows.dtype == torch.int64
+    device = rows.device
+    if device.type != "cpu" and not torch.compiler.is_compiling():
+        here = [None if column is None else on_host(column) for column in (rows, origin)]
+        if here[0] is not None and (origin is None or here[1] is not None):
+            return sent(_drawn(here[0], here[1], seed, streams), device)
+    is_plain = type(rows) is torch.Tensor and device.type == "cpu" and rows.dtype == torch.int64
     if not is_plain or torch.compiler.is_compiling():
         # of a range that is not a constant of the graph torch.compile takes no len
         return _uniform(rows, origin, wrapped(seed), streams.start, streams.stop - streams.start)

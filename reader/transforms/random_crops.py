@@ -33,6 +33,7 @@ from reader.transforms.random import (
     checked_size,
     draw,
     draw_for_rows,
+    on_the_host,
 )
 from reader.transforms.resize import cropped_extras, cut_at, resized_boxes
 
@@ -69,7 +70,7 @@ class _RandomFlip(Described):
 
     def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw which images a call would flip: bool[B]."""
-        return draw(batch, self.seed, self._stream)[0] < self.p
+        return on_the_host(lambda rows: draw(rows, self.seed, self._stream)[0] < self.p, batch)
 
     def _flipped(self, batch: ImageBatch, is_flipped: torch.Tensor) -> ImageBatch:
         raise NotImplementedError
@@ -228,7 +229,8 @@ class RandomCrop(CompiledTransform):
         """
         check_batch(self, batch)
         padding = self._padding_of(*batch.pixels.shape[1:3])
-        top, left = self._corners(batch, padding)
+        top = on_the_host(lambda rows: self._corners(rows, padding)[0], batch)
+        left = on_the_host(lambda rows: self._corners(rows, padding)[1], batch)
         made = cut_at(padding.applied(batch), top, left, self.height, self.width, is_mirrored)
         return made if is_mirrored is None else _with_mirrored_labels(made, made.pixels, is_mirrored)
 
@@ -322,13 +324,14 @@ class RandomResizedCrop(CompiledTransform):
 
     def mirrored(self, batch: ImageBatch | RaggedBatch, is_mirrored: torch.Tensor | None) -> ImageBatch:
         """Do as a call, and mirror the crops of bool[B] left to right in the same pass over the pixels."""
-        boxes = self.boxes(batch)
-        x0, y0, x1, y1 = boxes.float()[..., None].unbind(1)
-        motion = Motion(x0, y0, self.width / (x1 - x0), self.height / (y1 - y0), self.width, self.height)
-        crops = Crops(boxes, self.height, self.width, None, self.is_cubic(batch), is_mirrored)
-        pixels, extras = resized_boxes(batch, crops), cropped_extras(batch, motion, crops)
+        crops = Crops(self.boxes(batch), self.height, self.width, None, self.is_cubic(batch), is_mirrored)
+        pixels, extras = resized_boxes(batch, crops), cropped_extras(batch, lambda: self._motion(crops.boxes), crops)
         made: ImageBatch = replaced(batch, pixels=pixels, content=None, extras=extras)
         return made if is_mirrored is None else _with_mirrored_labels(made, pixels, is_mirrored)
+
+    def _motion(self, boxes: torch.Tensor) -> Motion:
+        x0, y0, x1, y1 = boxes.float()[..., None].unbind(1)
+        return Motion(x0, y0, self.width / (x1 - x0), self.height / (y1 - y0), self.width, self.height)
 
     def levels(self, source: PixelSource, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
@@ -340,15 +343,15 @@ class RandomResizedCrop(CompiledTransform):
             return None
         if self.interpolation == "bicubic":
             return torch.ones(len(batch), dtype=torch.bool, device=batch.pixels.device)
-        return draw(batch, self.seed, INTERPOLATION)[0] < 0.5
+        return on_the_host(lambda rows: draw(rows, self.seed, INTERPOLATION)[0] < 0.5, batch)
 
     def boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw the boxes that a call would cut: int64[B, 4] x0, y0, x1, y1 in row pixels."""
         check_batch(self, batch, takes_ragged=True)
-        if torch.compiler.is_compiling() or batch.pixels.device.type != "cpu":
+        if torch.compiler.is_compiling():
             return self._boxes(batch)
         with on_one_torch_thread():
-            return self._boxes(batch)
+            return on_the_host(self._boxes, batch)
 
     def _boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         y0, x0, y1, x1 = content_of(batch).unbind(-1)
@@ -381,6 +384,8 @@ class RandomResizedCrop(CompiledTransform):
 
 def _with_mirrored_labels(batch: ImageBatch, pixels: torch.Tensor, is_mirrored: torch.Tensor) -> ImageBatch:
     """Return a batch with pixels that are mirrored where bool[B] says so, and boxes, masks and content mirrored with them."""
+    if batch.content is None and batch.extras is None:
+        return replaced(batch, pixels=pixels, content=None, extras=None)
     motion = Motion.of_flips(is_mirrored, *pixels.shape[1:3])
     return _with_labels(batch, pixels, motion, lambda masks: mirrored(masks[..., None], is_mirrored)[..., 0])
 

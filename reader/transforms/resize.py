@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -28,7 +28,7 @@ from reader.transforms.kernels.resample import (
     resized_images,
 )
 from reader.transforms.padding import Padding
-from reader.transforms.random import check_batch, checked_size, number
+from reader.transforms.random import check_batch, checked_size, number, on_the_host
 
 
 class CenterCrop(CompiledTransform):
@@ -125,22 +125,25 @@ class ResizeCenterCrop(CompiledTransform):
             ValueError: one row instead of a batch.
         """
         check_batch(self, batch, takes_ragged=True)
-        y0, x0, y1, x1 = content_of(batch).unbind(-1)
-        boxes = torch.stack([x0, y0, x1, y1], dim=-1)
-        grids = self._grids(y1 - y0, x1 - x0)
-        top, left, new_height, new_width = grids.unbind(-1)
-        down, across = new_height / (y1 - y0).float(), new_width / (x1 - x0).float()
-        corner = (x0 + left / across)[:, None], (y0 + top / down)[:, None]
-        motion = Motion(*corner, across[:, None], down[:, None], self.width, self.height)
+        boxes, grids = on_the_host(_content_boxes, batch), on_the_host(self._grids_of, batch)
         crops = Crops(boxes, self.height, self.width, grids)
-        extras = cropped_extras(batch, motion, crops)
+        extras = cropped_extras(batch, lambda: self._motion(boxes, grids), crops)
         return replaced(batch, pixels=resized_boxes(batch, crops), content=None, extras=extras)
 
     def levels(self, source: PixelSource, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
+        return boxes_on_levels(source, batch, _content_boxes(batch), self._grids_of(batch)[:, [3, 2]])[0]
+
+    def _motion(self, boxes: torch.Tensor, grids: torch.Tensor) -> Motion:
+        x0, y0, x1, y1 = boxes.unbind(-1)
+        top, left, new_height, new_width = grids.unbind(-1)
+        down, across = new_height / (y1 - y0).float(), new_width / (x1 - x0).float()
+        corner = (x0 + left / across)[:, None], (y0 + top / down)[:, None]
+        return Motion(*corner, across[:, None], down[:, None], self.width, self.height)
+
+    def _grids_of(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         y0, x0, y1, x1 = content_of(batch).unbind(-1)
-        grids = self._grids(y1 - y0, x1 - x0)
-        return boxes_on_levels(source, batch, torch.stack([x0, y0, x1, y1], dim=-1), grids[:, [3, 2]])[0]
+        return self._grids(y1 - y0, x1 - x0)
 
     def _grids(self, height: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
         """Give int64[B, 4] top, left, height, width: what images of int64[B] each are resized to, and where the crop is."""
@@ -239,7 +242,7 @@ class Resize(Described):
             x0, y0, x1, y1 = motion.move(x0, y0, x1, y1)
             # rows with padding are not all image
             content = torch.cat([y0.ceil(), x0.ceil(), y1.floor(), x1.floor()], -1).to(batch.content.dtype)
-        extras = cropped_extras(batch, motion, Crops(boxes, height, width))
+        extras = cropped_extras(batch, lambda: motion, Crops(boxes, height, width))
         return replaced(batch, pixels=pixels, content=content, extras=extras)
 
     def on(self, view: View) -> View:
@@ -316,8 +319,11 @@ def resized_boxes(batch: ImageBatch | RaggedBatch, crops: Crops) -> torch.Tensor
     return resized_images(batch, crops) if isinstance(batch, RaggedBatch) else resized(batch.pixels, crops)
 
 
-def cropped_extras(batch: ImageBatch | RaggedBatch, motion: Motion, crops: Crops) -> TensorDict | None:
-    """Move boxes as motion says, and masks as `resized_boxes` moves pixels: uint8[B, height, width], the nearest of each."""
+def cropped_extras(batch: ImageBatch | RaggedBatch, motion: Callable[[], Motion], crops: Crops) -> TensorDict | None:
+    """Move boxes as motion says, if there are extras, and masks as `resized_boxes` moves pixels, to the nearest of each.
+
+    They become uint8[B, height, width].
+    """
 
     def move(masks: torch.Tensor) -> torch.Tensor:
         """Give masks of one size the boxes and size of the images; refuses them beside images of their own sizes."""
@@ -327,7 +333,7 @@ def cropped_extras(batch: ImageBatch | RaggedBatch, motion: Motion, crops: Crops
             )
         return nearest(masks, crops)
 
-    extras = moved_extras(batch.extras, motion, move)
+    extras = None if batch.extras is None else moved_extras(batch.extras, motion(), move)
     if not isinstance(batch, RaggedBatch) or batch.mask_offsets is None:
         return extras
     if (source := _row_source()) is not None:
@@ -344,6 +350,11 @@ def _row_source() -> PixelSource | None:
     """Return what the rows of a batch without pixels are read from; None: it has pixels."""
     # no loader compiles what reads from levels
     return None if torch.compiler.is_compiling() else row_source.get()
+
+
+def _content_boxes(batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+    """Return the image area of rows: int64[B, 4] x0, y0, x1, y1."""
+    return content_of(batch)[:, [1, 0, 3, 2]]
 
 
 def _middle(slack: torch.Tensor) -> torch.Tensor:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -50,10 +50,13 @@ MOST_FILE_BYTES = 16 << 20
 TAIL = 60_000
 # Of a part: a few minutes each, so that none takes the others' time.
 SECONDS = 280
+# Of pytest's processes, where pytest-xdist is installed.
+TESTS_AT_ONCE = 8
 # Of those that compile a network, or run it beside eight loaders, and of the tests: they took 95 s on a simulated device.
 MORE_SECONDS = 400
-# Of the compiled part, which is built where the wheels are collected: libraries that the other machine may lack.
-LIBRARIES_OF_C = ("libjpeg", "libturbojpeg")
+# Of libjpeg-turbo, which the other machine may lack: what the compiled part is built and linked with, and what jpeg4py loads.
+HEADERS = ("jpeglib.h", "jconfig.h", "jmorecfg.h", "jerror.h")
+SHARED_LIBRARIES = ("libjpeg.so", "libjpeg.so.62", "libturbojpeg.so.0")
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,7 @@ def parse() -> argparse.Namespace:
         prog="scripts/gpu/on_gpu", description=__doc__.partition("\n")[0] if __doc__ else None
     )
     parser.add_argument("--collect", type=Path, metavar="DIR", help="download the wheels, and do nothing else")
-    parser.add_argument(
-        "--python", default="3.12", help="the version that they are for, or a Python of that version here"
-    )
+    parser.add_argument("--python", default="3.12", metavar="VERSION", help="the version of Python that they are for")
     parser.add_argument(
         "--there",
         nargs="+",
@@ -124,17 +125,11 @@ def parse() -> argparse.Namespace:
 # -- with a network
 
 
-def collect(folder: Path, python: str, there: list[str]) -> int:
-    """Download wheels for a Python, and build those that are not published; refuses more than may be carried."""
+def collect(folder: Path, version: str, there: list[str]) -> int:
+    """Download wheels for a version of Python, and build those that are not published; refuses more than may be carried."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*.whl"), *folder.glob("*.so*")):
         old.unlink()
-    builder = next((found for name in (python, f"python{python}") if (found := shutil.which(name))), "")
-    found = version_of(builder) if builder else ""
-    version = python if re.fullmatch(r"\d+\.\d+", python) else found
-    if not version:
-        print(f"on_gpu: {python} is neither a version such as 3.12 nor a Python that runs.", file=sys.stderr)
-        return 2
     pip = [sys.executable, "-m", "pip"]
     where = [word for name in PLATFORMS for word in ("--platform", name)]
     abis = [word for abi in (f"cp{version.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)]
@@ -148,17 +143,12 @@ def collect(folder: Path, python: str, there: list[str]) -> int:
             ".git", ".venv", "tests", "scripts", "docs", "*.egg-info", "build", "sample", "*.so"
         )
         shutil.copytree(ROOT, source, ignore=keep)
-        if found == version:
-            compile_for(builder, source, folder)
-        else:
-            print(
-                f"on_gpu: there is no Python {version} here to build the compiled part by: torch does its work there."
-            )
-        # of this folder then, which needs no compiler and goes with every Python
+        # a wheel of Python alone: the compiled part is built there
         (source / "setup.py").unlink()
         words = ["wheel", "-q", "--no-deps", "-c", str(CONSTRAINTS), "-w", str(folder), *BUILT, str(source)]
         subprocess.run([*pip, *words], check=True)
-    size = sum(path.stat().st_size for path in folder.iterdir())
+    collect_jpeg(folder)
+    size = sum(path.stat().st_size for path in folder.rglob("*"))
     print(f"on_gpu: {len(wheels_in([folder]))} wheels, {size / 2**20:.1f} MiB, for Python {version} in {folder}")
     if size > MOST_BYTES:
         print(f"on_gpu: that is more than the {MOST_BYTES >> 20} MiB that may be carried.", file=sys.stderr)
@@ -166,30 +156,18 @@ def collect(folder: Path, python: str, there: list[str]) -> int:
     return 0
 
 
-def version_of(python: str) -> str:
-    """Return the version of a Python, such as 3.12; "": it does not run."""
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else ""
+def collect_jpeg(folder: Path) -> None:
+    """Copy the headers and libraries of libjpeg-turbo that the C compiler finds here."""
+    includes = "\n".join(f"#include <{name}>" for name in ("stdio.h", "jpeglib.h", "jerror.h"))
+    made = subprocess.run(["cc", "-M", "-xc", "-"], input=includes, capture_output=True, text=True, check=True).stdout
+    headers = [Path(word) for word in made.split() if Path(word).name in HEADERS]
+    for source in (*headers, *map(library_path, SHARED_LIBRARIES)):
+        shutil.copyfile(source, folder / source.name)
 
 
-def compile_for(python: str, source: Path, folder: Path) -> None:
-    """Build the compiled part by a Python, and put it into the folder with the libraries of JPEG that it loads."""
-    with tempfile.TemporaryDirectory() as made:
-        subprocess.run([python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", made, str(source)], check=True)
-        with zipfile.ZipFile(next(Path(made).glob("*.whl"))) as wheel:
-            names = [name for name in wheel.namelist() if name.startswith("pixpack_native/_native.")]
-            for name in names:
-                (folder / Path(name).name).write_bytes(wheel.read(name))
-    if not names:
-        print("on_gpu: the compiled part cannot be built here, which needs a C compiler and libjpeg-turbo's headers.")
-        return
-    linked = subprocess.run(["ldd", str(folder / Path(names[0]).name)], capture_output=True, text=True, check=True)
-    beside = {Path(word).parent for word in linked.stdout.split() if Path(word).name.startswith(LIBRARIES_OF_C)}
-    for library in (path for root in beside for name in LIBRARIES_OF_C for path in root.glob(f"{name}.so.*")):
-        # under the name that is asked for, libjpeg.so.62, not that of the version, libjpeg.so.62.3.0
-        if library.name.count(".") == 2:
-            shutil.copyfile(library, folder / library.name)
+def library_path(name: str) -> Path:
+    """Return where the C compiler finds a library."""
+    return Path(subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip())
 
 
 def wheels_in(folders: list[Path]) -> list[Path]:
@@ -205,7 +183,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     words = ["-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--target", str(site)]
     subprocess.run([sys.executable, *words, *map(str, wheels_in(options.wheels))], check=True)
     work.mkdir()
-    lay_compiled_part(options.wheels, compiled)
+    is_compiled = build_compiled_part(options.wheels, compiled)
     paths = [str(path) for path in (compiled, ROOT, site)]
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     environment["PATH"] = f"{site / 'bin'}{os.pathsep}{environment['PATH']}"
@@ -218,7 +196,12 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     if not options.no_cuda:
         environment["REQUIRE_CUDA"] = "1"
     (options.out / PICTURES).unlink(missing_ok=True)
-    report: dict[str, Any] = {"machine": describe(environment), "no_cuda": options.no_cuda, "parts": {}}
+    report: dict[str, Any] = {
+        "machine": describe(environment),
+        "compiled_part": is_compiled,
+        "no_cuda": options.no_cuda,
+    }
+    report["parts"] = {}
     for part in asked_for(parts(work, no_cuda=options.no_cuda, images=options.images), options.only):
         seconds = min(part.seconds, ends - time.perf_counter())
         report["parts"][part.name] = done = outcome(part, environment, options, work, seconds)
@@ -229,12 +212,33 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     return int(any(done.get("exit_code", 0) for done in report["parts"].values()))
 
 
-def lay_compiled_part(folders: list[Path], compiled: Path) -> None:
-    """Put the compiled part beside the Python of this checkout, which says whether it was built from the same functions."""
-    shutil.copytree(ROOT / "pixpack_native", compiled / "pixpack_native", ignore=shutil.ignore_patterns("*.so", "*.c"))
-    for built in (path for folder in folders for path in folder.glob("*.so*")):
-        into = compiled / "pixpack_native" if built.name.startswith("_native.") else compiled
-        shutil.copyfile(built, into / built.name)
+def build_compiled_part(folders: list[Path], compiled: Path) -> bool:
+    """Build the compiled part of this checkout for this Python, with the collected headers and libraries; False: it cannot be."""
+    source = compiled / "source"
+    # without pyproject.toml, which an older setuptools does not understand
+    shutil.copytree(ROOT / "pixpack_native", source / "pixpack_native", ignore=shutil.ignore_patterns("*.so", "*.pyd"))
+    shutil.copyfile(ROOT / "setup.py", source / "setup.py")
+    (compiled / "pixpack_native").mkdir()
+    shutil.copyfile(ROOT / "pixpack_native" / "__init__.py", compiled / "pixpack_native" / "__init__.py")
+    for library in (path for folder in folders for path in folder.glob("*.so*")):
+        shutil.copyfile(library, compiled / library.name)
+    where = os.pathsep.join(str(Path(folder).resolve()) for folder in folders)
+    command = [
+        sys.executable,
+        "setup.py",
+        "-q",
+        "build_ext",
+        "--build-lib",
+        str(compiled),
+        "--parallel",
+        str(os.cpu_count()),
+    ]
+    environment = dict(os.environ, CPATH=where, LIBRARY_PATH=where)
+    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True)
+    if any((compiled / "pixpack_native").glob("_native.*")):
+        return True
+    print(f"on_gpu: the compiled part is not built: torch does its work. {done.stderr[-1000:]}", file=sys.stderr)
+    return False
 
 
 def asked_for(parts: list[GpuCommand], only: list[str] | None) -> list[GpuCommand]:
@@ -253,7 +257,10 @@ def parts(work: Path, *, no_cuda: bool, images: Path | None) -> list[GpuCommand]
     pytest = [python, "-m", "pytest", "-q", "--tb=short", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider"]
     # of a test that hangs, where each thread is
     pytest += ["-o", "faulthandler_timeout=60"]
-    logic = [str(ROOT / "tests" / name) for name in ("device/test_transfer.py", "device/test_resident.py")]
+    together = ["-p", "xdist", "-n", str(TESTS_AT_ONCE)] if importlib.util.find_spec("xdist") else []
+    full, *logic = (
+        str(ROOT / "tests" / "device" / f"test_{name}.py") for name in ("full_device", "transfer", "resident")
+    )
     given = ["--images", str(images.resolve())] if images else []
     claims = [python, "-m", "scripts.studies.claims", "--work", str(work / "claims"), "--out", str(work / "claims-out")]
     pack = [python, "-m", "packer", "bench", store, "--device", device]
@@ -273,7 +280,10 @@ def parts(work: Path, *, no_cuda: bool, images: Path | None) -> list[GpuCommand]
     first = ("loading", "training", "resident")
     peers = ("--work", str(work / "peers"), *given)
     return [
-        GpuCommand("tests", [*pytest, str(ROOT / "tests"), "-m", "cuda"], seconds=MORE_SECONDS),
+        GpuCommand(
+            "tests", [*pytest, *together, "-m", "cuda", str(ROOT / "tests"), "--ignore", full], seconds=MORE_SECONDS
+        ),
+        GpuCommand("tests full-device", [*pytest, "-m", "cuda", full]),
         bench("reading.bench_gpu", "store", "--work", str(work), "--only"),
         *(benches[name] for name in first),
         bench("transforms.bench_transforms", "transforms", "--first-table", needs_cuda=True),

@@ -10,6 +10,7 @@ import torch
 from conftest import devices
 
 from reader import ImageBatch, transforms
+from reader.device.transfer import send_batch
 from reader.epoch import stamped
 from reader.transforms.kernels.constants import tensor_on
 
@@ -48,8 +49,8 @@ WAITING: dict[str, Callable[[], Any]] = {
 def batch() -> ImageBatch:
     pixels = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     rows = torch.arange(8)
-    made = ImageBatch(pixels=pixels, targets=rows, rows=rows.clone(), batch_size=[8]).to("cuda")
-    return stamped(made, epoch=1, position=16, seed=3)
+    made = ImageBatch(pixels=pixels, targets=rows, rows=rows.clone(), batch_size=[8])
+    return stamped(send_batch(made, torch.device("cuda", 0)), epoch=1, position=16, seed=3)
 
 
 @pytest.fixture

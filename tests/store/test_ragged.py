@@ -45,7 +45,6 @@ from reader import (
     StoreError,
     open_store,
 )
-from reader.compiled import Crops
 from reader.epoch import stamped
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store, metadata_files
@@ -53,7 +52,6 @@ from reader.format.manifest import PIXELS, Manifest, read_manifest
 from reader.format.samples import read_json_lines
 from reader.format.tensors import TensorSpec
 from reader.order import permuted
-from reader.transforms.kernels.resample import resized_by_padding, resized_images
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "own-sizes"
 
@@ -511,23 +509,6 @@ def test_other_transforms_ask_for_a_crop_first(ragged_store: Path, transform: An
     ):
         transform(data[[1, 2]])
     assert transform(ResizeCenterCrop(24)(data[[1, 2]])).pixels.shape[0] == 2
-
-
-@pytest.mark.parametrize("center", [False, True])
-def test_other_devices_give_the_same_crops_within_a_level(ragged_store: Path, center: bool, tune: Tune) -> None:
-
-    # parts of a few images each
-    tune(padded_pass_bytes=1 << 18)
-    batch = MemmapDataset(ragged_store, as_tuple=False)[[89, 3, 0, 50, 7]]
-    boxes, grids = RandomResizedCrop(20).boxes(batch), None
-    if center:
-        height, width = batch.shapes[:, 0].long(), batch.shapes[:, 1].long()
-        grids = ResizeCenterCrop((20, 24), fraction=0.7)._grids(height, width)
-        zeros = torch.zeros_like(height)
-        boxes = torch.stack([zeros, zeros, width, height], dim=-1)
-    theirs = resized_by_padding(batch, Crops(boxes, 20, 24, grids))
-    ours = resized_images(batch, Crops(boxes, 20, 24, grids))
-    assert (theirs.int() - ours.int()).abs().max() <= 1
 
 
 # -- ResizeCenterCrop

@@ -7,9 +7,7 @@ import torch
 from augmenting import many, pictures, v2
 
 from reader import RaggedBatch, RandomResizedCrop
-from reader.compiled import Crops
 from reader.transforms import timm_train
-from reader.transforms.kernels.resample import resized_by_matmul, resized_by_padding
 
 
 def test_bicubic_crops_are_torchvisions_bytes() -> None:
@@ -35,18 +33,6 @@ def test_a_draw_for_each_image_chooses() -> None:
     assert timm_train(24).transforms[0].interpolation == "random"
 
 
-def test_two_products_give_what_torch_gives_for_floats() -> None:
-    batch = pictures(8, size=(40, 36))
-    boxes = RandomResizedCrop(1).boxes(batch)
-    is_cubic = torch.arange(8) % 2 == 1
-    for size in ((7, 9), (61, 50)):
-        found = resized_by_matmul(batch.pixels, Crops(boxes, *size, is_cubic=is_cubic))
-        for n, (x0, y0, x1, y1) in enumerate(boxes.tolist()):
-            box, mode = batch.images[n : n + 1, :, y0:y1, x0:x1].float(), ("bilinear", "bicubic")[n % 2]
-            theirs = torch.nn.functional.interpolate(box, size, mode=mode, antialias=True)[0].movedim(0, -1)
-            assert (found[n].float() - theirs.clamp(0, 255)).abs().max() < 0.51
-
-
 def test_images_of_their_own_sizes_are_resized_so_too() -> None:
     full, crop = pictures(6), RandomResizedCrop(15, interpolation="random")
     size = full.pixels[0].numel()
@@ -54,9 +40,6 @@ def test_images_of_their_own_sizes_are_resized_so_too() -> None:
     flat = full.pixels.reshape(-1)
     batch = RaggedBatch(flat, full.targets, torch.arange(6) * size, shapes, rows=full.rows, batch_size=[])
     assert torch.equal(crop(batch).pixels, crop(full).pixels)
-    boxes, is_cubic = crop.boxes(full), crop.is_cubic(full)
-    padded = resized_by_padding(batch, Crops(boxes, 15, 15, is_cubic=is_cubic))
-    assert torch.equal(padded, resized_by_matmul(full.pixels, Crops(boxes, 15, 15, is_cubic=is_cubic)))
 
 
 def test_another_interpolation_is_refused() -> None:

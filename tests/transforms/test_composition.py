@@ -152,7 +152,11 @@ def test_an_order_is_drawn_for_each_image() -> None:
         (lambda: Compose([3]), TypeError, "transforms has 3, expected functions"),
         (lambda: RandomApply([Grayscale()], 2), ValueError, "p is 2"),
         (lambda: RandomChoice([Grayscale()], [1, 2]), ValueError, "p is .* a share for each of 1"),
-        (lambda: RandomApply([ResizeCenterCrop(4)])(many(40, (8, 8))), ValueError, r"shapes \(4, 4, 3\) and \(8, 8, 3\)"),
+        (
+            lambda: RandomApply([ResizeCenterCrop(4)])(many(40, (8, 8))),
+            ValueError,
+            r"shapes \(4, 4, 3\) and \(8, 8, 3\)",
+        ),
         (lambda: RandomApply([lambda batch: 3])(many(40)), TypeError, "must return an ImageBatch"),
     ],
 )

@@ -137,9 +137,7 @@ def test_resize_and_center_crop_of_images_of_many_sizes_are_torchvisions(tmp_pat
     pack(make_tree(tmp_path / "images", each=4), tmp_path / "out", fit="none", workers=1)
     full = MemmapDataset(tmp_path / "out")
     images, _ = next(
-        iter(
-            MemmapLoader(full, 12, transform=transforms.Compose([transforms.Resize(side), transforms.CenterCrop(28)]))
-        )
+        iter(MemmapLoader(full, 12, transform=transforms.Compose([transforms.Resize(side), transforms.CenterCrop(28)])))
     )
     expected = torch.stack([v2.Compose([v2.Resize(side), v2.CenterCrop(28)])(full[n][0]) for n in range(12)])
     assert images.shape == expected.shape

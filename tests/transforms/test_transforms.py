@@ -41,7 +41,7 @@ from reader import (
 from reader.compiled import Crops
 from reader.epoch import in_epoch
 from reader.store import replaced
-from reader.transforms.kernels.resample import nearest, resized, resized_by_matmul
+from reader.transforms.kernels.resample import nearest, resized
 from reader.transforms.random import CROP, RESIZED_CROP, draw
 
 HEIGHT, WIDTH = 40, 56
@@ -355,7 +355,9 @@ def test_boxes_are_drawn_by_torchvisions_definition(size: tuple[int, int], scale
 
 
 def test_the_ratio_of_a_box_is_its_width_by_its_height() -> None:
-    x0, y0, x1, y1 = RandomResizedCrop(8, scale=(0.1, 0.1), ratio=(2.9, 3.1)).boxes(pictures(50, size=(40, 60))).float().unbind(1)
+    x0, y0, x1, y1 = (
+        RandomResizedCrop(8, scale=(0.1, 0.1), ratio=(2.9, 3.1)).boxes(pictures(50, size=(40, 60))).float().unbind(1)
+    )
     assert float(((x1 - x0) / (y1 - y0)).min()) > 2
 
 
@@ -374,8 +376,6 @@ def test_resized_pixels_are_torchvisions(channels: int, new_size: tuple[int, int
         ]
     ).movedim(1, -1)
     assert torch.equal(resized(batch.pixels, Crops(boxes, *new_size)), expected)
-    by_matmul = resized_by_matmul(batch.pixels, Crops(boxes, *new_size))
-    assert (by_matmul.int() - expected.int()).abs().max() <= 1
 
 
 @pytest.mark.parametrize("padding", [0, 3])
@@ -392,21 +392,22 @@ def test_a_row_without_content_is_cropped_as_one_that_is_all_image(padding: int)
 def test_other_devices_resize_as_torchs_float_kernel_does(device: str) -> None:
     batch = make_batch(list(range(24)))
     boxes = RandomResizedCrop(1).boxes(batch)
-    got = resized_by_matmul(batch.pixels.to(device), Crops(boxes.to(device), 33, 21)).cpu().float()
+    got = resized(batch.pixels.to(device), Crops(boxes.to(device), 33, 21)).cpu().float()
+    # torch's uint8 kernel rounds between the axes too
+    most = 1.01 if device == "cpu" else 0.501
     for image, (x0, y0, x1, y1), made in zip(batch.images.float(), boxes.tolist(), got, strict=True):
         cut_out = image[None, :, y0:y1, x0:x1]
         expected = torch.nn.functional.interpolate(cut_out, (33, 21), mode="bilinear", antialias=True)
-        # half a level from rounding to uint8
-        torch.testing.assert_close(made.movedim(-1, 0), expected[0], atol=0.501, rtol=0)
+        torch.testing.assert_close(made.movedim(-1, 0), expected[0], atol=most, rtol=0)
 
 
 @pytest.mark.parametrize("device", devices())
 def test_an_autocast_around_the_loop_leaves_pixels_as_they_are(device: str) -> None:
     batch = make_batch(list(range(24)))
     pixels, boxes = batch.pixels.to(device), RandomResizedCrop(1).boxes(batch).to(device)
-    expected = resized_by_matmul(pixels, Crops(boxes, 33, 21))
+    expected = resized(pixels, Crops(boxes, 33, 21))
     with torch.autocast(device, torch.bfloat16):
-        assert torch.equal(resized_by_matmul(pixels, Crops(boxes, 33, 21)), expected)
+        assert torch.equal(resized(pixels, Crops(boxes, 33, 21)), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -414,10 +415,9 @@ def test_torchs_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
     batch = make_batch(list(range(8)))
 
     def made() -> list[Any]:
-        boxes = RandomResizedCrop(1).boxes(batch)
         crops = [transform(batch) for transform in (RandomResizedCrop((33, 21)), ResizeCenterCrop(28, 0.875))]
         found = [value for crop in crops for value in (crop.pixels, *crop.extras.values())]
-        return [*found, resized_by_matmul(batch.pixels, Crops(boxes, 33, 21)), Normalize([0.1], [0.3])(batch.images)]
+        return [*found, Normalize([0.1], [0.3])(batch.images)]
 
     expected = made()
     torch.set_default_dtype(dtype)
@@ -468,9 +468,7 @@ def test_flip_and_crop_are_torchvisions() -> None:
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_a_chain_compiles_to_one_graph_that_follows_the_epoch(
-    backend: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_chain_compiles_to_one_graph_that_follows_the_epoch(backend: str, request: pytest.FixtureRequest) -> None:
     if backend == "inductor":
         request.getfixturevalue("inductor")
     chain = [RandomHorizontalFlip(), RandomHorizontalFlip(seed=9), RandomCrop(36, padding=2), RandomResizedCrop(16)]
@@ -493,13 +491,6 @@ def test_a_chain_compiles_to_one_graph_that_follows_the_epoch(
         for epoch in range(3):
             with in_epoch(epoch):
                 assert are_equal(compiled(batch), augment(batch))
-
-
-def test_the_products_of_other_devices_compile_too() -> None:
-    batch = make_batch([1, 2, 3])
-    boxes = RandomResizedCrop(1).boxes(batch)
-    compiled = torch.compile(resized_by_matmul, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(batch.pixels, Crops(boxes, 12, 9)), resized_by_matmul(batch.pixels, Crops(boxes, 12, 9)))
 
 
 # -- nests

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from reader.host_values import sent
+
 
 def tensor_on(device: torch.device, values: Sequence[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
     """Do as torch.tensor(values, device=device), which on CUDA waits for all that the caller's stream was given.
@@ -15,4 +17,4 @@ def tensor_on(device: torch.device, values: Sequence[Any], dtype: torch.dtype | 
     """
     if device.type == "cpu" or torch.compiler.is_compiling():
         return torch.tensor(values, dtype=dtype, device=device)
-    return torch.tensor(values, dtype=dtype, device="cpu").to(device, non_blocking=True)
+    return sent(torch.tensor(values, dtype=dtype, device="cpu"), device)

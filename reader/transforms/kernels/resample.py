@@ -1,21 +1,26 @@
 """Pixels of a box of each sample: copied, or resized to one size with antialiasing. uint8 in, uint8 out.
 
-Knows how the CPU and other devices do that fast; knows nothing of labels or randomness.
+The compiled part does it on the CPU, a kernel of Triton on CUDA, torch's kernel image by image elsewhere. Knows nothing of
+labels or randomness.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from typing import Optional, Protocol
 
 import torch
 
 from reader.compiled import Crops, Places, are_served, cropped, memory
+from reader.host_values import on_host
 from reader.store import ImageBatch, RaggedBatch
 from reader.tuning import tuning
 
 # A number, or one for each sample: int64[B, 1].
 _Where = int | torch.Tensor
+_LOG = logging.getLogger(__name__)
 
 
 class PixelSource(Protocol):
@@ -44,8 +49,10 @@ def cut(
     is_mirrored: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Copy uint8[B, height, width, C] from int64[B] corners of uint8[B, H, W, C], those of bool[B] mirrored left to right."""
-    if are_served(pixels, pixels.shape[-1]):
-        boxes = torch.stack([left, top, left + width, top + height], -1)
+    if not torch.compiler.is_compiling():
+        if (y := on_host(top)) is None or (x := on_host(left)) is None:
+            y, x = top, left
+        boxes = torch.stack([x, y, x + width, y + height], -1)
         made = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_mirrored))
         if made is not None:
             return made
@@ -61,7 +68,7 @@ def cut(
 
 def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
     """Copy uint8[B, H, W, C], those of bool[B] mirrored left to right."""
-    if are_served(pixels, pixels.shape[-1]):
+    if not torch.compiler.is_compiling():
         height, width = pixels.shape[1:3]
         boxes = torch.tensor([[0, 0, width, height]], device="cpu").expand(len(pixels), 4)
         made = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_chosen))
@@ -81,24 +88,48 @@ def resized(pixels: torch.Tensor, crops: Crops) -> torch.Tensor:
     What torchvision's v2 resized_crop gives: on the CPU the same bytes; elsewhere bilinear within 1, and bicubic within 1 of
     what it gives for float32, as the CPU's uint8 kernel cuts what overshoots between the axes too.
     """
-    if pixels.device.type == "cpu":
-        return _resized_by_loop(pixels, *crops)
-    return _mirrored_where(resized_by_matmul(pixels, crops), crops.is_mirrored)
+    return _resized(pixels, *crops)
 
 
 def resized_images(batch: RaggedBatch, crops: Crops, into: Places | None = None) -> torch.Tensor:
     """Do as `resized` with images of different sizes; into: where the compiled part writes them, and what it then returns."""
-    if batch.pixels.device.type == "cpu":
-        channels = int(batch.shapes[:1, 2].sum())
-        if are_served(batch.pixels, channels):
-            table = torch.cat([batch.offsets[:, None], batch.shapes[:, :2].long()], 1)
-            made = cropped(batch.pixels, table, channels, crops, into)
-            if made is not None:
-                return made
-        images = (batch.image(index) for index in range(len(batch)))
-        each = batch.pixels.new_empty(len(batch), crops.height, crops.width, channels)
-        return _mirrored_where(_resize_each(images, crops, each), crops.is_mirrored)
-    return _mirrored_where(resized_by_padding(batch, crops), crops.is_mirrored)
+    offsets, shapes = batch.offsets, batch.shapes
+    if (here := on_host(offsets)) is not None and (shapes_here := on_host(shapes)) is not None:
+        offsets, shapes = here, shapes_here
+    images, channels = torch.cat([offsets[:, None], shapes[:, :2].long()], 1), int(shapes[:1, 2].sum())
+    made = _by_one_call(batch.pixels, images, channels, crops, into)
+    if made is not None:
+        return made
+    each = batch.pixels.new_empty(len(batch), crops.height, crops.width, channels)
+    return _mirrored_where(_resize_each(map(batch.image, range(len(batch))), crops, each), crops.is_mirrored)
+
+
+def _by_one_call(
+    pixels: torch.Tensor, images: torch.Tensor, channels: int, crops: Crops, into: Places | None = None
+) -> torch.Tensor | None:
+    """Make all crops by the compiled part, or by Triton; None: neither takes them. Images are as `compiled.cropped` has them."""
+    if are_served(pixels, channels):
+        return cropped(pixels, images, channels, crops, into)
+    if pixels.is_cuda and (kernel := _on_cuda(pixels.device)) is not None:
+        return kernel(pixels.reshape(-1), images, channels, crops)
+    return None
+
+
+@functools.cache
+def _on_cuda(device: torch.device) -> Callable[[torch.Tensor, torch.Tensor, int, Crops], torch.Tensor] | None:
+    """Return what crops on a CUDA device in one call; None where Triton is missing, or cannot compile it."""
+    try:
+        from reader.transforms.kernels.triton_crops import cropped as kernel
+
+        box = torch.tensor([[0, 0, 1, 1]], device=device)
+        kernel(torch.zeros(3, dtype=torch.uint8, device=device), box[:, :3], 3, Crops(box, 1, 1))
+    except Exception as e:  # whatever a compiler, a driver or a Triton of another version raises
+        reason = str(e).strip().partition("\n")[0]
+        _LOG.warning(
+            "crops on %s are made image by image, as Triton does not run: %s: %s", device, type(e).__name__, reason
+        )
+        return None
+    return kernel
 
 
 def resized_from_levels(source: PixelSource, batch: ImageBatch | RaggedBatch, crops: Crops) -> torch.Tensor:
@@ -152,27 +183,6 @@ def boxes_on_levels(
     return factors, scaled
 
 
-def resized_by_padding(batch: RaggedBatch, crops: Crops) -> torch.Tensor:
-    """Do as `resized_images` by cutting the boxes into tensors that hold the largest, then by `resized_by_matmul`."""
-    boxes = crops.boxes
-    x0, y0, x1, y1 = boxes.unbind(-1)
-    across, down, channels = torch.stack([(x1 - x0).max(), (y1 - y0).max(), batch.shapes[0, 2].long()]).tolist()
-    # what a line of the largest box reaches beyond its own box has no weight; behind the last image there must be something
-    lines = torch.nn.functional.pad(batch.pixels, (0, across * channels)).unfold(0, across * channels, 1)
-    first = batch.offsets + (y0 * batch.shapes[:, 1] + x0) * channels
-    step = batch.shapes[:, 1].long() * channels
-    at_corner = crops._replace(boxes=boxes - torch.stack([x0, y0, x0, y0], dim=-1), is_mirrored=None)
-    made = []
-    for part in torch.arange(len(batch), device=boxes.device).split(
-        max(1, tuning().padded_pass_bytes // (across * down * channels))
-    ):
-        y = torch.minimum(torch.arange(down, device=boxes.device), (y1 - y0)[part, None] - 1)
-        chosen = lines.index_select(0, (first[part, None] + y * step[part, None]).view(-1))
-        pixels = chosen.view(len(part), down, across, channels)
-        made.append(resized_by_matmul(pixels, at_corner.at(part)))
-    return torch.cat(made)
-
-
 def nearest(masks: torch.Tensor, crops: Crops) -> torch.Tensor:
     """Resize a box of each mask of uint8[B, H, W] to uint8[B, height, width]: the pixel under each new pixel's center."""
     sample = torch.arange(len(masks), device=masks.device)[:, None, None]
@@ -190,26 +200,6 @@ def nearest_of_images(batch: RaggedBatch, crops: Crops) -> torch.Tensor:
     return torch.cat([batch.pixels.take(lines[:, :, None] + columns[:, None, :]) for lines, columns in parts])
 
 
-def resized_by_matmul(pixels: torch.Tensor, crops: Crops) -> torch.Tensor:
-    """Do as `resized` with two batched products, of float32 weights a sample and axis: what a GPU is good at.
-
-    On 2 CPU cores the loop is over ten times as fast, since it skips the weights that are 0.
-    """
-    count, row_height, row_width, channels = pixels.shape
-    height, width, is_cubic = crops.height, crops.width, crops.is_cubic
-    x0, y0, x1, y1 = crops.boxes.unbind(-1)
-    (top, new_height), (left, new_width) = _axes(crops)
-    lines = pixels.reshape(count, row_height, row_width * channels).float()
-    vertical = _weights(y0, y1, row_height, new_height, top, height, is_cubic)
-    horizontal = _weights(x0, x1, row_width, new_width, left, width, is_cubic)
-    # a loop that stands in an autocast as a whole would have bfloat16's 8 bits, and pixels off by 2
-    with torch.autocast(pixels.device.type, enabled=False):
-        down = torch.bmm(vertical, lines).view(count, height, row_width, channels)
-        columns = down.transpose(1, 2).reshape(count, row_width, height * channels)
-        both = torch.bmm(horizontal, columns).view(count, width, height, channels)
-    return both.transpose(1, 2).round().clamp(0, 255).to(torch.uint8).contiguous()
-
-
 def _axes(crops: Crops) -> tuple[tuple[_Where, _Where], tuple[_Where, _Where]]:
     """Give (top, new height) and (left, new width): numbers, or int64[B, 1] of each sample."""
     if crops.grids is None:
@@ -218,45 +208,9 @@ def _axes(crops: Crops) -> tuple[tuple[_Where, _Where], tuple[_Where, _Where]]:
     return (top, new_height), (left, new_width)
 
 
-def _weights(
-    start: torch.Tensor,
-    stop: torch.Tensor,
-    size: int,
-    new_size: _Where,
-    first: _Where,
-    count: int,
-    is_cubic: torch.Tensor | None,
-) -> torch.Tensor:
-    """Give float32[B, count, size], rows that sum to 1: a triangle as wide as a new pixel, or as two old ones if wider.
-
-    Where bool[B] says so it is Keys's cubic of -0.5, as wide as two new pixels or four old ones.
-
-    They are those of new pixels first to first + count. Nothing outside start..stop has weight, as if the box had been cut out
-    before.
-    """
-    new = torch.arange(count, dtype=torch.float32, device=start.device) + first
-    scale = ((stop - start).float()[:, None] / new_size)[..., None]
-    start, stop = start[:, None, None], stop[:, None, None]
-    center = start + (new[..., None] + 0.5) * scale
-    pixel = torch.arange(size, dtype=torch.float32, device=start.device)
-    far = ((pixel + 0.5 - center) / scale.clamp(min=1)).abs()
-    weights = (1 - far).clamp(min=0)
-    if is_cubic is not None:
-        weights = torch.where(is_cubic[:, None, None], _cubic(far), weights)
-    weights = weights * ((pixel >= start) & (pixel < stop))
-    return weights / weights.sum(-1, keepdim=True)
-
-
-def _cubic(far: torch.Tensor) -> torch.Tensor:
-    """Give what Keys's cubic of -0.5, Pillow's, is at these distances of 0 or more."""
-    near = (1.5 * far - 2.5) * far * far + 1
-    beyond = ((-0.5 * far + 2.5) * far - 4) * far + 2
-    return torch.where(far < 1, near, torch.where(far < 2, beyond, 0.0))
-
-
-# An op of its own, so that torch.compile keeps one graph: the loop needs the boxes as numbers.
-@torch.library.custom_op("pixpack::resized_by_loop", mutates_args=(), device_types="cpu")
-def _resized_by_loop(
+# An op of its own, so that torch.compile keeps one graph.
+@torch.library.custom_op("pixpack::resized", mutates_args=())
+def _resized(
     pixels: torch.Tensor,
     boxes: torch.Tensor,
     height: int,
@@ -265,17 +219,15 @@ def _resized_by_loop(
     is_cubic: Optional[torch.Tensor],  # noqa: UP045
     is_mirrored: Optional[torch.Tensor],  # noqa: UP045
 ) -> torch.Tensor:
-    """Call the compiled part, or torch's uint8 kernel for each sample."""
+    """Make all crops in one call, or by torch's kernel for each sample."""
     crops = Crops(boxes, height, width, grids, is_cubic, is_mirrored)
-    if are_served(pixels, pixels.shape[-1]):
-        made = _crops_of_rows(pixels, crops)
-        if made is not None:
-            return made
+    if (made := _crops_of_rows(pixels, crops)) is not None:
+        return made
     into = pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
     return _mirrored_where(_resize_each(pixels, crops, into), is_mirrored)
 
 
-@_resized_by_loop.register_fake
+@_resized.register_fake
 def _(
     pixels: torch.Tensor,
     boxes: torch.Tensor,
@@ -289,12 +241,12 @@ def _(
 
 
 def _crops_of_rows(pixels: torch.Tensor, crops: Crops) -> torch.Tensor | None:
-    """Call `cropped` with uint8[B, H, W, C]."""
+    """Call `_by_one_call` with uint8[B, H, W, C]."""
     count, row_height, row_width, channels = pixels.shape
     row = [row_height * row_width * channels, row_height, row_width]
     images = torch.tensor([row], device="cpu").repeat(count, 1)
     images[:, 0] *= torch.arange(count, device="cpu")
-    return cropped(pixels, images, channels, crops)
+    return _by_one_call(pixels, images, channels, crops)
 
 
 def _mirrored_where(pixels: torch.Tensor, is_mirrored: torch.Tensor | None) -> torch.Tensor:
@@ -303,7 +255,8 @@ def _mirrored_where(pixels: torch.Tensor, is_mirrored: torch.Tensor | None) -> t
 
 def _resize_each(images: Iterable[torch.Tensor], crops: Crops, made: torch.Tensor) -> torch.Tensor:
     """Resize a box of each of uint8[H, W, C] into uint8[B, height, width, C]."""
-    boxes, height, width, grids, is_cubic, _ = crops
+    boxes, height, width, grids, is_cubic, _ = crops.on_host() or crops
+    is_exact = made.device.type == "cpu"
     full_sizes = [(0, 0, height, width)] * len(made) if grids is None else grids.tolist()
     kernels = (torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten._upsample_bicubic2d_aa)
     which = [0] * len(made) if is_cubic is None else is_cubic.long().tolist()
@@ -317,7 +270,11 @@ def _resize_each(images: Iterable[torch.Tensor], crops: Crops, made: torch.Tenso
             made[n] = image[y0 + top : y0 + top + height, x0 + left : x0 + left + width]
             continue
         box = image[y0:y1, x0:x1].movedim(-1, 0)[None]
-        if full_size == [height, width]:
+        if not is_exact:
+            # no other device has torch's uint8 kernel
+            floats = kernel(box.float(), full_size, False, None, None)[0, :, top : top + height, left : left + width]
+            new_images[n] = floats.round_().clamp_(0, 255)
+        elif full_size == [height, width]:
             # interpolate(antialias=True) is this without out; the copy that saves takes half as long as the resizing
             kernel.out(box, full_size, False, None, None, out=new_images[n : n + 1])
         else:

@@ -7,7 +7,7 @@
 Each part times its limit in the same rounds, ratios are taken round by round, and what is timed is compared with the store
 first. Parts:
 
-    loading    a full shuffle to the device, against copying pinned buffers there; with the cores that it takes
+    loading    shuffles "full" and "block" to the device, against copying pinned buffers there; with the cores that they take
     training   a step of ResNet-50 in bfloat16, channels_last, compiled, with loading, RandomResizedCrop and flip, against the
                same step on a batch that stays on the device; once more on two cores of the host
     waiting    steps of 20 ms in which the device is busy and the host is not, with loading, against the same steps without
@@ -45,7 +45,6 @@ from scripts.common.timing import collection_paused, in_turns, seconds_over
 from scripts.samples.stores import random_store
 
 LIMIT = "limit"
-OURS = "MemmapLoader, full"
 # Rows are larger than what a network takes, as for a random crop they must be.
 SIDE, CROP = 256, 224
 QUICK_SIDE, QUICK_CROP = 48, 40
@@ -104,16 +103,22 @@ def gpu(device: str) -> dict[str, Any]:
 
 def loading(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
     part = FirstRows(data, options.batch_size, len(data), DEVICE_TURN_BYTES)
-    check(
-        MemmapLoader(data, options.batch_size, shuffle="full", device=device, residency="cache", as_tuple=False), data
-    )
-    limit = (pinned_copies(part, device) if device.type == "cuda" else slice_copies(part)).__next__
-    loader = loader_turns(part, "full", device)
-    cores: list[float] = []
-    ways = {LIMIT: limit, OURS: functools.partial(with_cores, loader.__next__, cores)}
+    ways: dict[str, Turn] = {
+        LIMIT: (pinned_copies(part, device) if device.type == "cuda" else slice_copies(part)).__next__
+    }
+    loaders, cores = [], dict[str, list[float]]()
+    for order in ("full", "block"):
+        given: dict[str, Any] = {"shuffle": order, "device": device, "residency": "cache", "as_tuple": False}
+        check(MemmapLoader(data, options.batch_size, **given), data)
+        loaders.append(loader_turns(part, order, device))
+        name = f"MemmapLoader, {order}"
+        ways[name] = functools.partial(with_cores, loaders[-1].__next__, cores.setdefault(name, []))
     found = compared(ways, options.rounds)
-    loader.close()
-    return found | {"host_cores": spread(cores, 2)}
+    for loader in loaders:
+        loader.close()
+    for name, busy in cores.items():
+        found[name]["host_cores"] = spread(busy, 2)
+    return found
 
 
 def training(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""Small tensors on a device whose values the host knows too: what follows from them is computed there and sent, in one copy.
+
+A device takes some microseconds for an operator of a few hundred numbers, and random crops have over a hundred of them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+# So much is copied without waiting from memory as it is; for more, CUDA may wait for all that was launched (CUDA Programming
+# Guide, "Concurrent Execution between Host and Device").
+_UNPINNED_BYTES = 64 << 10
+_ATTRIBUTE = "_pixpack_on_host"
+
+
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor of the host to a device without waiting; `on_host` then knows its values, which nobody may change."""
+    if device.type == "cpu":
+        return tensor
+    source = tensor
+    if device.type == "cuda" and tensor.nbytes > _UNPINNED_BYTES:
+        with torch.cuda.device(device):  # to pin makes a context on the device that is current
+            source = tensor.pin_memory()
+    return known(source.to(device, non_blocking=True), tensor)
+
+
+def known(there: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
+    """Note what the values of a tensor on a device are; returns it."""
+    # changes of what inference_mode makes are not counted
+    if not there.is_inference():
+        setattr(there, _ATTRIBUTE, (here, there._version))
+    return there
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the values of a tensor, on the host; None where it has to be asked for them, which waits for its device."""
+    if tensor.device.type == "cpu":
+        return tensor
+    here, version = getattr(tensor, _ATTRIBUTE, (None, 0))
+    return here if here is not None and tensor._version == version else None
