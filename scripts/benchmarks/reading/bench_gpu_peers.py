@@ -10,6 +10,9 @@ RandomResizedCrop and RandomHorizontalFlip, shuffled, of the same photographs:
     decoded on the device   the files' bytes by as many workers, torchvision's decode_jpeg and v2 on the device
     tensorclass             rows of 256 x 256 as in tensordict's tutorial: a DataLoader of the mapped tensorclass whose collate
                             pins and sends, then v2, one crop for the batch
+    FFCV                    as its ImageNet recipe: half the photographs JPEGs, half pixels, of sides of at most 512; a thread
+                            for each CPU. Every epoch begins with fresh pinned buffers, a gigabyte for batches of 256: give
+                            more --count to have less of that
     MemmapLoader            rows of 256 x 256; rows of own sizes, at most 512; and rows that are on the device
 
 Each round times an epoch of every way, from iter() to the end of its last step, against as many steps on one batch that stays
@@ -34,6 +37,7 @@ from torch.utils.data import DataLoader, Dataset
 import packer
 from reader import Compose, ImageBatch, MemmapDataset, MemmapLoader, RandomHorizontalFlip, RandomResizedCrop
 from reader.system import available_cpus
+from scripts.benchmarks.reading import _ffcv_way
 from scripts.benchmarks.reading._gpu_power import Meter
 from scripts.benchmarks.reading._gpu_step import Labeled, TrainingStep
 from scripts.benchmarks.reading.bench_gpu import gpu
@@ -93,6 +97,7 @@ class Ways:
 
         self._device, self._batch_size, self._crop = device, options.batch_size, options.crop
         self._v2, self._images, self._rows, self._own = torchvision_v2(), work / "images", work / "rows", work / "own"
+        self._own_side = 2 * options.side
         self._samples = [(str(path), target) for path, target in ImageFolder(str(self._images)).samples]
         self.targets = sorted(target for _, target in self._samples)
         self.manifest = MemmapDataset(self._rows).manifest
@@ -109,6 +114,7 @@ class Ways:
             found[f"ImageFolder, {count} workers"] = lambda count=count: self._folder(count)
             found[f"decoded on the device, {count} workers"] = lambda count=count: self._decoded(count)
         found[f"tensorclass, {max(workers)} workers"] = lambda: self._tensorclass(max(workers))
+        found["FFCV, as its ImageNet recipe"] = self._ffcv
         return found
 
     def resident(self) -> Labeled:
@@ -151,6 +157,13 @@ class Ways:
         options = {"multiprocessing_context": "spawn", "pin_memory": False, "collate_fn": Collate(self._device)}
         loader = self._loader(data, workers, **options)
         return lambda: ((train(batch.images), batch.targets) for batch in loader)
+
+    def _ffcv(self) -> Epoch:
+        import ffcv  # noqa: F401, where there is none no file is written
+
+        folder, side = self._own.with_name("ffcv"), self._own_side
+        made_once(folder, lambda part: _ffcv_way.written(self._images, part / "images.beton", side))
+        return _ffcv_way.epochs(folder / "images.beton", self._batch_size, self._crop, self._device)
 
     def _loader(self, data: Any, workers: int, **options: Any) -> DataLoader:
         common: dict[str, Any] = {"shuffle": True, "num_workers": workers, "persistent_workers": True}
