@@ -10,8 +10,9 @@ anything is timed: ours and the loop gave the same pixels, up to 2 levels for Co
 8 boxes and a mask of each sample move too; with own sizes the rows are of many sizes. The second table has all other transforms
 beside torchvision's of the same arguments, called for each image on as many threads, and in PerSample: both draw for themselves
 there; that they give the same pixels for the same numbers is tested. Each round times all ways in turn; ratios are taken round
-by round. With --cpu-time all rates are images a CPU second of the process, of all threads together: they hold on a machine that
-other programs use too. Give --threads 1 with it, since threads that wait for others may spin.
+by round. Where kornia can be imported, a table has its transforms of the batch, of floats. With --cpu-time all rates are images
+a CPU second of the process, of all threads together: they hold on a machine that other programs use too. Give --threads 1 with
+it, since threads that wait for others may spin.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tensordict import TensorDict
 
 from reader import ColorJitter, Compose, ImageBatch, RaggedBatch, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from reader.transforms.random import CROP, FLIP, draw
+from scripts.benchmarks.transforms import _kornia_ways
 from scripts.benchmarks.transforms._transform_pairs import TITLES, line_of_pair, measure_pair, pairs
 from scripts.common.arguments import bench_parser
 from scripts.common.figures import machine, publish, rate_cells, ratio_cells, ratios, spread, table
@@ -55,6 +57,7 @@ class Case:
     """Ours for a batch, torchvision's for one image and its number, and how many levels they may differ by.
 
     batch_sample: the sample whose parameters torchvision's function gets for the whole batch; None: it takes no such batch.
+    others: other libraries' of the batch, by name; each draws for itself.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Case:
     sample: Callable[[torch.Tensor, int], torch.Tensor]
     levels: int
     batch_sample: int | None = 0
+    others: dict[str, Callable[[torch.Tensor], Any]] = field(default_factory=dict)
 
 
 def main() -> int:
@@ -78,10 +82,16 @@ def main() -> int:
     torch.set_num_threads(options.threads)
     batch = smooth_batch(options.batch_size, options.row).to(options.device)
     clock = time.process_time if options.cpu_time else time.perf_counter
-    results = [measure(case, batch, options.rounds, clock) for case in cases(batch, options.size)]
+    kornia = _kornia_ways.kornia_ways(options.size)
+    every = [replace(case, others=kornia.get(case.name, {})) for case in cases(batch, options.size)]
+    results = [measure(case, batch, options.rounds, clock) for case in every]
     for labelled in (with_labels(batch), own_sizes(batch)):
         results.append(measure(labelled_case(labelled, options.size), labelled, options.rounds, clock))
     print(table([_TITLES, *map(line_of, results)]))
+    if kornia:
+        print(
+            table([_kornia_ways.TITLES, *(line for found in results for line in _kornia_ways.lines_of_others(found))])
+        )
     v2, given = torchvision_v2(), (batch, options.rounds, options.threads, clock)
     drawn = [] if options.first_table else [measure_pair(pair, *given) for pair in pairs(v2, options.size)]
     if drawn:
@@ -229,6 +239,15 @@ def measure(case: Case, batch: Any, rounds: int, clock: Callable[[], float] = ti
     if (batch_sample := case.batch_sample) is not None:
         ways.append(lambda: case.sample(batch.images, batch_sample))
         ways[-1]()
+    known, others = len(ways), []
+    for name, other in case.others.items():
+        try:
+            other(batch.images)
+        except Exception as e:
+            print(f"bench_transforms: {case.name}, {name} failed: {type(e).__name__}: {e}"[:500], file=sys.stderr)
+        else:
+            others.append(name)
+            ways.append(partial(other, batch.images))
     found = in_turns({n: partial(seconds, way, batch.pixels.device, clock) for n, way in enumerate(ways)}, rounds)
     rates = [[len(batch) / took for took in values] for values in found.values()]
     return {
@@ -236,9 +255,13 @@ def measure(case: Case, batch: Any, rounds: int, clock: Callable[[], float] = ti
         "images_per_second": spread(rates[0], 0),
         "torchvision_images_per_second": spread(rates[1], 0),
         "ratio": ratios(rates[0], rates[1]),
-        "batch_images_per_second": spread(rates[2], 0) if len(rates) > 2 else None,
-        "batch_ratio": ratios(rates[0], rates[2]) if len(rates) > 2 else None,
+        "batch_images_per_second": spread(rates[2], 0) if known > 2 else None,
+        "batch_ratio": ratios(rates[0], rates[2]) if known > 2 else None,
         "largest_difference": difference,
+        "others": {
+            name: {"images_per_second": spread(rates[n], 0), "ratio": ratios(rates[0], rates[n])}
+            for n, name in enumerate(others, known)
+        },
     }
 
 
