@@ -151,6 +151,7 @@ def test_every_wheel_has_a_version_and_parts_name_what_is_there(script: ModuleTy
         assert modules == {
             "scripts.benchmarks.reading.bench_gpu",
             "scripts.benchmarks.reading.bench_gpu_peers",
+            "scripts.benchmarks.reading.bench_gpu_recipe",
             "scripts.benchmarks.transforms.bench_transforms",
             "scripts.studies.claims",
         }
@@ -233,6 +234,26 @@ def test_the_benchmark_of_peers_runs_on_tiny_data(tmp_path: Path) -> None:
     for way in ways.values():
         assert way["images_per_second"]["median"] > 0
         assert (way["joules_per_image"], way["percent_busy"]) == (None, None)
+
+
+def test_the_recipe_grows_crops_and_the_learning_rate_as_its_source_does() -> None:
+    recipe = importlib.import_module("scripts.benchmarks.reading.bench_gpu_recipe").Recipe()
+    assert [recipe.side(epoch) for epoch in range(16)] == [160] * 12 + [192] * 4
+    rates = [recipe.lr_at(epoch, 4096) for epoch in (0, 1, 2, 9, 16)]
+    assert rates == pytest.approx([1.7e-4, 0.850085, 1.7, 0.85, 0])
+    assert recipe.lr_at(2, 256) == pytest.approx(1.7 / 16)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["own", "levels", "square"])
+def test_the_benchmark_of_a_recipe_runs_on_tiny_data(tmp_path: Path, kind: str) -> None:
+    words = ["--device", "cpu", "--quick", "--kind", kind, "--work", tmp_path]
+    done = run(sys.executable, "-m", "scripts.benchmarks.reading.bench_gpu_recipe", *words)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert [epoch["side"] for epoch in report["epochs"]] == [32] * 12 + [64] * 4
+    assert all(epoch["ratio"] > 0 for epoch in report["epochs"])
+    assert 0 <= report["held_out"]["correct"] <= report["held_out"]["images"]
 
 
 @pytest.mark.slow

@@ -104,14 +104,14 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--wheels", type=Path, nargs="+", metavar="DIR", help="what was collected, and other wheels")
     parser.add_argument(
-        "--images", type=Path, metavar="DIR", help="photographs for the part peers; default: drawn there"
+        "--images", type=Path, metavar="DIR", help="photographs for peers and recipe; default: drawn there"
     )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "on_gpu-results")))
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="PART",
-        help="of tests, bench, transforms, peers, pack, timeline, claims, logic, 'bench NAME', 'claims NAME'",
+        help="of tests, bench, transforms, peers, recipe, pack, timeline, claims, logic, 'bench NAME', 'claims NAME'",
     )
     parser.add_argument("--within", type=float, default=1e9, metavar="SECONDS", help="for all parts together")
     parser.add_argument("--no-cuda", action="store_true", help="what runs without a GPU, in little; the rest is named")
@@ -279,6 +279,7 @@ def parts(work: Path, *, no_cuda: bool, images: Path | None) -> list[GpuCommand]
     }
     first = ("loading", "training", "resident")
     peers = ("--work", str(work / "peers"), *given)
+    recipe = ("--work", str(work / "recipe"), *given)
     return [
         GpuCommand(
             "tests", [*pytest, *together, "-m", "cuda", str(ROOT / "tests"), "--ignore", full], seconds=MORE_SECONDS
@@ -288,6 +289,7 @@ def parts(work: Path, *, no_cuda: bool, images: Path | None) -> list[GpuCommand]
         *(benches[name] for name in first),
         bench("transforms.bench_transforms", "transforms", "--first-table", needs_cuda=True),
         bench("reading.bench_gpu_peers", "peers", *peers, seconds=MORE_SECONDS),
+        bench("reading.bench_gpu_recipe", "recipe", *recipe, seconds=MORE_SECONDS),
         *(benches[name] for name in BENCHES if name not in first),
         GpuCommand(
             "pack", [*pack, "--json", "--seconds", "2" if no_cuda else "30"], needs_cuda=False, needs_store=True

@@ -120,7 +120,11 @@ def test_a_folder_that_was_left_half_made_is_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["packing.bench_pack", "reading.bench_read", "transforms.bench_detection", "reading.bench_gpu_peers"]
+    "name",
+    [
+        *("packing.bench_pack", "reading.bench_read", "transforms.bench_detection"),
+        *("reading.bench_gpu_peers", "reading.bench_gpu_recipe"),
+    ],
 )
 def test_programs_that_run_nightly_say_what_they_are_given(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

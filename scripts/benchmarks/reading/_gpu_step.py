@@ -12,8 +12,8 @@ from reader import ImageBatch, Manifest, Normalize
 from scripts.common.timing import seconds_over
 
 # Blocks of each of its four stages, and the channels inside of them; of what only shows that it runs.
-_STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
-_QUICK_STAGES = ((1, 8), (1, 16))
+STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
+QUICK_STAGES = ((1, 8), (1, 16))
 # Channels that leave a block, times those inside of it.
 _WIDER = 4
 
@@ -75,7 +75,7 @@ class TrainingStep:
     def __init__(self, manifest: Manifest, device: torch.device, *, is_quick: bool) -> None:
         torch.manual_seed(0)
         self._device = device
-        model = network(manifest, _QUICK_STAGES if is_quick else _STAGES).to(device)
+        model = network(manifest, QUICK_STAGES if is_quick else STAGES).to(device)
         self._optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
         # on the CPU, where it shows that the code runs, to compile would take most of the time
         self._model = torch.compile(model) if device.type == "cuda" else model
