@@ -156,6 +156,9 @@ class Tuning:
     staged_read_bytes: int = 2 << 20
     # Smaller stores are warm after a few page faults.
     small_store_bytes: int = 32 << 20
+    # Smaller spans a device's copy engine brings slower than the host gathers them: of 12 KB at a third of the bus's rate, of
+    # 50 KB or more at all of it (H200, 2026-11-27).
+    sent_span_bytes: int = 48 << 10
     # Mapped memory is copied to a device so much at a time: page faults and copies then take turns.
     device_copy_bytes: int = 64 << 20
 

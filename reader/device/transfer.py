@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import cuda
 
@@ -31,6 +33,8 @@ _B = TypeVar("_B", bound=Batch)
 _THREAD_LOCAL = 1
 # cudaHostRegisterPortable, as torch registers memory: pinned for every device, since loaders for several may share one copy.
 _PORTABLE = 1
+# cudaHostRegisterReadOnly
+_READ_ONLY = 8
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
 # launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
 _LAUNCHED = 8
@@ -71,6 +75,12 @@ class CudaCopier:
                 event.record(self._stream)
         self._in_flight.append((event, batch))
         return DeviceBatch(sent, event, self._launched)
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[None]:
+        """Let what is begun inside go to the device on the side stream; raises as `send`."""
+        with _named_errors(self._device), cuda.device(self._device), cuda.stream(self._stream):
+            yield
 
     def drain(self) -> None:
         """Wait for all copies: only then may their pinned slots go back to a pool that outlives this object."""
@@ -140,6 +150,8 @@ def send_batch(batch: Batch, device: torch.device) -> Batch:
 
     def send(tensor: torch.Tensor) -> torch.Tensor:
         """Begin one copy; torch keeps what it pins here until that has ended."""
+        if tensor.is_cuda:
+            return tensor
         if tensor.is_pinned():
             return tensor.to(device, non_blocking=True)
         return known(tensor.pin_memory().to(device, non_blocking=True), tensor)
@@ -165,23 +177,26 @@ def tensors_of(batch: Batch) -> list[Any]:
     return found if batch.extras is None else found + list(batch.extras.values(True, True))
 
 
-def pin(tensor: torch.Tensor, device: torch.device) -> Callable[[], None]:
+def pin(memory: npt.NDArray[np.uint8], device: torch.device, *, is_read_only: bool = False) -> Callable[[], None]:
     """Pin memory that is there already, where it is; returns what must be called before it goes.
+
+    is_read_only: a device only reads it, as it must where it is a file that is mapped so. Its pages come into memory and stay.
 
     Raises:
         PinnedMemoryError: the system does not allow it.
     """
     # cudaHostRegister, since pinned memory that torch allocates is rounded up to a power of two
     with cuda.device(device):
-        status = int(cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, _PORTABLE))
+        flags = _PORTABLE | _READ_ONLY * is_read_only
+        status = int(cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, flags))
     if status:
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=device)  # takes the error along: CUDA keeps it for the next kernel that asks
         raise PinnedMemoryError(
-            f"{size_text(tensor.nbytes)} of memory cannot be pinned: cudaHostRegister says error {status}."
+            f"{size_text(memory.nbytes)} of memory cannot be pinned: cudaHostRegister says error {status}."
             " Raise the limit of locked memory (ulimit -l), or use residency 'cache'."
         )
-    address = tensor.data_ptr()
+    address = memory.ctypes.data
 
     def unpin() -> None:
         """Unpin it, in whatever thread its owner is collected."""

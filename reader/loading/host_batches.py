@@ -18,8 +18,9 @@ from reader.buffers import BufferPool
 from reader.dataset.dataset import MemmapDataset
 from reader.format.errors import PinnedMemoryError
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
-from reader.loading.shared_residency import host_copies, reads_of
+from reader.loading.shared_residency import host_copies, pinned_files, reads_of
 from reader.memory import residency as residencies
+from reader.memory.device_copies import can_send
 from reader.memory.places import Place
 from reader.memory.read_ahead import ReadAhead
 from reader.memory.row_table import parted
@@ -99,9 +100,11 @@ class Gathering:
         self._has_room = dataset.manifest.has_own_sizes
         # other loaders of the store share it; the last one frees it
         self.copy = host_copies(dataset) if chosen.name == "ram" else None
-        can_pin = chosen.name == "ram" and device.type == "cuda" and has_pixels
-        # of one size and as they are: others are gathered into pinned buffers
-        self.is_pinned = can_pin and not dataset.manifest.is_flat and self._pin(must_pin=must_pin)
+        is_sent = device.type == "cuda" and has_pixels and not dataset.manifest.compression
+        self.is_pinned = is_sent and chosen.name == "ram" and self._pin(must_pin=must_pin)
+        # of the files that rows are sent from; None: not yet known
+        self._sent_from: Place | None = None
+        self._may_send = is_sent and chosen.name != "ram" and self._is_worth_pinning()
         self._pool: BufferPool | None = None
         # of what is read ahead straight into batches, from one epoch to the next
         self._ahead_pool: BufferPool | None = None
@@ -130,12 +133,12 @@ class Gathering:
             from_url = RemoteAhead(self._dataset, remote, steps, plan_index=plan_index, windows=windows)
             return from_url, iter(from_url)
         if self.copy is not None:
-            return self.copy.place(has_views=self.is_pinned, is_streamed=True), steps
+            return self.copy.place(device=self._device if self.is_pinned else None, is_streamed=True), steps
         is_there = not self._past_cache and (
             self._is_warm or not reads_of(self._dataset, self._processes).are_cold(store.opened("pixels"))
         )
         if is_there:
-            return store.in_memory(is_streamed=True), steps
+            return self._pinned_place() or store.in_memory(is_streamed=True), steps
         # free memory is shared by all ranks of this host
         room = system.available_bytes() // self._processes
         chunk_bytes = int(
@@ -188,6 +191,29 @@ class Gathering:
             chunk_bytes = min(chunk_bytes, len(self._dataset) * self._dataset.manifest.row_bytes)
             pool = self._ahead_pool = BufferPool(size_bytes, keep=2 * chunk_bytes // max(1, size_bytes) + self._keep)
         return pool.lease(size_bytes)
+
+    def _is_worth_pinning(self) -> bool:
+        """Say whether to pin the files: rows are large enough to be sent from there, most are read, and memory is left."""
+        store, reads = self._dataset.opened_store, reads_of(self._dataset, self._processes)
+        return (
+            can_send()
+            and self._dataset.remote is None
+            and self._dataset.manifest.row_bytes >= tuning().sent_span_bytes
+            and 2 * reads.size_bytes >= store.file_bytes
+            and store.file_bytes <= system.available_bytes() * residencies.COPY_SHARE
+        )
+
+    def _pinned_place(self) -> Place | None:
+        """Return the files in the page cache, pinned, so that rows are sent from there; None: they are gathered."""
+        if self._may_send and self._sent_from is None:
+            try:
+                self._files = pinned_files(self._dataset, self._device)
+            except (OSError, PinnedMemoryError) as e:
+                _log.info("%s: %s Batches are gathered into pinned memory first.", self._dataset.path, e)
+                self._may_send = False
+            else:
+                self._sent_from = self._dataset.opened_store.placed([file.place(self._device) for file in self._files])
+        return self._sent_from
 
     def _pin(self, *, must_pin: bool) -> bool:
         """Pin the copy in memory, for as long as it lives; what need not be may be refused."""

@@ -6,6 +6,7 @@ needed is in use.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -90,7 +91,8 @@ class Producer:
         place, steps = self._gathering.begin_pass(epoch, steps, ends, plan_index, windows, in_blocks=in_blocks)
         try:
             for group in steps:
-                batches = self._gathering.begin(group.batches, place)
+                with contextlib.nullcontext() if copier is None else copier.begun():
+                    batches = self._gathering.begin(group.batches, place)
                 is_complete = batches.is_complete
                 groups = _finished(batches, group, finish, copier)
                 del batches

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from reader.device.resident import Resident, ResidentImages, bytes_there
 from reader.format.filesystem import size_text
 from reader.format.manifest import PIXELS
 from reader.format.tensors import NEEDS_RAW
-from reader.loading.residencies.host_copy import HostCopy
+from reader.loading.residencies.host_copy import HostCopy, PinnedFile
 from reader.memory import residency as residencies
 from reader.memory.places import Place
 from reader.memory.spans import Spans
@@ -36,6 +37,7 @@ _log = logging.getLogger("reader")
 
 # Rows in memory, by path, digest and which rows, and on devices, each for as long as a loader reads it there.
 _copies: weakref.WeakValueDictionary[tuple[str, ...], HostCopy] = weakref.WeakValueDictionary()
+_pinned: weakref.WeakValueDictionary[tuple[str, ...], PinnedFile] = weakref.WeakValueDictionary()
 _residents: weakref.WeakValueDictionary[tuple[str, ...], Resident | ResidentImages] = weakref.WeakValueDictionary()
 # Of one process: of two threads that make loaders of the same rows one makes the copy. To fill a device makes a loader too.
 _making = threading.RLock()
@@ -91,9 +93,9 @@ class HostCopies(NamedTuple):
         """The bytes that are there."""
         return sum(copy.nbytes for copy in self.each)
 
-    def place(self, *, has_views: bool = False, is_streamed: bool = False) -> Place:
+    def place(self, *, device: torch.device | None = None, is_streamed: bool = False) -> Place:
         """Return where the rows are, as `HostCopy.place` does."""
-        return self.store.placed([copy.place(has_views=has_views, is_streamed=is_streamed) for copy in self.each])
+        return self.store.placed([copy.place(device=device, is_streamed=is_streamed) for copy in self.each])
 
     def pin(self, device: torch.device) -> None:
         """Pin all of them; raises PinnedMemoryError as `HostCopy.pin`."""
@@ -109,6 +111,27 @@ def host_copies(dataset: MemmapDataset) -> HostCopies:
     """
     with _making:
         return HostCopies(dataset.opened_store, [_host_copy(store, rows) for store, rows in _rows_of_stores(dataset)])
+
+
+def pinned_files(dataset: MemmapDataset, device: torch.device) -> list[PinnedFile]:
+    """Return the files of pixels of a dataset's stores, pinned for any device, of which this is one.
+
+    Raises:
+        PinnedMemoryError: as `PinnedFile`.
+    """
+    with _making:
+        return [_pinned_file(store, device) for store, _ in _rows_of_stores(dataset)]
+
+
+def _pinned_file(store: OpenedStore, device: torch.device) -> PinnedFile:
+    key = (*_key(store, None), store.made_id)
+    found = _pinned.get(key)
+    if found is None:
+        path = store.opened("pixels")
+        assert isinstance(path, Path)
+        found = _pinned[key] = PinnedFile(path, store.file_bytes, device)
+        _log.info("%s: %s in the page cache are pinned", store.path, size_text(store.file_bytes))
+    return found
 
 
 def _host_copy(store: OpenedStore, rows: Rows | None) -> HostCopy:

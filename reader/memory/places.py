@@ -8,11 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from reader.memory.device_copies import can_send, send
 from reader.memory.raw_file import RawReader
-from reader.memory.spans import Bytes, CopyPart, Runs, Spans, begin_copy, laid_out, reads_of
+from reader.memory.spans import Bytes, CopyPart, Runs, Spans, begin_copy, laid_out, merged, reads_of
 from reader.memory.threads import AllCopies, Copies
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, routed
+from reader.tuning import tuning
 
 
 class Located(NamedTuple):
@@ -23,7 +25,14 @@ class Located(NamedTuple):
 
 
 class Place:
-    """Where the bytes of a file are."""
+    """Where the bytes of a file are.
+
+    device: that all of its memory is pinned for; None: it is not.
+    is_streamed: as of `begin_copy`.
+    """
+
+    device: torch.device | None = None
+    is_streamed = False
 
     def locate(self, spans: Spans) -> Located | None:
         """Return where spans are in memory; None: they have to be read.
@@ -32,6 +41,15 @@ class Place:
             StoreError, OSError: they are on their way to memory, and cannot be read.
         """
         return None
+
+    def parts(self, spans: Spans, places: Rows) -> list[CopyPart] | None:
+        """Return spans as they are in memory, with their places in a batch; None: some have to be read.
+
+        Raises:
+            StoreError, OSError: as `locate`.
+        """
+        located = self.locate(spans)
+        return None if located is None else [CopyPart(located.memory, Spans(located.begins, spans.sizes), places)]
 
     def view(self, spans: Spans) -> torch.Tensor | None:
         """Return a view of spans one after the other in memory that a batch may have, uint8[n]; None: they have to be read.
@@ -60,36 +78,30 @@ class InMemory(Place):
     Args:
         memory: uint8[n].
         runs: of the file that are there; None: all of it.
-        is_pinned: a batch may have the memory: it is sent to a device from there.
+        device: that it is pinned for.
         is_streamed: as of `begin_copy`.
     """
 
     def __init__(
-        self, memory: Bytes, runs: Runs | None = None, *, is_pinned: bool = False, is_streamed: bool = False
+        self,
+        memory: Bytes,
+        runs: Runs | None = None,
+        *,
+        device: torch.device | None = None,
+        is_streamed: bool = False,
     ) -> None:
-        self._memory, self._runs, self._is_pinned, self.is_streamed = memory, runs, is_pinned, is_streamed
+        self._memory, self._runs, self.device, self.is_streamed = memory, runs, device, is_streamed
 
     def locate(self, spans: Spans) -> Located | None:
         """Return where spans are; None: they are not all here."""
         begins = spans.begins if self._runs is None else self._runs.find(spans)
         return None if begins is None else Located(self._memory, begins)
 
-    def view(self, spans: Spans) -> torch.Tensor | None:
-        """Return a view of spans that follow each other, where the memory is pinned."""
-        if not self._is_pinned or not len(spans.begins):
-            return None
-        located = self.locate(spans)
-        assert located is not None
-        first, stop = int(located.begins[0]), int(located.begins[-1] + spans.sizes[-1])
-        is_run = bool((located.begins[1:] == (located.begins + spans.sizes)[:-1]).all())
-        return torch.from_numpy(self._memory[first:stop]) if is_run else None
-
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
         """Begin to copy spans."""
-        located = self.locate(spans)
-        assert located is not None
-        part = CopyPart(located.memory, Spans(located.begins, spans.sizes), places)
-        return begin_copy([part], out, is_streamed=self.is_streamed)
+        parts = self.parts(spans, places)
+        assert parts is not None
+        return begin_copy(parts, out, is_streamed=self.is_streamed)
 
 
 class InFile(Place):
@@ -119,29 +131,34 @@ class Places(Place):
 
     def __init__(self, each: Sequence[Place], bases: Sequence[int]) -> None:
         self._each, self._bases = each, np.array(bases)
+        first, *others = (place.device for place in each)
+        self.device = first if all(device == first for device in others) else None
+        self.is_streamed = any(place.is_streamed for place in each)
 
     def locate(self, spans: Spans) -> Located | None:
         """Return where spans of one file are; None also where they are of several."""
         found = self._one(spans)
         return None if found is None else found[0].locate(found[1])
 
-    def view(self, spans: Spans) -> torch.Tensor | None:
-        """Return a view of spans of one file, as its place does."""
-        found = self._one(spans)
-        return None if found is None else found[0].view(found[1])
+    def parts(self, spans: Spans, places: Rows) -> list[CopyPart] | None:
+        """Return the spans of each file."""
+        found = list[CopyPart]()
+        for n, at, begins in routed(self._bases, spans.begins):
+            if (parts := self._each[n].parts(Spans(begins, spans.sizes[at]), places[at])) is None:
+                return None
+            found += parts
+        return found
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
         """Begin to bring the spans of each file; those in memory are copied as one batch."""
-        parts, under_way = list[CopyPart](), list[Copies]()
-        is_streamed = False
+        in_memory, under_way = list[CopyPart](), list[Copies]()
         for n, at, begins in routed(self._bases, spans.begins):
             place, own = self._each[n], Spans(begins, spans.sizes[at])
-            if isinstance(place, InMemory) and (located := place.locate(own)) is not None:
-                parts.append(CopyPart(located.memory, Spans(located.begins, own.sizes), places[at]))
-                is_streamed = place.is_streamed
+            if (parts := place.parts(own, places[at])) is not None:
+                in_memory += parts
             elif (copies := place.read(own, out, places[at])) is not None:
                 under_way.append(copies)
-        if parts and (copies := begin_copy(parts, out, is_streamed=is_streamed)) is not None:
+        if in_memory and (copies := begin_copy(in_memory, out, is_streamed=self.is_streamed)) is not None:
             under_way.append(copies)
         return AllCopies(under_way) if under_way else None
 
@@ -150,6 +167,26 @@ class Places(Place):
         of_files = list(routed(self._bases, spans.begins))
         n, _, begins = of_files[0]
         return (self._each[n], Spans(begins, spans.sizes)) if len(of_files) == 1 else None
+
+
+def begin_sending(place: Place, spans: Spans, places: Rows) -> torch.Tensor | None:
+    """Begin to copy spans to a device, on its current stream: uint8[n] there, in which each has its place.
+
+    None: the place is not pinned for one, or spans are so small that the host gathers them faster.
+
+    Raises:
+        StoreError, OSError: as `Place.locate`.
+        RuntimeError: the device reports an error.
+    """
+    if place.device is None or not can_send() or (parts := place.parts(spans, places)) is None:
+        return None
+    joined = [CopyPart(part.source, *merged(part.spans, part.places)) for part in parts]
+    size_bytes, count = int(spans.sizes.sum()), sum(len(part.places) for part in joined)
+    if not count or size_bytes < count * tuning().sent_span_bytes:
+        return None
+    out = torch.empty(size_bytes, dtype=torch.uint8, device=place.device)
+    send(joined, out)
+    return out
 
 
 def bytes_of(place: Place, spans: Spans, memory: Callable[[int], torch.Tensor]) -> Located:

@@ -19,7 +19,7 @@ from reader.format.manifest import Manifest
 from reader.format.row_values import wrong_extents
 from reader.format.tensors import wrong_frames
 from reader.memory.frame_codec import FrameCodec, Locate
-from reader.memory.places import Located, Place
+from reader.memory.places import Located, Place, begin_sending
 from reader.memory.spans import Spans, equal_spans, laid_out
 from reader.memory.threads import Copies
 from reader.rows import Rows, routed
@@ -182,6 +182,8 @@ def begin_batch(
 ) -> tuple[Batch, Copies | None]:
     """Begin to bring rows to memory; the batch is complete when the copies, if there are any, were waited for.
 
+    From a place that is pinned for a device the pixels go there, on its current stream; the columns stay on the host.
+
     Args:
         rows: int64[B] of the table.
         columns: of these rows.
@@ -195,7 +197,10 @@ def begin_batch(
     """
     layout = table.layout(rows, columns)
     copies = None
-    pixels = place.view(layout.spans) if table.codec is None else None
+    pixels = None
+    if table.codec is None:
+        pixels = begin_sending(place, layout.spans, layout.places)
+        pixels = place.view(layout.spans) if pixels is None else pixels
     if pixels is None:
         pixels = memory(int(layout.sizes.sum()))
         if table.codec is None:

@@ -126,10 +126,19 @@ def reads_of(spans: Spans, places: Rows) -> list[Read]:
     if len(places) == 1:
         # needs no arithmetic: a sixth of the time
         return [(int(spans.begins[0]), int(spans.sizes[0]), int(places[0]))]
+    joined, firsts = merged(spans, places)
+    return list(zip(joined.begins.tolist(), joined.sizes.tolist(), firsts.tolist(), strict=True))
+
+
+def merged(spans: Spans, places: Rows) -> tuple[Spans, Rows]:
+    """Join spans that follow each other, as their places do; empty ones are left out."""
+    if not spans.sizes.all():
+        some = spans.sizes > 0
+        spans, places = Spans(spans.begins[some], spans.sizes[some]), places[some]
     follows = (spans.begins[1:] == spans.ends[:-1]) & (places[1:] == places[:-1] + spans.sizes[:-1])
     firsts = np.append(0, np.flatnonzero(~follows) + 1)[: len(places)]
     counts = np.add.reduceat(spans.sizes, firsts) if len(firsts) else spans.sizes
-    return list(zip(spans.begins[firsts].tolist(), counts.tolist(), places[firsts].tolist(), strict=True))
+    return Spans(spans.begins[firsts], counts), places[firsts]
 
 
 class CopyPart(NamedTuple):

@@ -234,20 +234,16 @@ def copy_of(loader: MemmapLoader) -> HostCopy:
     return copy
 
 
-def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaders_share_a_pinned_copy_and_unpin_it_in_the_end(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, unpinned = World(eager=("copies", "kernels")), []
     world.install(monkeypatch)
-    monkeypatch.setattr(
-        "reader.loading.residencies.host_copy.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr())
-    )
+    monkeypatch.setattr("reader.loading.residencies.host_copy.pin", lambda memory, device: lambda: unpinned.append(1))
     loader = MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
-    batches = list(loader)
-    assert torch.equal(torch.cat([batch.pixels for batch in batches]), train.store.pixels)
-    assert world.pinned == {}
+    assert torch.equal(torch.cat([batch.pixels for batch in loader]), train.store.pixels)
     shuffled = MemmapLoader(train, 8, shuffle="full", device="cuda", residency="ram", as_tuple=False)
     assert all(torch.equal(batch.pixels, train.store.pixels[batch.rows]) for batch in shuffled)
-    assert world.pinned
-    # both read one copy, pinned once
     assert copy_of(loader) is copy_of(shuffled)
     del loader, shuffled
     gc.collect()
@@ -265,12 +261,12 @@ def test_a_pinned_copy_gives_the_batches_of_the_cpu(train: MemmapDataset, shuffl
 @pytest.mark.cuda
 def test_memory_that_is_pinned_already_is_refused_and_cuda_continues() -> None:
     memory = torch.zeros(1 << 20)
-    unpin = pin(memory, torch.device("cuda", 0))
+    unpin = pin(memory.numpy(), torch.device("cuda", 0))
     assert memory.is_pinned()
     with pytest.raises(
         PinnedMemoryError, match=r"^4\.2 MB of memory cannot be pinned: cudaHostRegister says error 712\."
     ):
-        pin(memory, torch.device("cuda", 0))
+        pin(memory.numpy(), torch.device("cuda", 0))
     assert torch.ones(3, device="cuda").sum().item() == 3
     unpin()
     assert not memory.is_pinned()
@@ -299,9 +295,9 @@ def test_memory_is_pinned_where_it_is_and_unpinned_there(status: int, monkeypatc
     memory = torch.zeros(10)
     if status:
         with pytest.raises(PinnedMemoryError, match="cudaHostRegister says error 712"):
-            pin(memory, torch.device("meta"))
+            pin(memory.numpy(), torch.device("meta"))
     else:
-        pin(memory, torch.device("meta"))()
+        pin(memory.numpy(), torch.device("meta"))()
     assert calls == [(memory.data_ptr(), 40, 1), (memory.data_ptr(),)][: 1 if status else 2]
 
 

@@ -1,8 +1,9 @@
-"""A copy of a file's bytes, or of some, in memory: which runs of the file are there, and how they come there."""
+"""Bytes of a file in memory: a copy of them, or of some, with the runs of the file that are there; or its page cache, pinned."""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import weakref
 from pathlib import Path
 
@@ -49,10 +50,9 @@ class HostCopy:
         """Where the memory begins."""
         return self._bytes.data_ptr()
 
-    def place(self, *, has_views: bool = False, is_streamed: bool = False) -> InMemory:
-        """Return where the bytes are; has_views: batches may have them as they are, where they are pinned."""
-        memory = self._bytes.numpy()
-        return InMemory(memory, self._runs, is_pinned=has_views and self.is_pinned, is_streamed=is_streamed)
+    def place(self, *, device: torch.device | None = None, is_streamed: bool = False) -> InMemory:
+        """Return where the bytes are; device: that they are sent to, where they are pinned."""
+        return InMemory(self._bytes.numpy(), self._runs, device=device, is_streamed=is_streamed)
 
     def pin(self, device: torch.device) -> None:
         """Pin the bytes, where they are, for as long as this lives.
@@ -61,6 +61,27 @@ class HostCopy:
             PinnedMemoryError: the system does not allow it.
         """
         if not self.is_pinned and self.nbytes:
-            unpin = pin(self._bytes, device)
+            unpin = pin(self._bytes.numpy(), device)
             self.is_pinned = True
             weakref.finalize(self, unpin).atexit = False
+
+
+class PinnedFile:
+    """A file that is mapped and pinned where its pages are in the page cache; they stay there.
+
+    device: any CUDA device; it is pinned for all.
+
+    Raises:
+        PinnedMemoryError: the system, or the driver, does not allow it.
+    """
+
+    def __init__(self, path: Path, size_bytes: int, device: torch.device) -> None:
+        # shared, unlike the mapping that rows are gathered from: the driver would make copies of private pages
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        self._bytes = np.frombuffer(mapped, np.uint8)
+        weakref.finalize(self, pin(self._bytes, device, is_read_only=True)).atexit = False
+
+    def place(self, device: torch.device) -> InMemory:
+        """Return where the bytes are, and which device they are sent to."""
+        return InMemory(self._bytes, device=device, is_streamed=True)

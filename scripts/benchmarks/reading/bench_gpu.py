@@ -187,7 +187,7 @@ def pinned(data: MemmapDataset, device: torch.device, options: argparse.Namespac
     loader = MemmapLoader(data, size, shuffle="full", drop_last=True, device=device, residency="ram", as_tuple=False)
     batches = endless(loader)
     store = data.store.pixels.clone()
-    unpin = pin(store, device)
+    unpin = pin(store.view(-1).numpy(), device)
     there = torch.empty(size, *store.shape[1:], dtype=torch.uint8, device=device)
     order = torch.randperm(len(data)).tolist()
 

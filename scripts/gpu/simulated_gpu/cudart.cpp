@@ -279,7 +279,7 @@ cudaError_t release(void* address) {
   return cudaSuccess;
 }
 
-// Say whether the driver would pin memory: mapped all along, writable, and of no file.
+// Say whether the driver would pin memory: mapped all along and writable; or, to be read only, a file that is shared.
 bool can_be_pinned(const void* address, size_t bytes, bool read_only) {
   uintptr_t at = (uintptr_t)address, end = at + bytes;
   FILE* maps = fopen("/proc/self/maps", "r");
@@ -289,7 +289,7 @@ bool can_be_pinned(const void* address, size_t bytes, bool read_only) {
     char access[8], device[16];
     if (sscanf(line, "%lx-%lx %7s %lx %15s %lu", &start, &stop, access, &offset, device, &inode) != 6) continue;
     if (at < start || at >= stop) continue;
-    if (inode || (access[1] != 'w' && !read_only)) break;
+    if (inode ? !read_only || access[3] != 's' : access[1] != 'w' && !read_only) break;
     at = stop;
   }
   fclose(maps);
@@ -779,6 +779,19 @@ CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsi
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig* how, CUfunction, void**, void**) {
   add((cudaStream_t)how->hStream, nullptr);
+  return CUDA_SUCCESS;
+}
+
+CUresult simulated_batch(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count, CUmemcpyAttributes* how, size_t* first, size_t ways,
+                         size_t*, CUstream stream) asm("cuMemcpyBatchAsync");
+CUresult simulated_batch(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count, CUmemcpyAttributes* how, size_t* first, size_t ways,
+                         size_t*, CUstream stream) {
+  if (!stream || !count || ways != 1 || first[0] || how->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || how->flags)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (size_t n = 0; n < count; n++) {
+    if (!bytes[n]) return CUDA_ERROR_INVALID_VALUE;
+    copy((void*)to[n], (void*)from[n], bytes[n], (cudaStream_t)stream, false);
+  }
   return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,87 @@
+"""Copies of spans from pinned memory to a CUDA device by its copy engine: the host reads no byte of them.
+
+One call of the driver copies a batch; torch has none for it. On an H200 it brings rows of 50 KB or more at 0.99 of the rate of
+one large copy, with a third of a host core; gathered first they came at 0.46, with five cores (16 cores, PCIe 5, 2026-11-27).
+Smaller rows take longer so: the copy engine needs a microsecond or so for each span.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import cuda
+
+from reader.memory.spans import CopyPart
+from reader.rows import Rows
+
+# CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: sources are read when the copy's turn comes.
+_IN_STREAM_ORDER = 1
+
+_thread = threading.local()
+
+
+class _Attributes(ctypes.Structure):
+    """CUmemcpyAttributes: how sources are read, hints where both ends are (type and number), flags."""
+
+    _fields_ = (
+        ("order", ctypes.c_int),
+        ("source_hint", ctypes.c_int * 2),
+        ("target_hint", ctypes.c_int * 2),
+        ("flags", ctypes.c_uint),
+    )
+
+
+def can_send() -> bool:
+    """Say whether the driver copies batches: that of CUDA 12.8 or later, on Linux."""
+    return _copy_batch() is not None
+
+
+def send(parts: Sequence[CopyPart], out: torch.Tensor) -> None:
+    """Begin to copy spans to their places in out, uint8[n] on a device, on the current stream.
+
+    Sources are pinned, and stay until the stream has done it.
+
+    Raises:
+        RuntimeError: the driver reports an error.
+    """
+    sources = [part.source.ctypes.data + part.spans.begins for part in parts]
+    sizes, places = [part.spans.sizes for part in parts], [part.places for part in parts]
+    call = _copy_batch()
+    assert call is not None
+    if not getattr(_thread, "has_context", False):
+        # the driver's own functions need what the first call of the runtime makes for a thread
+        cuda.Event().record()
+        _thread.has_context = True
+    call(
+        out.data_ptr() + _joined(places), _joined(sources), _joined(sizes), cuda.current_stream(out.device).cuda_stream
+    )
+
+
+def _joined(each: Sequence[Rows]) -> Rows:
+    return np.ascontiguousarray(each[0] if len(each) == 1 else np.concatenate(each), np.int64)
+
+
+@functools.cache
+def _copy_batch() -> Callable[[Rows, Rows, Rows, int], None] | None:
+    """Return what copies int64[B] addresses to int64[B] addresses, int64[B] bytes each, on a stream; None: there is none."""
+    try:
+        function = ctypes.CDLL("libcuda.so.1").cuMemcpyBatchAsync
+    except (OSError, AttributeError):
+        return None
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    function.argtypes = [pointer, pointer, pointer, size, pointer, pointer, size, pointer, pointer]
+    attributes, first = _Attributes(order=_IN_STREAM_ORDER), size(0)
+
+    def call(targets: Rows, sources: Rows, sizes: Rows, stream: int) -> None:
+        failed = size(0)
+        of_all = ctypes.addressof(attributes), ctypes.addressof(first), 1, ctypes.addressof(failed)
+        three = targets.ctypes.data, sources.ctypes.data, sizes.ctypes.data
+        if status := function(*three, len(sizes), *of_all, stream):
+            raise RuntimeError(f"CUDA error {status} of cuMemcpyBatchAsync, for {len(sizes)} spans")
+
+    return call
