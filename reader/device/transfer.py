@@ -86,7 +86,9 @@ class CudaCopier:
         """Wait for all copies: only then may their pinned slots go back to a pool that outlives this object."""
         with _named_errors(self._device), cuda.device(self._device):
             while self._in_flight:
-                self._in_flight.popleft()[0].synchronize()
+                # its batch is held meanwhile: the next epoch, in a thread of its own, would get the slot
+                self._in_flight[0][0].synchronize()
+                self._in_flight.popleft()
 
 
 class DeviceBatch:

@@ -9,6 +9,7 @@ import contextlib
 import subprocess
 import sys
 import threading
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -174,6 +175,25 @@ def test_every_tensor_of_a_batch_is_sent_and_recorded(monkeypatch: pytest.Monkey
         assert {tensor.device.type for tensor in recorded} == {"meta"}
         assert len(recorded) == len(list(sent.values(True, True))) == len(list(batch.values(True, True)))
         assert sent.extras["b", "c"].device.type == sent.device.type == "meta"
+
+
+def test_a_slot_is_held_while_its_copy_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    World().install(monkeypatch)
+    slot, found = torch.zeros(1), list[bool]()
+    slot_left = weakref.ref(slot)
+
+    class Event:
+        """A copy that has not ended."""
+
+        def synchronize(self) -> None:
+            found.append(slot_left() is not None)
+
+    copier = CudaCopier(torch.device("cuda", 0), depth=0)
+    copier._in_flight.append((Event(), slot))  # type: ignore[arg-type]
+    del slot
+    copier.drain()
+    assert found == [True]
+    assert slot_left() is None
 
 
 # -- errors
