@@ -19,7 +19,7 @@ import torch
 from reader.buffers import BufferPool
 from reader.described import Described
 from reader.epoch import transform_threads
-from reader.host_values import on_host
+from reader.host_values import on_host, sent
 from reader.tuning import tuning
 
 # as crops.c has them
@@ -88,9 +88,9 @@ class Crops(NamedTuple):
         return Crops(boxes, self.height, self.width, *here)
 
     def to(self, device: torch.device) -> Crops:
-        """Return them on a device."""
-        given = (None if each is None else each.to(device) for each in (self.grids, self.is_cubic, self.is_mirrored))
-        return Crops(self.boxes.to(device), self.height, self.width, *given)
+        """Return them on a device, without waiting for it."""
+        given = (None if each is None else sent(each, device) for each in (self.grids, self.is_cubic, self.is_mirrored))
+        return Crops(sent(self.boxes, device), self.height, self.width, *given)
 
     def table(self, images: torch.Tensor) -> torch.Tensor:
         """Return int64[B, 12]: image, box, grid and flags of each, on the device of the boxes.

@@ -14,8 +14,11 @@ _ATTRIBUTE = "_pixpack_on_host"
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a tensor of the host to a device without waiting; `on_host` then knows its values, which nobody may change."""
-    if device.type == "cpu":
+    """Copy a tensor of the host to a device without waiting; `on_host` then knows its values, which nobody may change.
+
+    One that is on a device already stays there.
+    """
+    if device.type == "cpu" or tensor.device.type != "cpu":
         return tensor
     source = tensor
     if device.type == "cuda" and tensor.nbytes > _UNPINNED_BYTES:

@@ -171,6 +171,9 @@ class AlternatingFlip(CompiledTransform):
 
     def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Return which images a call would mirror: bool[B]."""
+        return on_the_host(self._chosen, batch)
+
+    def _chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         half, epoch = draw_for_rows(batch, self.seed, ALTERNATING)
         return ((half[0] < 0.5).long() + epoch) % 2 == 1
 

@@ -33,12 +33,12 @@ def _table(images: torch.Tensor, crops: Crops, device: torch.device) -> torch.Te
     """Make the table of crops on the device: on the host, where all of it is known there."""
     here, images_here = crops.on_host(), on_host(images)
     if here is None or images_here is None:
-        return crops.to(device).table(images.to(device))
+        return crops.to(device).table(sent(images, device))
     return sent(here.table(images_here), device)
 
 
 @triton.jit
-def _weight(far, is_cubic):  # type: ignore[no-untyped-def]  # noqa: ANN
+def _weight(far, is_cubic):  # type: ignore[no-untyped-def]
     """Weigh a pixel at a distance: Keys's cubic of -0.5, or a triangle."""
     near = (1.5 * far - 2.5) * far * far + 1
     beyond = ((-0.5 * far + 2.5) * far - 4) * far + 2
