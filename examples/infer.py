@@ -5,7 +5,7 @@
     python examples/infer.py new/ embeddings.npy --checkpoint run.pt --trained-on out/ --embeddings
 
 Scores of each class, or what the last layer gets; the images may have no labels. On CUDA results come back through a ring of
-pinned slots on a stream of their own. No GPU has run this yet, a simulated one has.
+pinned slots on a stream of their own.
 """
 
 from __future__ import annotations

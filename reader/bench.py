@@ -318,7 +318,7 @@ def _measure_folder(
     progress("memory", 0.0)
     part = _warmed(first, cached, seconds * _WARM_SHARE)
     left *= seconds / (1 + (device.type == "cuda"))
-    if device.type == "cuda":  # no GPU has run this yet
+    if device.type == "cuda":
         sent = replace(part, turn_bytes=DEVICE_TURN_BYTES)
         copies: dict[str, Turn] = {PINNED_COPIES: pinned_copies(sent, device).__next__}
         sections.insert(0, compare("device", sent, copies, _loaders(sent, orders, device), left, progress))
@@ -627,7 +627,7 @@ def slices(part: FirstRows) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def pinned_copies(part: FirstRows, device: torch.device) -> Iterator[float]:
-    """Copy a ring of pinned buffers into a ring on the device, on one side stream. No CUDA device has run it yet."""
+    """Copy a ring of pinned buffers into a ring on the device, on one side stream."""
     pool, stream = BufferPool(part.batch_bytes, keep=_BUFFERS, pinned=device), torch.cuda.Stream(device)
     ring = [pool.lease().zero_() for _ in range(_BUFFERS)]
     pairs = itertools.cycle([(torch.empty_like(buffer, device=device), buffer) for buffer in ring])

@@ -43,7 +43,8 @@ MODULES = sorted(
     found.name
     for package in (packer, pixpack_native, reader)
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    if not found.name.endswith(("__main__", "._native"))  # compiled: it has no source to read
+    # compiled: it has no source to read; and what imports Triton, which torch for CUDA brings
+    if not found.name.endswith(("__main__", "._native", ".triton_crops"))
 )
 
 

@@ -14,7 +14,7 @@ first. Parts:
     resident   a full shuffle of a store on the device, against the gather alone
     pinned     rows of a pinned copy of the store: gathered first and copied at once, against copied one by one
 
-Without a CUDA device every part says "not measured: no GPU". No GPU has run this yet.
+Without a CUDA device every part says "not measured: no GPU".
 """
 
 from __future__ import annotations

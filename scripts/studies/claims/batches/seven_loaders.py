@@ -3,7 +3,7 @@
 Batches of 256 rows of 224 x 224 for a step of 30 ms, which stands for a network: on a CUDA device a kernel that takes so long,
 without one, and with MemmapLoader, the loop sleeps. The first loader decodes a folder by Pillow and collates item by item;
 the others read the same pixels, mapped. Drawn is the fastest of a few rounds, which others on the machine disturbed the least,
-after two batches. Pinned memory, and prefetching onto a device, need a GPU, which has not run them yet; without one there is no
+after two batches. Pinned memory, and prefetching onto a device, need a GPU; without one there is no
 copy to a device either. Checked: each loader's first batch is those rows of the store.
 """
 
