@@ -42,7 +42,12 @@ PATCHES = ROOT / "tests/mutants"
 # A mutant may make its tests wait for what never comes. The slowest tests take a minute on a machine with other work.
 _TIMEOUT_SECONDS = 300
 # Optional libraries that tests look for in folders of their own, as scripts/test installs them.
-_LIBRARIES = {"PIXPACK_TORCHVISION": "torchvision", "PIXPACK_ONNX": "onnx", "PIXPACK_NOTEBOOK": "notebook"}
+_LIBRARIES = {
+    "PIXPACK_TORCHVISION": "torchvision",
+    "PIXPACK_ONNX": "onnx",
+    "PIXPACK_NOTEBOOK": "notebook",
+    "PIXPACK_TRITON": "triton",
+}
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
 
 

@@ -20,7 +20,7 @@ from reader.format.errors import PinnedMemoryError
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
 from reader.loading.shared_residency import host_copies, pinned_files, reads_of
 from reader.memory import residency as residencies
-from reader.memory.device_copies import can_send
+from reader.memory.device_copies import can_send, may_send
 from reader.memory.places import Place
 from reader.memory.read_ahead import ReadAhead
 from reader.memory.row_table import parted
@@ -32,6 +32,8 @@ from reader.tuning import tuning
 
 _log = logging.getLogger("reader")
 
+# Those of which a GPU has pinned a file: on others the driver may refuse it, or never answer, as it does for private mappings.
+_PINNED_FILE_SYSTEMS = ("ext4",)
 # Of free memory, what is read ahead from a disk at a time, which is twice in memory.
 AHEAD_SHARE = 1 / 16
 
@@ -133,7 +135,8 @@ class Gathering:
             from_url = RemoteAhead(self._dataset, remote, steps, plan_index=plan_index, windows=windows)
             return from_url, iter(from_url)
         if self.copy is not None:
-            return self.copy.place(device=self._device if self.is_pinned else None, is_streamed=True), steps
+            is_sent = self.is_pinned and can_send(self._device)
+            return self.copy.place(device=self._device if is_sent else None, is_streamed=True), steps
         is_there = not self._past_cache and (
             self._is_warm or not reads_of(self._dataset, self._processes).are_cold(store.opened("pixels"))
         )
@@ -196,8 +199,9 @@ class Gathering:
         """Say whether to pin the files: rows are large enough to be sent from there, most are read, and memory is left."""
         store, reads = self._dataset.opened_store, reads_of(self._dataset, self._processes)
         return (
-            can_send()
+            may_send()
             and self._dataset.remote is None
+            and all(system.file_system(store.path) in _PINNED_FILE_SYSTEMS for store, _ in store.parts)
             and self._dataset.manifest.row_bytes >= tuning().sent_span_bytes
             and 2 * reads.size_bytes >= store.file_bytes
             and store.file_bytes <= system.available_bytes() * residencies.COPY_SHARE
@@ -206,6 +210,9 @@ class Gathering:
     def _pinned_place(self) -> Place | None:
         """Return the files in the page cache, pinned, so that rows are sent from there; None: they are gathered."""
         if self._may_send and self._sent_from is None:
+            if not can_send(self._device):
+                self._may_send = False
+                return None
             try:
                 self._files = pinned_files(self._dataset, self._device)
             except (OSError, PinnedMemoryError) as e:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import cuda
 
-from reader.memory.spans import CopyPart
+from reader.memory.spans import CopyPart, Spans
 from reader.rows import Rows
 
 # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: sources are read when the copy's turn comes.
@@ -36,9 +36,28 @@ class _Attributes(ctypes.Structure):
     )
 
 
-def can_send() -> bool:
-    """Say whether the driver copies batches: that of CUDA 12.8 or later, on Linux."""
+def may_send() -> bool:
+    """Say whether there is a driver that copies batches: that of CUDA 12.8 or later, on Linux. Asks no device."""
     return _copy_batch() is not None
+
+
+@functools.cache
+def can_send(device: torch.device) -> bool:
+    """Say whether a batch that is copied to a device arrives there; waits for it."""
+    if not may_send():
+        return False
+    given = torch.arange(8, dtype=torch.uint8).pin_memory()
+    out = torch.zeros(8, dtype=torch.uint8, device=device)
+    stream, rows = cuda.Stream(device), np.arange(2, dtype=np.int64)
+    # zeros are written by another stream
+    cuda.synchronize(device)
+    try:
+        with cuda.stream(stream):
+            send([CopyPart(given.numpy(), Spans(4 * rows, rows + 2), 4 * rows)], out)
+        stream.synchronize()
+    except RuntimeError:
+        return False
+    return out.tolist() == [0, 1, 0, 0, 4, 5, 6, 0]
 
 
 def send(parts: Sequence[CopyPart], out: torch.Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from reader.memory.device_copies import can_send, send
+from reader.memory.device_copies import send
 from reader.memory.raw_file import RawReader
 from reader.memory.spans import Bytes, CopyPart, Runs, Spans, begin_copy, laid_out, merged, reads_of
 from reader.memory.threads import AllCopies, Copies
@@ -27,7 +27,7 @@ class Located(NamedTuple):
 class Place:
     """Where the bytes of a file are.
 
-    device: that all of its memory is pinned for; None: it is not.
+    device: that all of its memory is pinned for, and that batches can be sent to from there; None: there is none.
     is_streamed: as of `begin_copy`.
     """
 
@@ -178,7 +178,7 @@ def begin_sending(place: Place, spans: Spans, places: Rows) -> torch.Tensor | No
         StoreError, OSError: as `Place.locate`.
         RuntimeError: the device reports an error.
     """
-    if place.device is None or not can_send() or (parts := place.parts(spans, places)) is None:
+    if place.device is None or (parts := place.parts(spans, places)) is None:
         return None
     joined = [CopyPart(part.source, *merged(part.spans, part.places)) for part in parts]
     size_bytes, count = int(spans.sizes.sum()), sum(len(part.places) for part in joined)

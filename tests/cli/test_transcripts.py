@@ -60,7 +60,7 @@ NOT_SHOWN = {
         "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL": (
             "needs a server: tests/inputs/test_remote.py"
         ),
-        "PIXPACK_TORCHVISION, PIXPACK_ONNX, PIXPACK_NOTEBOOK": "of the tests",
+        "PIXPACK_TORCHVISION, PIXPACK_ONNX, PIXPACK_NOTEBOOK, PIXPACK_TRITON": "of the tests",
         "PIXPACK_ARM64": "of the tests",
         "PIXPACK_APT": "of the scripts",
     },

@@ -18,6 +18,7 @@ from reader import MemmapDataset, MemmapLoader
 from reader.format.errors import PinnedMemoryError, StoreError
 from reader.format.manifest import PIXELS
 from reader.loading import shared_residency
+from reader.memory import device_copies
 from reader.memory.spans import Spans, merged
 
 
@@ -29,6 +30,12 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pack(root / "images", root / "one", size=48, fit="pad", workers=1)
     pack(root / "images", root / "own", fit="none", workers=1)
     return root
+
+
+@pytest.fixture(autouse=True)
+def _file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary folders are wherever they are."""
+    monkeypatch.setattr("reader.system.file_system", lambda path: "ext4")
 
 
 def opened(stores: Path, kind: str) -> MemmapDataset:
@@ -103,11 +110,27 @@ def test_where_the_driver_copies_no_batches_rows_are_gathered(
     stores: Path, residency: str, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tune(sent_span_bytes=1000)
-    for room in ("reader.memory.places", "reader.loading.host_batches"):
-        monkeypatch.setattr(f"{room}.can_send", lambda: False)
+    monkeypatch.setattr("reader.loading.host_batches.can_send", lambda device: False)
     loader = MemmapLoader(MemmapDataset(stores / "one"), 8, device="cuda", residency=residency)
     assert sum(len(images) for images, _ in loader) == 40
     assert loader.gathering._pool is not None
+
+
+@pytest.mark.cuda
+def test_a_file_of_another_file_system_is_gathered_from(
+    stores: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(sent_span_bytes=1000)
+    monkeypatch.setattr("reader.system.file_system", lambda path: "fuse.other")
+    loader = MemmapLoader(MemmapDataset(stores / "one"), 8, device="cuda", residency="cache")
+    assert sum(len(images) for images, _ in loader) == 40
+    assert loader.gathering._pool is not None
+
+
+@pytest.mark.cuda
+def test_a_device_is_asked_once_whether_copies_arrive() -> None:
+    device_copies.can_send.cache_clear()
+    assert device_copies.can_send(torch.device("cuda", 0))
 
 
 @pytest.mark.cuda
