@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from reader.memory.threads import let_go
 from reader.profiling import stage
 from reader.tuning import tuning
 
@@ -74,7 +75,7 @@ class Feed(Generic[_T]):
         self._beginning: SimpleQueue[None] = SimpleQueue()
         self._process = os.getpid()
         self._lists: list[set[Any]] = [_live] if among is None else [_live, among]
-        thread = threading.Thread(target=self._fill, args=(source,), name="pixpack-feeder", daemon=True)
+        thread = threading.Thread(target=self._fill, args=([source],), name="pixpack-feeder", daemon=True)
         # not the thread, which is held while it runs: Python code runs when it is collected
         self._thread = weakref.ref(thread)
         for feeds in self._lists:
@@ -167,13 +168,17 @@ class Feed(Generic[_T]):
         if self._wake.empty():
             self._wake.put(None)
 
-    def _fill(self, source: Callable[[Claim], Iterator[Iterable[_T]]]) -> None:
+    def _fill(self, sources: list[Callable[[Claim], Iterator[Iterable[_T]]]]) -> None:
+        """Do the work of the one source, and let it go before the end shows.
+
+        It may hold the last reference to a loader's buffers, which no thread may free behind its end, see `memory.threads.kept`.
+        """
         self._has_started = True
         self._beginning.put(None)
         try:
             if self._is_stopped:
                 return
-            for group in source(self._claim):
+            for group in sources.pop()(self._claim):
                 self._put(deque(group))
                 del group
         except _StoppedError:
@@ -181,6 +186,7 @@ class Feed(Generic[_T]):
         except BaseException as e:  # it belongs to the caller: `first` raises it
             self._put(e)
         finally:
+            let_go()
             self._put(_End)
             for feeds in self._lists:
                 feeds.discard(self)

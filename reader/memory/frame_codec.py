@@ -6,7 +6,6 @@ Knows what bytes a row has; its caller says where frames are. No frame is believ
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -18,7 +17,7 @@ from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.memory.places import Located, Place, bytes_of
 from reader.memory.spans import Bytes, Spans
-from reader.memory.threads import Copies, on_threads
+from reader.memory.threads import Copies, kept, on_threads
 from reader.rows import Rows
 
 # A thread unpacks so many bytes of rows at once: enough that a call for each line of them costs little beside it
@@ -88,13 +87,10 @@ def _scratch(size_bytes: int) -> torch.Tensor:
     """Return uint8[size_bytes], the same memory of this thread each time; fresh memory costs a page fault every 4 KiB."""
     if size_bytes > _PIECE_BYTES:
         return torch.from_numpy(np.empty(size_bytes, np.uint8))
-    if not hasattr(_mine, "packed"):
-        _mine.packed = torch.from_numpy(np.empty(_PIECE_BYTES, np.uint8))
-    packed: torch.Tensor = _mine.packed[:size_bytes]
+    if not hasattr(kept, "packed"):
+        kept.packed = torch.from_numpy(np.empty(_PIECE_BYTES, np.uint8))
+    packed: torch.Tensor = kept.packed[:size_bytes]
     return packed
-
-
-_mine = threading.local()
 
 
 def _pieces(ends: Rows) -> list[tuple[int, int]]:

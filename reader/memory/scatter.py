@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from reader.memory.raw_file import RawFile, ReadMemory
 from reader.memory.spans import Bytes, Read, Spans, laid_out
+from reader.memory.threads import kept
 from reader.tuning import tuning
 
 # Pieces of memory of this size on average are read straight into.
@@ -122,10 +122,7 @@ def _read_staged(file: RawFile, start: int, pieces: Sequence[tuple[int, memoryvi
 
 def _staging(size_bytes: int) -> Bytes:
     """Return uint8[size_bytes] of this thread, the same memory each time."""
-    memory: Bytes | None = getattr(_mine, "memory", None)
+    memory: Bytes | None = getattr(kept, "staging", None)
     if memory is None or len(memory) < size_bytes:
-        memory = _mine.memory = ReadMemory(max(size_bytes, tuning().staged_read_bytes)).bytes.numpy()
+        memory = kept.staging = ReadMemory(max(size_bytes, tuning().staged_read_bytes)).bytes.numpy()
     return memory[:size_bytes]
-
-
-_mine = threading.local()

@@ -98,6 +98,11 @@ def on_threads(kind: str, threads: int, call: Callable[..., object], each: Seque
     return copies
 
 
+# What a thread keeps from one piece of work to the next. It is let go before the thread counts as ended: what the interpreter
+# frees later, while a process exits, and frees by way of torch, ends in std::terminate, as the thread may not have the
+# interpreter again.
+kept = threading.local()
+
 # -- the threads
 
 # (kind, number of threads) -> what they wait for; those that were asked for once stay
@@ -129,7 +134,13 @@ def _serve(queue: SimpleQueue[_PieceCall | None]) -> None:
         del piece  # before the caller continues: then nothing here holds its batch
         copies.report(error)
         del copies, error
+    let_go()
     _ended.put(None)
+
+
+def let_go() -> None:
+    """Free what this thread keeps."""
+    kept.__dict__.clear()
 
 
 def _outcome(call: Callable[..., object], arguments: tuple[object, ...], copies: Copies) -> BaseException | None:

@@ -13,6 +13,7 @@ from conftest import Tune
 
 from reader.loading import prefetch
 from reader.loading.prefetch import Begun, overlapped, without_thread
+from reader.memory import threads
 
 
 def started(log: list[str], count: int, fails_at: int | None = None, *, is_complete: bool = False) -> Iterator[Begun]:
@@ -94,6 +95,24 @@ def test_an_interrupt_while_the_thread_is_started_leaves_nothing_that_cannot_be_
     assert not left.is_alive
     assert left._has_started == begins
     del caught
+
+
+def test_what_makes_groups_is_let_go_before_their_end_shows() -> None:
+    class Source:
+        """What holds a loader's buffers."""
+
+        def __call__(self, claim: prefetch.Claim) -> Iterator[list[int]]:
+            threads.kept.something = self
+            yield [1]
+
+    source = Source()
+    left, feed = weakref.ref(source), prefetch.Feed(source, 1)
+    del source
+    group = feed.first()
+    assert group is not None
+    assert group.popleft() == 1
+    assert feed.first() is None
+    assert left() is None
 
 
 def test_nothing_comes_after_an_error() -> None:

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import subprocess
 import sys
+import weakref
 from queue import SimpleQueue
 from typing import Any
 
@@ -298,6 +299,29 @@ def test_pieces_that_are_not_started_are_skipped_where_one_fails_or_nobody_wants
     pieces.cancel()
     assert started.empty()
     assert pieces.are_done
+
+
+def test_what_a_thread_keeps_is_let_go_before_it_counts_as_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, are_free, real = list[weakref.ref[Any]](), list[bool](), threads._ended
+
+    class Ended:
+        """Sees what is kept when a thread says that it has ended."""
+
+        get = real.get
+
+        def put(self, token: None) -> None:
+            are_free.append(kept[0]() is None)
+            real.put(token)
+
+    def keep() -> None:
+        threads.kept.something = np.zeros(3)
+        kept.append(weakref.ref(threads.kept.something))
+
+    monkeypatch.setattr(threads, "_ended", Ended())
+    threads.on_threads("of one test", 1, keep, [()]).wait()
+    assert kept[0]() is not None
+    threads._end(threads._queues.pop(("of one test", 1)), 1)
+    assert are_free == [True]
 
 
 def test_a_forked_process_does_not_wait_for_the_threads_of_another() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import itertools
 import multiprocessing
 import os
@@ -188,6 +189,9 @@ def test_a_signal_while_those_that_read_headers_end_leaves_none(
 
 def test_few_blocks_are_shared_among_all_workers(tmp_path: Path, faults: Faults) -> None:
     images = make_tree(tmp_path / "images", each=2)
+    # so long that the last worker has started when the first one is done
+    for path in images.rglob("*.jpg"):
+        faults.make(path, functools.partial(time.sleep, 1.0))
     pack(images, tmp_path / "out", size=32, workers=3)
     assert len({pid for _, pid, _ in faults.attempts()}) == 3
 
