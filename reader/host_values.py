@@ -24,20 +24,26 @@ def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type == "cuda" and tensor.nbytes > _UNPINNED_BYTES:
         with torch.cuda.device(device):  # to pin makes a context on the device that is current
             source = tensor.pin_memory()
-    return known(source.to(device, non_blocking=True), tensor)
+    return known(source.to(device, non_blocking=device.type == "cuda"), tensor)
 
 
 def known(there: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
     """Note what the values of a tensor on a device are; returns it."""
     # changes of what inference_mode makes are not counted
     if not there.is_inference():
-        setattr(there, _ATTRIBUTE, (here, there._version))
+        setattr(there, _ATTRIBUTE, (here, id(there), there._version))
     return there
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the values of a tensor, on the host; None where it has to be asked for them, which waits for its device."""
+    """Return the values of a tensor, on the host; None where it has to be asked for them, which waits for its device.
+
+    None also while a CUDA graph is captured: a replay has other values in the same tensor.
+    """
     if tensor.device.type == "cpu":
         return tensor
-    here, version = getattr(tensor, _ATTRIBUTE, (None, 0))
-    return here if here is not None and tensor._version == version else None
+    here, *noted = getattr(tensor, _ATTRIBUTE, (None,))
+    if here is None or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return None
+    # a copy of a tensor has its attributes too, and counts its changes anew
+    return here if noted == [id(tensor), tensor._version] else None

@@ -19,9 +19,10 @@ import numpy.typing as npt
 import torch
 from torch import cuda
 
-from reader.format.errors import PinnedMemoryError, TransferError
+from reader.format.errors import PinnedMemoryError
 from reader.format.filesystem import size_text
 from reader.host_values import known
+from reader.memory.device_copies import named_errors
 from reader.profiling import stage
 from reader.store import Batch, ImageBatch, RaggedBatch
 
@@ -38,8 +39,8 @@ _READ_ONLY = 8
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
 # launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
 _LAUNCHED = 8
-# What CUDA says where a stream or an event finds no memory; torch makes an OutOfMemoryError for tensors alone.
-_FULL = "out of memory"
+# Of tensors whose values stay on the host for as long as they are on a device: of numbers of rows, not of pixels.
+_KNOWN_BYTES = 256 << 10
 
 
 class CudaCopier:
@@ -52,7 +53,7 @@ class CudaCopier:
 
     def __init__(self, device: torch.device, *, depth: int) -> None:
         self._device, self._depth = device, depth
-        with _named_errors(device):
+        with named_errors(device):
             self._stream, self._launched = _side(device)
         self._in_flight: deque[tuple[cuda.Event, Batch]] = deque()
 
@@ -64,7 +65,7 @@ class CudaCopier:
             torch.OutOfMemoryError: the device has no room for the batch.
         """
         # to wait makes a context too, on the device that is current
-        with _named_errors(self._device), cuda.device(self._device):
+        with named_errors(self._device), cuda.device(self._device):
             while len(self._launched) > _LAUNCHED:
                 self._launched.popleft().synchronize()
             while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
@@ -78,17 +79,19 @@ class CudaCopier:
 
     @contextlib.contextmanager
     def begun(self) -> Iterator[None]:
-        """Let what is begun inside go to the device on the side stream; raises as `send`."""
-        with _named_errors(self._device), cuda.device(self._device), cuda.stream(self._stream):
+        """Let what is begun inside go to the device on the side stream."""
+        with cuda.device(self._device), cuda.stream(self._stream):
             yield
 
     def drain(self) -> None:
         """Wait for all copies: only then may their pinned slots go back to a pool that outlives this object."""
-        with _named_errors(self._device), cuda.device(self._device):
-            while self._in_flight:
-                # its batch is held meanwhile: the next epoch, in a thread of its own, would get the slot
-                self._in_flight[0][0].synchronize()
-                self._in_flight.popleft()
+        with named_errors(self._device), cuda.device(self._device):
+            # also of what was begun, and never sent
+            end = sleeping_event()
+            end.record(self._stream)
+            # batches are held meanwhile: the next epoch, in a thread of its own, would get their slots
+            end.synchronize()
+            self._in_flight.clear()
 
 
 class DeviceBatch:
@@ -156,7 +159,8 @@ def send_batch(batch: Batch, device: torch.device) -> Batch:
             return tensor
         if tensor.is_pinned():
             return tensor.to(device, non_blocking=True)
-        return known(tensor.pin_memory().to(device, non_blocking=True), tensor)
+        sent = tensor.pin_memory().to(device, non_blocking=True)
+        return known(sent, tensor) if tensor.nbytes <= _KNOWN_BYTES else sent
 
     if isinstance(batch, RaggedBatch):
         return batch.apply(send, device=device)
@@ -222,20 +226,3 @@ def _side(device: torch.device) -> tuple[cuda.Stream, deque[cuda.Event]]:
     short epochs must not begin to count again.
     """
     return cuda.Stream(device), deque()
-
-
-@contextlib.contextmanager
-def _named_errors(device: torch.device) -> Iterator[None]:
-    """Raise an error of CUDA as TransferError, and a full device as torch.OutOfMemoryError, which alone is torch's own."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as e:
-        reason = str(e).partition("\n")[0]
-        if _FULL in reason:
-            raise torch.OutOfMemoryError(f"{device} has no memory left for copying batches: {reason}.") from e
-        raise TransferError(
-            f"copying a batch to {device} failed: {reason}. An earlier kernel may be the cause (CUDA_LAUNCH_BLOCKING=1 shows"
-            " which); after a CUDA error restart the process."
-        ) from e

@@ -17,8 +17,9 @@ from reader import compiled, system
 from reader.buffers import BufferPool
 from reader.dataset.dataset import MemmapDataset
 from reader.format.errors import PinnedMemoryError
+from reader.format.manifest import PIXELS
 from reader.loading.remote_ahead import PlanIndex, RemoteAhead
-from reader.loading.shared_residency import host_copies, pinned_files, reads_of
+from reader.loading.shared_residency import host_copies, pinned_bytes, pinned_files, reads_of
 from reader.memory import residency as residencies
 from reader.memory.device_copies import can_send, may_send
 from reader.memory.places import Place
@@ -102,7 +103,7 @@ class Gathering:
         self._has_room = dataset.manifest.has_own_sizes
         # other loaders of the store share it; the last one frees it
         self.copy = host_copies(dataset) if chosen.name == "ram" else None
-        is_sent = device.type == "cuda" and has_pixels and not dataset.manifest.compression
+        is_sent = device.type == "cuda" and has_pixels and not dataset.manifest.compression and may_send()
         self.is_pinned = is_sent and chosen.name == "ram" and self._pin(must_pin=must_pin)
         # of the files that rows are sent from; None: not yet known
         self._sent_from: Place | None = None
@@ -199,12 +200,11 @@ class Gathering:
         """Say whether to pin the files: rows are large enough to be sent from there, most are read, and memory is left."""
         store, reads = self._dataset.opened_store, reads_of(self._dataset, self._processes)
         return (
-            may_send()
-            and self._dataset.remote is None
-            and all(system.file_system(store.path) in _PINNED_FILE_SYSTEMS for store, _ in store.parts)
+            self._dataset.remote is None
+            and all(system.file_system(part.path / PIXELS) in _PINNED_FILE_SYSTEMS for part, _ in store.parts)
             and self._dataset.manifest.row_bytes >= tuning().sent_span_bytes
             and 2 * reads.size_bytes >= store.file_bytes
-            and store.file_bytes <= system.available_bytes() * residencies.COPY_SHARE
+            and store.file_bytes <= (system.available_bytes() - pinned_bytes()) * residencies.COPY_SHARE
         )
 
     def _pinned_place(self) -> Place | None:
@@ -213,6 +213,7 @@ class Gathering:
             if not can_send(self._device):
                 self._may_send = False
                 return None
+            self._dataset.check_files()
             try:
                 self._files = pinned_files(self._dataset, self._device)
             except (OSError, PinnedMemoryError) as e:

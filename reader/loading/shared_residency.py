@@ -41,6 +41,8 @@ _pinned: weakref.WeakValueDictionary[tuple[str, ...], PinnedFile] = weakref.Weak
 _residents: weakref.WeakValueDictionary[tuple[str, ...], Resident | ResidentImages] = weakref.WeakValueDictionary()
 # Of one process: of two threads that make loaders of the same rows one makes the copy. To fill a device makes a loader too.
 _making = threading.RLock()
+# The same for pinned files: rows that fill a device, whose maker waits, may be sent from one.
+_pinning = threading.Lock()
 
 
 def rows_read(dataset: MemmapDataset) -> Rows | None:
@@ -119,8 +121,13 @@ def pinned_files(dataset: MemmapDataset, device: torch.device) -> list[PinnedFil
     Raises:
         PinnedMemoryError: as `PinnedFile`.
     """
-    with _making:
+    with _pinning:
         return [_pinned_file(store, device) for store, _ in _rows_of_stores(dataset)]
+
+
+def pinned_bytes() -> int:
+    """Return the bytes of the page cache that this process has pinned: the system counts them as available."""
+    return sum(file.nbytes for file in list(_pinned.values()))
 
 
 def _pinned_file(store: OpenedStore, device: torch.device) -> PinnedFile:
@@ -222,9 +229,9 @@ def _byte_of(spans: Spans) -> Callable[[], int]:
 
 
 def _after_fork() -> None:
-    """Give a forked process a new, free lock."""
-    global _making
-    _making = threading.RLock()
+    """Give a forked process new, free locks."""
+    global _making, _pinning
+    _making, _pinning = threading.RLock(), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,20 +7,24 @@ Smaller rows take longer so: the copy engine needs a microsecond or so for each 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import cuda
 
+from reader.format.errors import TransferError
 from reader.memory.spans import CopyPart, Spans
 from reader.rows import Rows
 
 # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: sources are read when the copy's turn comes.
 _IN_STREAM_ORDER = 1
+# What CUDA says where a stream or an event finds no memory.
+_FULL = "out of memory"
 
 _thread = threading.local()
 
@@ -43,21 +47,36 @@ def may_send() -> bool:
 
 @functools.cache
 def can_send(device: torch.device) -> bool:
-    """Say whether a batch that is copied to a device arrives there; waits for it."""
+    """Say whether a batch that is copied to a device arrives there; waits for that copy alone."""
     if not may_send():
         return False
-    given = torch.arange(8, dtype=torch.uint8).pin_memory()
-    out = torch.zeros(8, dtype=torch.uint8, device=device)
     stream, rows = cuda.Stream(device), np.arange(2, dtype=np.int64)
-    # zeros are written by another stream
-    cuda.synchronize(device)
     try:
-        with cuda.stream(stream):
+        with named_errors(device), cuda.device(device), cuda.stream(stream):
+            given = torch.arange(8, dtype=torch.uint8).pin_memory()
+            out = torch.zeros(8, dtype=torch.uint8, device=device)
             send([CopyPart(given.numpy(), Spans(4 * rows, rows + 2), 4 * rows)], out)
-        stream.synchronize()
-    except RuntimeError:
+            stream.synchronize()
+    except TransferError:
         return False
     return out.tolist() == [0, 1, 0, 0, 4, 5, 6, 0]
+
+
+@contextlib.contextmanager
+def named_errors(device: torch.device) -> Iterator[None]:
+    """Raise an error of CUDA as TransferError, a full device as torch.OutOfMemoryError, as torch does for tensors."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as e:
+        reason = str(e).partition("\n")[0]
+        if _FULL in reason:
+            raise torch.OutOfMemoryError(f"{device} has no memory left for copying batches: {reason}.") from e
+        raise TransferError(
+            f"copying a batch to {device} failed: {reason}. An earlier kernel may be the cause (CUDA_LAUNCH_BLOCKING=1 shows"
+            " which); after a CUDA error restart the process."
+        ) from e
 
 
 def send(parts: Sequence[CopyPart], out: torch.Tensor) -> None:
@@ -72,10 +91,10 @@ def send(parts: Sequence[CopyPart], out: torch.Tensor) -> None:
     sizes, places = [part.spans.sizes for part in parts], [part.places for part in parts]
     call = _copy_batch()
     assert call is not None
-    if not getattr(_thread, "has_context", False):
-        # the driver's own functions need what the first call of the runtime makes for a thread
+    if getattr(_thread, "device", None) != out.device:
+        # the driver's own functions need what a call of the runtime makes for a thread
         cuda.Event().record()
-        _thread.has_context = True
+        _thread.device = out.device
     call(
         out.data_ptr() + _joined(places), _joined(sources), _joined(sizes), cuda.current_stream(out.device).cuda_stream
     )

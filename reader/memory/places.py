@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from reader.memory.device_copies import send
+from reader.memory.device_copies import named_errors, send
 from reader.memory.raw_file import RawReader
 from reader.memory.spans import Bytes, CopyPart, Runs, Spans, begin_copy, laid_out, merged, reads_of
 from reader.memory.threads import AllCopies, Copies
@@ -176,7 +176,8 @@ def begin_sending(place: Place, spans: Spans, places: Rows) -> torch.Tensor | No
 
     Raises:
         StoreError, OSError: as `Place.locate`.
-        RuntimeError: the device reports an error.
+        TransferError: the device reports an error.
+        torch.OutOfMemoryError: it has no room for them.
     """
     if place.device is None or (parts := place.parts(spans, places)) is None:
         return None
@@ -184,8 +185,9 @@ def begin_sending(place: Place, spans: Spans, places: Rows) -> torch.Tensor | No
     size_bytes, count = int(spans.sizes.sum()), sum(len(part.places) for part in joined)
     if not count or size_bytes < count * tuning().sent_span_bytes:
         return None
-    out = torch.empty(size_bytes, dtype=torch.uint8, device=place.device)
-    send(joined, out)
+    with named_errors(place.device):
+        out = torch.empty(size_bytes, dtype=torch.uint8, device=place.device)
+        send(joined, out)
     return out
 
 

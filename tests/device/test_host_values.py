@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -31,6 +32,19 @@ def test_the_host_knows_what_it_has_sent_until_it_is_changed_there() -> None:
     assert on_host(there[1:]) is on_host(there + 0) is on_host(there.clone()) is None
     there.add_(1)
     assert on_host(there) is None
+
+
+def test_a_copy_of_a_tensor_is_another_one() -> None:
+    there = sent(torch.arange(4), META)
+    assert on_host(copy.copy(there)) is None
+
+
+def test_large_tensors_of_a_batch_are_not_held_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    pixels, rows = torch.zeros(4, 300, 300, 3, dtype=torch.uint8), torch.arange(4)
+    there = send_batch(ImageBatch(pixels, rows, rows=rows, batch_size=[4]), META)
+    assert on_host(there.pixels) is None
+    assert on_host(there.rows) is rows
 
 
 def test_what_is_on_the_host_is_known_and_not_copied() -> None:

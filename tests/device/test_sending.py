@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import Tune, make_tree
+from tensordict import TensorDict
 
 import reader
 from packer import pack
-from reader import MemmapDataset, MemmapLoader
+from reader import ImageBatch, MemmapDataset, MemmapLoader, RandomCrop, RandomHorizontalFlip
+from reader.device.transfer import send_batch
+from reader.epoch import stamped
 from reader.format.errors import PinnedMemoryError, StoreError
 from reader.format.manifest import PIXELS
 from reader.loading import shared_residency
@@ -125,6 +128,71 @@ def test_a_file_of_another_file_system_is_gathered_from(
     loader = MemmapLoader(MemmapDataset(stores / "one"), 8, device="cuda", residency="cache")
     assert sum(len(images) for images, _ in loader) == 40
     assert loader.gathering._pool is not None
+
+
+@pytest.mark.cuda
+def test_rows_that_fill_a_device_may_be_sent(stores: Path, tune: Tune) -> None:
+    tune(sent_span_bytes=1000)
+    data = MemmapDataset(stores / "one")
+    loader = MemmapLoader(data, 8, device="cuda", residency="gpu")
+    assert torch.equal(torch.cat([images.cpu() for images, _ in loader]), torch.stack([image for image, _ in data]))
+
+
+@pytest.mark.cuda
+def test_a_file_that_was_cut_short_before_is_one_sentence(stores: Path, tmp_path: Path, tune: Tune) -> None:
+    tune(sent_span_bytes=1000)
+    pack(stores / "images", tmp_path / "out", size=48, workers=1)
+    loader = MemmapLoader(MemmapDataset(tmp_path / "out"), 8, device="cuda", residency="cache")
+    os.truncate(tmp_path / "out" / PIXELS, 4096)
+    with pytest.raises(StoreError, match="bytes"):
+        list(loader)
+
+
+@pytest.mark.cuda
+def test_pinned_memory_that_is_refused_keeps_its_sentence(
+    stores: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*given: Any) -> Any:
+        raise PinnedMemoryError("1 MB of pinned memory for batches cannot be had: out of memory.")
+
+    monkeypatch.setattr("reader.buffers._pinned", refused)
+    with pytest.raises(PinnedMemoryError, match="for batches cannot be had"):
+        list(MemmapLoader(MemmapDataset(stores / "one"), 8, shuffle="full", device="cuda", residency="cache"))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.int32])
+def test_masks_of_other_types_are_moved_on_a_device_as_on_the_host(dtype: torch.dtype) -> None:
+    masks = (torch.arange(2 * 8 * 6).view(2, 8, 6) * 7).to(dtype)
+    pixels, rows = torch.zeros(2, 8, 6, 3, dtype=torch.uint8), torch.arange(2)
+    here = ImageBatch(pixels, rows, extras=TensorDict({"masks": masks}, batch_size=[2]), rows=rows, batch_size=[2])
+    for transform in (RandomHorizontalFlip(1.0), RandomCrop(5)):
+        made, expected = transform(here.to("cuda")).extras["masks"], transform(here).extras["masks"]
+        assert made.dtype == dtype
+        assert torch.equal(made.cpu(), expected)
+
+
+@pytest.mark.cuda
+def test_transforms_stand_in_a_captured_graph() -> None:
+    pixels, rows = torch.randint(0, 256, (4, 32, 32, 3), dtype=torch.uint8), torch.arange(4)
+    batch = stamped(
+        send_batch(ImageBatch(pixels, rows, rows=rows, batch_size=[4]), torch.device("cuda", 0)),
+        epoch=0,
+        position=0,
+        seed=1,
+    )
+    flip = RandomHorizontalFlip()
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(side):
+        flip(batch)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        made = flip(batch).pixels
+    batch.rows.copy_(rows + 10)
+    graph.replay()
+    torch.cuda.synchronize()
+    other = ImageBatch(pixels, rows, rows=rows + 10, batch_size=[4])
+    assert torch.equal(made.cpu(), flip(stamped(other, epoch=0, position=0, seed=1)).pixels)
 
 
 @pytest.mark.cuda

@@ -182,15 +182,19 @@ def test_a_slot_is_held_while_its_copy_is_waited_for(monkeypatch: pytest.MonkeyP
     slot, found = torch.zeros(1), list[bool]()
     slot_left = weakref.ref(slot)
 
-    class Event:
-        """A copy that has not ended."""
+    class End:
+        """The end of copies that are still in progress."""
+
+        def record(self, stream: object) -> None:
+            """Stand behind them."""
 
         def synchronize(self) -> None:
             found.append(slot_left() is not None)
 
     copier = CudaCopier(torch.device("cuda", 0), depth=0)
-    copier._in_flight.append((Event(), slot))  # type: ignore[arg-type]
+    copier._in_flight.append((End(), slot))  # type: ignore[arg-type]
     del slot
+    monkeypatch.setattr(transfer, "sleeping_event", End)
     copier.drain()
     assert found == [True]
     assert slot_left() is None

@@ -61,6 +61,12 @@ for channels, has_grids in ((3, False), (1, True), (4, False), (3, True)):
         assert (crop.float() - expected).abs().max() < 0.51, (channels, n, mode)
 copied = cropped(pixels, table[:1], 3, Crops(sent(torch.tensor([[2, 3, 7, 9]]), device), 6, 5)).cpu()
 assert torch.equal(copied[0], images[0][3:9, 2:7])
+# so many images that a grid of two axes would end
+many = torch.arange(70_000)
+boxes = torch.tensor([[0, 0, 1, 1]]).expand(70_000, 4)
+if device.type == "cuda":
+    pixels, table = (many % 251).to(torch.uint8), torch.stack([many, many * 0 + 1, many * 0 + 1], 1)
+    assert torch.equal(cropped(pixels.to(device), table, 1, Crops(boxes, 1, 1)).cpu().view(-1), pixels)
 print("compared")
 """
 

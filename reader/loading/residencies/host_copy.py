@@ -82,6 +82,11 @@ class PinnedFile:
         self._bytes = np.frombuffer(mapped, np.uint8)
         weakref.finalize(self, pin(self._bytes, device, is_read_only=True)).atexit = False
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are pinned."""
+        return self._bytes.nbytes
+
     def place(self, device: torch.device) -> InMemory:
         """Return where the bytes are, and which device they are sent to."""
         return InMemory(self._bytes, device=device, is_streamed=True)

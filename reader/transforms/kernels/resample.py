@@ -70,7 +70,9 @@ def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
     """Copy uint8[B, H, W, C], those of bool[B] mirrored left to right."""
     if not torch.compiler.is_compiling():
         height, width = pixels.shape[1:3]
-        boxes = torch.tensor([[0, 0, width, height]], device="cpu").expand(len(pixels), 4)
+        boxes = torch.zeros(len(pixels), 4, dtype=torch.int64, device=_where_known(is_chosen))
+        boxes[:, 2].fill_(width)
+        boxes[:, 3].fill_(height)
         made = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_chosen))
         if made is not None:
             return made
@@ -110,7 +112,8 @@ def _by_one_call(
     """Make all crops by the compiled part, or by Triton; None: neither takes them. Images are as `compiled.cropped` has them."""
     if are_served(pixels, channels):
         return cropped(pixels, images, channels, crops, into)
-    if pixels.is_cuda and (kernel := _on_cuda(pixels.device)) is not None:
+    is_for_kernel = pixels.is_cuda and pixels.dtype == torch.uint8 and not torch.compiler.is_compiling()
+    if is_for_kernel and (kernel := _on_cuda(pixels.device)) is not None:
         return kernel(pixels.reshape(-1), images, channels, crops)
     return None
 
@@ -123,6 +126,8 @@ def _on_cuda(device: torch.device) -> Callable[[torch.Tensor, torch.Tensor, int,
 
         box = torch.tensor([[0, 0, 1, 1]], device=device)
         kernel(torch.zeros(3, dtype=torch.uint8, device=device), box[:, :3], 3, Crops(box, 1, 1))
+    except torch.OutOfMemoryError:
+        raise
     except Exception as e:  # whatever a compiler, a driver or a Triton of another version raises
         reason = str(e).strip().partition("\n")[0]
         _LOG.warning(
@@ -208,8 +213,8 @@ def _axes(crops: Crops) -> tuple[tuple[_Where, _Where], tuple[_Where, _Where]]:
     return (top, new_height), (left, new_width)
 
 
-# An op of its own, so that torch.compile keeps one graph.
-@torch.library.custom_op("pixpack::resized", mutates_args=())
+# An op of its own, so that torch.compile keeps one graph; not in a CUDA graph, which would replay what the host knew of a batch.
+@torch.library.custom_op("pixpack::resized", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
 def _resized(
     pixels: torch.Tensor,
     boxes: torch.Tensor,
@@ -243,10 +248,17 @@ def _(
 def _crops_of_rows(pixels: torch.Tensor, crops: Crops) -> torch.Tensor | None:
     """Call `_by_one_call` with uint8[B, H, W, C]."""
     count, row_height, row_width, channels = pixels.shape
-    row = [row_height * row_width * channels, row_height, row_width]
-    images = torch.tensor([row], device="cpu").repeat(count, 1)
-    images[:, 0] *= torch.arange(count, device="cpu")
+    where = _where_known(crops.boxes)
+    images = torch.zeros(count, 3, dtype=torch.int64, device=where)
+    images[:, 0] = torch.arange(count, device=where) * (row_height * row_width * channels)
+    images[:, 1].fill_(row_height)
+    images[:, 2].fill_(row_width)
     return _by_one_call(pixels, images, channels, crops)
+
+
+def _where_known(tensor: torch.Tensor) -> torch.device:
+    """Return the host where it knows a tensor's values; else its device."""
+    return tensor.device if (here := on_host(tensor)) is None else here.device
 
 
 def _mirrored_where(pixels: torch.Tensor, is_mirrored: torch.Tensor | None) -> torch.Tensor:

@@ -22,10 +22,11 @@ def cropped(pixels: torch.Tensor, images: torch.Tensor, channels: int, crops: Cr
     if not made.numel():
         return made
     table = _table(images, crops, pixels.device)
-    grid = (triton.cdiv(crops.height * crops.width, _PIXELS), len(images))
+    # on one axis: others end at 65,535
+    blocks = triton.cdiv(crops.height * crops.width, _PIXELS)
     sizes = (crops.height, crops.width, channels, triton.next_power_of_2(channels), table.shape[1])
     with torch.cuda.device(pixels.device):
-        _crop[grid](pixels, table, made, *sizes, IS_CUBIC, IS_MIRRORED, _PIXELS)
+        _crop[blocks * len(images),](pixels, table, made, *sizes, IS_CUBIC, IS_MIRRORED, _PIXELS)
     return made
 
 
@@ -61,7 +62,8 @@ def _crop(  # type: ignore[no-untyped-def]
     count: tl.constexpr,
 ):
     """Make `count` pixels of the crop of one image: sums of the pixels of its box, weighed down and across."""
-    image = tl.program_id(1)
+    blocks = tl.cdiv(height * width, count)
+    image, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     row = table + image.to(tl.int64) * fields
     source, row_width = pixels + tl.load(row), tl.load(row + 2).to(tl.int32)
     x0, y0 = tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)
@@ -71,7 +73,7 @@ def _crop(  # type: ignore[no-untyped-def]
     flags = tl.load(row + 11).to(tl.int32)
     is_cubic, is_mirrored = (flags & cubic_flag) != 0, (flags & mirrored_flag) != 0
 
-    pixel = tl.program_id(0) * count + tl.arange(0, count)
+    pixel = block * count + tl.arange(0, count)
     is_made = pixel < height * width
     line, column = pixel // width, pixel % width
     column = tl.where(is_mirrored, width - 1 - column, column)

@@ -390,7 +390,17 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) { snprintf(t
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = 0; OK; }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { OK; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { *least = 0; *greatest = -5; OK; }
-cudaError_t cudaDeviceSynchronize() { need_context(); SAFE; return wait_for_device(current); }
+// No thread may do it while a stream is captured, whatever its mode.
+cudaError_t cudaDeviceSynchronize() {
+  need_context();
+  SAFE;
+  {
+    Lock lock(mutex);
+    for (Capture* capture : world.captures) capture->is_broken = true;
+    if (!world.captures.empty()) return failed(cudaErrorStreamCaptureUnsupported);
+  }
+  return wait_for_device(current);
+}
 cudaError_t cudaProfilerStart() { OK; }
 cudaError_t cudaProfilerStop() { OK; }
 
