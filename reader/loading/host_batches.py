@@ -184,8 +184,8 @@ class Gathering:
         return pool
 
     def let_go(self) -> None:
-        """Free the buffers that no batch is in, those of crops and floats too."""
-        self._pool = self._ahead_pool = None
+        """Free the buffers that no batch is in, those of crops and floats too; unpin files that no other loader sends from."""
+        self._pool = self._ahead_pool = self._sent_from = None
         compiled.let_go()
 
     def _lease_ahead(self, chunk_bytes: int, size_bytes: int) -> torch.Tensor:
@@ -215,12 +215,12 @@ class Gathering:
                 return None
             self._dataset.check_files()
             try:
-                self._files = pinned_files(self._dataset, self._device)
+                files = pinned_files(self._dataset, self._device)
             except (OSError, PinnedMemoryError) as e:
                 _log.info("%s: %s Batches are gathered into pinned memory first.", self._dataset.path, e)
                 self._may_send = False
             else:
-                self._sent_from = self._dataset.opened_store.placed([file.place(self._device) for file in self._files])
+                self._sent_from = self._dataset.opened_store.placed([file.place(self._device) for file in files])
         return self._sent_from
 
     def _pin(self, *, must_pin: bool) -> bool:

@@ -79,6 +79,7 @@ class InMemory(Place):
         memory: uint8[n].
         runs: of the file that are there; None: all of it.
         device: that it is pinned for.
+        owner: what unpins it when it is collected, and lives as long as this.
         is_streamed: as of `begin_copy`.
     """
 
@@ -88,9 +89,11 @@ class InMemory(Place):
         runs: Runs | None = None,
         *,
         device: torch.device | None = None,
+        owner: object = None,
         is_streamed: bool = False,
     ) -> None:
         self._memory, self._runs, self.device, self.is_streamed = memory, runs, device, is_streamed
+        self._owner = owner
 
     def locate(self, spans: Spans) -> Located | None:
         """Return where spans are; None: they are not all here."""

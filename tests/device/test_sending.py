@@ -97,6 +97,19 @@ def test_loaders_share_a_pinned_file_and_unpin_it_in_the_end(stores: Path, tune:
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_loader_that_is_closed_unpins_its_file_and_pins_it_again(stores: Path, prefetch: int, tune: Tune) -> None:
+    tune(sent_span_bytes=1000)
+    loader = MemmapLoader(MemmapDataset(stores / "one"), 8, device="cuda", residency="cache", prefetch=prefetch)
+    for _ in range(2):
+        assert sum(len(images) for images, _ in loader) == 40
+        assert len(shared_residency._pinned) == 1
+        loader.close()
+        gc.collect()
+        assert len(shared_residency._pinned) == 0
+
+
+@pytest.mark.cuda
 def test_a_file_that_is_cut_short_meanwhile_is_refused(stores: Path, tmp_path: Path, tune: Tune) -> None:
     tune(sent_span_bytes=1000)
     pack(stores / "images", tmp_path / "out", size=48, workers=1)

@@ -52,7 +52,7 @@ class HostCopy:
 
     def place(self, *, device: torch.device | None = None, is_streamed: bool = False) -> InMemory:
         """Return where the bytes are; device: that they are sent to, where they are pinned."""
-        return InMemory(self._bytes.numpy(), self._runs, device=device, is_streamed=is_streamed)
+        return InMemory(self._bytes.numpy(), self._runs, device=device, owner=self, is_streamed=is_streamed)
 
     def pin(self, device: torch.device) -> None:
         """Pin the bytes, where they are, for as long as this lives.
@@ -89,4 +89,4 @@ class PinnedFile:
 
     def place(self, device: torch.device) -> InMemory:
         """Return where the bytes are, and which device they are sent to."""
-        return InMemory(self._bytes, device=device, is_streamed=True)
+        return InMemory(self._bytes, device=device, owner=self, is_streamed=True)
