@@ -24,11 +24,11 @@ def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type == "cuda" and tensor.nbytes > _UNPINNED_BYTES:
         with torch.cuda.device(device):  # to pin makes a context on the device that is current
             source = tensor.pin_memory()
-    return known(source.to(device, non_blocking=device.type == "cuda"), tensor)
+    return remember(source.to(device, non_blocking=device.type == "cuda"), tensor)
 
 
-def known(there: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
-    """Note what the values of a tensor on a device are; returns it."""
+def remember(there: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
+    """Remember the values of a tensor on a device; returns that tensor."""
     # changes of what inference_mode makes are not counted
     if not there.is_inference():
         setattr(there, _ATTRIBUTE, (here, id(there), there._version))

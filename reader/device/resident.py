@@ -12,7 +12,7 @@ import torch
 
 from reader.device.gather import as_words, gathered, held, recorded_if_cuda
 from reader.format.manifest import PAGE_BYTES
-from reader.host_values import known, sent
+from reader.host_values import remember, sent
 from reader.memory.places import Place
 from reader.memory.spans import Runs, Spans, laid_out
 from reader.rows import Rows
@@ -57,7 +57,7 @@ class Resident:
         """Gather rows; for the caller's thread."""
         batch = gathered(held(self._rows), rows if self._held is None else np.searchsorted(self._held, rows))
         assert batch.rows is not None
-        known(batch.rows, torch.from_numpy(rows))
+        remember(batch.rows, torch.from_numpy(rows))
         return batch
 
 
@@ -105,7 +105,7 @@ class ResidentImages:
         torch.index_select(words, 0, sent(torch.from_numpy(pages), self._device), out=into)
         offsets = laid_out(counts) * PAGE_BYTES + begins % PAGE_BYTES
         batch = held(self._columns).chosen(rows, pixels.view(-1), sent(torch.from_numpy(offsets), self._device))
-        known(batch.shapes, self._shapes[torch.from_numpy(rows)])
+        remember(batch.shapes, self._shapes[torch.from_numpy(rows)])
         return batch
 
 

@@ -21,7 +21,7 @@ from torch import cuda
 
 from reader.format.errors import PinnedMemoryError
 from reader.format.filesystem import size_text
-from reader.host_values import known
+from reader.host_values import remember
 from reader.memory.device_copies import named_errors
 from reader.profiling import stage
 from reader.store import Batch, ImageBatch, RaggedBatch
@@ -78,15 +78,15 @@ class CudaCopier:
         return DeviceBatch(sent, event, self._launched)
 
     @contextlib.contextmanager
-    def begun(self) -> Iterator[None]:
-        """Let what is begun inside go to the device on the side stream."""
+    def on_side_stream(self) -> Iterator[None]:
+        """Make the side stream the current one: for copies to the device that start before their batch is sent."""
         with cuda.device(self._device), cuda.stream(self._stream):
             yield
 
     def drain(self) -> None:
         """Wait for all copies: only then may their pinned slots go back to a pool that outlives this object."""
         with named_errors(self._device), cuda.device(self._device):
-            # also of what was begun, and never sent
+            # also for copies of a batch that was never sent
             end = sleeping_event()
             end.record(self._stream)
             # batches are held meanwhile: the next epoch, in a thread of its own, would get their slots
@@ -150,7 +150,7 @@ def recorded(batch: _B) -> _B:
 def send_batch(batch: Batch, device: torch.device) -> Batch:
     """Copy each tensor of a batch without waiting; small ones are pinned on the way, in memory that torch keeps for that.
 
-    What small ones hold is known on the host afterwards; memory that is pinned already is used again.
+    The host remembers the values of small ones; memory that is pinned already is used again.
     """
 
     def send(tensor: torch.Tensor) -> torch.Tensor:
@@ -160,7 +160,7 @@ def send_batch(batch: Batch, device: torch.device) -> Batch:
         if tensor.is_pinned():
             return tensor.to(device, non_blocking=True)
         sent = tensor.pin_memory().to(device, non_blocking=True)
-        return known(sent, tensor) if tensor.nbytes <= _KNOWN_BYTES else sent
+        return remember(sent, tensor) if tensor.nbytes <= _KNOWN_BYTES else sent
 
     if isinstance(batch, RaggedBatch):
         return batch.apply(send, device=device)
@@ -198,9 +198,11 @@ def pin(memory: npt.NDArray[np.uint8], device: torch.device, *, is_read_only: bo
     if status:
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=device)  # takes the error along: CUDA keeps it for the next kernel that asks
+        # what is only read is the page cache, which residency "cache" reads already
+        otherwise = "" if is_read_only else ", or use residency 'cache'"
         raise PinnedMemoryError(
             f"{size_text(memory.nbytes)} of memory cannot be pinned: cudaHostRegister says error {status}."
-            " Raise the limit of locked memory (ulimit -l), or use residency 'cache'."
+            f" Raise the limit of locked memory (ulimit -l){otherwise}."
         )
     address = memory.ctypes.data
 

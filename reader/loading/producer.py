@@ -91,7 +91,7 @@ class Producer:
         place, steps = self._gathering.begin_pass(epoch, steps, ends, plan_index, windows, in_blocks=in_blocks)
         try:
             for group in steps:
-                with contextlib.nullcontext() if copier is None else copier.begun():
+                with contextlib.nullcontext() if copier is None else copier.on_side_stream():
                     batches = self._gathering.begin(group.batches, place)
                 is_complete = batches.is_complete
                 groups = _finished(batches, group, finish, copier)

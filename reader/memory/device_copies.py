@@ -50,13 +50,13 @@ def can_send(device: torch.device) -> bool:
     """Say whether a batch that is copied to a device arrives there; waits for that copy alone."""
     if not may_send():
         return False
-    stream, rows = cuda.Stream(device), np.arange(2, dtype=np.int64)
+    rows = np.arange(2, dtype=np.int64)
     try:
-        with named_errors(device), cuda.device(device), cuda.stream(stream):
+        with named_errors(device), cuda.device(device), cuda.stream(cuda.Stream(device)):
             given = torch.arange(8, dtype=torch.uint8).pin_memory()
             out = torch.zeros(8, dtype=torch.uint8, device=device)
             send([CopyPart(given.numpy(), Spans(4 * rows, rows + 2), 4 * rows)], out)
-            stream.synchronize()
+            cuda.current_stream(device).synchronize()
     except TransferError:
         return False
     return out.tolist() == [0, 1, 0, 0, 4, 5, 6, 0]

@@ -19,7 +19,7 @@ from reader import (
 )
 from reader.device.transfer import send_batch
 from reader.epoch import stamped
-from reader.host_values import known, on_host, sent
+from reader.host_values import on_host, remember, sent
 
 META = torch.device("meta")
 
@@ -56,7 +56,7 @@ def test_what_is_on_a_device_stays_there_and_is_known_if_somebody_says_so() -> N
     there = torch.empty(4, device=META)
     assert sent(there, META) is there
     assert on_host(there) is None
-    assert on_host(known(there, torch.ones(4))) is not None
+    assert on_host(remember(there, torch.ones(4))) is not None
 
 
 def test_changes_in_inference_mode_are_not_counted_so_nothing_is_known_there() -> None:

@@ -209,7 +209,7 @@ def test_transforms_stand_in_a_captured_graph() -> None:
 
 
 @pytest.mark.cuda
-def test_a_device_is_asked_once_whether_copies_arrive() -> None:
+def test_a_device_that_copies_batches_says_so() -> None:
     device_copies.can_send.cache_clear()
     assert device_copies.can_send(torch.device("cuda", 0))
 

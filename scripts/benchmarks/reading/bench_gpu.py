@@ -12,7 +12,7 @@ first. Parts:
                same step on a batch that stays on the device; once more on two cores of the host
     waiting    steps of 20 ms in which the device is busy and the host is not, with loading, against the same steps without
     resident   a full shuffle of a store on the device, against the gather alone
-    pinned     rows of a pinned copy of the store: gathered first and copied at once, against copied one by one
+    pinned     rows of a pinned copy of the store, sent by MemmapLoader or copied one by one, against copying pinned buffers
 
 Without a CUDA device every part says "not measured: no GPU".
 """
@@ -197,7 +197,7 @@ def pinned(data: MemmapDataset, device: torch.device, options: argparse.Namespac
 
     ways = {
         LIMIT: pinned_copies(part, device).__next__,
-        "gathered, then copied": lambda: rate(lambda: next(batches), 20, size, device),
+        "MemmapLoader, from a pinned copy": lambda: rate(lambda: next(batches), 20, size, device),
         "copied row by row": lambda: rate(one_by_one, 20, size, device),
     }
     found = compared(ways, options.rounds)

@@ -181,7 +181,7 @@ def launch(stream: int, kernel: Callable[[], Any]) -> None:
     if runtime.simulated_is_captured(stream):
         _captured.add(number)
     runtime.simulated_launch(stream, ctypes.cast(_run, ctypes.c_void_p), number)
-    # torch asks after each launch, and is told of an earlier call too
+    # torch asks for the last error after each launch, which may be that of an earlier call
     if error := runtime.cudaGetLastError():
         raise RuntimeError(f"CUDA error {error}, of this call or one before")
 
