@@ -421,11 +421,13 @@ def many_blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def range_server(many_blocks: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """That store, served on loopback by ranges; requests are retried for 3 seconds."""
+def range_server(many_blocks: Path) -> Iterator[Any]:
+    """That store, served on loopback by ranges.
+
+    Requests are retried as by default: on a busy machine, a client with less patience sends a request twice.
+    """
     from range_server import serving
 
-    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "3")
     with serving(many_blocks) as running:
         yield running
 

@@ -37,7 +37,6 @@ def _size(store: Path) -> int:
 def test_a_filled_cache_opens_without_a_network(
     many_blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "1")
     cache = tmp_path / "cache"
     with serving(many_blocks) as server:
         assert run(["pull", server.url, "--cache", str(cache), "--json"]) == 0
@@ -45,6 +44,7 @@ def test_a_filled_cache_opens_without_a_network(
         assert set(server.bytes_of(PIXELS).values()) == {1}
         assert (found["store_bytes"], found["copied_bytes"], found["kept_bytes"]) == (_size(many_blocks),) * 2 + (0,)
     local = MemmapDataset(many_blocks)
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "1")
     remote = MemmapDataset(server.url, cache=cache)
     assert remote.remote is not None
     assert remote.remote.is_complete

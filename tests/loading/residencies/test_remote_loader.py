@@ -67,10 +67,7 @@ def _first_blocks(loader: MemmapLoader, batches: int = 1) -> set[int]:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_blocks_are_asked_for_ahead_together(
-    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "120")
+def test_blocks_are_asked_for_ahead_together(range_server: RangeServer, tmp_path: Path) -> None:
     remote = MemmapDataset(range_server.url, cache=tmp_path)
     with MemmapLoader(remote, 8, shuffle="block", seed=0) as loader:
         first = _first_blocks(loader, batches=4)
@@ -83,12 +80,11 @@ def test_blocks_are_asked_for_ahead_together(
 
 
 @pytest.mark.usefixtures("many_blocks")
-def test_the_first_batch_takes_three_round_trips(tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_batch_takes_three_round_trips(tmp_path: Path, tune: Tune) -> None:
     """The manifest, what else opening needs, then at once all blocks of a window, and nothing beside them."""
     from packer import pack_dataset
 
     tune(shuffle_block_bytes=BLOCK, batch_group_bytes=256 * ROW)
-    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "120")
     # 128 blocks of 8 rows
     images = torch.randint(0, 256, (1024, 16, 16, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     pack_dataset([(image, 0) for image in images.numpy()], tmp_path / "out", size=16)
@@ -189,8 +185,9 @@ def test_a_full_shuffle_through_a_small_cache_warns(
 
 @pytest.mark.usefixtures("small_blocks")
 def test_an_error_of_the_network_reaches_the_loop_and_the_epoch_is_resumed(
-    range_server: RangeServer, many_blocks: Path, tmp_path: Path
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "3")
     settings: dict[str, Any] = {"batch_size": 16, "shuffle": "block", "as_tuple": False}
     loader = MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), **settings)
     expected = [batch.rows.tolist() for batch in MemmapLoader(MemmapDataset(many_blocks), **settings)]
