@@ -52,7 +52,3 @@ class NotMeasured(Exception):
 
 class LibraryError(Exception):
     """What a library said of a request, without credentials and bodies of answers: the cause of an error of ours."""
-
-
-class WouldDraw(BaseException):
-    """A draw from torch's generator of the process was stopped; no error that a transform may handle."""

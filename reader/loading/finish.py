@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
-from queue import SimpleQueue
+
+import torch
 
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
 from reader.epoch import in_epoch, inside, on_threads_of, row_source, stamped
-from reader.format.errors import WouldDraw
-from reader.loading.producer import Unfinished
 from reader.loading.sample_transform import SampleTransform
-from reader.loading.torch_modes import Draws, Modes
+from reader.loading.torch_modes import Modes
 from reader.memory.parts import in_parts
 from reader.profiling import stage
 from reader.rows import rows_named
@@ -27,8 +25,18 @@ from reader.transforms.composition import flat, in_turn
 class Finish:
     """Runs the transform of an epoch's batches, and gives the caller the form that it wants; may be sent to another process.
 
-    The transform runs under torch's modes of the thread that began the epoch. Where rows are read from levels, and batches are
-    for a CUDA device, `crop` makes the crops before they are sent, on the host.
+    `ahead` runs in the thread that gathers batches, `here` in the caller's. On the CPU the first steps of the transform run
+    ahead, as far as they are of this package: what a program gives may draw from generators that its training uses too. Of a
+    batch for a CUDA device only a crop that reads levels runs ahead, before the batch is sent; the others run on the device, on
+    the caller's stream. Both parts run under torch's modes of the thread that began the epoch.
+
+    Args:
+        threads: that steps run on, on the CPU.
+        on_device: batches are sent to a CUDA device between `ahead` and `here`.
+        source: what crops read their rows from; None: from the batch.
+
+    Raises:
+        ValueError: there is a source, and the transform does not begin with a crop that reads from it.
     """
 
     def __init__(
@@ -49,35 +57,53 @@ class Finish:
                 "this loader reads levels, for a transform that begins with RandomResizedCrop or ResizeCenterCrop. Make"
                 f" another loader for {transform!r}."
             )
-        # what crops read their rows from; None: from the batch
-        self._source, self.on_device = source, on_device
-        chain = [] if transform is None else flat([transform])
-        self.has_crop = on_device and source is not None
-        if self.has_crop:
-            self._crop, rest = chain[0], chain[1:]
-            transform = functools.partial(in_turn, rest) if rest else None
-        self._dataset, self.transform, self._threads = dataset, transform, threads
+        steps = [] if transform is None else flat([transform])
+        count = int(source is not None) if on_device else len(list(itertools.takewhile(_may_run_ahead, steps)))
+        self._ahead, self._here = steps[:count], steps[count:]
+        # whether something is left to do in the caller's thread
+        self.is_left = on_device or bool(self._here)
+        self._is_marked_ahead = bool(self._ahead) and not on_device
+        self.transform, self._source = transform, source
+        self._dataset, self._threads = dataset, threads
         self._epoch, self._seed, self._as_tuple, self._as_dict = epoch, seed, as_tuple, as_dict
         self._modes = Modes.here()
 
     def __call__(self, batch: Batch, start: int) -> object:
-        """Finish a batch; start: position of its first row in the order of the epoch."""
-        made: object = batch
-        self._dataset.opened_store.with_texts(batch)
-        if self.transform is not None or not self._as_tuple:
-            stamped(batch, epoch=self._epoch, position=start, seed=self._seed)
-        if self.transform is not None:
-            made = self._run(self.transform, batch)
+        """Do all of it in this thread; start: position of the batch's first row in the order of the epoch."""
+        return self.here(self.ahead(batch, start), start, batch.rows)
+
+    def ahead(self, batch: Batch, start: int) -> object:
+        """Run the steps that run ahead; what they return is for `here`, or is sent to a device first."""
+        return self._run(self._ahead, self._marked(batch, start), batch.rows) if self._ahead else batch
+
+    def here(self, made: object, start: int, rows: torch.Tensor | None) -> object:
+        """Run the other steps, and give the result its form.
+
+        Args:
+            made: what `ahead` has returned, on the device by now if it was sent.
+            start: position of the batch's first row in the order of the epoch.
+            rows: int64[B], of the store, for an error of a step.
+        """
+        if not self._is_marked_ahead and isinstance(made, ImageBatch | RaggedBatch):
+            made = self._marked(made, start)
+        if self._here:
+            made = self._run(self._here, made, rows)
         if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
             made = plain(made, by_name=self._dataset.names_targets)
         if self._as_dict is not None and isinstance(made, tuple) and len(made) == 2:
             return dict(zip(self._as_dict, made, strict=True))
         return made
 
-    def _run(self, transform: Transform, batch: Batch) -> object:
-        """Call a transform in what it is to run in."""
+    def _marked(self, batch: Batch, start: int) -> Batch:
+        """Write on a batch what its texts are read from and what its random numbers depend on, where somebody may ask for it."""
+        self._dataset.opened_store.with_texts(batch)
+        is_seen = self.transform is not None or not self._as_tuple
+        return stamped(batch, epoch=self._epoch, position=start, seed=self._seed) if is_seen else batch
+
+    def _run(self, steps: list[Transform], made: object, rows: torch.Tensor | None) -> object:
+        """Call steps of the transform in what they are to run in."""
         # which row it was, the transform of samples says itself
-        named = rows_named(self._dataset.path, None if isinstance(transform, SampleTransform) else batch.rows)
+        named = rows_named(self._dataset.path, None if isinstance(steps[0], SampleTransform) else rows)
         with (
             named,
             stage("transform"),
@@ -86,86 +112,28 @@ class Finish:
             on_threads_of(self._threads),
             self._modes.entered(),
         ):
-            return self._transformed(transform, batch)
+            return self._transformed(steps, made)
 
-    def _transformed(self, transform: Transform, batch: Batch) -> object:
-        """Call the transform; what it does to each row by itself, on the CPU, on several threads."""
-        if self._threads == 1 or batch.pixels.device.type != "cpu":
-            return _called(transform, batch)
+    def _transformed(self, steps: list[Transform], made: object) -> object:
+        """Call steps; what they do to each row by itself, on the CPU, on several threads."""
+        if self._threads == 1 or not isinstance(made, ImageBatch | RaggedBatch) or made.pixels.device.type != "cpu":
+            return _called(functools.partial(in_turn, steps), made)
 
         def in_modes(chain: list[Transform], part: object) -> object:
             with self._modes.entered():
                 return in_turn(chain, part)
 
-        made: object = batch
+        finished: object = made
         # what the compiled part makes of a whole batch; it does not move masks
-        is_full_batch = not _has_masks(batch)
-        for is_in_parts, run in itertools.groupby(flat([transform]), functools.partial(_is_in_parts, is_full_batch)):
+        is_full_batch = not _has_masks(made)
+        for is_in_parts, run in itertools.groupby(steps, functools.partial(_is_in_parts, is_full_batch)):
             chain = list(run)
             call = functools.partial(in_modes, chain)
             # parts are joined to images of one size
-            is_one_size = isinstance(made, ImageBatch) or not getattr(chain[0], "keeps_sizes", False)
-            is_cut = is_in_parts and isinstance(made, ImageBatch | RaggedBatch) and is_one_size
-            made = _called(functools.partial(in_parts, call, threads=self._threads) if is_cut else call, made)
-        return made
-
-    def crop(self, batch: Batch, start: int) -> object:
-        """Make the crops of a batch that is sent to a device next."""
-        return self._run(self._crop, stamped(batch, epoch=self._epoch, position=start, seed=self._seed))
-
-
-class FinishAhead:
-    """Finishes batches ahead of the caller, in the feeder thread, or leaves them to the caller's thread.
-
-    On the CPU the first one is finished while the caller waits for it, as if it ran there. If its transform drew from a generator
-    of the process, which the training uses too, the others are left to the caller's thread: in the feeder's they would draw
-    whenever they come to it. So are transforms of single samples, which seed those generators. Batches for a CUDA device are sent
-    as they are, and finished there in the caller's thread.
-    """
-
-    def __init__(self, finish: Finish) -> None:
-        self._finish, self._caller = finish, threading.get_ident()
-        # holds an item once the caller waits for the first batch, or has stopped waiting
-        self.asked: SimpleQueue[object] = SimpleQueue()
-        self._is_first, self._is_left = True, takes_samples(finish.transform)
-
-    def __call__(self, batch: Batch, start: int) -> object:
-        """Finish a batch, or return what finishes it; of one for a device, what is sent."""
-        finish = self._finish
-        if finish.on_device:
-            return finish.crop(batch, start) if finish.has_crop else batch
-        if finish.transform is None:
-            return finish(batch, start)
-        if self._is_left:
-            return Unfinished(lambda: batch, start)
-        if not self._is_first:
-            return self._watched(batch, start)
-        self.asked.get()
-        self._is_first = False
-        with Draws() as draws:
-            made = finish(batch, start)
-        self._is_left = draws.are_any
-        return made
-
-    def _watched(self, batch: Batch, start: int) -> object:
-        """Finish a batch; if the transform draws for the first time, leave it and later ones to the caller's thread."""
-        if _is_ours(self._finish.transform):
-            return self._finish(batch, start)
-        if threading.get_ident() == self._caller:
-            # with prefetch=0: between the draws of the loop, as with any other
-            return Unfinished(lambda: batch, start)
-        version = batch.pixels._version
-        try:
-            with Draws(are_stopped=True):
-                return self._finish(batch, start)
-        except WouldDraw:
-            self._is_left = True
-        if batch.pixels._version != version:
-            raise RuntimeError(
-                "the transform changes its batch in place, and then draws from torch's generator for the first time in this"
-                " epoch: give it a torch.Generator of its own, or the loader prefetch=0."
-            )
-        return Unfinished(lambda: batch, start)
+            is_one_size = isinstance(finished, ImageBatch) or not getattr(chain[0], "keeps_sizes", False)
+            is_cut = is_in_parts and isinstance(finished, ImageBatch | RaggedBatch) and is_one_size
+            finished = _called(functools.partial(in_parts, call, threads=self._threads) if is_cut else call, finished)
+        return finished
 
 
 def takes_samples(transform: object) -> bool:
@@ -185,10 +153,13 @@ def first_step(transform: object) -> Transform:
     return flat([transform])[0]
 
 
+def _may_run_ahead(transform: object) -> bool:
+    """Say whether a transform is of this package, and all that it calls: those draw nothing from generators of the process."""
+    return _is_ours(transform) and not takes_samples(transform)
+
+
 def _is_ours(transform: object) -> bool:
-    """Say whether a transform is of this package, and all that it calls: those draw nothing from torch's generator."""
-    within = getattr(transform, "transforms", [])
-    return _is_of_reader(transform) and all(map(_is_ours, within))
+    return _is_of_reader(transform) and all(map(_is_ours, getattr(transform, "transforms", [])))
 
 
 def _is_by_row(transform: object) -> bool:

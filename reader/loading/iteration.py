@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from reader.loading.finish import Finish
@@ -16,7 +15,9 @@ from reader.loading.prefetch import Claim, Feed, without_thread
 from reader.loading.producer import Group, Made, Unfinished
 from reader.loading.schedule import Schedule
 from reader.loading.state import PassState
-from reader.store import Batch
+from reader.store import ImageBatch, RaggedBatch
+
+_NO_GROUPS: Iterator[Group] = iter(())
 
 
 class Pass(NamedTuple):
@@ -24,7 +25,6 @@ class Pass(NamedTuple):
 
     progress: where it begins; kept up to date.
     source: makes the groups, in a thread of its own where prefetch is not 0.
-    asked: what the source may wait for: something is there once the caller waits for a batch, or nobody does any more.
     finish: what is left to do with each batch.
     schedule: its steps, whatever other passes have.
     stop: ends what the source waits for, when the loader is closed or the process exits.
@@ -32,7 +32,6 @@ class Pass(NamedTuple):
 
     progress: PassState
     source: Callable[[Claim], Iterator[Group]]
-    asked: SimpleQueue[object]
     finish: Finish
     schedule: Schedule
     stop: Callable[[], None] | None = None
@@ -60,13 +59,12 @@ class Iteration:
         self._open(begun)
 
     def _open(self, begun: Pass) -> None:
-        progress, source, asked, finish, schedule, stop = begun
+        progress, source, finish, schedule, stop = begun
         feed, groups, group = None, iter(list[Group]()), deque[Made]()
         if not self._prefetch:
-            asked.put(None)
             groups = source(without_thread)
         else:
-            feed = Feed(source, self._prefetch, asked, self._feeds, stop)
+            feed = Feed(source, self._prefetch, self._feeds, stop)
             # an abandoned iterator is collected and ends its thread
             feed.end_with(self)
         # no call from here on, so no Ctrl-C: where it came before this, the pass is opened again
@@ -96,7 +94,7 @@ class Iteration:
         except BaseException:
             # Ctrl-C while it waits for the thread does not end the epoch
             if self._feed is None:
-                self._failed, self._source = True, iter(())
+                self._failed, self._source = True, _NO_GROUPS
             raise
         if self._group is None:
             # after an error the epoch is not done: its state stays at the batch that could not be made
@@ -108,7 +106,7 @@ class Iteration:
             batch = item.make()
             changes = _changes(batch)
             try:
-                item = self._finish(batch, item.start)
+                item = self._finish.here(batch, item.start, item.rows)
                 self._group[0] = item, position
             except BaseException as e:
                 # Ctrl-C ends the epoch too where a transform has changed the batch in place: it would change it again
@@ -143,13 +141,15 @@ class Iteration:
 
     def _end(self) -> None:
         """Give nothing more, as after an error in the thread."""
-        self._failed = True
-        self._group = deque()
-        if self._feed:
-            self._feed.stop()
-        self._feed, self._source = None, iter(())
+        feed = self._feed
+        # no call between these, so no Ctrl-C
+        self._failed, self._feed, self._source, self._group = True, None, _NO_GROUPS, None
+        if feed is not None:
+            feed.stop()
 
 
-def _changes(batch: Batch) -> int:
-    """Return how often the pixels were changed in place; of tensors that do not count it, always the same."""
-    return 0 if batch.pixels.is_inference() else batch.pixels._version
+def _changes(made: object) -> int:
+    """Return how often the pixels of a batch were changed in place; of tensors that do not count it, always the same."""
+    if not isinstance(made, ImageBatch | RaggedBatch) or made.pixels.is_inference():
+        return 0
+    return made.pixels._version

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import torch
@@ -19,7 +18,7 @@ from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
 from reader.loading.advice import chosen_order, log_first_epoch, log_ranks
-from reader.loading.finish import Finish, FinishAhead, takes_samples
+from reader.loading.finish import Finish, takes_samples
 from reader.loading.frameworks import check_asker, splits_batches
 from reader.loading.iteration import Iteration, Pass
 from reader.loading.prefetch import Feed
@@ -80,9 +79,9 @@ class MemmapLoader:
         transform: without one the dataset's: one of `reader.transforms` is called with batches; any other, target_transform,
             transforms and as_pil for each row, in worker processes, seeded for it; samples are joined as a DataLoader's.
             Called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
-            the tuple, anything else is what the loop gets. On the CPU it runs in the background thread, unless its first call
-            in an epoch draws from torch's, numpy's or Python's own generator; then, and on CUDA, in the caller's, on its
-            stream. Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
+            the tuple, anything else is what the loop gets. On the CPU its first steps run in the background thread, as far as
+            they are of `reader.transforms`; from a function of the program's on, and on CUDA, in the caller's, on its stream.
+            Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
         size: of what RandomResizedCrop and ResizeCenterCrop in the transform give: pixels, (height, width), or a function of
             epoch. One that comes first reads, on the CPU, the smallest level (`pack --levels`) that its box needs.
         prefetch: batches gathered ahead, small ones in groups of up to 64 and 8 MiB (1 MiB where they are transformed or sent
@@ -345,17 +344,16 @@ class MemmapLoader:
             planned, batches = schedule.batches(epoch, position, items), StepBatches(self.dataset, finish)
             workers = workers_for(planned, batches, count, self._worker_options)
             if workers is not None:
-                return Pass(progress, workers, SimpleQueue(), finish, schedule, workers.stop)
+                return Pass(progress, workers, finish, schedule, workers.stop)
             self._may_start = False
         is_worked_on = self.transform is not None or form["on_device"]
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
         steps = schedule.steps(epoch, position, items, group_bytes)
         levels, steps = levels_in_pass(self._levels, schedule, transform, epoch, steps)
         finish = Finish(self.dataset, transform, threads=self.threads, source=levels, **form)
-        ahead = FinishAhead(finish)
-        source = functools.partial(self.producer.groups, epoch, steps, ahead)
+        source = functools.partial(self.producer.groups, epoch, steps, finish)
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
-        return Pass(progress, entered(self.device, source) if self.prefetch else source, ahead.asked, finish, schedule)
+        return Pass(progress, entered(self.device, source) if self.prefetch else source, finish, schedule)
 
     def _fit_batches(self, epoch: int, position: int) -> None:
         """Set the rows per batch of an epoch; raises OrderError if there are none, or they do not fit the ranks."""

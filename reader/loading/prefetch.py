@@ -44,7 +44,6 @@ class Feed(Generic[_T]):
     Waits carry the profiler's name pixpack.wait; what need not wait is not named.
 
     source: makes groups of items; has room for the first, and claims it for each one more.
-    asked: what the source may wait for: something is there once the caller waits, or nobody does any more.
     among: has the feed in it while its thread runs.
     end: ends what the source waits for elsewhere; it then raises.
     """
@@ -53,12 +52,10 @@ class Feed(Generic[_T]):
         self,
         source: Callable[[Claim], Iterator[Iterable[_T]]],
         depth: int,
-        asked: SimpleQueue[object] | None = None,
         among: set[Feed[_T]] | None = None,
         end: Callable[[], None] | None = None,
     ) -> None:
         self._end = end
-        self._asked: SimpleQueue[object] = SimpleQueue() if asked is None else asked
         # groups, then an error if one ended the work, then the end mark, which stays
         self._ready: deque[deque[_T] | BaseException | type[_End]] = deque()
         # has a token once there is something new
@@ -84,7 +81,7 @@ class Feed(Generic[_T]):
 
     def end_with(self, owner: object) -> None:
         """Ask the thread to end when an object is collected; the thread holds the feed, and the feed must not hold that."""
-        self._owner = [weakref.ref(owner, queue.put) for queue in (self._asked, self._room, self._stop)]
+        self._owner = [weakref.ref(owner, queue.put) for queue in (self._room, self._stop)]
 
     def first(self) -> deque[_T] | None:
         """Return the first group that has items, or None at the end; raises here what the thread raised.
@@ -96,7 +93,6 @@ class Feed(Generic[_T]):
                 "this iterator belongs to the process that was forked. Iterate over the loader again here."
             )
         if not self._is_asked:
-            self._asked.put(None)
             # nothing comes in between, as below
             self._is_asked = True
             self._room.put(None)
@@ -141,7 +137,6 @@ class Feed(Generic[_T]):
         """Ask the thread to end, and drop queued items."""
         self._stop.put(None)
         self._room.put(None)
-        self._asked.put(None)
         thread = self._thread()
         if wait and thread is not None and thread is not threading.current_thread():
             if not self._has_started:  # an interrupt may have cut its start short: it may come yet

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -27,19 +26,30 @@ from reader.store import Batch
 # What the loop gets, with the global position after it.
 Made = tuple[object, int]
 Group = list[Made]
-# Runs the transform on a batch, given the position of its first row in the epoch, and returns the form that the caller wants.
-# Of a batch for a device it returns the batch to send.
-FinishBatch = Callable[[Batch, int], Any]
 
 _NO_WINDOW = 1 << 62
 
 
-@dataclass(frozen=True)
-class Unfinished:
-    """A batch that the caller's thread makes and finishes; start: position of its first row in the epoch."""
+class FinishBatch(Protocol):
+    """What is done with each batch, as `finish.Finish`."""
 
-    make: Callable[[], Batch]
+    is_left: bool
+
+    def ahead(self, batch: Batch, start: int) -> Any:
+        """Do what is done here; of a batch for a device return the batch to send."""
+        ...
+
+    def here(self, made: object, start: int, rows: torch.Tensor | None) -> object:
+        """Do the rest."""
+        ...
+
+
+class Unfinished(NamedTuple):
+    """A batch that the caller's thread makes and finishes; start: position of its first row in the epoch. rows: int64[B]."""
+
+    make: Callable[[], object]
     start: int
+    rows: torch.Tensor | None = None
 
 
 class Producer:
@@ -69,7 +79,7 @@ class Producer:
         What is still to be finished, in the caller's thread, comes as Unfinished.
         """
         if self._resident is not None:
-            yield from paced(_later(self._resident, steps), claim)
+            yield from paced(_later(self._resident, steps, finish), claim)
             return
         # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of the one begun behind it
         depth = max(0, self._prefetch - 1)
@@ -106,15 +116,19 @@ def _no_window(position: int) -> int:
     return _NO_WINDOW
 
 
-def _later(resident: Resident | ResidentImages, steps: Iterator[Steps]) -> Iterator[Group]:
+def _later(resident: Resident | ResidentImages, steps: Iterator[Steps], finish: FinishBatch) -> Iterator[Group]:
     for group in steps:
         rows = zip(group.batches, group.starts, group.positions, strict=True)
-        yield [(Unfinished(functools.partial(_gathered, resident, r), start), after) for r, start, after in rows]
+        yield [
+            (Unfinished(functools.partial(_gathered, resident, r, finish, start), start, torch.from_numpy(r)), after)
+            for r, start, after in rows
+        ]
 
 
-def _gathered(resident: Resident | ResidentImages, rows: Rows) -> Batch:
+def _gathered(resident: Resident | ResidentImages, rows: Rows, finish: FinishBatch, start: int) -> object:
     with stage("gather"):
-        return resident.gather(rows)
+        batch = resident.gather(rows)
+    return finish.ahead(batch, start)
 
 
 def _finished(begun: HostBatches, steps: Steps, finish: FinishBatch, copier: CudaCopier | None) -> Iterator[Group]:
@@ -122,8 +136,13 @@ def _finished(begun: HostBatches, steps: Steps, finish: FinishBatch, copier: Cud
     made: list[object] = []
     try:
         for batch, start in zip(begun, steps.starts, strict=True):
-            item = finish(batch, start)
-            made.append(item if copier is None else Unfinished(copier.send(item), start))
+            item = finish.ahead(batch, start)
+            if copier is not None:
+                made.append(Unfinished(copier.send(item), start, batch.rows))
+            elif finish.is_left:
+                made.append(Unfinished(functools.partial(_same, item), start, batch.rows))
+            else:
+                made.append(finish.here(item, start, batch.rows))
     except Exception:
         # a transform that raises does not take the batches before it along
         if made:
@@ -131,6 +150,10 @@ def _finished(begun: HostBatches, steps: Steps, finish: FinishBatch, copier: Cud
         raise
     del batch, item
     yield _emptied(made, steps.positions)
+
+
+def _same(made: object) -> object:
+    return made
 
 
 def _emptied(made: list[object], positions: list[int]) -> Group:

@@ -888,14 +888,20 @@ def _brighter(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.add_(1) if tensor.dtype == torch.uint8 else tensor
 
 
-def test_an_interrupt_loses_no_error_of_an_epoch(large: MemmapDataset) -> None:
+@pytest.mark.parametrize("is_ahead", [True, False])
+def test_an_interrupt_loses_no_error_of_an_epoch(
+    large: MemmapDataset, is_ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(batch: Any) -> Any:
         if batch.position >= 10:
             raise ValueError("no such image")
         return batch
 
-    for every in range(9, 60):
-        loader = MemmapLoader(large, 2, prefetch=1, as_tuple=False, transform=fails)
+    monkeypatch.setattr(RandomHorizontalFlip, "__call__", lambda self, batch: fails(batch))
+    # in the thread of the loop a batch takes more than 9 calls: with an interrupt at every 9th it would never come
+    for every in range(9 if is_ahead else 17, 60):
+        transform = RandomHorizontalFlip() if is_ahead else fails
+        loader = MemmapLoader(large, 2, prefetch=1, as_tuple=False, transform=transform, threads=1)
         with contextlib.suppress(ValueError):
             _interrupted_batches(loader, every)
         # not done, and at the batch that could not be made

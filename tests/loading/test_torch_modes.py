@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Tune
-from torch.utils._python_dispatch import BaseTorchDispatchMode
 
-from reader import Compose, MemmapDataset, MemmapLoader, RandomResizedCrop
-from reader.loading.torch_modes import Draws, Modes
+from reader import ColorJitter, Compose, MemmapDataset, MemmapLoader, RandomHorizontalFlip, RandomResizedCrop
+from reader.loading.torch_modes import Modes
 
 FEEDER = "pixpack-feeder"
 
@@ -49,44 +47,43 @@ def test_a_transform_that_draws_from_the_process_gives_the_same_for_any_prefetch
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_only_transforms_that_draw_from_the_process_leave_the_background_thread(train: MemmapDataset) -> None:
-    def threads(transform: Callable[[Any], Any]) -> list[str]:
-        names = []
+def test_functions_of_the_program_run_in_the_thread_of_the_loop_and_ours_before_them_ahead(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: dict[str, list[str]] = {"crop": [], "of the program": [], "flip": []}
 
-        def named(batch: Any) -> Any:
-            names.append(threading.current_thread().name)
-            return transform(batch)
+    def watch(kind: type, name: str) -> None:
+        call = kind.__call__
 
-        for _ in MemmapLoader(train, 15, transform=named):
-            torch.rand(1)
-        return names
+        def watched(self: Any, batch: Any) -> Any:
+            names[name].append(threading.current_thread().name)
+            return call(self, batch)
 
-    ours = threads(RandomResizedCrop(8))
-    assert ours == [FEEDER] * 6
-    assert threads(noisy) == [FEEDER] + [threading.current_thread().name] * 5
+        monkeypatch.setattr(kind, "__call__", watched)
+
+    def of_the_program(batch: Any) -> Any:
+        names["of the program"].append(threading.current_thread().name)
+        return batch
+
+    watch(RandomResizedCrop, "crop")
+    watch(RandomHorizontalFlip, "flip")
+    here = threading.current_thread().name
+    for prefetch, ahead in ((2, FEEDER), (0, here)):
+        transform = Compose([RandomResizedCrop(8), of_the_program, RandomHorizontalFlip()])
+        list(MemmapLoader(train, 15, transform=transform, prefetch=prefetch, threads=1))
+        assert names == {"crop": [ahead] * 6, "of the program": [here] * 6, "flip": [here] * 6}
+        names.update((name, []) for name in names)
 
 
-def test_a_transform_that_puts_the_generators_state_back_leaves_the_background_thread_too(train: MemmapDataset) -> None:
-    # in the background thread it would seed, and rewind, what the training draws from
-    names = []
-
+def test_a_transform_that_puts_the_generators_state_back_gives_the_same_for_any_prefetch(train: MemmapDataset) -> None:
+    # in a background thread it would seed, and rewind, what the training draws from
     def forked(batch: Any) -> torch.Tensor:
-        names.append(threading.current_thread().name)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(batch.rows[0]))
             return batch.images.float() + torch.randn(3)[:, None, None]
 
-    def seeded(batch: Any) -> torch.Tensor:
-        names.append(threading.current_thread().name)
-        return batch.images.float() + torch.rand(3, generator=torch.Generator().manual_seed(1))[:, None, None]
-
     expected = run(train, 0, forked, 15)
-    names.clear()
     assert all(torch.equal(a, b) for a, b in zip(run(train, 2, forked, 15), expected, strict=True))
-    assert names == 2 * ([FEEDER] + [threading.current_thread().name] * 5)
-    names.clear()
-    list(MemmapLoader(train, 15, transform=seeded))
-    assert names == [FEEDER] * 6
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -107,16 +104,17 @@ def test_a_transform_that_begins_to_draw_at_a_later_batch(train: MemmapDataset, 
 
     expected = epoch(0)
     for prefetch in (1, 4):
-        if not in_place:
-            # a program's own function is watched within one of ours, too
-            assert all(a.equal(b) for a, b in zip(epoch(prefetch, Compose([late])), expected, strict=True))
-        if in_place:
-            with pytest.raises(
-                RuntimeError, match=r"draws from torch's generator for the first time in this epoch: give it"
-            ):
-                epoch(prefetch)
-        else:
-            assert all(a.equal(b) for a, b in zip(epoch(prefetch), expected, strict=True))
+        assert all(a.equal(b) for a, b in zip(epoch(prefetch, Compose([late])), expected, strict=True))
+        assert all(a.equal(b) for a, b in zip(epoch(prefetch), expected, strict=True))
+
+
+def test_an_error_behind_steps_that_leave_no_batch_names_its_rows(train: MemmapDataset) -> None:
+    def fail(made: Any) -> Any:
+        raise RuntimeError("of the program")
+
+    with pytest.raises(RuntimeError) as caught:
+        list(MemmapLoader(train, 3, transform=Compose([ColorJitter(0.1), lambda batch: batch.images, fail])))
+    assert caught.value.__notes__ == [f"The transform failed on these rows of {train.path}: [0, 1, 2]"]
 
 
 def test_a_compiled_transform_stays_compiled(train: MemmapDataset) -> None:
@@ -204,27 +202,3 @@ def test_a_failing_transform_names_its_rows(train: MemmapDataset, prefetch: int,
     with pytest.raises(RuntimeError) as caught:
         list(MemmapLoader(train, 3, transform=fail, prefetch=prefetch))
     assert caught.value.__notes__ == [f"The transform failed on these rows of {train.path}: [3, 4, 5]"]
-
-
-def test_draws_noticed_in_one_thread_do_not_make_torch_compile_begin_again(train: MemmapDataset, tune: Tune) -> None:
-    tune(transformed_group_bytes=1)  # no two batches in one go
-    # one thread enters and leaves a mode, as torch.compile does, and the feeder's draws are watched from within to beyond
-    is_watched, is_left = threading.Event(), threading.Event()
-
-    def held(batch: Any) -> Any:
-        if batch.rows[0]:
-            is_watched.set()
-            assert is_left.wait(60)
-        return batch
-
-    batches = iter(MemmapLoader(train, 45, transform=held, prefetch=1))
-    with BaseTorchDispatchMode():
-        next(batches)
-        assert is_watched.wait(60)
-    is_left.set()
-    next(batches)
-
-    compiled = torch.compile(lambda images: images + 1, backend="eager")
-    compiled(torch.ones(2))
-    with torch._dynamo.config.patch(error_on_recompile=True), Draws():
-        compiled(torch.ones(2))

@@ -11,6 +11,7 @@ import torch
 from reader.dataset.dataset import MemmapDataset
 from reader.device.resident import free_bytes, total_bytes
 from reader.device.transfer import entered
+from reader.loading.finish import Finish
 from reader.loading.host_batches import Gathering
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Made, Producer, Unfinished
@@ -44,7 +45,10 @@ def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Itera
     gathering = Gathering(dataset, device, Residency(host, "", host), keep=_PREFETCH + 2, must_pin=False)
     producer = Producer(schedule, gathering, device, prefetch=_PREFETCH, resident=None)
     steps = schedule.steps(0, 0, schedule.sampled(), tuning().transformed_group_bytes)
-    source = functools.partial(producer.groups, 0, steps, lambda batch, start: batch)
+    as_they_are = Finish(
+        dataset, None, epoch=0, seed=0, as_tuple=False, as_dict=None, threads=1, on_device=device.type == "cuda"
+    )
+    source = functools.partial(producer.groups, 0, steps, as_they_are)
     feed = Feed(entered(device, source), _PREFETCH)
     try:
         yield _taken(feed)
