@@ -15,9 +15,10 @@ from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
 from reader.dataset.unlabeled import warn_of_unlabeled
 from reader.loading.finish import begins_with_crop
+from reader.loading.orders import block_rows
 from reader.loading.ranks import Ranks, is_distributed
 from reader.loading.remote_ahead import check_nodes, check_order
-from reader.loading.schedule import Schedule, block_rows
+from reader.loading.schedule import Schedule
 from reader.loading.validation import Weights
 from reader.memory.residency import Residency
 from reader.transforms.conversions import convertible, from_torchvision
@@ -80,7 +81,7 @@ def log_choices(schedule: Schedule, ranks: Ranks, chosen: Residency, *, has_coll
         OrderError: canonical nodes do not share a step of all ranks evenly.
     """
     path = schedule.dataset.path
-    _log.info("%s: order %s, %s, residency %s: %s", path, schedule.order_text, ranks, chosen.name, chosen.reason)
+    _log.info("%s: order %s, %s, residency %s: %s", path, schedule.orders.text, ranks, chosen.name, chosen.reason)
     warn_of_few_classes(schedule)
     # a collate_fn takes samples, and a transform of batches has none
     if ranks.rank == 0 and not has_collate:
@@ -128,14 +129,13 @@ def log_first_epoch(schedule: Schedule, epoch: int, transform: Transform | None,
 
     as_tuple: the loop gets images and targets.
     """
-    cut = schedule.cut
     dataset = schedule.dataset
     _log.info(
         "%s: first epoch: %s, epoch %d, order %s, %s, %s, transform %s",
-        *(dataset.path, schedule.chosen_seed.described, epoch, schedule.order_text, Ranks(cut.rank, cut.world_size)),
+        *(dataset.path, schedule.chosen_seed.described, epoch, schedule.orders.text, schedule.ranks),
         *(stored_crop(dataset.manifest), " ".join(repr(transform).split())),
     )
-    if cut.rank == 0:
+    if schedule.ranks.rank == 0:
         warn_of_second_crop(dataset.path, dataset.manifest, transform)
         if as_tuple:
             warn_of_unlabeled(dataset)

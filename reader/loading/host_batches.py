@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from reader.buffers import BufferPool
 from reader.dataset.dataset import MemmapDataset
 from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PIXELS
-from reader.loading.remote_ahead import PlanIndex, RemoteAhead
+from reader.loading.remote_ahead import RemoteAhead
+from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import host_copies, pinned_bytes, pinned_files, reads_of
 from reader.memory import residency as residencies
 from reader.memory.device_copies import can_send, may_send
@@ -112,28 +113,13 @@ class Gathering:
         # of what is read ahead straight into batches, from one epoch to the next
         self._ahead_pool: BufferPool | None = None
 
-    def begin_pass(
-        self,
-        epoch: int,
-        steps: Iterator[Steps],
-        window_end: Callable[[int], int],
-        plan_index: PlanIndex = lambda position: 0,
-        windows: int = 1,
-        *,
-        in_blocks: bool = False,
-    ) -> tuple[Place, Iterator[Steps]]:
-        """Return where the rows of an epoch are read from, and its steps, for which that may read ahead.
-
-        plan_index: see `plan_blocks`.
-        windows: see `RemoteAhead`.
-        window_end: of a position, where reading ahead should pause; see `ReadAhead`.
-        in_blocks: a window of blocks is read together.
-        """
+    def begin_pass(self, schedule: Schedule, epoch: int, steps: Iterator[Steps]) -> tuple[Place, Iterator[Steps]]:
+        """Return where the rows of an epoch are read from, and its steps, for which that may read ahead."""
         if not self._has_pixels:
             return Place(), steps
         store, remote = self._dataset.opened_store, self._dataset.remote
         if remote is not None and not remote.is_complete and self.copy is None:
-            from_url = RemoteAhead(self._dataset, remote, steps, plan_index=plan_index, windows=windows)
+            from_url = RemoteAhead(self._dataset, remote, steps, schedule, epoch)
             return from_url, iter(from_url)
         if self.copy is not None:
             is_sent = self.is_pinned and can_send(self._device)
@@ -143,10 +129,11 @@ class Gathering:
         )
         if is_there:
             return self._pinned_place() or store.in_memory(is_streamed=True), steps
+        order = schedule.order_of(epoch)
         # free memory is shared by all ranks of this host
         room = system.available_bytes() // self._processes
         chunk_bytes = int(
-            min(tuning().window_ahead_bytes if in_blocks else tuning().stream_ahead_bytes, room * AHEAD_SHARE)
+            min(tuning().window_ahead_bytes if order.is_in_blocks else tuning().stream_ahead_bytes, room * AHEAD_SHARE)
         )
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, epoch)
         can_scatter = self._device.type == "cpu" and not self._dataset.manifest.is_flat
@@ -155,7 +142,7 @@ class Gathering:
             steps,
             store.spans,
             chunk_bytes=chunk_bytes,
-            window_end=window_end,
+            window_end=order.window_end,
             past_cache=self._past_cache,
             row_bytes=self._dataset.manifest.row_bytes if can_scatter else 0,
             lease=functools.partial(self._lease_ahead, chunk_bytes),

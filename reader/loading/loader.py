@@ -29,7 +29,7 @@ from reader.loading.residencies.levels_ahead import levels_in_pass
 from reader.loading.residencies.reading import reading_of
 from reader.loading.sample_transform import Collate
 from reader.loading.samplers import StepSampler, sampler_of
-from reader.loading.schedule import Schedule
+from reader.loading.schedule import schedule_of
 from reader.loading.sizes import BatchSize, Size, Sizes
 from reader.loading.state import LoopState
 from reader.loading.validation import (
@@ -186,7 +186,7 @@ class MemmapLoader:
         self._split = (1, False)
         is_sampled, has_nodes = sampler is not None, canonical_nodes is not None
         order = chosen_order(shuffle, rows, weights=weights, is_sampled=is_sampled, has_nodes=has_nodes)
-        self.schedule = Schedule(
+        self.schedule = schedule_of(
             rows,
             self._rows(0, world_size=ranks.world_size),
             order=order,
@@ -216,7 +216,7 @@ class MemmapLoader:
     @property
     def ranks(self) -> Ranks:
         """The rank and world size that the loader uses: resolved when an epoch begins, an estimate before that."""
-        return Ranks(self.schedule.cut.rank, self.schedule.cut.world_size)
+        return self.schedule.ranks
 
     @property
     def num_workers(self) -> int:
@@ -279,7 +279,7 @@ class MemmapLoader:
         return (
             f"MemmapLoader({self._steps()} steps of"
             f" {m.kind.up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on {self.device}, order"
-            f" {self.schedule.order_text}, {self.schedule.chosen_seed}, {self.ranks}, residency {self.residency})"
+            f" {self.schedule.orders.text}, {self.schedule.chosen_seed}, {self.ranks}, residency {self.residency})"
         )
 
     def __iter__(self) -> Iteration:

@@ -17,7 +17,6 @@ from reader.device.resident import Resident, ResidentImages
 from reader.device.transfer import CudaCopier
 from reader.loading.host_batches import Gathering, HostBatches
 from reader.loading.prefetch import Begun, Claim, overlapped, paced
-from reader.loading.remote_ahead import nodes_here, plan_blocks
 from reader.loading.schedule import Schedule
 from reader.profiling import stage
 from reader.rows import Rows, Steps
@@ -26,8 +25,6 @@ from reader.store import Batch
 # What the loop gets, with the global position after it.
 Made = tuple[object, int]
 Group = list[Made]
-
-_NO_WINDOW = 1 << 62
 
 
 class FinishBatch(Protocol):
@@ -93,12 +90,7 @@ class Producer:
     def _begun(
         self, epoch: int, steps: Iterator[Steps], finish: FinishBatch, copier: CudaCopier | None
     ) -> Iterator[Begun[Group]]:
-        # several canonical nodes are in a window each
-        has_windows = self._schedule.order == "block" and self._schedule.nodes is None
-        ends = self._schedule.window_end(epoch) if has_windows else _no_window
-        plan_index, windows = plan_blocks(self._schedule, epoch), len(nodes_here(self._schedule))
-        in_blocks = self._schedule.order == "block"
-        place, steps = self._gathering.begin_pass(epoch, steps, ends, plan_index, windows, in_blocks=in_blocks)
+        place, steps = self._gathering.begin_pass(self._schedule, epoch, steps)
         try:
             for group in steps:
                 with contextlib.nullcontext() if copier is None else copier.on_side_stream():
@@ -110,10 +102,6 @@ class Producer:
                 del groups
         finally:
             place.close()
-
-
-def _no_window(position: int) -> int:
-    return _NO_WINDOW
 
 
 def _later(resident: Resident | ResidentImages, steps: Iterator[Steps], finish: FinishBatch) -> Iterator[Group]:

@@ -10,16 +10,16 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 
 from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import size_text
-from reader.loading.ranks import Ranks, ranks_here
-from reader.loading.schedule import Schedule, block_rows, window_bytes
+from reader.loading.orders import Window, window_bytes
+from reader.loading.ranks import ranks_here
+from reader.loading.schedule import Schedule
 from reader.memory.places import AtUrl
 from reader.memory.spans import Spans
 from reader.profiling import stage
@@ -40,10 +40,6 @@ PlanIndex = Callable[[int], int]
 class RemoteAhead(AtUrl):
     """Gives the steps of an epoch, as `ReadAhead` does; what `read` fetches was asked for before.
 
-    Args:
-        plan_index: see `plan_blocks`.
-        windows: of shuffle="block", that are read at once.
-
     For one thread.
     """
 
@@ -52,12 +48,13 @@ class RemoteAhead(AtUrl):
         dataset: MemmapDataset,
         remote: RemoteStore,
         steps: Iterator[Steps],
-        *,
-        plan_index: PlanIndex,
-        windows: int = 1,
+        schedule: Schedule,
+        epoch: int,
     ) -> None:
         super().__init__(remote)
-        self._dataset, self._remote, self._steps, self._plan_index = dataset, remote, steps, plan_index
+        self._dataset, self._remote, self._steps = dataset, remote, steps
+        self._plan_index = plan_blocks(schedule, epoch)
+        windows = schedule.order_of(epoch).windows_at_once(schedule.host_ranks, schedule.cut.world_size)
         self._row_bytes = dataset.manifest.row_bytes
         # a small cache holds a window too, which is read now, and what the next epoch begins with
         held, most = windows * window_bytes(dataset.manifest), windows * _AHEAD_BYTES
@@ -156,26 +153,18 @@ def plan_blocks(schedule: Schedule, epoch: int) -> PlanIndex:
     Returns where in the first order the blocks of a position stand; 0 where there is none.
     """
     remote = schedule.dataset.remote
-    is_known = schedule.order in ("block", "sequential") and schedule.has_full_epochs
-    if remote is None or not _is_small(remote) or not is_known:
+    if remote is None or not _is_small(remote):
         return lambda position: 0
-    windows, later = _in_order(schedule, epoch, remote), _in_order(schedule, epoch + 1, remote)
-    remote.plan([[block for window in order for block in window.blocks] for order in (windows, later)])
-    # of windows that canonical nodes read beside each other, the first that is not read whole
-    stops = [*itertools.accumulate((window.stop for window in windows), max)]
-    indices = [*itertools.accumulate((len(window.blocks) for window in windows), initial=0)]
+    windows, later = (_blocks_of_windows(schedule, remote, each) for each in (epoch, epoch + 1))
+    if windows is None or later is None:
+        return lambda position: 0
+    remote.plan([[block for _, blocks in order for block in blocks] for order in (windows, later)])
+    # of windows that are read beside each other, the first that is not read whole
+    stops = [*itertools.accumulate((window.stop for window, _ in windows), max)]
+    indices = [*itertools.accumulate((len(blocks) for _, blocks in windows), initial=0)]
     # a rank's batch stands behind those of the ranks before it in the step
-    behind = 0 if schedule.nodes is None else schedule.cut.rank * schedule.batch_size
+    behind = schedule.cut.rank * schedule.batch_size
     return lambda position: indices[min(bisect.bisect_right(stops, position - behind), len(windows) - 1)]
-
-
-def nodes_here(schedule: Schedule) -> range:
-    """Return the canonical nodes whose rows the ranks of this host read; without any, one for all."""
-    if schedule.nodes is None:
-        return range(1)
-    rank, world_size = schedule.cut.rank, schedule.cut.world_size
-    here = ranks_here(Ranks(rank, world_size))
-    return schedule.nodes.of_ranks(rank // here * here, min(rank // here * here + here, world_size), world_size)
 
 
 def check_order(schedule: Schedule) -> None:
@@ -188,7 +177,7 @@ def check_order(schedule: Schedule) -> None:
     if remote is None or remote.limit is None or not _is_small(remote):
         return
     all_bytes, limit = remote.folder.starts[-1], remote.limit
-    if schedule.nodes is None:
+    if schedule.orders.nodes is None:
         _check_windows(schedule, remote, limit)
     if schedule.order in ("full", "weighted"):
         rows = max(1, remote.folder.largest // schedule.dataset.manifest.row_bytes)
@@ -211,17 +200,17 @@ def check_nodes(schedule: Schedule) -> None:
     remote = schedule.dataset.remote
     if remote is None:
         return
-    if schedule.nodes is not None and remote.limit is not None and _is_small(remote):
+    nodes, ranks = schedule.orders.nodes, schedule.ranks
+    if nodes is not None and remote.limit is not None and _is_small(remote):
         _check_windows(schedule, remote, remote.limit)
-    ranks = Ranks(schedule.cut.rank, schedule.cut.world_size)
     real = -(-ranks.world_size // ranks_here(ranks))
-    if schedule.nodes is not None and schedule.nodes.nodes % real:
+    if nodes is not None and nodes.nodes % real:
         _log.warning(
             "%s: %d nodes read %d canonical nodes, and some of these are fetched by several. Give canonical_nodes= a multiple of"
             " the number of nodes.",
-            *(remote.url, real, schedule.nodes.nodes),
+            *(remote.url, real, nodes.nodes),
         )
-    elif schedule.nodes is None and real > 1 and not remote.is_complete:
+    elif nodes is None and real > 1 and not remote.is_complete:
         _log.warning(
             "%s: %d nodes read rows from everywhere, and each fetches all of the store: %d times its %s in the first epoch. Use"
             " shuffle='block' with canonical_nodes=%d, or a multiple of that.",
@@ -231,14 +220,14 @@ def check_nodes(schedule: Schedule) -> None:
 
 def _check_windows(schedule: Schedule, remote: RemoteStore, limit: int) -> None:
     """Refuse a limit below what windows of blocks that are read at once take."""
-    if schedule.order != "block":
-        return
     room, largest = remote.folder.room, dict[int, int]()
     # as if an epoch began now: the seed may be chosen later
     begun = schedule.with_batch_size(schedule.batch_size)
     begun.choose_seed()
-    for window in _in_order(begun, 0, remote):
-        largest[window.node] = max(largest.get(window.node, 0), sum(map(room, window.blocks)))
+    if not begun.order_of(0).is_in_blocks:
+        return
+    for window, blocks in _blocks_of_windows(begun, remote, 0) or ():
+        largest[window.node] = max(largest.get(window.node, 0), sum(map(room, blocks)))
     if limit < (need := sum(largest.values())):
         what = "a window" if len(largest) == 1 else f"a window each of {len(largest)} canonical nodes"
         raise ValueError(
@@ -251,40 +240,13 @@ def _is_small(remote: RemoteStore) -> bool:
     return not remote.is_complete and remote.limit is not None and remote.limit < remote.folder.starts[-1]
 
 
-class _Window(NamedTuple):
-    """Positions of an epoch [start, stop) in which these blocks are read, for a canonical node, beside those of other nodes."""
-
-    start: int
-    stop: int
-    node: int
-    blocks: list[int]
-
-
-def _in_order(schedule: Schedule, epoch: int, remote: RemoteStore) -> list[_Window]:
-    """Return the windows of an epoch that this host reads, by the position where each begins."""
-    dataset, found, nodes = schedule.dataset, list[_Window](), schedule.nodes
-    for node in nodes_here(schedule):
-        begin = 0
-        for spans in _windows(schedule, node, epoch):
-            positions = np.concatenate([np.arange(start, stop) for start, stop in spans])
-            stop = begin + len(positions)
-            # row 6 of the order of node 1 of 4 is position 25
-            start, end = (begin, stop) if nodes is None else (begin * nodes.nodes + node, stop * nodes.nodes)
-            found.append(
-                _Window(start, end, node, blocks_of(remote, dataset.opened_store.spans(dataset.store_rows(positions))))
-            )
-            begin = stop
-    return sorted(found)
-
-
-def _windows(schedule: Schedule, node: int, epoch: int) -> Iterator[Sequence[tuple[int, int]]]:
-    """Yield the spans of an epoch's positions that are read together, of a canonical node where there are some."""
-    if schedule.order == "block":
-        order, position = schedule.blocks(epoch) if schedule.nodes is None else schedule.node_blocks(node, epoch), 0
-        while position < order.count:
-            yield order.slices(position)
-            position = order.window_end(position)
-    else:
-        count, step = schedule.cut.count, block_rows(schedule.dataset.manifest)
-        for start in range(0, count, step):
-            yield [(start, min(start + step, count))]
+def _blocks_of_windows(schedule: Schedule, remote: RemoteStore, epoch: int) -> list[tuple[Window, list[int]]] | None:
+    """Return the windows of an epoch that this host reads, each with the blocks of the store that hold its rows."""
+    windows = schedule.order_of(epoch).windows(schedule.host_ranks, schedule.cut.world_size)
+    if windows is None:
+        return None
+    dataset = schedule.dataset
+    return [
+        (window, blocks_of(remote, dataset.opened_store.spans(dataset.store_rows(window.positions()))))
+        for window in windows
+    ]

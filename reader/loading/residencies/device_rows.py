@@ -13,10 +13,11 @@ from reader.device.resident import free_bytes, total_bytes
 from reader.device.transfer import entered
 from reader.loading.finish import Finish
 from reader.loading.host_batches import Gathering
+from reader.loading.orders import Orders, block_rows
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Made, Producer, Unfinished
 from reader.loading.ranks import ranks_sharing
-from reader.loading.schedule import Schedule, block_rows
+from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import missing_on
 from reader.memory.residency import Residency, Room
 from reader.store import ImageBatch
@@ -39,9 +40,7 @@ def room_on(dataset: MemmapDataset, device: torch.device, processes: int) -> Roo
 def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Iterator[Iterator[ImageBatch]]:
     """Give a dataset's batches, in its order, on a device; host: where rows are read from, "cache" or "disk"."""
     rows = block_rows(dataset.manifest)
-    schedule = Schedule(
-        dataset, rows, order="sequential", seed=0, drop_last=False, ranks=(0, 1), weights=None, sampler=None
-    )
+    schedule = Schedule(Orders("sequential", dataset), rows, seed=0)
     gathering = Gathering(dataset, device, Residency(host, "", host), keep=_PREFETCH + 2, must_pin=False)
     producer = Producer(schedule, gathering, device, prefetch=_PREFETCH, resident=None)
     steps = schedule.steps(0, 0, schedule.sampled(), tuning().transformed_group_bytes)

@@ -43,7 +43,7 @@ def levels_in_pass(
     """
     if levels is None:
         return None, steps
-    ends = schedule.window_end(epoch) if schedule.order == "block" and schedule.nodes is None else None
+    ends = schedule.order_of(epoch).window_end
     draw = functools.partial(stamped, epoch=epoch, seed=schedule.seed)
     ahead = LevelsAhead(levels, cast(_LevelCrop, first_step(transform)), draw, ends)
     return ahead, ahead.ahead(steps)
@@ -63,11 +63,11 @@ class LevelsAhead:
     Args:
         crop: what draws the boxes.
         draw: writes epoch and seed on a batch, as the loader does.
-        window_end: of a position, where a chunk must end, since the rows behind it are elsewhere; None: nowhere.
+        window_end: of a position, where a chunk must end, since the rows behind it are elsewhere.
     """
 
     def __init__(
-        self, levels: LevelRows, crop: _LevelCrop, draw: Callable[..., Batch], window_end: Callable[[int], int] | None
+        self, levels: LevelRows, crop: _LevelCrop, draw: Callable[..., Batch], window_end: Callable[[int], int]
     ) -> None:
         self._levels, self._crop, self._draw, self._window_end = levels, crop, draw, window_end
         self.factors, self.content = levels.factors, levels.content
@@ -149,7 +149,7 @@ class LevelsAhead:
         held: list[Steps] = []
         count, most, window = 0, 0, 0
         for group in steps:
-            end = 0 if self._window_end is None else self._window_end(group.starts[0])
+            end = self._window_end(group.starts[0])
             added = sum(map(len, group.batches))
             if held and (end != window or count + added > most):
                 yield _StepGroup(held)

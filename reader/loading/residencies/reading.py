@@ -54,7 +54,7 @@ def reading_of(
         ValueError: they do not fit where they are asked for, or the order does not go with a cache or the ranks.
         StoreError: the store is damaged, or another one by now.
     """
-    part, processes = schedule.part, ranks_here(ranks)
+    part, processes = schedule.orders.part, ranks_here(ranks)
     has_levels = sized is not None and may_read_levels(part, residency, sized)
     levels = LevelRows(part, processes) if has_levels else None
     room = room_on(part, device, processes) if residency == "gpu" else None

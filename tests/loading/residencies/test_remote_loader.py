@@ -187,7 +187,7 @@ def test_a_full_shuffle_through_a_small_cache_warns(
 def test_an_error_of_the_network_reaches_the_loop_and_the_epoch_is_resumed(
     range_server: RangeServer, many_blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "3")
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "6")
     settings: dict[str, Any] = {"batch_size": 16, "shuffle": "block", "as_tuple": False}
     loader = MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), **settings)
     expected = [batch.rows.tolist() for batch in MemmapLoader(MemmapDataset(many_blocks), **settings)]
