@@ -1,15 +1,10 @@
-"""The orders that a loader knows, behind one interface: which position of a dataset stands where in an epoch, and what is read
-together.
-
-Arithmetic alone: nothing here reads a store.
-"""
+"""Which order the epochs of a loader have: what its arguments decide, but for the seed."""
 
 from __future__ import annotations
 
-import abc
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,232 +14,19 @@ from reader.dataset.groups import Mixture
 from reader.format.errors import OrderError
 from reader.format.manifest import Manifest
 from reader.loading.validation import Weights, checked_weights
-from reader.order import BlockOrder, CanonicalNodes, drawn, passes, permuted, wrap
-from reader.rows import Rows
+from reader.order import (
+    BlockOrder,
+    CanonicalNodes,
+    Draws,
+    NodeBlocks,
+    Order,
+    PassesSlice,
+    Permutation,
+    Sequential,
+    Slice,
+    Unknown,
+)
 from reader.tuning import tuning
-
-# Positions of the order computed at a time: 40 % faster for 65,536 than for 4,096, and 512 kB.
-_CHUNK = 1 << 16
-_NO_WINDOW = 1 << 62
-
-
-class Window(NamedTuple):
-    """Positions [start, stop) of an epoch whose rows are read together.
-
-    node: which canonical node reads them, beside the windows of others; 0 where there is one. spans: their positions in the
-    dataset, [start, stop) each.
-    """
-
-    start: int
-    stop: int
-    node: int
-    spans: list[tuple[int, int]]
-
-    def positions(self) -> Rows:
-        """Return the positions in the dataset."""
-        return np.concatenate([np.arange(start, stop) for start, stop in self.spans])
-
-
-class Order(abc.ABC):
-    """The order of one epoch of `count` rows, of all ranks together. For one thread."""
-
-    # whether rows of a window stand in few blocks of the store
-    is_in_blocks = False
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._held_start, self._held = 0, np.zeros(0, dtype=np.int64)
-
-    @abc.abstractmethod
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop), of which both are in [0, count]."""
-
-    def rows(self, start: int, stop: int) -> Rows:
-        """Return what stands at [start, stop); the order is computed a chunk at a time."""
-        if not self._held_start <= start <= stop <= self._held_start + len(self._held):
-            self._held_start, self._held = start, self.compute(start, min(self.count, max(stop, start + _CHUNK)))
-        return self._held[start - self._held_start : stop - self._held_start]
-
-    def of_step(self, position: int, size: int, start: int, stop: int) -> Rows:
-        """Return what stands at [start, stop) of the step of all ranks at a position; behind the last row the first ones follow.
-
-        size: rows of the step, those that come twice included.
-        """
-        return wrap(self.rows, self.count, start, stop)
-
-    def window_end(self, position: int) -> int:
-        """Return where the window that holds a position ends, behind which rows are elsewhere; where there is none, far away."""
-        lap = position // self.count * self.count
-        return lap + self._window_end(position - lap)
-
-    def windows(self, ranks: range, world_size: int) -> list[Window] | None:
-        """Return the windows that some ranks read, by their starts; None: rows of no two positions are read together."""
-        return None
-
-    def windows_at_once(self, ranks: range, world_size: int) -> int:
-        """Return how many windows these ranks read beside each other."""
-        return 1
-
-    def _window_end(self, position: int) -> int:
-        return _NO_WINDOW
-
-
-class Sequential(Order):
-    """The dataset's order."""
-
-    def __init__(self, count: int, block_rows: int) -> None:
-        super().__init__(count)
-        self._block_rows = block_rows
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
-        return np.arange(start, stop, dtype=np.int64)
-
-    def windows(self, ranks: range, world_size: int) -> list[Window]:
-        """Return blocks one after the other."""
-        starts = range(0, self.count, self._block_rows)
-        stops = [min(start + self._block_rows, self.count) for start in starts]
-        return [Window(start, stop, 0, [(start, stop)]) for start, stop in zip(starts, stops, strict=True)]
-
-
-class Permutation(Order):
-    """A permutation of all rows."""
-
-    def __init__(self, count: int, seed: int, epoch: int) -> None:
-        super().__init__(count)
-        self._seed, self._epoch = seed, epoch
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
-        return permuted(self.count, start, stop, seed=self._seed, epoch=self._epoch)
-
-
-class Blocks(Order):
-    """Blocks in random order, rows mixed within windows of them."""
-
-    is_in_blocks = True
-
-    def __init__(self, blocks: BlockOrder) -> None:
-        super().__init__(blocks.count)
-        self._blocks = blocks
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
-        return self._blocks.rows(start, stop)
-
-    def windows(self, ranks: range, world_size: int) -> list[Window]:
-        """Return the windows, each with its blocks."""
-        found, start = list[Window](), 0
-        while start < self.count:
-            stop = self._blocks.window_end(start)
-            found.append(Window(start, stop, 0, self._blocks.slices(start)))
-            start = stop
-        return found
-
-    def _window_end(self, position: int) -> int:
-        return self._blocks.window_end(position)
-
-
-class NodeBlocks(Order):
-    """Canonical nodes that share the rows, each in `Blocks` of its own."""
-
-    is_in_blocks = True
-
-    def __init__(self, nodes: CanonicalNodes, of_node: Callable[[int], Blocks]) -> None:
-        super().__init__(nodes.count)
-        self._nodes, self._of_node = nodes, functools.cache(of_node)
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
-        return self.of_step(start, stop - start, start, stop)
-
-    def of_step(self, position: int, size: int, start: int, stop: int) -> Rows:
-        """Return what stands at [start, stop) of a step, in which the rows of a node stand together."""
-        # repeated rows come last in the step, where frameworks drop them when they gather
-        once = min(size, self.count - position)
-        pieces = self._nodes.pieces(position, once, start - position, stop - position)
-        if once < size:
-            pieces += self._nodes.pieces(self.count, size - once, start - position - once, stop - position - once)
-        return np.concatenate([self._of_node(node).of_step(0, 0, *span) for node, *span in pieces])
-
-    def windows(self, ranks: range, world_size: int) -> list[Window]:
-        """Return the windows of the nodes that ranks read, by their starts."""
-        count = self._nodes.nodes
-        return sorted(
-            # row 6 of the order of node 1 of 4 is position 25
-            Window(window.start * count + node, window.stop * count, node, window.spans)
-            for node in self._of_ranks(ranks, world_size)
-            for window in self._of_node(node).windows(ranks, world_size)
-        )
-
-    def windows_at_once(self, ranks: range, world_size: int) -> int:
-        """Return how many nodes the ranks read."""
-        return len(self._of_ranks(ranks, world_size))
-
-    def _of_ranks(self, ranks: range, world_size: int) -> range:
-        return self._nodes.of_ranks(ranks.start, ranks.stop, world_size)
-
-
-class Unknown(Order):
-    """What a sampler gives: nothing of it is known before it gives it."""
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
-
-
-class Draws(Order):
-    """Rows with replacement, in proportion to weights."""
-
-    def __init__(self, count: int, cumulative: npt.NDArray[np.float64], seed: int, epoch: int) -> None:
-        super().__init__(count)
-        self._cumulative, self._seed, self._epoch = cumulative, seed, epoch
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
-        return drawn(self._cumulative, start, stop, seed=self._seed, epoch=self._epoch)
-
-
-class Slice(Order):
-    """A part of an order without an end, which continues from one epoch to the next.
-
-    rows_at: gives [start, stop) of it. first: where the epoch begins in it.
-    """
-
-    def __init__(self, count: int, rows_at: Callable[[int, int], Rows], first: int) -> None:
-        super().__init__(count)
-        self._rows_at, self._first = rows_at, first
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
-        return self._rows_at(self._first + start, self._first + stop)
-
-
-class PassesSlice(Slice):
-    """A part of passes over `pass_rows` rows that follow each other; one_pass: gives the order of each."""
-
-    def __init__(self, count: int, one_pass: Callable[[int], Order], pass_rows: int, first: int) -> None:
-        self._one_pass, self._pass_rows = functools.lru_cache(maxsize=2)(one_pass), pass_rows
-        super().__init__(count, lambda start, stop: passes(self._rows_of_pass, pass_rows, start, stop), first)
-        self.is_in_blocks = self._one_pass(first // pass_rows).is_in_blocks
-
-    def windows(self, ranks: range, world_size: int) -> list[Window] | None:
-        """Return the windows of the passes that the epoch has a part of; None: they have none."""
-        found = list[Window]()
-        for number in range(self._first // self._pass_rows, -(-(self._first + self.count) // self._pass_rows)):
-            if (each := self._one_pass(number).windows(ranks, world_size)) is None:
-                return None
-            before = number * self._pass_rows - self._first
-            found += [window._replace(start=before + window.start, stop=before + window.stop) for window in each]
-        return [window for window in found if window.stop > 0 and window.start < self.count]
-
-    def _rows_of_pass(self, number: int) -> Callable[[int, int], Rows]:
-        return self._one_pass(number).compute
-
-    def _window_end(self, position: int) -> int:
-        done, inside = divmod(self._first + position, self._pass_rows)
-        stop = done * self._pass_rows + self._one_pass(done).window_end(inside) - self._first
-        return min(stop, self.count)
 
 
 class Orders:
@@ -338,13 +120,13 @@ class Orders:
             return Permutation(count, seed, number)
         rows = block_rows(self.dataset.manifest)
         if self.name == "block":
-            return Blocks(BlockOrder(count, rows, tuning().shuffle_window_blocks, seed=seed, epoch=number))
+            return BlockOrder(count, rows, tuning().shuffle_window_blocks, seed=seed, epoch=number)
         return Sequential(count, rows)
 
-    def _node(self, nodes: CanonicalNodes, node: int, *, epoch: int, seed: int) -> Blocks:
+    def _node(self, nodes: CanonicalNodes, node: int, *, epoch: int, seed: int) -> BlockOrder:
         rows, window = block_rows(self.dataset.manifest), tuning().shuffle_window_blocks
         count, first = nodes.rows(node), nodes.first(node)
-        return Blocks(BlockOrder(count, rows, window, seed=seed, epoch=epoch, first=first, part=node))
+        return BlockOrder(count, rows, window, seed=seed, epoch=epoch, first=first, part=node)
 
 
 def block_rows(manifest: Manifest) -> int:

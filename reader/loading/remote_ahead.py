@@ -17,11 +17,12 @@ import torch
 
 from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import size_text
-from reader.loading.orders import Window, window_bytes
+from reader.loading.orders import window_bytes
 from reader.loading.ranks import ranks_here
 from reader.loading.schedule import Schedule
 from reader.memory.places import AtUrl
 from reader.memory.spans import Spans
+from reader.order import Window
 from reader.profiling import stage
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from reader.dataset.dataset import MemmapDataset
-from reader.loading.orders import Order, Orders
+from reader.loading.orders import Orders
 from reader.loading.ranks import Ranks, ranks_here
 from reader.loading.sampler_passes import SamplerPasses
 from reader.loading.seeds import Seed
 from reader.loading.validation import Item, Weights, check_epoch, sampled_rows
-from reader.order import Cut
+from reader.order import Cut, Order
 from reader.rows import Rows, Steps
 
 # Of tiny batches: each costs as much Python as a large one, and the caller waits for all of a group.
