@@ -54,9 +54,9 @@ from reader.memory.threads import on_threads
 from reader.remote.leftovers import Scratch
 from reader.remote.opening import Source
 from reader.rows import Rows
-from reader.store import Batch
 from reader.system import MEMORY_FILE_SYSTEMS
 from reader.transforms.color import Normalize
+from reader.transforms.composition import Compose
 from reader.tuning import tuning
 
 ORDERS: dict[str, str | bool] = {"full": "full", "block": "block", "sequential": False}
@@ -818,19 +818,13 @@ def record_store(
     """
     with _opened(path, cache) as data:
         size, where = _checked(data, batch_size, device)
-        to_floats = Normalize.of(data.manifest).to(where)
-
-        def normalized(batch: Batch) -> torch.Tensor | list[torch.Tensor]:
-            images = batch.images
-            return [to_floats(image) for image in images] if isinstance(images, list) else to_floats(images)
-
         try:
             loader = MemmapLoader(
                 data,
                 size,
                 shuffle=ORDERS[order or ("full" if data.remote is None else "block")],
                 device=where,
-                transform=normalized if normalize else None,
+                transform=Compose([Normalize.of(data.manifest).to(where)]) if normalize else None,
                 residency=residency,
             )
         except ValueError as e:

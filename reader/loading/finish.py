@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,6 +22,14 @@ from reader.profiling import stage
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, plain
 from reader.transforms.composition import flat, in_turn
+
+
+class Unfinished(NamedTuple):
+    """A batch that the caller's thread makes and finishes; start: position of its first row in the epoch. rows: int64[B]."""
+
+    make: Callable[[], object]
+    start: int
+    rows: torch.Tensor | None = None
 
 
 class Finish:
@@ -72,7 +82,7 @@ class Finish:
         """Do all of it in this thread; start: position of the batch's first row in the order of the epoch."""
         return self.here(self.ahead(batch, start), start, batch.rows)
 
-    def ahead(self, batch: Batch, start: int) -> object:
+    def ahead(self, batch: Batch, start: int) -> Any:
         """Run the steps that run ahead; what they return is for `here`, or is sent to a device first."""
         return self._run(self._ahead, self._marked(batch, start), batch.rows) if self._ahead else batch
 

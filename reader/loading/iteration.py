@@ -9,10 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from reader.loading.finish import Finish
+from reader.loading.finish import Finish, Unfinished
 from reader.loading.frameworks import AccelerateState
-from reader.loading.prefetch import Claim, Feed, without_thread
-from reader.loading.producer import Group, Made, Unfinished
+from reader.loading.prefetch import Claim, Feed, Group, Made, without_thread
 from reader.loading.schedule import Schedule
 from reader.loading.state import PassState
 from reader.store import ImageBatch, RaggedBatch

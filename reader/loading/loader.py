@@ -21,8 +21,7 @@ from reader.loading.advice import chosen_order, log_first_epoch, log_ranks
 from reader.loading.finish import Finish, takes_samples
 from reader.loading.frameworks import check_asker, splits_batches
 from reader.loading.iteration import Iteration, Pass
-from reader.loading.prefetch import Feed
-from reader.loading.producer import Made
+from reader.loading.prefetch import Feed, Made
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
 from reader.loading.remote_ahead import check_nodes
 from reader.loading.residencies.levels_ahead import levels_in_pass
@@ -209,7 +208,7 @@ class MemmapLoader:
             residency = "cache"
         reading = reading_of(self.schedule, self.device, residency, ranks, has_collate=collate is not None, **how)
         self._checked = ranks if ranks.is_known else None
-        self.residency, self.gathering, self.resident, self.producer, self._levels = reading
+        self.residency, self._source, self.gathering, self.resident, self._levels = reading
         self.state = LoopState(self.schedule)
         self._feeds: set[Feed[Made]] = set()
 
@@ -351,7 +350,7 @@ class MemmapLoader:
         steps = schedule.steps(epoch, position, items, group_bytes)
         levels, steps = levels_in_pass(self._levels, schedule, transform, epoch, steps)
         finish = Finish(self.dataset, transform, threads=self.threads, source=levels, **form)
-        source = functools.partial(self.producer.groups, epoch, steps, finish)
+        source = functools.partial(self._source.groups, schedule, epoch, steps, finish)
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
         return Pass(progress, entered(self.device, source) if self.prefetch else source, finish, schedule)
 

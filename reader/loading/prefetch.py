@@ -26,6 +26,9 @@ from reader.tuning import tuning
 
 _T = TypeVar("_T")
 
+# What the loop gets, with the global position after it.
+Made = tuple[object, int]
+Group = list[Made]
 # Takes room for one more group: claim(True) waits for it, claim(False) says whether there was some.
 Claim = Callable[[bool], bool]
 

@@ -27,8 +27,7 @@ from torch.utils.data._utils import signal_handling
 from reader.buffers import FittingPool
 from reader.dataset.dataset import MemmapDataset
 from reader.loading.finish import Finish
-from reader.loading.prefetch import Claim, paced
-from reader.loading.producer import Group
+from reader.loading.prefetch import Claim, Group, paced
 from reader.loading.schedule import PlannedBatch
 from reader.transforms.per_sample import has_own_generator
 

@@ -23,7 +23,7 @@ from conftest import Tune, make_tree, tuned
 from packer import pack
 from packer.cli.app import run
 from packer.cli.commands.bench import text
-from reader import MemmapDataset, MemmapLoader, RaggedBatch, system
+from reader import ColorJitter, MemmapDataset, MemmapLoader, RaggedBatch, RandomHorizontalFlip, system
 from reader.bench import (
     BY_THREADS,
     COPIES,
@@ -53,7 +53,7 @@ from reader.bench import (
     take,
 )
 from reader.format.errors import NotMeasured
-from reader.loading.host_batches import Gathering
+from reader.loading.gathering import Gathering
 from reader.system import MEMORY_FILE_SYSTEMS
 
 # Pages are dropped from the cache, which those that are not on the disk yet stay in.
@@ -582,7 +582,7 @@ def test_spans_are_those_of_the_run(shared_store: Path) -> None:
         MemmapDataset(shared_store, as_tuple=False),
         90,
         shuffle="full",
-        transform=lambda batch: batch.images.float(),
+        transform=ColorJitter(0.4),
         as_tuple=False,
     )
     found = record(loader, batches=5)
@@ -592,19 +592,23 @@ def test_spans_are_those_of_the_run(shared_store: Path) -> None:
     assert all(span["dur"] >= 0 for stage in threads for span in _spans(found, stage))
 
 
-def test_a_loop_waits_for_a_slow_transform_and_a_loader_for_a_slow_loop(shared_store: Path) -> None:
+def test_a_loop_waits_for_a_slow_transform_and_a_loader_for_a_slow_loop(
+    shared_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = MemmapDataset(shared_store, as_tuple=False).subset(np.arange(80))
 
-    def slow(batch: Any) -> Any:
+    def slow(self: Any, batch: Any) -> Any:
         time.sleep(0.01)
         return batch
 
+    monkeypatch.setattr(RandomHorizontalFlip, "__call__", slow)
+
     def recorded(transform: Any, step_ms: float) -> Trace:
         # groups of one: else all of this store is one
-        loader = MemmapLoader(data, 10, transform=transform, sampler=range(80), as_tuple=False)
+        loader = MemmapLoader(data, 10, transform=transform, sampler=range(80), as_tuple=False, threads=1)
         return record(loader, batches=8, step_ms=step_ms)
 
-    waits_for_batches, waits_for_room = recorded(slow, 0), recorded(None, 10)
+    waits_for_batches, waits_for_room = recorded(RandomHorizontalFlip(), 0), recorded(None, 10)
     for found in (waits_for_batches, waits_for_room):
         assert len(_spans(found, "gather")) == 8
     assert _feeder_ms(waits_for_batches, "transform") >= 80

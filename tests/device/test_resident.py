@@ -241,7 +241,7 @@ def test_loaders_share_a_pinned_copy_and_unpin_it_in_the_end(
     world.install(monkeypatch)
     # the driver of this machine copies no batches, if there is one: they are gathered
     for name, answer in (("may_send", lambda: True), ("can_send", lambda device: False)):
-        monkeypatch.setattr(f"reader.loading.host_batches.{name}", answer)
+        monkeypatch.setattr(f"reader.loading.gathering.{name}", answer)
     monkeypatch.setattr("reader.loading.residencies.host_copy.pin", lambda memory, device: lambda: unpinned.append(1))
     loader = MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
     assert torch.equal(torch.cat([batch.pixels for batch in loader]), train.store.pixels)
@@ -313,7 +313,7 @@ def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_logged_if_not
     world = World(eager=("copies", "kernels"))
     world.install(monkeypatch)
     monkeypatch.setattr("reader.loading.residencies.host_copy.pin", refused)
-    monkeypatch.setattr("reader.loading.host_batches.may_send", lambda: True)
+    monkeypatch.setattr("reader.loading.gathering.may_send", lambda: True)
     with pytest.raises(PinnedMemoryError, match=r"3\.0 GB of memory cannot be pinned\."):
         MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
     monkeypatch.setattr("reader.system.file_system", lambda path: "nfs4")

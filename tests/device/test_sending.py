@@ -126,7 +126,7 @@ def test_where_the_driver_copies_no_batches_rows_are_gathered(
     stores: Path, residency: str, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tune(sent_span_bytes=1000)
-    monkeypatch.setattr("reader.loading.host_batches.can_send", lambda device: False)
+    monkeypatch.setattr("reader.loading.gathering.can_send", lambda device: False)
     loader = MemmapLoader(MemmapDataset(stores / "one"), 8, device="cuda", residency=residency)
     assert sum(len(images) for images, _ in loader) == 40
     assert loader.gathering._pool is not None

@@ -29,7 +29,7 @@ from torch.utils.data import BatchSampler, Sampler, SequentialSampler, SubsetRan
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHorizontalFlip
 from reader.buffers import BufferPool
-from reader.loading.host_batches import Gathering
+from reader.loading.gathering import Gathering
 from reader.loading.prefetch import Feed
 from reader.tuning import tuning
 
@@ -673,6 +673,7 @@ def test_small_batches_are_handed_over_together_but_not_what_a_transform_works_o
 
 def test_a_group_has_64_batches_at_most(train: MemmapDataset) -> None:
     loader = MemmapLoader(train.subset([0] * 400), 1, as_tuple=False)
+    loader.schedule.choose_seed()
     steps = list(loader.schedule.steps(0, 0, iter(()), tuning().batch_group_bytes))
     assert [len(some.batches) for some in steps] == [64] * 6 + [16]
 

@@ -1,4 +1,4 @@
-"""What a device has room for, and the batches that fill it with a store's rows: read in the dataset's order, once."""
+"""Rows on a device: what it has room for, the batches that fill it, read in the dataset's order, once; and those of a pass."""
 
 from __future__ import annotations
 
@@ -9,21 +9,47 @@ from collections.abc import Iterator
 import torch
 
 from reader.dataset.dataset import MemmapDataset
-from reader.device.resident import free_bytes, total_bytes
+from reader.device.resident import Resident, ResidentImages, free_bytes, total_bytes
 from reader.device.transfer import entered
-from reader.loading.finish import Finish
-from reader.loading.host_batches import Gathering
+from reader.loading.finish import Finish, Unfinished
+from reader.loading.gathering import Gathering
 from reader.loading.orders import Orders, block_rows
-from reader.loading.prefetch import Feed
-from reader.loading.producer import Made, Producer, Unfinished
+from reader.loading.prefetch import Claim, Feed, Group, Made, paced
 from reader.loading.ranks import ranks_sharing
 from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import missing_on
 from reader.memory.residency import Residency, Room
+from reader.profiling import stage
+from reader.rows import Rows, Steps
 from reader.store import ImageBatch
 from reader.tuning import tuning
 
 _PREFETCH = 2
+
+
+class OnDevice:
+    """Gives the batches of a pass over rows on a device: the caller's thread gathers them, on its stream."""
+
+    def __init__(self, resident: Resident | ResidentImages) -> None:
+        self._resident = resident
+
+    def groups(
+        self, schedule: Schedule, epoch: int, steps: Iterator[Steps], finish: Finish, claim: Claim
+    ) -> Iterator[Group]:
+        """Yield the batches of a pass, in groups, as Unfinished."""
+        return paced(map(functools.partial(self._group, finish), steps), claim)
+
+    def _group(self, finish: Finish, steps: Steps) -> Group:
+        each = zip(steps.batches, steps.starts, steps.positions, strict=True)
+        return [
+            (Unfinished(functools.partial(self._made, rows, start, finish), start, torch.from_numpy(rows)), after)
+            for rows, start, after in each
+        ]
+
+    def _made(self, rows: Rows, start: int, finish: Finish) -> object:
+        with stage("gather"):
+            batch = self._resident.gather(rows)
+        return finish.ahead(batch, start)
 
 
 def room_on(dataset: MemmapDataset, device: torch.device, processes: int) -> Room | None:
@@ -41,13 +67,12 @@ def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Itera
     """Give a dataset's batches, in its order, on a device; host: where rows are read from, "cache" or "disk"."""
     rows = block_rows(dataset.manifest)
     schedule = Schedule(Orders("sequential", dataset), rows, seed=0)
-    gathering = Gathering(dataset, device, Residency(host, "", host), keep=_PREFETCH + 2, must_pin=False)
-    producer = Producer(schedule, gathering, device, prefetch=_PREFETCH, resident=None)
+    gathering = Gathering(dataset, device, Residency(host, "", host), prefetch=_PREFETCH, must_pin=False)
     steps = schedule.steps(0, 0, schedule.sampled(), tuning().transformed_group_bytes)
     as_they_are = Finish(
         dataset, None, epoch=0, seed=0, as_tuple=False, as_dict=None, threads=1, on_device=device.type == "cuda"
     )
-    source = functools.partial(producer.groups, 0, steps, as_they_are)
+    source = functools.partial(gathering.groups, schedule, 0, steps, as_they_are)
     feed = Feed(entered(device, source), _PREFETCH)
     try:
         yield _taken(feed)

@@ -18,7 +18,7 @@ from reader import system
 from reader.buffers import FittingPool
 from reader.epoch import stamped
 from reader.loading.finish import first_step
-from reader.loading.host_batches import AHEAD_SHARE, without_pixels
+from reader.loading.gathering import AHEAD_SHARE, without_pixels
 from reader.loading.remote_ahead import blocks_of
 from reader.loading.residencies.levels import LevelRows
 from reader.loading.schedule import Schedule

@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 import torch
 
 from reader.device.resident import Resident, ResidentImages
 from reader.loading.advice import log_choices
-from reader.loading.host_batches import Gathering
-from reader.loading.producer import Producer
+from reader.loading.finish import Finish
+from reader.loading.gathering import Gathering
+from reader.loading.prefetch import Claim, Group
 from reader.loading.ranks import Ranks, ranks_here
-from reader.loading.residencies.device_rows import batches_on, room_on
+from reader.loading.residencies.device_rows import OnDevice, batches_on, room_on
 from reader.loading.residencies.levels import LevelRows, may_read_levels
 from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import reads_of, resident_on
 from reader.memory.residency import Residency, choose
+from reader.rows import Steps
+
+
+class BatchSource(Protocol):
+    """What the batches of a pass come from."""
+
+    def groups(
+        self, schedule: Schedule, epoch: int, steps: Iterator[Steps], finish: Finish, claim: Claim
+    ) -> Iterator[Group]:
+        """Yield the batches of steps, in groups; what is left to the caller's thread comes as Unfinished."""
+        ...
 
 
 class Reading(NamedTuple):
     """Where a loader's rows are read from, and what reads them.
 
-    residency: its name. resident: the rows on the device, where they are there.
-    levels: what crops read their rows from, where those of levels are read.
+    residency: its name. source: of the batches of a pass. gathering: what gathers on the host. resident: the rows on the device,
+    where they are there. levels: what crops read their rows from, where those of levels are read.
     """
 
     residency: str
+    source: BatchSource
     gathering: Gathering
     resident: Resident | ResidentImages | None
-    producer: Producer
     levels: LevelRows | None
 
 
@@ -64,7 +77,7 @@ def reading_of(
         part,
         device,
         chosen,
-        keep=prefetch + 2,
+        prefetch=prefetch,
         must_pin=residency == "ram",
         processes=processes,
         has_pixels=levels is None,
@@ -74,5 +87,5 @@ def reading_of(
     resident: Resident | ResidentImages | None = None
     if chosen.name == "gpu":
         resident = resident_on(part, device, functools.partial(batches_on, device, chosen.host))
-    producer = Producer(schedule, gathering, device, prefetch=prefetch, resident=resident)
-    return Reading(chosen.name, gathering, resident, producer, levels)
+    source = gathering if resident is None else OnDevice(resident)
+    return Reading(chosen.name, source, gathering, resident, levels)

@@ -1,14 +1,16 @@
-"""Batches in host memory: gathered from the mapped file or a copy, or taken from rows that were read ahead from the disk.
+"""The batches of a pass, made in the feeder's thread: gathered from a file or a copy of it, or read ahead, and sent to a device.
 
-Knows no order but the rows it is given. Batches are in leased buffers, pinned where they are copied to a CUDA device.
+Batches are in leased buffers, pinned where they are copied to a CUDA device. A generator that waits at a yield keeps its locals
+alive: none of them may hold a batch there, or one more buffer than needed is in use.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -16,8 +18,11 @@ import torch
 from reader import compiled, system
 from reader.buffers import BufferPool
 from reader.dataset.dataset import MemmapDataset
+from reader.device.transfer import CudaCopier
 from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PIXELS
+from reader.loading.finish import Finish, Unfinished
+from reader.loading.prefetch import Begun, Claim, Group, overlapped
 from reader.loading.remote_ahead import RemoteAhead
 from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import host_copies, pinned_bytes, pinned_files, reads_of
@@ -40,25 +45,6 @@ _PINNED_FILE_SYSTEMS = ("ext4",)
 AHEAD_SHARE = 1 / 16
 
 
-class HostBatches:
-    """Batches whose pixels may still be being copied: iterating waits for each, and drops it once it is yielded."""
-
-    def __init__(self, batches: Sequence[Batch], copies: Copies | None = None) -> None:
-        self._batches, self._copies = deque(batches), copies
-
-    @property
-    def is_complete(self) -> bool:
-        """Say whether there is nothing to wait for."""
-        return self._copies is None
-
-    def __iter__(self) -> Iterator[Batch]:
-        if self._copies is not None:
-            with stage("gather"):
-                self._copies.wait()
-        while self._batches:
-            yield self._batches.popleft()
-
-
 def without_pixels(dataset: MemmapDataset, rows: Rows) -> Batch:
     """Make a batch of rows of a dataset's store whose pixels have their shape, are zeros and take no memory."""
     store = dataset.opened_store
@@ -71,12 +57,12 @@ def without_pixels(dataset: MemmapDataset, rows: Rows) -> Batch:
 
 
 class Gathering:
-    """Gathers batches of a dataset's store.
+    """Gathers batches of a dataset's store, and sends them to a device.
 
     Args:
         device: where batches go next.
         chosen: "ram" copies what is read now; "cache" and "disk" as of a loader's residency.
-        keep: idle buffers that are kept.
+        prefetch: batches that are made ahead.
         must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
         processes: how many of this host read so.
         has_pixels: False: batches have pixels of their shape that are zeros and take no memory.
@@ -91,14 +77,16 @@ class Gathering:
         device: torch.device,
         chosen: residencies.Residency,
         *,
-        keep: int,
+        prefetch: int,
         must_pin: bool,
         processes: int = 1,
         has_pixels: bool = True,
     ) -> None:
         # False: what makes something of a batch reads its pixels itself
         self._has_pixels = has_pixels
-        self._dataset, self._device, self._keep, self._processes = dataset, device, keep, processes
+        self._dataset, self._device, self._prefetch, self._processes = dataset, device, prefetch, processes
+        # idle buffers that are kept
+        self._keep = prefetch + 2
         self._is_warm = chosen.is_warm
         self._past_cache = chosen.host == "disk"
         self._has_room = dataset.manifest.has_own_sizes
@@ -112,6 +100,27 @@ class Gathering:
         self._pool: BufferPool | None = None
         # of what is read ahead straight into batches, from one epoch to the next
         self._ahead_pool: BufferPool | None = None
+
+    def groups(
+        self, schedule: Schedule, epoch: int, steps: Iterator[Steps], finish: Finish, claim: Claim
+    ) -> Iterator[Group]:
+        """Yield the batches of a pass, in groups; what is left to the caller's thread comes as Unfinished."""
+        # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of the one begun behind it
+        depth = max(0, self._prefetch - 1)
+        copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
+        place, steps = self.begin_pass(schedule, epoch, steps)
+        try:
+            yield from overlapped((self._begun(group, place, finish, copier) for group in steps), claim)
+        finally:
+            place.close()
+            if copier is not None:
+                copier.drain()
+
+    def _begun(self, steps: Steps, place: Place, finish: Finish, copier: CudaCopier | None) -> Begun[Group]:
+        """Begin to bring the batches of some steps."""
+        with contextlib.nullcontext() if copier is None else copier.on_side_stream():
+            batches, copies = self.begin(steps.batches, place)
+        return Begun(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
 
     def begin_pass(self, schedule: Schedule, epoch: int, steps: Iterator[Steps]) -> tuple[Place, Iterator[Steps]]:
         """Return where the rows of an epoch are read from, and its steps, for which that may read ahead."""
@@ -149,15 +158,15 @@ class Gathering:
         )
         return ahead, iter(ahead)
 
-    def begin(self, groups: list[Rows], place: Place) -> HostBatches:
-        """Begin to bring a group of batches from a place to one leased buffer, and cut it."""
+    def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
+        """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
         if not self._has_pixels:
             self._dataset.check_files()
-            return HostBatches([without_pixels(self._dataset, rows) for rows in groups])
+            return deque(without_pixels(self._dataset, rows) for rows in groups), None
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
         with stage("gather"):
             batch, copies = self._dataset.opened_store.begin(rows, place, self._memory)
-        return HostBatches(parted(batch, [len(g) for g in groups]), copies)
+        return deque(parted(batch, [len(g) for g in groups])), copies
 
     def _memory(self, size_bytes: int) -> torch.Tensor:
         return self.buffers(size_bytes).lease(size_bytes)
@@ -221,3 +230,41 @@ class Gathering:
             _log.warning("%s: %s Batches are copied into pinned memory first.", self._dataset.path, e)
             return False
         return True
+
+
+def _finished(
+    batches: deque[Batch], copies: Copies | None, steps: Steps, finish: Finish, copier: CudaCopier | None
+) -> Iterator[Group]:
+    """Wait for a group's pixels and give it, ready for the caller or on its way to the device."""
+    made: list[object] = []
+    if copies is not None:
+        with stage("gather"):
+            copies.wait()
+    try:
+        for start in steps.starts:
+            batch = batches.popleft()
+            item = finish.ahead(batch, start)
+            if copier is not None:
+                item = Unfinished(copier.send(item), start, batch.rows)
+            elif finish.is_left:
+                item = Unfinished(functools.partial(_same, item), start, batch.rows)
+            else:
+                item = finish.here(item, start, batch.rows)
+            made.append(item)
+    except Exception:
+        # a transform that raises does not take the batches before it along
+        if made:
+            yield _emptied(made, steps.positions)
+        raise
+    del batch, item
+    yield _emptied(made, steps.positions)
+
+
+def _same(made: object) -> object:
+    return made
+
+
+def _emptied(made: list[object], positions: list[int]) -> Group:
+    pairs = list(zip(made, positions, strict=False))
+    made.clear()
+    return pairs
