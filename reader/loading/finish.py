@@ -35,14 +35,14 @@ class Unfinished(NamedTuple):
 class Finish:
     """Runs the transform of an epoch's batches, and gives the caller the form that it wants; may be sent to another process.
 
-    `ahead` runs in the thread that gathers batches, `here` in the caller's. On the CPU the first steps of the transform run
-    ahead, as far as they are of this package: what a program gives may draw from generators that its training uses too. Of a
-    batch for a CUDA device only a crop that reads levels runs ahead, before the batch is sent; the others run on the device, on
-    the caller's stream. Both parts run under torch's modes of the thread that began the epoch.
+    `in_feeder` runs in the thread that gathers batches, `in_caller` in the caller's. On the CPU the first steps of the transform
+    run in the feeder, as far as they are of this package: what a program gives may draw from generators that its training uses
+    too. Of a batch for a CUDA device only a crop that reads levels runs there, before the batch is sent; the others run on the
+    device, on the caller's stream. Both parts run under torch's modes of the thread that began the epoch.
 
     Args:
         threads: that steps run on, on the CPU.
-        on_device: batches are sent to a CUDA device between `ahead` and `here`.
+        on_device: batches are sent to a CUDA device between `in_feeder` and `in_caller`.
         source: what crops read their rows from; None: from the batch.
 
     Raises:
@@ -68,11 +68,11 @@ class Finish:
                 f" another loader for {transform!r}."
             )
         steps = [] if transform is None else flat([transform])
-        count = int(source is not None) if on_device else len(list(itertools.takewhile(_may_run_ahead, steps)))
-        self._ahead, self._here = steps[:count], steps[count:]
+        count = int(source is not None) if on_device else len(list(itertools.takewhile(_may_run_in_feeder, steps)))
+        self._first, self._rest = steps[:count], steps[count:]
         # whether something is left to do in the caller's thread
-        self.is_left = on_device or bool(self._here)
-        self._is_marked_ahead = bool(self._ahead) and not on_device
+        self.is_left = on_device or bool(self._rest)
+        self._is_marked_first = bool(self._first) and not on_device
         self.transform, self._source = transform, source
         self._dataset, self._threads = dataset, threads
         self._epoch, self._seed, self._as_tuple, self._as_dict = epoch, seed, as_tuple, as_dict
@@ -80,24 +80,24 @@ class Finish:
 
     def __call__(self, batch: Batch, start: int) -> object:
         """Do all of it in this thread; start: position of the batch's first row in the order of the epoch."""
-        return self.here(self.ahead(batch, start), start, batch.rows)
+        return self.in_caller(self.in_feeder(batch, start), start, batch.rows)
 
-    def ahead(self, batch: Batch, start: int) -> Any:
-        """Run the steps that run ahead; what they return is for `here`, or is sent to a device first."""
-        return self._run(self._ahead, self._marked(batch, start), batch.rows) if self._ahead else batch
+    def in_feeder(self, batch: Batch, start: int) -> Any:
+        """Run the steps that run in the feeder; what they return is for `in_caller`, or is sent to a device first."""
+        return self._run(self._first, self._marked(batch, start), batch.rows) if self._first else batch
 
-    def here(self, made: object, start: int, rows: torch.Tensor | None) -> object:
+    def in_caller(self, made: object, start: int, rows: torch.Tensor | None) -> object:
         """Run the other steps, and give the result its form.
 
         Args:
-            made: what `ahead` has returned, on the device by now if it was sent.
+            made: what `in_feeder` has returned, on the device by now if it was sent.
             start: position of the batch's first row in the order of the epoch.
             rows: int64[B], of the store, for an error of a step.
         """
-        if not self._is_marked_ahead and isinstance(made, ImageBatch | RaggedBatch):
+        if not self._is_marked_first and isinstance(made, ImageBatch | RaggedBatch):
             made = self._marked(made, start)
-        if self._here:
-            made = self._run(self._here, made, rows)
+        if self._rest:
+            made = self._run(self._rest, made, rows)
         if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
             made = plain(made, by_name=self._dataset.names_targets)
         if self._as_dict is not None and isinstance(made, tuple) and len(made) == 2:
@@ -163,7 +163,7 @@ def first_step(transform: object) -> Transform:
     return flat([transform])[0]
 
 
-def _may_run_ahead(transform: object) -> bool:
+def _may_run_in_feeder(transform: object) -> bool:
     """Say whether a transform is of this package, and all that it calls: those draw nothing from generators of the process."""
     return _is_ours(transform) and not takes_samples(transform)
 

@@ -108,9 +108,10 @@ class Gathering:
         # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of the one begun behind it
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
-        place, steps = self.begin_pass(schedule, epoch, steps)
+        place = self._place(schedule, epoch)
         try:
-            yield from overlapped((self._begun(group, place, finish, copier) for group in steps), claim)
+            begun = (self._begun(group, place, finish, copier) for group in place.ahead(steps))
+            yield from overlapped(begun, claim)
         finally:
             place.close()
             if copier is not None:
@@ -122,22 +123,21 @@ class Gathering:
             batches, copies = self.begin(steps.batches, place)
         return Begun(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
 
-    def begin_pass(self, schedule: Schedule, epoch: int, steps: Iterator[Steps]) -> tuple[Place, Iterator[Steps]]:
-        """Return where the rows of an epoch are read from, and its steps, for which that may read ahead."""
+    def _place(self, schedule: Schedule, epoch: int) -> Place:
+        """Return where the rows of an epoch are read from."""
         if not self._has_pixels:
-            return Place(), steps
+            return Place()
         store, remote = self._dataset.opened_store, self._dataset.remote
         if remote is not None and not remote.is_complete and self.copy is None:
-            from_url = RemoteAhead(self._dataset, remote, steps, schedule, epoch)
-            return from_url, iter(from_url)
+            return RemoteAhead(self._dataset, remote, schedule, epoch)
         if self.copy is not None:
             is_sent = self.is_pinned and can_send(self._device)
-            return self.copy.place(device=self._device if is_sent else None, is_streamed=True), steps
+            return self.copy.place(device=self._device if is_sent else None, is_streamed=True)
         is_there = not self._past_cache and (
             self._is_warm or not reads_of(self._dataset, self._processes).are_cold(store.opened("pixels"))
         )
         if is_there:
-            return self._pinned_place() or store.in_memory(is_streamed=True), steps
+            return self._pinned_place() or store.in_memory(is_streamed=True)
         order = schedule.order_of(epoch)
         # free memory is shared by all ranks of this host
         room = system.available_bytes() // self._processes
@@ -146,9 +146,8 @@ class Gathering:
         )
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, epoch)
         can_scatter = self._device.type == "cpu" and not self._dataset.manifest.is_flat
-        ahead = ReadAhead(
+        return ReadAhead(
             store.opened("pixels"),
-            steps,
             store.spans,
             chunk_bytes=chunk_bytes,
             window_end=order.window_end,
@@ -156,7 +155,6 @@ class Gathering:
             row_bytes=self._dataset.manifest.row_bytes if can_scatter else 0,
             lease=functools.partial(self._lease_ahead, chunk_bytes),
         )
-        return ahead, iter(ahead)
 
     def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
         """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
@@ -243,13 +241,13 @@ def _finished(
     try:
         for start in steps.starts:
             batch = batches.popleft()
-            item = finish.ahead(batch, start)
+            item = finish.in_feeder(batch, start)
             if copier is not None:
                 item = Unfinished(copier.send(item), start, batch.rows)
             elif finish.is_left:
                 item = Unfinished(functools.partial(_same, item), start, batch.rows)
             else:
-                item = finish.here(item, start, batch.rows)
+                item = finish.in_caller(item, start, batch.rows)
             made.append(item)
     except Exception:
         # a transform that raises does not take the batches before it along

@@ -105,7 +105,7 @@ class Iteration:
             batch = item.make()
             changes = _changes(batch)
             try:
-                item = self._finish.here(batch, item.start, item.rows)
+                item = self._finish.in_caller(batch, item.start, item.rows)
                 self._group[0] = item, position
             except BaseException as e:
                 # Ctrl-C ends the epoch too where a transform has changed the batch in place: it would change it again

@@ -348,7 +348,8 @@ class MemmapLoader:
         is_worked_on = self.transform is not None or form["on_device"]
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
         steps = schedule.steps(epoch, position, items, group_bytes)
-        levels, steps = levels_in_pass(self._levels, schedule, transform, epoch, steps)
+        levels = levels_in_pass(self._levels, schedule, transform, epoch)
+        steps = steps if levels is None else levels.ahead(steps)
         finish = Finish(self.dataset, transform, threads=self.threads, source=levels, **form)
         source = functools.partial(self._source.groups, schedule, epoch, steps, finish)
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change

@@ -39,21 +39,17 @@ PlanIndex = Callable[[int], int]
 
 
 class RemoteAhead(AtUrl):
-    """Gives the steps of an epoch, as `ReadAhead` does; what `read` fetches was asked for before.
-
-    For one thread.
-    """
+    """Fetches the blocks of an epoch in its order; what `read` fetches was asked for before. For one thread."""
 
     def __init__(
         self,
         dataset: MemmapDataset,
         remote: RemoteStore,
-        steps: Iterator[Steps],
         schedule: Schedule,
         epoch: int,
     ) -> None:
         super().__init__(remote)
-        self._dataset, self._remote, self._steps = dataset, remote, steps
+        self._dataset, self._remote = dataset, remote
         self._plan_index = plan_blocks(schedule, epoch)
         windows = schedule.order_of(epoch).windows_at_once(schedule.host_ranks, schedule.cut.world_size)
         self._row_bytes = dataset.manifest.row_bytes
@@ -75,17 +71,18 @@ class RemoteAhead(AtUrl):
         # compressed rows are read by the threads that unpack them
         self._is_logged = not dataset.manifest.compression
 
-    def __iter__(self) -> Iterator[Steps]:
+    def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
+        """Yield the steps; asks for their blocks before."""
         while True:
-            self._look_ahead()
+            self._ask(steps)
             if not self._waiting:
                 return
-            steps, blocks = self._waiting.popleft()
-            self._remote.reached = self._plan_index(steps.starts[0])
+            current, blocks = self._waiting.popleft()
+            self._remote.reached = self._plan_index(current.starts[0])
             self._asked.difference_update(blocks)
             self._asked_bytes -= sum(map(self._remote.folder.room, blocks))
-            self._rows_bytes -= self._bytes_of(steps)
-            yield steps
+            self._rows_bytes -= self._bytes_of(current)
+            yield current
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
         """Read spans; waits for their blocks."""
@@ -116,11 +113,11 @@ class RemoteAhead(AtUrl):
         )
         self._logged, self._read_bytes, self._reading_seconds = now, 0, 0.0
 
-    def _look_ahead(self) -> None:
+    def _ask(self, further: Iterator[Steps]) -> None:
         """Ask for the blocks of further steps, until enough are on their way."""
         new, soon = list[int](), 0
         while not self._waiting or (self._asked_bytes < self._most_bytes and self._rows_bytes < self._most_rows):
-            steps = next(self._steps, None)
+            steps = next(further, None)
             if steps is None:
                 break
             rows = np.concatenate(steps.batches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from reader.memory.raw_file import RawReader
 from reader.memory.spans import Bytes, CopyPart, Runs, Spans, begin_copy, laid_out, merged, reads_of
 from reader.memory.threads import AllCopies, Copies
 from reader.remote.presence import RemoteStore
-from reader.rows import Rows, routed
+from reader.rows import Rows, Steps, routed
 from reader.tuning import tuning
 
 
@@ -67,6 +67,10 @@ class Place:
             OSError: a file cannot be read; names it.
         """
         raise NotImplementedError
+
+    def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
+        """Yield the steps of a pass, each to be taken before the next, and read ahead what they will ask for. For one thread."""
+        return steps
 
     def close(self) -> None:
         """End what reads ahead."""

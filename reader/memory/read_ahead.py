@@ -62,12 +62,11 @@ class Chunk(Place):
 
 
 class ReadAhead(Place):
-    """Reads the spans of a plan in its order; iterating it gives the plan's steps, each of which is taken before the next.
+    """Reads the spans of a pass in its order.
 
     Args:
         source: a raw file, or several.
-        steps: the plan.
-        spans_of: where rows of the plan are in the file.
+        spans_of: where rows of the pass are in the file.
         chunk_bytes: read together, at most; two chunks are in memory.
         window_end: global position at which a chunk that holds this position must end, since the rows after it are elsewhere.
         past_cache: leave nothing in the page cache, see `RawFile`.
@@ -80,7 +79,6 @@ class ReadAhead(Place):
     def __init__(
         self,
         source: RawSource,
-        steps: Iterator[Steps],
         spans_of: Callable[[Rows], Spans],
         *,
         chunk_bytes: int,
@@ -89,21 +87,23 @@ class ReadAhead(Place):
         row_bytes: int = 0,
         lease: Callable[[int], torch.Tensor] | None = None,
     ) -> None:
-        self._steps, self._spans_of = steps, spans_of
+        self._spans_of = spans_of
         self._chunk_bytes, self._window_end = max(1, chunk_bytes), window_end
         self._waiting: deque[Steps] = deque()
         # bytes of the first steps, which are taken together
         self._first_bytes = 0
         self._chunks: deque[tuple[Chunk | _Scattered, deque[_StepSpans]]] = deque()
         self._pool, self._located = (FittingPool(keep=_KEPT, has_room=True) for _ in range(2))
-        self._cut = self._cut_chunks()
+        self._cut: Iterator[list[_StepSpans]] = iter(())
         self._file = open_raw(source, past_cache=past_cache)
         can_scatter = row_bytes and isinstance(self._file, RawFile) and self._file.can_scatter(row_bytes)
         self._lease = lease if can_scatter else None
         # of the steps whose reads have begun
         self._leased: deque[torch.Tensor] = deque()
 
-    def __iter__(self) -> Iterator[Steps]:
+    def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
+        """Yield the steps, each of which is taken before the next."""
+        self._cut = self._cut_chunks(steps)
         while True:
             self._start()
             if not self._waiting:
@@ -111,20 +111,20 @@ class ReadAhead(Place):
             yield self._waiting.popleft()
 
     def view(self, spans: Spans) -> torch.Tensor | None:
-        """Return the rows of the plan's next step in the memory they were read into; None: they are in staging memory."""
+        """Return the rows of the next step in the memory they were read into; None: they are in staging memory."""
         if self._lease is None:
             return None
         self._take(spans)
         return self._leased.popleft()
 
     def locate(self, spans: Spans) -> Located:
-        """Copy the spans of the plan's next step to memory that stays."""
+        """Copy the spans of the next step to memory that stays."""
         memory, places = self._located.lease(int(spans.sizes.sum())), laid_out(spans.sizes)
         self.read(spans, memory, places)
         return Located(memory.numpy(), places)
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
-        """Copy the spans of the plan's next step to their places in out."""
+        """Copy the spans of the next step to their places in out."""
         self._take(spans, out, places)
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class ReadAhead(Place):
         self._file.close()
 
     def _take(self, spans: Spans, out: torch.Tensor | None = None, places: Rows | None = None) -> None:
-        """Wait for the plan's next spans, and copy them to their places in out."""
+        """Wait for the next spans, and copy them to their places in out."""
         done = 0
         while done < len(spans.begins):
             left = Spans(spans.begins[done:], spans.sizes[done:])
@@ -171,11 +171,11 @@ class ReadAhead(Place):
                 chunk = _Scattered(self._file, spans, [part.memory() for part in parts])
             self._chunks.append((chunk, deque(parts)))
 
-    def _cut_chunks(self) -> Iterator[list[_StepSpans]]:
-        """Cut the plan into chunks: small ones first, so that the first batches need not wait for a whole one."""
+    def _cut_chunks(self, steps: Iterator[Steps]) -> Iterator[list[_StepSpans]]:
+        """Cut the steps into chunks: small ones first, so that the first batches need not wait for a whole one."""
         chunk: list[_StepSpans] = []
         most = size_bytes = 0
-        for part in self._parts():
+        for part in self._parts(steps):
             most = most or max(part.size_bytes, self._first_bytes)
             if chunk and (part.end != chunk[-1].end or size_bytes + part.size_bytes > most):
                 yield chunk
@@ -185,9 +185,9 @@ class ReadAhead(Place):
         if chunk:
             yield chunk
 
-    def _parts(self) -> Iterator[_StepSpans]:
-        """Cut the spans of the plan's steps where a window ends."""
-        for steps in self._steps:
+    def _parts(self, groups: Iterator[Steps]) -> Iterator[_StepSpans]:
+        """Cut the spans of the steps where a window ends."""
+        for steps in groups:
             each = [self._spans_of(rows) for rows in steps.batches]
             size_bytes = sum(int(spans.sizes.sum()) for spans in each)
             self._first_bytes = self._first_bytes or size_bytes

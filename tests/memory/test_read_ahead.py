@@ -76,13 +76,12 @@ def test_any_plan_gives_the_rows_it_names(
     steps = steps_of([order[i : i + batch] for i in range(0, len(order), batch)])
     reader = ReadAhead(
         rows_file,
-        iter(steps),
         spans_of,
         chunk_bytes=chunk * ROW_BYTES,
         window_end=lambda position: (position // window + 1) * window,
         past_cache=past_cache,
     )
-    got = [taken(reader, step.batches[0]) for step in reader]
+    got = [taken(reader, step.batches[0]) for step in reader.ahead(iter(steps))]
     reader.close()
     assert np.array_equal(np.concatenate(got), contents()[order])
 
@@ -111,7 +110,6 @@ def read_in_steps(
     pool = BufferPool(batch * LARGE_ROW_BYTES, keep=3)
     reader = ReadAhead(
         path,
-        iter(steps_of([order[i : i + batch] for i in range(0, len(order), batch)])),
         lambda rows: spans_of(rows, LARGE_ROW_BYTES),
         chunk_bytes=chunk * LARGE_ROW_BYTES,
         window_end=lambda position: (position // window + 1) * window,
@@ -121,7 +119,7 @@ def read_in_steps(
     )
     got = []
     try:
-        for step in reader:
+        for step in reader.ahead(iter(steps_of([order[i : i + batch] for i in range(0, len(order), batch)]))):
             rows = reader.view(spans_of(step.batches[0], LARGE_ROW_BYTES))
             assert rows is not None
             got.append(rows.numpy().reshape(-1, LARGE_ROW_BYTES))
@@ -298,13 +296,12 @@ def first_rows_of(path: Path) -> ReadAhead:
     """Return what reads the first 20 rows of a file in a step, which has begun."""
     reader = ReadAhead(
         path,
-        iter(steps_of([np.arange(20)])),
         spans_of,
         chunk_bytes=8 * ROW_BYTES,
         window_end=lambda _: ROWS,
         past_cache=False,
     )
-    next(iter(reader))
+    next(reader.ahead(iter(steps_of([np.arange(20)]))))
     return reader
 
 

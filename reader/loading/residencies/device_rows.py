@@ -49,7 +49,7 @@ class OnDevice:
     def _made(self, rows: Rows, start: int, finish: Finish) -> object:
         with stage("gather"):
             batch = self._resident.gather(rows)
-        return finish.ahead(batch, start)
+        return finish.in_feeder(batch, start)
 
 
 def room_on(dataset: MemmapDataset, device: torch.device, processes: int) -> Room | None:

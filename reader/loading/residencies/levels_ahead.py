@@ -34,19 +34,16 @@ from reader.tuning import tuning
 _CHUNKS = 3
 
 
-def levels_in_pass(
-    levels: LevelRows | None, schedule: Schedule, transform: object, epoch: int, steps: Iterator[Steps]
-) -> tuple[LevelsAhead | None, Iterator[Steps]]:
-    """Begin a pass: return what its crops read from, None where there are no levels, and the steps, for which that reads ahead.
+def levels_in_pass(levels: LevelRows | None, schedule: Schedule, transform: object, epoch: int) -> LevelsAhead | None:
+    """Return what the crops of a pass read from; None: there are no levels.
 
     transform: with the size that its crops have in the pass.
     """
     if levels is None:
-        return None, steps
+        return None
     ends = schedule.order_of(epoch).window_end
     draw = functools.partial(stamped, epoch=epoch, seed=schedule.seed)
-    ahead = LevelsAhead(levels, cast(_LevelCrop, first_step(transform)), draw, ends)
-    return ahead, ahead.ahead(steps)
+    return LevelsAhead(levels, cast(_LevelCrop, first_step(transform)), draw, ends)
 
 
 class _LevelCrop(Protocol):
