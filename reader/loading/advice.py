@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +26,20 @@ from reader.transforms.conversions import convertible, from_torchvision
 from reader.tuning import tuning
 
 _log = logging.getLogger("reader")
+
+
+class Length(NamedTuple):
+    """The steps of an epoch, "some" where a sampler has no length, and the world size that they are for."""
+
+    steps: int | str
+    world_size: int
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Length:
+        """Return that of the ranks as they are known now."""
+        sampler = schedule.sampler
+        has_length = sampler is None or hasattr(sampler, "__len__")
+        return cls(schedule.steps_left(0) if has_length else "some", schedule.cut.world_size)
 
 
 def chosen_order(
@@ -98,19 +113,18 @@ def log_ranks(
     *,
     before: Ranks,
     is_first: bool,
-    announced: tuple[int | None, int | str, int | str],
+    reported: Length | None,
 ) -> None:
     """Log what the ranks are now, where an epoch begins.
 
-    announced: the world size and the steps that were reported before (None: none were), and the steps now.
+    before: as they were. reported: how long an epoch was when the program asked last; None: it did not.
     """
-    source, path = ranks.source or "nobody says otherwise", schedule.dataset.path
-    world_size, steps, steps_now = announced
-    if world_size not in (None, ranks.world_size) and schedule.sampler is None:
+    source, path, now = ranks.source or "nobody says otherwise", schedule.dataset.path, Length.of(schedule)
+    if reported is not None and reported.world_size != now.world_size and schedule.sampler is None:
         _log.warning(
             "%s: an epoch was said to be %s steps, for world size %s; now it is %s, for world size %d (%s). What was"
             " computed from the former, such as a schedule of learning rates, does not fit.",
-            *(path, steps, world_size, steps_now, ranks.world_size, source),
+            *(path, reported.steps, reported.world_size, now.steps, now.world_size, source),
         )
     elif before != ranks:
         _log.info("%s: %s (%s)", path, ranks, source)

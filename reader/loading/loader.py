@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
-from reader.loading.advice import chosen_order, log_first_epoch, log_ranks
+from reader.loading.advice import Length, chosen_order, log_first_epoch, log_ranks
 from reader.loading.finish import Finish, takes_samples
 from reader.loading.frameworks import check_asker, splits_batches
 from reader.loading.iteration import Iteration, Pass
@@ -198,8 +198,8 @@ class MemmapLoader:
             pad=truth("pad", pad),
             canonical_nodes=None if canonical_nodes is None else integer("canonical_nodes", canonical_nodes),
         )
-        # the world size that the caller knows of, by `len` or by an epoch that has begun
-        self._announced: int | None = None
+        # how long an epoch was when the program asked last, by `len` or by beginning one
+        self._reported: Length | None = None
         sized = self.transform if self._sizes.are_given else None
         how: dict[str, Any] = {"prefetch": prefetch, "sized": sized}
         # workers read the mapped file
@@ -268,15 +268,16 @@ class MemmapLoader:
         # an epoch that begins says which rank this is; until then processes may still be set up
         if not self._has_started:
             self._follow(ranks_expected(self._given))
-        self._announced = self.schedule.cut.world_size
-        pass_, next_ = self.state.progress, self.state.next
-        rows = self._rows(*next_, world_size=self._announced) if pass_.finished else pass_.batch_size
-        return self.schedule.with_batch_size(rows).steps_left(0)
+        pass_, world_size = self.state.progress, self.schedule.cut.world_size
+        rows = self._rows(*self.state.next, world_size=world_size) if pass_.finished else pass_.batch_size
+        steps = self.schedule.with_batch_size(rows).steps_left(0)
+        self._reported = Length(steps, world_size)
+        return steps
 
     def __repr__(self) -> str:
         m = self.dataset.manifest
         return (
-            f"MemmapLoader({self._steps()} steps of"
+            f"MemmapLoader({Length.of(self.schedule).steps} steps of"
             f" {m.kind.up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on {self.device}, order"
             f" {self.schedule.orders.text}, {self.schedule.chosen_seed}, {self.ranks}, residency {self.residency})"
         )
@@ -382,19 +383,13 @@ class MemmapLoader:
         Raises:
             ValueError: nobody knows, or what the loader was made for does not go with it.
         """
-        before, ranks, announced, is_first = self.ranks, ranks_now(self._given), self._announced, not self._has_started
-        steps = self._steps()
+        before, ranks = self.ranks, ranks_now(self._given)
         self._follow(ranks)
         if ranks != self._checked:
             check_nodes(self.schedule)
         self._checked = ranks
-        self._announced = ranks.world_size
-        log_ranks(self.schedule, ranks, before=before, is_first=is_first, announced=(announced, steps, self._steps()))
-
-    def _steps(self) -> int | str:
-        """Return the steps of an epoch; "some": the sampler has no length."""
-        sampler = self.schedule.sampler
-        return self.schedule.steps_left(0) if sampler is None or hasattr(sampler, "__len__") else "some"
+        log_ranks(self.schedule, ranks, before=before, is_first=not self._has_started, reported=self._reported)
+        self._reported = Length.of(self.schedule)
 
     def _follow(self, ranks: Ranks) -> None:
         if ranks != self.ranks:
