@@ -89,9 +89,6 @@ class Tuning:
 
     # -- the format
 
-    # Between the two names that a replacement of train and val changes are some 20 microseconds; what lasts for fifty such waits
-    # is left of a crash.
-    half_swap_seconds: float = 0.01
     # Of a manifest that is fetched, which is in memory whole: this is that of 70 TB.
     fetched_manifest_bytes: int = 256 << 20
     # Of an object in storage at most. A block of rows with sizes of their own may be many times 8 MiB; what sends one holds it in

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError, ScanError
 from reader.format.manifest import MANIFEST
-from reader.format.splits import FOLDER, ROLES
+from reader.format.splits import FOLDER, ROLES, is_stage
 
 SPLITS = tuple(ROLES)
 # What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.
@@ -80,7 +80,8 @@ def stores_of(out: str | os.PathLike[str], holds: Callable[[Path], bool] | None 
             opens that one refuses it, and so no split is skipped.
     """
     root, is_found = Path(out), holds or _is_store
-    if is_found(root):
+    # beside the stores of splits, a working folder that is no stage was left when they were complete
+    if is_found(root) and (holds is not None or is_stage(root) or _is_file(root / MANIFEST)):
         return {"": root}
     try:
         names = [name for name in os.listdir(root) if is_split(name)]
@@ -101,6 +102,15 @@ def check_one_store(store: str | os.PathLike[str], option: str) -> None:
 
 def _order(name: str) -> tuple[int, str, str]:
     return ROLES[name.lower()], name.lower(), name
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except PermissionError:  # whatever opens it says so
+        return True
+    except OSError:
+        return False
 
 
 def _is_store(folder: Path) -> bool:

@@ -27,16 +27,15 @@ from packer.report import PackReport, Progress
 from packer.sources.local import MISSING
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.build_folder import BuildFolder, finish, release
+from packer.store.destination import Folder, clear_store
 from packer.store.disk_space import allocate, check_room, move_rows
 from packer.store.failures import as_pack_error
 from packer.store.files import remove_tree, sync_folder
-from packer.store.lock import Lock, checked
+from packer.store.lock import checked
 from packer.store.out_folder import sync_names
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
-from packer.store.unfinished import PARTS
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
 from reader.format.blocks import Block
@@ -53,30 +52,34 @@ if TYPE_CHECKING:
 
 
 class Build:
-    """One store being made, from listed inputs to a sealed folder; or a part of one, in a folder of its own."""
+    """One store being made, from listed inputs to a sealed folder; or a part of one, in a folder of its own.
+
+    Args:
+        to: the destination, which has begun when `run` is called.
+        store: the folder in its stage that the store, or the level of one, is made in.
+        levels: makes the levels of the store, and returns their files.
+    """
 
     def __init__(
         self,
         packing: Packing,
-        out: Path,
-        clock: StageClock,
+        to: Folder,
+        store: Path,
         *,
-        replaces: bool | None = None,
-        held: list[Lock] | None = None,
         upload: Upload | None = None,
-        levels: Callable[[BuildFolder], dict[str, FileEntry]] | None = None,
+        levels: Callable[[], dict[str, FileEntry]] | None = None,
     ) -> None:
         self._levels = levels
         inputs, options, part = packing.inputs, packing.options, packing.part
-        self._part, self._parent, self._upload = part, out, upload
+        self._part, self._store, self._upload, self._to = part, store, upload, to
+        self._out = store if part is None else part.folder(store)
+        # what it is called
+        self._name = to.named(store) if part is None else self._out
         self._inputs, self._options, self._split = inputs, options, packing.split
-        self._clock = clock
+        self._clock = StageClock("begin")
         self._profile: Profile = {}
-        self._folder = BuildFolder(out, options, part, replaces=replaces)
-        # of all splits that are replaced together: each is held until the last is done
-        self._held = [] if held is None else held
         geometry = Geometry.of(packing.shape, options)
-        self._job = pack_job(inputs, self._folder.out.absolute(), geometry, options, packing.make_job)
+        self._job = pack_job(inputs, self._out.absolute(), geometry, options, packing.make_job)
         self._sizes = expected_sizes(self._job.layout, inputs) if part is None else {}
         # what is packed, and in blocks of how many inputs: `run` finds it out
         self._span, self._block_inputs = range(len(inputs)), 0
@@ -85,27 +88,39 @@ class Build:
         self._row_files = [PIXELS, MASKS] if self._job.layout.has_mask_file else [PIXELS]
         self._committed = Committed(self._span.start)
 
-    def run(self) -> PackReport:
-        """Make the store and report it, or the part. What replaces a store is sealed beside it and waits for `swap_in`.
+    def divide(self, clock: StageClock) -> None:
+        """Divide the inputs into blocks, for which headers are read where rows have sizes of their own.
 
-        Raises:
-            PackError: OUT is in the way, nothing could be packed, or something failed on the way; says how to resume.
+        Called before the stage is locked: processes that read headers would hold it too.
         """
-        # before the lock is taken: processes that read headers would hold it too
         if self._job.layout.size is None:
-            self._clock.enter("sizes")
-        division = divide(self._inputs, self._split, self._job.layout, self._options, self._parent, self._part)
-        self._clock.enter("begin")
+            clock.enter("sizes")
+        division = divide(self._inputs, self._split, self._job.layout, self._options, self._store, self._part)
+        clock.enter("begin")
         self._span, self._block_inputs = division.span, division.block_inputs
         self._sizes[PIXELS] = division.pixels_bytes
         self._committed = Committed(self._span.start)
+
+    def run(self, clock: StageClock) -> PackReport:
+        """Make the store and report it, or the part: sealed, and to be published.
+
+        Args:
+            clock: of this store alone.
+
+        Raises:
+            PackError: nothing could be packed, or something failed on the way; says how to resume.
+        """
+        self._clock, lock = clock, self._to.own_lock
+        self._job = dataclasses.replace(self._job, lock=(str(lock.path.absolute()), lock.content))
         try:
-            created = self._folder.make()
-            self._held += self._folder.lock()
-            lock = self._folder.own_lock
-            self._job = dataclasses.replace(self._job, lock=(str(lock.path.absolute()), lock.content))
-            self._folder.check_again()
-            return self._run_locked(created)
+            (self._out / journals.FOLDER).mkdir(parents=True, exist_ok=True)
+            with checked(self._to.check_same):
+                return self._made()
+        except _NothingPacked as e:
+            self._to.withdraw(self._out)
+            if self._upload is not None:
+                self._upload.withdraw()
+            raise PackError(str(e)) from None
         except SourceError as e:
             one = " A single file that stays unreadable is rejected when an empty one takes its place."
             raise SourceError(
@@ -113,90 +128,58 @@ class Build:
                 f"{one if isinstance(e, UnreadableError) else ''}"
             ) from None
         except OSError as e:
-            raise self.explained(e) from None
+            raise as_pack_error(e, self._out, self._sizes) from None
         except EngineError as e:
             raise PackError(f"packing stopped: {e}") from None
 
-    @property
-    def folder(self) -> BuildFolder:
-        """The folder that the store is made in."""
-        return self._folder
-
-    def explained(self, error: OSError) -> PackError:
-        """Return what to raise instead of an error of files, processes or the disk."""
-        return as_pack_error(error, self._folder.out, self._sizes)
-
-    def _run_locked(self, created: bool) -> PackReport:
-        try:
-            with checked(self._folder.check):
-                report = self._made()
-        except _NothingPacked as e:
-            self._folder.remove(created)
-            if self._upload is not None:
-                self._upload.withdraw()
-            raise PackError(str(e)) from None
-        if not self._folder.replaces and self._part is None:
-            locks = self._folder.locks
-            finish([self._folder], locks)
-            release(self._held, locks)
-        return report
-
     def _made(self) -> PackReport:
-        begun = journals.read_header(self._folder.out) if self._folder.resumes() else None
+        is_resumed = self._options.resume and journals.has_started(self._out)
+        begun = journals.read_header(self._out) if is_resumed else None
         header = self._header(begun)
         if begun and self._options.overwrite and (header_difference(begun, header) or begun.span != header.span):
             begun, header = None, self._header(None)  # what was begun otherwise is replaced, as a store would be
         if self._part is not None:
-            check_siblings(self._parent, self._part, header)
+            check_siblings(self._store, self._part, header)
         self._committed, journal = self._resume(header) if begun else self._begin(header)
         resumed_from = self._committed.inputs_stop - self._span.start
         try:
             if self._upload is not None:
                 layout = self._job.layout
                 self._upload.start(self._committed.size_bytes, layout.mask_bytes if layout.has_mask_file else None)
-            if self._options.update or journals.read_header(self._folder.out).update:
+            if self._options.update or journals.read_header(self._out).update:
                 self._reuse(header)
             self._take_room()
             self._clock.enter("serve")
             self._run_blocks(header.block_inputs, journal)
             if self._part is not None:
                 if self._levels is not None:
-                    self._levels(self._folder)
+                    self._levels()
                 return self._completed(self._part_report(), resumed_from)
             self._clock.enter("seal")
             commit = None if self._upload is None else self._commit_at_url
-            levels = None if self._levels is None else functools.partial(self._levels, self._folder)
-            out, layout, check = self._folder.out, self._job.layout, self._folder.check
-            sealed = seal(out, header, layout, self._inputs, check=check, commit=commit, levels=levels)
+            layout, check = self._job.layout, self._to.check_same
+            sealed = seal(self._out, header, layout, self._inputs, check=check, commit=commit, levels=self._levels)
         finally:
             journal.close()
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
-        self._inputs.notes += self._folder.notes
-        report = store_report(sealed, self._inputs, self._folder.out, 0.0, resumed_from)
-        return self._completed(dataclasses.replace(report, out=str(self._folder.final)), resumed_from)
+        report = store_report(sealed, self._inputs, self._out, 0.0, resumed_from)
+        return self._completed(dataclasses.replace(report, out=str(self._name)), resumed_from)
 
     # -- begin
 
     def _begin(self, header: journals.Header) -> tuple[Committed, journals.Journal]:
         """Clear away what an earlier pack left, and begin a journal."""
-        out = self._folder.out
-        self._folder.check()
-        # the journal goes first and comes last: it must never outlive the rows that it names
-        journals.discard(out)
-        # and the working folder, which marks OUT as that of a pack
-        sync_folder(out)
-        self._folder.clear()
-        self._folder.check()
+        out = self._out
+        clear_store(out, self._to.check_same)
         if self._part is not None:
             save_inputs(out, self._inputs, self._span)
             # of an earlier start: a level must have the same images
-            for level in (self._part.folder(level_path(self._parent, factor)) for factor in FACTORS):
+            for level in (self._part.folder(level_path(self._store, factor)) for factor in FACTORS):
                 if level.exists():
+                    self._to.check_same()
                     remove_tree(level)
-        elif (out / PARTS).exists():
-            remove_tree(out / PARTS)
-        self._folder.check()
+        self._to.check_same()
         paths = [out / name for name in self._row_files]
         for path in paths:
             path.parent.mkdir(exist_ok=True)
@@ -210,7 +193,7 @@ class Build:
 
     def _reuse(self, header: journals.Header) -> None:
         """Reuse rows of the store that this one will replace, where there is one."""
-        old = self._folder.replaced
+        old = self._to.old(self._out)
         if old is not None:
             from packer.store.sealed.reuse import ReusedLines, check_reusable
 
@@ -220,22 +203,22 @@ class Build:
 
     def _resume(self, header: journals.Header) -> tuple[Committed, journals.Journal]:
         """Resume behind the last block that is committed and whose sources are unchanged."""
-        out = self._folder.out
+        out = self._out
         found = journals.read_header(out)
         if what := header_difference(found, header, self._name_inputs):
             raise self._begun_with(what)
         committed, end = read_committed(out, self._inputs, self._job, self._span.start)
         if committed.other_plugin:
             raise self._begun_with(f"other decoders{committed.other_plugin}")
-        self._folder.check()
+        self._to.check_same()
         return committed, journals.Journal.reopen(out, end)
 
     def _begun_with(self, what: str) -> PackError:
         again = "leave --resume out" if self._options.update else "start over with --overwrite"
-        return PackError(f"{self._folder.final} was begun with {what}. Resume with the same, or {again}.")
+        return PackError(f"{self._name} was begun with {what}. Resume with the same, or {again}.")
 
     def _name_inputs(self) -> str:
-        out, start, is_shuffled = self._folder.out, self._span.start, self._options.shuffle is not None
+        out, start, is_shuffled = self._out, self._span.start, self._options.shuffle is not None
         return inputs_difference(out, start, self._inputs, is_shuffled=is_shuffled)
 
     def _header(self, begun: journals.Header | None) -> journals.Header:
@@ -247,16 +230,16 @@ class Build:
     def _take_room(self) -> None:
         """Allocate the files of rows; not for a URL, of which only a few blocks are here at a time."""
         if self._upload is not None:
-            check_room(self._folder.out, self._sizes | {PIXELS: 0})
+            check_room(self._out, self._sizes | {PIXELS: 0})
             return
-        check_room(self._folder.out, self._sizes)
+        check_room(self._out, self._sizes)
         for name in self._row_files:
             self._allocate(name)
 
     def _allocate(self, name: str) -> None:
         room = self._sizes[name]
-        self._folder.check()
-        allocate(self._folder.out / name, room, lambda done: notify(self._progress("allocate", done, room)))
+        self._to.check_same()
+        allocate(self._out / name, room, lambda done: notify(self._progress("allocate", done, room)))
 
     # -- run
 
@@ -274,7 +257,7 @@ class Build:
             self._job,
             workers=workers,
             timeout=self._options.timeout,
-            inherited=self._held,
+            inherited=self._to.locks,
             clock=self._clock,
             launcher=launcher,
             at_most=asked,
@@ -288,8 +271,8 @@ class Build:
             ready = functools.partial(self._tick, engine)
             for result in engine.run(tasks, begun.size_bytes, ready=ready):
                 if committer is None:
-                    rows = [self._folder.out / name for name in self._row_files]
-                    done, check = (begun.inputs_stop, begun.rows_stop), self._folder.check
+                    rows = [self._out / name for name in self._row_files]
+                    done, check = (begun.inputs_stop, begun.rows_stop), self._to.check_same
                     committer = Committer(rows, journal, *done, check, workers=workers, upload=self._upload)
                 self._take(result)
                 committer.put(result)
@@ -308,8 +291,8 @@ class Build:
 
     def _move_rows(self, start: int, target: int, size_bytes: int) -> None:
         """Move bytes of the file of rows that are too far back, and with them their masks."""
-        layout, out = self._job.layout, self._folder.out
-        self._folder.check()
+        layout, out = self._job.layout, self._out
+        self._to.check_same()
         move_rows(out / PIXELS, start, target, size_bytes)
         if layout.has_mask_file:
             move_rows(out / MASKS, *map(layout.mask_bytes, (start, target, size_bytes)))
@@ -364,8 +347,8 @@ class Build:
         self._upload.commit(manifest, blocks, content)
 
     def _part_report(self) -> PackReport:
-        blocks = (result for result, _ in journals.read_blocks(self._folder.out))
-        return part_report(self._folder.final, str(self._part), self._job.layout, self._inputs, self._span, blocks)
+        blocks = (result for result, _ in journals.read_blocks(self._out))
+        return part_report(self._name, str(self._part), self._job.layout, self._inputs, self._span, blocks)
 
     def _completed(self, report: PackReport, resumed_from: int) -> PackReport:
         """Add to a report what this run alone knows."""
@@ -387,7 +370,7 @@ class Build:
         )
 
     def _nothing_packed(self) -> str:
-        results = journals.read_blocks(self._folder.out)
+        results = journals.read_blocks(self._out)
         first = next((reject for result, _ in results for reject in result.rejects), None)
         example = f" For example {first.path}: {first.reason}." if first else ""
         if first and first.reason in MISSING:

@@ -32,6 +32,7 @@ from packer.pixels.row import Row
 from packer.report import PackReport
 from packer.sources.roots import Roots
 from packer.store.blocks import Task
+from packer.store.destination import Folder, recover
 from packer.store.out_folder import resolved_out
 from packer.workers.block_worker import Attempt, PackJob
 from packer.workers.processes import InFlight
@@ -90,6 +91,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         10
     """
     clock, target = StageClock("begin"), resolved_out(out)
+    recover(target)
     if options.has_own_sizes:
         raise OptionsError(
             "fit 'none' needs to know all sizes before, and a dataset does not say them. Pack the files, by pack."
@@ -117,7 +119,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         only=None if options.size else first.size,
         class_count=len(inputs.classes),
     )
-    return pack_parts({"": inputs}, target, pack_options, clock, make_job)
+    return pack_parts({"": inputs}, Folder(target), pack_options, clock, make_job)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Finished stores under --resume: compares list, labels, paths and sizes with the inputs, and names the command to update them.
 
-Decodes no image and changes nothing but what an interrupted pack has left beside the store.
+Decodes no image and changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from packer.sources.base import Readable
 from packer.sources.local import MISSING
 from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
-from packer.store.out_folder import check_no_links, own_paths, remove_replaced, remove_working_folder
 from packer.store.reports import store_report
 from packer.store.row_files import EXTRAS
 from packer.store.unfinished import check_finished
@@ -65,10 +64,6 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
         raise PackError(f"{out} is finished, but with other options{what}. Choose another OUT, or {_replace(options)}.")
     if what := inputs_difference(out, manifest, inputs):
         raise PackError(f"{out} is finished, but with {what}. {_update(inputs, options, target)}.")
-    check_no_links(*own_paths(out))
-    # left where the pack was interrupted after its commit
-    remove_replaced(out)
-    remove_working_folder(out)
     report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
     if found := _found_again(out, inputs):
         were = (

@@ -19,12 +19,12 @@ from packer.packing.build import Build
 from packer.packing.tasks import Packing
 from packer.progress import followed
 from packer.store import journal as journals
-from packer.store.build_folder import BuildFolder
+from packer.store.destination import Folder
 from packer.store.files import remove_tree
-from packer.store.lock import Lock
 from packer.values import LevelLimit, check_levels, recorded_limit
 from reader.format.manifest import MANIFEST, REJECTED, FileEntry, read_manifest
 from reader.format.samples import Sample, read_samples
+from reader.format.splits import FOLDER
 from reader.format.tensors import FACTORS, level_name, level_path
 
 # An image that was replaced meanwhile is another in the level than in the store; then the level is made once more.
@@ -36,54 +36,52 @@ class Levels:
 
     Args:
         packing: of the store.
-        held: takes the locks, as that of the store.
-        out: the store, where a part of it is packed.
+        to: the destination.
+        store: the folder in its stage that the store is made in.
     """
 
-    def __init__(self, packing: Packing, held: list[Lock], out: Path | None = None) -> None:
-        self._packing, self._held, self._out = packing, held, out
+    def __init__(self, packing: Packing, to: Folder, store: Path) -> None:
+        self._packing, self._to, self._store = packing, to, store
         self._part, options = packing.part, packing.options
         self._factors = FACTORS[: options.levels - 1]
         check_levels(options.levels, options.row_kind.common_sides(packing.shape))
 
-    def make(self, folder: BuildFolder) -> dict[str, FileEntry]:
-        """Make the levels of the store that is sealed in a folder but for its manifest; returns their files.
+    def make(self) -> dict[str, FileEntry]:
+        """Make the levels of the store that is sealed in its folder but for its manifest; returns their files.
 
         Of a part whose rows are all there, make its part of each level; these have no files yet.
 
         Raises:
             PackError: an image is no row of a level, or was replaced meanwhile, twice.
         """
-        rejected = {
-            reject.input: reject.reason for result, _ in journals.read_blocks(folder.out) for reject in result.rejects
-        }
+        out = self._store if self._part is None else self._part.folder(self._store)
+        rejected = {reject.input: reject.reason for result, _ in journals.read_blocks(out) for reject in result.rejects}
         entries: dict[str, FileEntry] = {}
         for factor in self._factors:
             for tries_left in reversed(range(_TRIES)):
-                self._make(folder, factor, rejected)
-                if not (what := self._difference(folder.out, factor)):
+                self._make(factor, rejected)
+                if not (what := self._difference(out, factor)):
                     break
                 if not tries_left:
                     raise PackError(f"{what}. Do not change images while they are packed, and continue with --resume.")
-                folder.check()
-                remove_tree(self._made(folder.out, factor))
+                self._to.check_same()
+                remove_tree(self._made(factor))
             if self._part is None:
-                entries |= files_of(folder.out, factor)
+                entries |= files_of(self._store, factor)
         return entries
 
-    def _made(self, out: Path, factor: int) -> Path:
+    def _made(self, factor: int) -> Path:
         """Return the folder in which a level, or a part of it, is packed."""
-        if self._part is None or self._out is None:
-            return level_path(out, factor)
-        return self._part.folder(level_path(self._out, factor))
+        level = level_path(self._store, factor)
+        return level if self._part is None else self._part.folder(level)
 
-    def _make(self, folder: BuildFolder, factor: int, rejected: dict[int, str]) -> None:
-        out = level_path(self._out or folder.out, factor)
+    def _make(self, factor: int, rejected: dict[int, str]) -> None:
+        out = level_path(self._store, factor)
         options = self._options_of(factor)
         if (out / MANIFEST).exists():
             if dict(read_manifest(out).options) == options.shaping():
                 return
-            folder.check()
+            self._to.check_same()
             remove_tree(out)
         # inputs that the store rejects have no row here either; they are not opened
         inputs = dataclasses.replace(
@@ -97,11 +95,12 @@ class Levels:
             notes=[],
         )
         shape = self._sides(factor) or (1, 1)
-        packing = dataclasses.replace(self._packing, inputs=inputs, shape=shape, options=options)
-        build = Build(packing, out, StageClock("begin"), replaces=False, held=self._held)
-        if folder.replaced is not None and (old := level_path(folder.replaced, factor)).is_dir():
-            build.folder.replaced = old
-        build.run()
+        build = Build(dataclasses.replace(self._packing, inputs=inputs, shape=shape, options=options), self._to, out)
+        build.divide(StageClock("begin"))
+        build.run(StageClock("begin"))
+        if self._part is None:
+            self._to.check_same()
+            remove_tree(out / FOLDER)
 
     def _options_of(self, factor: int) -> PackOptions:
         """Return the options by which a level is packed alone."""
@@ -117,7 +116,7 @@ class Levels:
 
     def _difference(self, out: Path, factor: int) -> str:
         """Say in what a level, or a part of it, is of other images than the store; "" where it is of the same."""
-        level = self._made(out, factor)
+        level = self._made(factor)
         if self._part is not None:
             return part_difference(out, level, factor)
         if what := other_image(read_samples(out), read_samples(level), factor):

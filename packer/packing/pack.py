@@ -29,21 +29,12 @@ from packer.pixels.formats import jpeg
 from packer.pixels.formats.versions import littlecms_version
 from packer.report import PackReport
 from packer.sources.roots import is_missing
-from packer.store.build_folder import finish, release, replaces_store
+from packer.store.destination import Folder, recover
 from packer.store.disk_space import guard_standard_streams
-from packer.store.lock import Lock
-from packer.store.out_folder import (
-    announce,
-    check_destination,
-    check_out,
-    check_takes_splits,
-    is_finished,
-    is_replaced,
-    resolved_out,
-)
-from packer.store.parts import Part, begun_from, check_no_parts, check_part
+from packer.store.failures import as_pack_error
+from packer.store.out_folder import check_destination, check_takes_splits, resolved_out
+from packer.store.parts import Part, begun_from, check_part
 from packer.store.reports import summed_report
-from packer.store.swap import finish_swap
 from packer.values import lasting_path
 from packer.workers.block_worker import PackJob
 from reader.format.shown import redacted
@@ -88,108 +79,98 @@ def pack(images: ImagesArgument, out: str | os.PathLike[str], options: PackOptio
 
 def pack_parts(
     parts: dict[str, Inputs],
-    target: Path,
+    to: Folder,
     options: PackOptions,
     clock: StageClock,
     make_job: Callable[..., PackJob] = PackJob,
     uploads: Uploads | None = None,
 ) -> PackReport:
-    """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a PackJob.
+    """Pack each split into a store in a destination, or all there is into the one store; make_job takes the fields of a PackJob.
 
-    uploads: to a URL, for which target stands.
+    uploads: to a URL, for which the destination stands.
     """
-    stores = {split: target / split if split else target for split in parts}
     if options.part is not None:
-        return _pack_one_part(parts, stores, target, options, clock)
-    finished = _finished(parts, stores, target, options)
-    unfinished = {split: stores[split] for split in parts if split not in finished}
-    # an unfinished split says more than a finished one
-    for store in sorted(unfinished.values(), key=is_finished):
-        check_out(store, options)
-        check_no_parts(store, options)
-        _check_splits(parts, stores, target, options)
+        return _pack_one_part(parts, to, options, clock)
+    finished = _finished(parts, to, options)
+    unfinished = [split for split in parts if split not in finished]
+    if unfinished:
+        _check_splits(parts, to, options)
+        to.check(options, [*parts])
     # where all are finished, nothing will be decoded
     shape = options.least_sides or (1, 1)
     if unfinished and options.least_sides is None:
         clock.enter("sizes")
-        shape = common_size(parts, options, target)
+        shape = common_size(parts, options, to.out)
         clock.enter("begin")
     if uploads is not None:
         uploads.check_splits(parts)
-        uploads.announce([*unfinished.values()])
-    packings = {store: Packing(parts[split], shape, options, split, make_job) for split, store in unfinished.items()}
-    made = _build(packings, options, clock, uploads)
+        uploads.announce([to.store(split) for split in unfinished])
+    packings = {split: Packing(parts[split], shape, options, split, make_job) for split in unfinished}
+    made = _build(packings, [*parts], to, options, clock, uploads) if packings else {}
     reports = {split: (finished | made)[split] for split in parts}
     if uploads is not None:
         uploads.reveal()
-    return reports[""] if "" in reports else _splits_report(target, stores, reports)
+    return reports[""] if "" in reports else _splits_report(to, reports)
 
 
 def _build(
-    packings: dict[Path, Packing], options: PackOptions, clock: StageClock, uploads: Uploads | None
+    packings: dict[str, Packing],
+    splits: Sequence[str],
+    to: Folder,
+    options: PackOptions,
+    clock: StageClock,
+    uploads: Uploads | None,
 ) -> dict[str, PackReport]:
-    """Build stores one after the other, and return the report of each split."""
-    # where one store is replaced, all that is packed is made beside the old: train and val change together
-    replaces = any(replaces_store(store, options) for store in packings)
-    for store in packings if replaces else ():
-        announce(store)
+    """Build stores one after the other, publish all splits together, and return the report of each that was built."""
+    builds: dict[str, Build] = {}
+    for split, packing in packings.items():
+        store = to.store(split)
+        levels = None if options.levels == 1 else Levels(packing, to, store).make
+        upload = None if uploads is None else uploads.of(store)
+        builds[split] = Build(packing, to, store, upload=upload, levels=levels)
+        builds[split].divide(clock)
     reports: dict[str, PackReport] = {}
-    builds: list[Build] = []
-    held: list[Lock] = []
+    kept = [split for split in splits if split not in packings]
     try:
-        for store, packing in packings.items():
-            levels = None if options.levels == 1 else Levels(packing, held).make
-            upload = None if uploads is None else uploads.of(store)
-            build = Build(packing, store, clock, replaces=replaces, held=held, upload=upload, levels=levels)
-            reports[packing.split] = build.run()
-            builds.append(build)
-            clock = StageClock("begin")
-        if replaces and any(report.too_many_rejects for report in reports.values()):
-            return {split: dataclasses.replace(report, is_in_place=False) for split, report in reports.items()}
-        _swap_in(builds, held)
-    finally:
-        release(held, tuple(held))
-    return reports
+        with to.begin(options, splits, kept=kept):
+            for split, build in builds.items():
+                reports[split] = build.run(clock)
+                clock = StageClock("begin")
+            replaces = any(to.old(to.store(split)) for split in packings)
+            if replaces and any(report.too_many_rejects for report in reports.values()):
+                return {split: dataclasses.replace(report, is_in_place=False) for split, report in reports.items()}
+            to.publish()
+    except OSError as e:
+        raise as_pack_error(e, to.stage, {}) from None
+    first = next(iter(reports))
+    return reports | {first: dataclasses.replace(reports[first], notes=[*reports[first].notes, *to.notes])}
 
 
-def _swap_in(builds: Sequence[Build], held: list[Lock]) -> None:
-    """Replace stores by sealed ones, all of them or none.
-
-    Raises:
-        PackError: the disk or its file system refuses it.
-    """
-    if replacing := [build for build in builds if build.folder.replaces]:
-        try:
-            finish([build.folder for build in replacing], held)
-        except OSError as e:
-            raise replacing[0].explained(e) from None
-
-
-def _splits_report(target: Path, stores: dict[str, Path], reports: dict[str, PackReport]) -> PackReport:
+def _splits_report(to: Folder, reports: dict[str, PackReport]) -> PackReport:
     """Sum up the splits, with the images that are in more than one of them or have two labels."""
-    report = summed_report(target, reports)
+    report = summed_report(to.out, reports)
     if report.resumed_from == report.inputs or not report.is_in_place:
         return report
     from packer.store.sealed.duplicates import duplicates_of
 
-    return dataclasses.replace(report, notes=[*report.notes, *duplicates_of(stores).notes()])
+    return dataclasses.replace(
+        report, notes=[*report.notes, *duplicates_of({split: to.out / split for split in reports}).notes()]
+    )
 
 
-def _check_splits(parts: dict[str, Inputs], stores: dict[str, Path], target: Path, options: PackOptions) -> None:
-    """Refuse to begin splits of which some are finished, as where a pack was interrupted between two; says how to continue."""
-    done = [store for store in stores.values() if is_finished(store)]
-    lacking = [store for store in stores.values() if not is_finished(store)]
+def _check_splits(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> None:
+    """Refuse to begin splits of which some are finished, without being told what becomes of those; says how to continue."""
+    done = [to.out / split for split in parts if to.is_finished(split)]
+    lacking = [to.out / split for split in parts if not to.is_finished(split)]
     if done and lacking and not (options.resume or options.overwrite):
-        words = [*next(iter(parts.values())).images, str(target), *options.words(), "--resume"]
+        words = [*next(iter(parts.values())).images, str(to.out), *options.words(), "--resume"]
         raise PackError(
-            f"{target} is incomplete: {done[0]} is a finished store, {lacking[0]} is none."
+            f"{to.out} is incomplete: {done[0]} is a finished store, {lacking[0]} is none."
             f" Continue with: {shlex.join(['pack', *words])} (or start over with --overwrite)."
         )
 
 
-def _finished(
-    parts: dict[str, Inputs], stores: dict[str, Path], target: Path, options: PackOptions
-) -> dict[str, PackReport]:
+def _finished(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> dict[str, PackReport]:
     """Return the reports of the splits of which --resume finds the stores done; for an update, all of them or none.
 
     Raises:
@@ -200,48 +181,49 @@ def _finished(
         return finished
     from packer.packing.finished import finished_report, is_as_asked
 
-    if options.update and not (all(map(is_finished, stores.values())) and _are_same(parts, stores, options)):
+    if options.update and not (all(map(to.is_finished, parts)) and _are_same(parts, to, options)):
         return finished
-    for split, store in stores.items():
-        if is_replaced(store):
-            break  # splits are announced, and replaced, in their order: the next ones are the old stores
-        if is_finished(store) and (not options.overwrite or is_as_asked(parts[split], store, options)):
-            finished[split] = finished_report(parts[split], store, options, target)
+    for split, inputs in parts.items():
+        store = to.out / split
+        if to.is_finished(split) and (not options.overwrite or is_as_asked(inputs, store, options)):
+            finished[split] = finished_report(inputs, store, options, to.out)
     return finished
 
 
-def _are_same(parts: dict[str, Inputs], stores: dict[str, Path], options: PackOptions) -> bool:
+def _are_same(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> bool:
     """Whether all stores are of these inputs and options, by the bytes of every source: an update would change nothing."""
     from packer.packing.finished import has_same_contents, is_as_asked
 
+    stores = {split: to.out / split for split in parts}
     return all(is_as_asked(parts[split], store, options) for split, store in stores.items()) and all(
         has_same_contents(parts[split], store, options) for split, store in stores.items()
     )
 
 
-def _pack_one_part(
-    parts: dict[str, Inputs], stores: dict[str, Path], target: Path, options: PackOptions, clock: StageClock
-) -> PackReport:
+def _pack_one_part(parts: dict[str, Inputs], to: Folder, options: PackOptions, clock: StageClock) -> PackReport:
     """Pack the same part of each split, or of all there is."""
     part = Part.parse(options.part or "")
-    reports = _finished(parts, stores, target, options)  # sealed already
-    for split, store in stores.items():
+    reports = _finished(parts, to, options)  # sealed already
+    for split in parts:
         if split not in reports:
-            check_part(store, part, options)
+            check_part(to, split, part, options)
     for split, inputs in parts.items():
         if split in reports:
             continue
-        held: list[Lock] = []
+        store = to.store(split)
         packing = Packing(inputs, options.sides or (1, 1), options, split, part=part)
-        levels = None if options.levels == 1 else Levels(packing, held, stores[split]).make
-        build = Build(packing, stores[split], clock, held=held, levels=levels)
+        levels = None if options.levels == 1 else Levels(packing, to, store).make
+        build = Build(packing, to, store, levels=levels)
+        build.divide(clock)
         try:
-            reports[split] = build.run()
-        finally:
-            release(held, tuple(held))
+            with to.held(is_shared=True), to.part(part.folder(store)):
+                check_part(to, split, part, options)
+                reports[split] = build.run(clock)
+        except OSError as e:
+            raise as_pack_error(e, to.stage, {}) from None
         clock = StageClock("begin")
     reports = {split: reports[split] for split in parts}
-    return reports[""] if "" in reports else summed_report(target, reports)
+    return reports[""] if "" in reports else summed_report(to.out, reports)
 
 
 def pack_sources(
@@ -261,7 +243,7 @@ def pack_sources(
     guard_standard_streams()
     _check_libraries(options)
     check_destination(sources, target)
-    finish_swap(target)
+    recover(target)
     try:
         parts = _listed(sources, options)
     except (ScanError, SourceError) as e:
@@ -272,7 +254,8 @@ def pack_sources(
     if check is not None:
         check(parts)
     clock.enter("begin")
-    return pack_parts(parts, target, options, clock, uploads=uploads)
+    to = Folder(target) if uploads is None else uploads.to
+    return pack_parts(parts, to, options, clock, uploads=uploads)
 
 
 def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:

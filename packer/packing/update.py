@@ -19,9 +19,9 @@ from packer.packing.pack import ImagesArgument, named_sources, pack_sources
 from packer.packing.recorded_labels import LABEL_OPTIONS, LabelCheck, label_files, resolved_labels
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport
+from packer.store.destination import recover
 from packer.store.out_folder import resolved_out
 from packer.store.sealed.reuse import check_reusable
-from packer.store.swap import finish_swap
 from packer.store.unfinished import check_finished
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
@@ -74,7 +74,7 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
         (5, 5, 1)
     """
     target = resolved_out(out)
-    finish_swap(target)
+    recover(target)
     stores = stores_of(target)
     manifests = {path: _intact(path) for path in stores.values()}
     first, recorded = next(iter(manifests.items()))

@@ -34,6 +34,7 @@ class Lock:
 
     Args:
         replaces: the folder that OUT will replace: it must stay the same, or missing, until then.
+        named: what errors call OUT.
 
     Raises:
         LockedError: another process holds it; names its pid and host.
@@ -41,7 +42,9 @@ class Lock:
         FileNotFoundError: another process has just finished OUT and taken the lock's file away.
     """
 
-    def __init__(self, out: Path, *, is_shared: bool = False, replaces: Path | None = None) -> None:
+    def __init__(
+        self, out: Path, *, is_shared: bool = False, replaces: Path | None = None, named: Path | None = None
+    ) -> None:
         self.path, self._replaces = out / LOCK, replaces
         # open, so that no other folder gets their inode numbers; None: there is none
         self._folder = _open_folder(out)
@@ -59,7 +62,9 @@ class Lock:
             if e.errno not in _HELD:
                 raise _no_locks(self.path, e) from None
             holder = _holder(self.path)
-            raise LockedError(f"{out} is being packed by {holder}. Wait for it, or choose another OUT.") from None
+            raise LockedError(
+                f"{named or out} is being packed by {holder}. Wait for it, or choose another OUT."
+            ) from None
         try:
             self._sign()
         except FileNotFoundError:
@@ -86,11 +91,16 @@ class Lock:
         _check(out, out, self._folder)
         _check(out, out / LOCK, self._descriptor)
 
-    def check_replaced(self) -> None:
-        """See that the folder that OUT will replace still is the one that was there, or none where there was none."""
+    def check_replaced(self, at: Path | None = None) -> None:
+        """See that the folder that OUT will replace still is the one that was there, or none where there was none.
+
+        Args:
+            at: where it has been moved.
+        """
         if self._replaces is not None:
-            refresh_names(self._replaces)
-            _check(self._replaces, self._replaces, self._replaced)
+            at = self._replaces if at is None else at
+            refresh_names(at)
+            _check(self._replaces, at, self._replaced)
 
     def _sign(self) -> None:
         """See that the file still has its name, and write down who holds it."""

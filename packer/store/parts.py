@@ -1,7 +1,7 @@
 """Parts of one pack, on any hosts that share OUT's folder: what each one has, where it works, what may stand beside what.
 
-A part works in OUT/.packing/parts/2-of-4 as a pack works in OUT: no file is ever written by two hosts. The parts become one
-store in `packer.packing.parts.seal_parts`.
+A part works in .packing/parts/2-of-4 of the stage as a pack works in the stage: no file is ever written by two hosts. The parts
+become one store in `packer.packing.parts.seal_parts`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer.errors import OptionsError, PackError
+from packer.errors import PackError
 from packer.options import OutputOptions
 from packer.store import journal as journals
+from packer.store.destination import Folder, published
 from packer.store.lock import Lock
-from packer.store.out_folder import (
-    check_no_links,
-    finished_meanwhile,
-    foreign_names,
-    own_paths,
-    remove_working_folder,
-    replacement,
-)
-from packer.store.unfinished import PARTS, command_to_resume, read_unfinished
-from reader.format.manifest import MANIFEST, PIXELS
+from packer.store.out_folder import finished_meanwhile
+from packer.store.unfinished import PARTS, command_to_resume, read_unfinished, stores_in
+from reader.format.manifest import PIXELS
+from reader.format.splits import stages
 
 _NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
 
@@ -73,69 +68,50 @@ def started_parts(out: Path) -> list[Part]:
 
 
 def begun_from(out: Path) -> set[str]:
-    """Return the IMAGES, as absolute paths and URLs, that unfinished packs in OUT were begun from: splits and parts included."""
+    """Return the IMAGES, as absolute paths and URLs, that unfinished packs of OUT were begun from: splits and parts included."""
     with contextlib.suppress(OSError):
-        stores = [out, *(entry for entry in sorted(out.iterdir()) if entry.is_dir())]
-        folders = [folder for store in stores for folder in (store, replacement(store))]
-        folders += [part.folder(store) for store in stores for part in started_parts(store)]
+        stores = [store for stage in stages(out) for store in stores_in(stage)]
+        folders = [*stores, *(part.folder(store) for store in stores for part in started_parts(store))]
         headers = [journals.read_header(folder) for folder in folders if journals.has_started(folder)]
         return {path for header in headers for path in header.images}
     return set()
 
 
-def check_part(out: Path, part: Part, options: OutputOptions, *, is_held: bool = False) -> None:
-    """Refuse a part where something is in its way; says how to resume.
-
-    Args:
-        is_held: whether this process holds the part's lock already.
+def check_part(to: Folder, split: str, part: Part, options: OutputOptions) -> None:
+    """Refuse a part where something is in its way; says how to resume. Once it is held, it was looked at before.
 
     Raises:
         OptionsError: other files are in OUT.
         PackError: OUT is a store, it is packed without parts, in another number of parts, or being sealed;
             or the part was begun before.
     """
-    check_no_links(*own_paths(out))
-    if (out / MANIFEST).exists():
-        if is_held:
-            remove_working_folder(out)
+    out, store = to.out / split, to.store(split)
+    if published(out):
+        if to.locks:
             raise finished_meanwhile(out)
         raise PackError(f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it.")
-    if out.exists() and (foreign := foreign_names(out)):
-        raise OptionsError(f"{out} is not empty (it holds {foreign[0]}). Choose another OUT, or an empty folder.")
-    if journals.has_started(out):
-        raise PackError(f"{out} is being packed without --part. Resume with: {read_unfinished(out)[1]}")
-    if (out / PIXELS).exists() and started_parts(out):
-        raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {out}")
-    if (out / PIXELS).exists():
-        raise PackError(f"{out} is incomplete, and no parts are in it: what made it was ended early. Remove it first.")
-    if others := [other for other in started_parts(out) if other.count != part.count]:
+    to.check(OutputOptions(overwrite=True), [split])  # of which parts that are there are no reason
+    if journals.has_started(store):
+        raise PackError(f"{out} is being packed without --part. Resume with: {read_unfinished(store)[1]}")
+    if (store / PIXELS).exists() and started_parts(store):
+        raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {to.out}")
+    if (store / PIXELS).exists():
+        raise PackError(
+            f"{store} is incomplete, and no parts are in it: what made it was ended early. Remove it first."
+        )
+    if others := [other for other in started_parts(store) if other.count != part.count]:
         raise PackError(
             f"{out} is packed in {others[0].count} parts, this is part {part}. Give them all the same number."
         )
-    if not is_held:
-        _check_begun(out, part, options)
-
-
-def resume_command(out: Path, part: Part, like: Part | None = None) -> str:
-    """Return the command that packs a part of OUT, or resumes it, as it was begun, or another one, like."""
-    return command_to_resume(out, journals.read_header((like or part).folder(out)), part=str(part))
-
-
-def check_no_parts(out: Path, options: OutputOptions) -> None:
-    """Refuse to pack OUT without parts beside parts of it, but with --overwrite, which removes them under OUT's lock."""
-    if not options.overwrite and started_parts(out):
+    folder = part.folder(store)
+    if not to.locks and not options.resume and not options.overwrite and journals.has_started(folder):
+        Lock(folder).close()
         raise PackError(
-            f"{out} holds parts of a pack. Continue with --part, and pack seal {out} when all parts are packed;"
-            " or start over, without parts, with --overwrite."
+            f"part {part} of {out} was begun before, and may be done. Resume with: {resume_command(store, part)}"
+            " (or start this part over with --overwrite)."
         )
 
 
-def _check_begun(out: Path, part: Part, options: OutputOptions) -> None:
-    folder = part.folder(out)
-    if options.resume or options.overwrite or not journals.has_started(folder):
-        return
-    Lock(folder).close()
-    raise PackError(
-        f"part {part} of {out} was begun before, and may be done. Resume with: {resume_command(out, part)}"
-        " (or start this part over with --overwrite)."
-    )
+def resume_command(store: Path, part: Part, like: Part | None = None) -> str:
+    """Return the command that packs a part of a store, or resumes it, as it was begun, or another one, like."""
+    return command_to_resume(store, journals.read_header((like or part).folder(store)), part=str(part))

@@ -1,6 +1,6 @@
-"""What a folder that holds no store yet says of itself: how far its pack came, and the command that resumes it.
+"""What a store that is not finished says of itself: where it is made, how far its pack came, and the command that resumes it.
 
-Knows what is in OUT/.packing as far as a sentence needs it, and changes nothing there.
+Knows what is in a stage as far as a sentence needs it, and changes nothing there.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import os
 import shlex
 from pathlib import Path
 
-from packer.store.journal import FOLDER, JOURNAL, Header, read_progress
+from packer.inputs.splits import is_split
+from packer.store.journal import FOLDER, JOURNAL, Header, has_started, read_progress
 from reader.format.check import check_store
-from reader.format.errors import IncompleteStoreError
+from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.manifest import MANIFEST, Manifest
 from reader.format.shown import redacted, shown
-from reader.format.splits import half_replaced
+from reader.format.splits import stages
 
 PARTS = f"{FOLDER}/parts"
 PULLED = f"{FOLDER}/pull/manifest.json"
@@ -32,40 +33,78 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
     """
     try:
         return check_store(out)
-    except IncompleteStoreError as e:
+    except StoreError as e:
         folder = Path(out)
-        message = half_replaced_message(folder) if (folder / MANIFEST).exists() else unfinished_message(folder)
+        message = "" if (folder / MANIFEST).exists() else unfinished_message(folder)
+        if not message and not isinstance(e, IncompleteStoreError):
+            raise
         raise IncompleteStoreError(message or str(e)) from None
 
 
 def unfinished_message(out: Path) -> str:
-    """Say what has begun in OUT, a folder without a manifest, and how to resume it; "" where nothing has."""
-    if (out / JOURNAL).is_file():
-        done, command = read_unfinished(out)
-        return f"{out} is incomplete: its pack was interrupted at {done}. Resume with: {command}"
-    if (out / PULLED).is_file():
-        return f"{out} is incomplete: it was not pulled to its end. Resume with: pack pull URL {out}"
-    if (out / PARTS).is_dir():
-        return (
-            f"{out} is incomplete: its parts are not sealed. When all n of pack IMAGES {out} --part i/n are there:"
-            f" pack seal {out}"
-        )
-    if (out / FOLDER).is_dir():
+    """Say what has begun in a folder without a manifest, or where it is made, and how to resume it; "" where nothing has."""
+    found = next((store for stage in stages(out) if (store := first_begun(stage)) is not None), None)
+    if found is None:
+        if not any(os.path.isdir(stage / FOLDER) for stage in stages(out)):
+            return ""
         return f"{out} is incomplete: it is being made, or what made it was ended early; then give that command again."
-    return ""
+    target = out_of(found)
+    if (found / JOURNAL).is_file():
+        done, command = read_unfinished(found)
+        return f"{target} is incomplete: its pack was interrupted at {done}. Resume with: {command}"
+    if (found / PULLED).is_file():
+        return f"{target} is incomplete: it was not pulled to its end. Resume with: pack pull URL {target}"
+    return (
+        f"{target} is incomplete: its parts are not sealed. When all n of pack IMAGES {target} --part i/n are there:"
+        f" pack seal {target}"
+    )
 
 
-def half_replaced_message(out: Path) -> str:
-    """Say that of the splits which OUT is one of some are new and some old, and how to finish that; "" where it is not so."""
-    if (found := half_replaced(out)) is None:
-        return ""
-    has_journal = (found.pending / JOURNAL).is_file()
-    command = read_unfinished(found.pending)[1] if has_journal else "the same command again"
-    return f"{found.what} Finish it: {command}"
+def stores_in(folder: Path) -> list[Path]:
+    """Name a folder and those of splits in it: where stores are, or are made."""
+    try:
+        names = sorted(filter(is_split, os.listdir(folder)))
+    except OSError:
+        names = []
+    return [folder, *(folder / name for name in names if os.path.isdir(folder / name))]
+
+
+def first_begun(stage: Path) -> Path | None:
+    """Return the first folder in a stage where something was begun that can be continued, one that is not sealed where there is
+    one: a pack, parts of one, a pull; None where there is none.
+    """
+    begun = [
+        store for store in stores_in(stage) if any(os.path.exists(store / name) for name in (JOURNAL, PARTS, PULLED))
+    ]
+    return min(begun, key=lambda store: (store / MANIFEST).exists(), default=None)
+
+
+def has_parts(store: Path) -> bool:
+    """Whether parts of a store were begun in the folder where it is made."""
+    try:
+        names = os.listdir(store / PARTS)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return any(has_started(store / PARTS / name) for name in names)
+
+
+def out_of(store: Path) -> Path:
+    """Return where what is made in a folder of a stage will be.
+
+    Example:
+        >>> [str(out_of(Path(name))) for name in ("out.packing/train", "out/.packing", "out")]
+        ['out/train', 'out', 'out']
+    """
+    for stage, below in ((store, ""), (store.parent, store.name)):
+        if stage.name == FOLDER:
+            return stage.parent / below
+        if stage.name.endswith(FOLDER):
+            return stage.with_name(stage.name.removesuffix(FOLDER)) / below
+    return store
 
 
 def read_unfinished(out: Path) -> tuple[str, str]:
-    """Say how far the interrupted pack of OUT came, and the command that resumes it.
+    """Say how far the interrupted pack in a folder came, and the command that resumes it.
 
     Reads the first and the last whole line of its journal: milliseconds, whatever the number of rows.
     """
@@ -79,15 +118,15 @@ def read_unfinished(out: Path) -> tuple[str, str]:
 
 
 def command_to_resume(out: Path, header: Header, part: str = "") -> str:
-    """Return the command that resumes the pack of OUT, or with a part of it, by the header of a journal.
+    """Return the command that resumes the pack in a folder, or with a part of it, by the header of a journal.
 
-    Whoever made OUT chose the words of its journal. Such as no pack writes are not repeated: a person may copy the command.
+    Whoever made that chose the words of its journal. Such as no pack writes are not repeated: a person may copy the command.
     """
     if not header.images:
-        return f"the same call of pack_dataset, with out={str(out)!r} and resume=True"
+        return f"the same call of pack_dataset, with out={str(out_of(out))!r} and resume=True"
     if not all(_is_usual(word) for word in (*header.images, *header.words)) or any(map(_is_option, header.images)):
         return f"the same pack command again with --resume ({shown(str(out / JOURNAL))} has words that are not shown)"
-    target = out.parent if header.split else out
+    target = out_of(out.parent if header.split else out)
     words = [*header.images, str(target), *header.words]
     command = shlex.join(["pack", *words, *(["--part", part] if part else []), "--resume"])
     return shown(redacted(command))

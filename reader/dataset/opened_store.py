@@ -116,11 +116,16 @@ class OpenedStore:
         # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
         while not is_one_store:
             before = self._seen()
-            self.manifest, self.mapped = self._mapped()
-            files = {
-                name: RawFile(path / file, past_cache=False) for name, file in self.manifest.tensor_paths().items()
-            }
-            self.text_file = TextFile.of(path, self.manifest) if self.manifest.texts else None
+            try:
+                self.manifest, self.mapped = self._mapped()
+                files = {
+                    name: RawFile(path / file, past_cache=False) for name, file in self.manifest.tensor_paths().items()
+                }
+                self.text_file = TextFile.of(path, self.manifest) if self.manifest.texts else None
+            except (StoreError, OSError):  # of files of both
+                if before == self._seen():
+                    raise
+                continue
             is_one_store = before == self._seen()
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
         # a file of slots has its own size

@@ -9,18 +9,15 @@ import json
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reader.format.errors import IncompleteStoreError, StoreError
+from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, is_allowed, retry_missing, unreadable
 from reader.format.manifest import Manifest, read_manifest
 from reader.format.shown import shown
-from reader.format.splits import half_replaced
 from reader.format.tensors import EXTRAS_META, TENSORS_META, TOP_META, TensorSpec, level_path
-from reader.tuning import tuning
 
 TENSORS, EXTRAS = "_tensordict", "_tensordict/extras"
 # tensordict unpickles a file of this name in a folder that it loads, unless allow_pickle is False
@@ -46,7 +43,6 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
 
 
 def _check_files(root: Path, manifest: Manifest) -> None:
-    _check_splits(root)
     parents = [parent for name in manifest.files for parent in Path(name).parents]
     for folder in {str(parent) for parent in parents} - {"."}:
         if (root / folder).is_symlink():
@@ -131,18 +127,6 @@ def loadable_beside(root: Path) -> list[str]:
         return sorted(entry.name for entry in entries if _LOADABLE.fullmatch(entry.name))
 
 
-def _check_splits(root: Path) -> None:
-    """Raise IncompleteStoreError where OUT is one of several splits of which a crash has left some new and some old."""
-    found = half_replaced(root)
-    for _ in range(_SWAP_TRIES):
-        if found is None:
-            return
-        time.sleep(tuning().half_swap_seconds)
-        found = half_replaced(root)
-    if found is not None:
-        raise IncompleteStoreError(f"{found.what} How to finish it: pack info {root}")
-
-
 def check_file(path: Path, size_bytes: int) -> None:
     """Raise StoreError unless path is a regular file of exactly size_bytes that may be read."""
     try:
@@ -180,6 +164,3 @@ def _tensordict_meta(batch_size: list[int], entries: dict[str, Any]) -> bytes:
         "_class": "tensordict:TensorDict",
     }
     return json.dumps(entries | tail).encode()
-
-
-_SWAP_TRIES = 50

@@ -56,7 +56,7 @@ from reader.format.head import (
 from reader.format.row_kinds import PAGE_BYTES as PAGE_BYTES
 from reader.format.row_kinds import RowKind, kind_of
 from reader.format.shown import brief
-from reader.format.splits import FOLDER, ROLES
+from reader.format.splits import FOLDER, ROLES, is_stage, stages
 from reader.format.tensors import (
     FRAMES_SPEC,
     ITEM_BYTES,
@@ -460,18 +460,19 @@ def parse_manifest(file: IO[bytes], path: Path) -> tuple[Manifest, int]:
 
 def _no_manifest(root: Path) -> StoreError:
     """Say what a folder without a manifest is instead of a store."""
-    if not root.is_dir():
-        return StoreError(f"{root} does not exist. Expected the folder of a store. Make one with: pack IMAGES {root}")
+    children = [name for name in ROLES if (root / name / MANIFEST).is_file()]
+    if children and not is_stage(root):
+        return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
     if (root / CACHED).is_file():
         return IncompleteStoreError(
             f"{root} is the cache of a store at a URL, and not complete."
             f" Open it by MemmapDataset(URL, cache={str(root.parent)!r})."
         )
-    if (root / FOLDER).is_dir():
+    if any(os.path.isdir(stage / FOLDER) for stage in stages(root)):
         return IncompleteStoreError(
             f"{root} is incomplete: what makes it is still running, or was interrupted."
             f" How far it came, and how to resume it: pack info {root}"
         )
-    if children := [name for name in ROLES if (root / name / MANIFEST).is_file()]:
-        return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
+    if not root.is_dir():
+        return StoreError(f"{root} does not exist. Expected the folder of a store. Make one with: pack IMAGES {root}")
     return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES OUT")

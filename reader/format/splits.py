@@ -1,18 +1,13 @@
-"""Splits: what the name of each is for, and whether the stores of splits beside each other belong together.
+"""What the name of a split is for, and in which folder a store that is not finished is made.
 
-Imports only the standard library, and changes nothing. Knows of a pack in progress where it works, and no more.
+Imports only the standard library, and opens nothing.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
-
-from reader.format.filesystem import open_regular
 
 # The role of a split, by its name in lower case. Stores are made, and listed, in the order of the roles.
 ROLES = {
@@ -21,12 +16,8 @@ ROLES = {
     **dict.fromkeys(("test", "testing"), 2),
 }
 
-# In the folder of a store, while it is being made.
+# In the folder of a store while it is being made; and what that folder's name ends with, beside OUT.
 FOLDER = ".packing"
-# In each store that replaces a split's from shortly before the first of them does: their names, which belong together.
-SWAPPING = f"{FOLDER}/swapping"
-_SWAPPING_BYTES = 4096
-_SPLIT = re.compile("[A-Za-z]{1,32}")
 
 
 def meant(split: str, names: Iterable[str]) -> list[str]:
@@ -42,38 +33,22 @@ def meant(split: str, names: Iterable[str]) -> list[str]:
     )
 
 
-class HalfReplaced(NamedTuple):
-    """Of splits of which some are new and some old: what is wrong, and the folder of the first new store that is not in place."""
-
-    what: str
-    pending: Path
+def beside(out: Path) -> Path:
+    """Name the folder beside OUT in which it is made."""
+    return out.with_name(f"{out.name}{FOLDER}")
 
 
-def half_replaced(out: Path) -> HalfReplaced | None:
-    """Say that of the splits which OUT is one of some are new and some old; None where it is not so."""
-    root = Path(os.path.realpath(out))
-    if not root.name:
-        return None
-    names = read_swapping(root) or read_swapping(_beside(root))
-    old = [name for name in names if (_beside(root.with_name(name)) / FOLDER).is_dir()]
-    if not old or len(old) == len(names):
-        return None
-    new = ", ".join(name for name in names if name not in old)
-    what = f"{root.parent} is half replaced: {new} done, {', '.join(old)} not yet, and they do not belong together."
-    return HalfReplaced(what, _beside(root.with_name(old[0])))
+def is_stage(folder: Path) -> bool:
+    """Whether a folder is one in which OUT is made, or holds that: what is finished in it may not belong together yet."""
+    return any(os.path.isdir(stage / FOLDER) for stage in (folder / FOLDER, *([folder] * folder.name.endswith(FOLDER))))
 
 
-def read_swapping(folder: Path) -> list[str]:
-    """Return the names of the splits whose stores the one in this folder takes its place with; [] where there are none."""
-    try:
-        with open_regular(folder / SWAPPING) as file:
-            names = json.loads(file.read(_SWAPPING_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return []
-    is_ours = type(names) is list and all(type(name) is str and _SPLIT.fullmatch(name) for name in names)
-    return names if is_ours else []
-
-
-def _beside(store: Path) -> Path:
-    """Name the folder in which what will replace a store is made."""
-    return store.with_name(f".{store.name}.packing")
+def stages(root: Path) -> list[Path]:
+    """Name the folders in which the store at root may be in the making: itself, or of OUT, or of the split of an OUT."""
+    own = root if root.name else root.absolute()
+    found = [root]
+    if own.name:
+        found += [beside(own), own / FOLDER]
+    if own.parent.name:
+        found += [stage / own.name for stage in (beside(own.parent), own.parent / FOLDER)]
+    return found

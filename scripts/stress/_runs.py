@@ -254,6 +254,11 @@ def check_unfinished(out: Path) -> bool:
     return True
 
 
+def stage_of(out: Path) -> Path:
+    """Name the folder in which OUT is made."""
+    return out.with_name(f"{out.name}.packing")
+
+
 def _seconds_to_refuse(out: Path) -> float:
     started = time.process_time()  # on a machine that does other work as well, time passes
     try:
@@ -261,7 +266,7 @@ def _seconds_to_refuse(out: Path) -> float:
     except IncompleteStoreError:
         pass
     except StoreError as e:
-        if (out / _JOURNAL).exists():
+        if (stage_of(out) / _JOURNAL).exists():
             raise TrialError(f"an unfinished store is called: {e}") from e
     else:
         raise TrialError("an unfinished store opens")
@@ -313,4 +318,4 @@ def _interrupted_pack(images: Path, out: Path) -> None:
     try:
         pack(images, out, **_OPTIONS, progress=stop)
     except _Interrupted:
-        os.unlink(out / ".packing/lock")
+        os.unlink(stage_of(out) / ".packing/lock")

@@ -99,7 +99,7 @@ def test_reports_and_records_of_a_copy_have_no_credentials(
         )
         with pytest.raises(PackError):
             pull(url, tmp_path / "back")
-    kept = b"".join(path.read_bytes() for path in (tmp_path / "back").rglob("*") if path.is_file())
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "back.packing").rglob("*") if path.is_file())
     assert b"memory://" in kept
     assert SECRET.encode() not in kept
     assert SECRET not in capsys.readouterr().out
@@ -114,7 +114,7 @@ def test_a_journal_has_no_credentials(tmp_path: Path) -> None:
     seen: list[bytes] = []
 
     def stop(progress: object) -> None:
-        journal = tmp_path / "out/.packing/journal"
+        journal = tmp_path / "out.packing/.packing/journal"
         seen.extend([journal.read_bytes()] if journal.exists() else [])
 
     pack(url, tmp_path / "out", size=32, workers=1, progress=stop)
@@ -179,10 +179,10 @@ def test_a_planted_journal_is_refused_or_started_over(
     lines: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images, out = make_tree(tmp_path / "images", classes=1, each=2), tmp_path / "out"
-    planted(out, lines[0])
+    stage = planted(tmp_path / "out.packing", lines[0])
     for line in lines[1:]:
         text = json.dumps(line).encode()
-        with open(out / ".packing/journal", "ab") as file:
+        with open(stage / ".packing/journal", "ab") as file:
             file.write(b"%08x %b\n" % (zlib.crc32(text), text))
     assert run([str(images), str(out), "--size", "32", "--resume", "--workers", "1"]) in (1, 2)
     printed = capsys.readouterr().err

@@ -17,7 +17,6 @@ import pytest
 from conftest import Tune, store_bytes
 from range_server import serving
 
-from packer import Progress, pack
 from scripts.stress._runs import KINDS, Run, make_run
 from scripts.stress.crash._calls import Call, Shim
 from scripts.stress.crash._order import check_order
@@ -127,31 +126,3 @@ def test_what_a_kill_leaves_continues_to_the_same_bytes(folder: Path, kind: str,
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_record_misses_no_call_that_strace_sees(folder: Path, kind: str) -> None:
     assert recorded(folder, kind, with_strace=True).calls
-
-
-@pytest.mark.parametrize("leads_somewhere", [True, False])
-@pytest.mark.parametrize("is_inside", [True, False])
-def test_a_link_where_a_replaced_store_goes_is_never_followed(
-    leads_somewhere: bool, is_inside: bool, images: Path, tmp_path: Path
-) -> None:
-    """It comes after the look for links, as another user of the folder may make it."""
-    out, other, trash = tmp_path / "out", tmp_path / "other", tmp_path / ".out.packing.old"
-    pack(images, out, size=16)
-    pack(images, tmp_path / "expected", size=24)
-    if leads_somewhere:
-        (other / "folder").mkdir(parents=True)
-        (other / "folder/file").write_bytes(b"another's")
-
-    def plant(progress: Progress) -> None:
-        if progress.stage == "seal" and not trash.is_symlink() and not trash.exists():
-            if is_inside:
-                trash.mkdir()
-            (trash / "link" if is_inside else trash).symlink_to(other)
-
-    pack(images, out, size=24, overwrite=True, progress=plant)
-    assert store_bytes(out) == store_bytes(tmp_path / "expected")
-    assert trash.is_symlink() != is_inside
-    if leads_somewhere:
-        assert store_bytes(other) == {"folder/file": b"another's"}
-    else:
-        assert not other.exists()

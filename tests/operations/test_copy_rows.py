@@ -26,12 +26,12 @@ from test_update import WAYS, flip, labels
 from packer import OptionsError, PackError, ScanError, merge, pack, pack_dataset, subset
 from packer.cli.app import run
 from packer.errors import DiskFullError, LockedError
-from packer.operations.copying import copy_rows, row_sources
+from packer.operations.copying import row_sources
 from packer.operations.copying import subset as subsetting
 from packer.operations.verify import verify
 from packer.report import Progress
+from packer.store.destination import Folder
 from packer.store.lock import Lock
-from packer.store.out_folder import is_replaced
 from packer.store.unfinished import check_finished
 from reader import MemmapDataset
 from reader.format.blocks import encode_manifest, read_blocks
@@ -524,7 +524,7 @@ def test_a_killed_copy_is_not_taken_for_a_pack_that_would_replace_the_store(
     out = tmp_path / "out"
     shutil.copytree(shared_store, out)
     merge_killed(shared_store, out, "--overwrite")
-    assert (tmp_path / ".out.packing/.packing/lock").exists()
+    assert (tmp_path / "out.packing/.packing/lock").exists()
     with pytest.raises(PackError, match="is finished, but with another number of inputs"):
         pack(images, out, size=32, resume=True)
     assert store_bytes(out) == store_bytes(shared_store)
@@ -535,14 +535,12 @@ def test_a_killed_copy_is_not_taken_for_a_pack_that_would_replace_the_store(
     assert sorted(os.listdir(tmp_path)) == ["images", "out"]
 
 
-def test_a_refused_pack_does_not_announce_itself_in_the_folder_of_a_copy(
-    store: Path, shared_store: Path, images: Path
-) -> None:
+def test_a_refused_pack_begins_nothing_in_the_folder_of_a_copy(store: Path, shared_store: Path, images: Path) -> None:
     def refused(progress: Progress) -> None:
         if progress.stage == "copy":
             with pytest.raises(LockedError):
                 pack(images, store, size=32, overwrite=True)
-            assert not is_replaced(store)
+            assert not (store.with_name(f"{store.name}.packing") / ".packing/journal").exists()
 
     merge([store, shared_store], store, overwrite=True, progress=refused)
     assert len(MemmapDataset(store)) == 180
@@ -551,12 +549,12 @@ def test_a_refused_pack_does_not_announce_itself_in_the_folder_of_a_copy(
 def test_what_fails_once_a_store_is_replaced_is_not_blamed_on_others(
     store: Path, shared_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(folders: Any, locks: Any) -> None:
-        finish(folders, locks)
+    def failing(to: Folder) -> None:
+        publish(to)
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(store))
 
-    finish = copy_rows.finish
-    monkeypatch.setattr(copy_rows, "finish", failing)
+    publish = Folder.publish
+    monkeypatch.setattr(Folder, "publish", failing)
     with pytest.raises(PackError, match=r"cannot be read or written: Input/output error"):
         merge([store, shared_store], store, overwrite=True)
     assert len(MemmapDataset(store)) == 180
@@ -574,7 +572,7 @@ def test_a_lock_that_cannot_be_written_is_let_go(
             with pytest.raises(DiskFullError):
                 merge([shared_store] * 2, out, overwrite=overwrite)
         assert out.exists() == overwrite
-        assert not (out.parent / f".{out.name}.packing").exists()
+        assert not (out.parent / f"{out.name}.packing").exists()
         if overwrite:  # no pack is to be resumed; where there is no OUT, --resume begins one
             with pytest.raises(PackError, match="is finished, but with another number"):
                 pack(images, out, size=32, resume=True)
@@ -619,9 +617,9 @@ def test_rows_that_come_very_often_are_copied_block_by_block(
 
 def test_a_killed_copy_sends_nobody_in_a_circle(shared_store: Path, images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    shutil.copytree(shared_store, out)
-    (out / "manifest.json").unlink()
-    (out / ".packing").mkdir()
+    stage = shutil.copytree(shared_store, tmp_path / "out.packing")
+    (stage / "manifest.json").unlink()
+    (stage / ".packing").mkdir()
     with pytest.raises(StoreError, match="is incomplete: it is being made, or what made it was ended early"):
         check_finished(out)
     with pytest.raises(StoreError, match="is incomplete: what makes it is still running, or was interrupted"):
@@ -634,10 +632,11 @@ def test_stores_that_would_be_deleted_are_refused(shared_store: Path, tmp_path: 
     out = tmp_path / "out"
     shutil.copytree(shared_store, out)
     for source, sentence in (
-        (tmp_path / ".out.packing", "is where OUT .* is built"),
+        (tmp_path / "out.packing", "is where OUT .* is made"),
         (out / "_tensordict/in", "is inside"),
     ):
         shutil.copytree(shared_store, source)
+        (source / ".packing").mkdir()
         with pytest.raises(OptionsError, match=sentence):
             subset(source, out, fraction=1, overwrite=True)
         assert store_bytes(source) == store_bytes(shared_store)

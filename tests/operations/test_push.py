@@ -588,19 +588,19 @@ def test_a_pull_over_the_url_of_a_generation_never_advises_its_removal(three: li
     assert store_bytes(far) == before
 
 
-def _bare(out: Path) -> None:
-    (out / ".packing/pull").mkdir(parents=True)
+def _bare(stage: Path) -> None:
+    (stage / ".packing/pull").mkdir(parents=True)
 
 
-def _bare_with_lock(out: Path) -> None:
-    (out / ".packing").mkdir(parents=True)
-    (out / ".packing/lock").write_text("{}")
+def _bare_with_lock(stage: Path) -> None:
+    (stage / ".packing").mkdir(parents=True)
+    (stage / ".packing/lock").write_text("{}")
 
 
 @pytest.mark.parametrize("begin", [_bare, _bare_with_lock])
 def test_a_pull_killed_before_its_first_file_is_resumed(store: Path, tmp_path: Path, begin: Any) -> None:
     push(store, "memory://stores/out")
-    begin(tmp_path / "back")
+    begin(tmp_path / "back.packing")
     pull("memory://stores/out", tmp_path / "back")
     assert store_bytes(tmp_path / "back") == store_bytes(store)
 
@@ -618,8 +618,8 @@ def test_a_pull_over_an_unfinished_pack_names_that(images: Path, store: Path, tm
 def test_a_link_at_the_path_of_a_pull_is_refused(store: Path, tmp_path: Path) -> None:
     push(store, "memory://stores/out")
     (tmp_path / "other").mkdir()
-    _bare(tmp_path / "back")
-    (tmp_path / "back/_tensordict").symlink_to(tmp_path / "other")
+    _bare(tmp_path / "back.packing")
+    (tmp_path / "back.packing/_tensordict").symlink_to(tmp_path / "other")
     with pytest.raises(PackError, match="_tensordict is a symbolic link to .*/other"):
         pull("memory://stores/out", tmp_path / "back")
     assert not any((tmp_path / "other").iterdir())
@@ -645,7 +645,7 @@ def test_an_unfinished_pull_is_continued_from_its_own_url_alone(three: list[Path
     with pytest.raises(OptionsError, match=r"an unfinished pull of another store \(from memory://stores/0\)"):
         pull("memory://stores/1", back)
     # another copy of the same store will do, and so will what has taken its place at the same URL
-    shutil.copytree(back, tmp_path / "again")
+    shutil.copytree(tmp_path / "back.packing", tmp_path / "again.packing")
     push(three[0], "memory://stores/copy")
     pull("memory://stores/copy", back)
     assert store_bytes(back) == store_bytes(three[0])
@@ -658,9 +658,9 @@ def test_zeros_behind_the_last_row_are_zeros_whatever_an_unfinished_pull_had_the
     three: list[Path], tmp_path: Path
 ) -> None:
     push(three[2], "memory://stores/out")
-    _bare(tmp_path / "back")
-    (tmp_path / "back/_tensordict").mkdir()
-    (tmp_path / "back" / PIXELS).write_bytes(b"\xff" * 10_000_000)
+    _bare(tmp_path / "back.packing")
+    (tmp_path / "back.packing/_tensordict").mkdir()
+    (tmp_path / "back.packing" / PIXELS).write_bytes(b"\xff" * 10_000_000)
     pull("memory://stores/out", tmp_path / "back")
     assert store_bytes(tmp_path / "back") == store_bytes(three[2])
 

@@ -22,8 +22,7 @@ from packer.operations.verify import verify
 from packer.packing import build
 from packer.packing.source_check import SourcesReport
 from packer.pixels.decode import Decoder
-from packer.store.out_folder import replacement
-from reader.format.manifest import MANIFEST
+from reader.format.manifest import MANIFEST, PIXELS
 
 
 @pytest.fixture(autouse=True)
@@ -216,7 +215,7 @@ def test_splits_are_confirmed_continued_and_started(tmp_path: Path) -> None:
     assert pack(tmp_path / "images", tmp_path / "out", resume=True, **line).resumed_from == 24
 
 
-def test_a_pack_that_ended_between_two_splits_is_named_as_such(tmp_path: Path) -> None:
+def test_of_splits_of_which_one_is_there_the_others_are_made_and_all_change_together(tmp_path: Path) -> None:
     make_splits(tmp_path / "images", ("train", "val"), classes=2, each=4)
 
     def stop(progress: Any) -> None:
@@ -225,13 +224,21 @@ def test_a_pack_that_ended_between_two_splits_is_named_as_such(tmp_path: Path) -
 
     with pytest.raises(KeyboardInterrupt):
         pack(tmp_path / "images", tmp_path / "out", size=32, progress=stop)
-    shutil.rmtree(tmp_path / "out/val", ignore_errors=True)
+    with pytest.raises(PackError, match=r"out/val is incomplete: its pack was interrupted at 0 of 8 images"):
+        pack(tmp_path / "images", tmp_path / "out", size=32)
+    pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
+    before = store_bytes(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out/val")
     text = (
         r"out is incomplete: .*out/train is a finished store, .*out/val is none\. Continue with: (pack .* --resume) \("
     )
     with pytest.raises(PackError, match=text):
         pack(tmp_path / "images", tmp_path / "out", size=32)
-    assert pack(tmp_path / "images", tmp_path / "out", size=32, resume=True).rows == 16
+    pixels = (tmp_path / "out/train" / PIXELS).stat().st_ino
+    report = pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
+    assert [part.resumed_from for part in report.splits.values()] == [8, 0]
+    assert store_bytes(tmp_path / "out") == before
+    assert (tmp_path / "out/train" / PIXELS).stat().st_ino == pixels, "not copied"
 
 
 def test_a_part_after_the_seal_is_done(images: Path, tmp_path: Path) -> None:
@@ -285,7 +292,7 @@ def test_resume_and_overwrite_together_are_right_in_every_state(
         pack(images, out, size=32)
     assert pack(images, out, size=32, **line).resumed_from >= 4  # a replacement that was begun
     assert store_bytes(out) == large
-    assert not replacement(out).exists()
+    assert not (tmp_path / "out.packing").exists()
 
     interrupted(pack, images, out, size=24, **line, inputs=4)
     assert pack(images, out, size=16, **line).resumed_from == 0  # one of other options is started over

@@ -89,10 +89,10 @@ def test_an_interrupted_pack_resumes_to_the_same_bytes(
         make = levels.Levels._make
         patch.setattr(levels, "FACTORS", (2, 4))
 
-        def stopped(self: Any, made: Any, factor: int, rejected: Any) -> None:
+        def stopped(self: Any, factor: int, rejected: Any) -> None:
             if factor == 4:
                 raise PackError("stopped")
-            make(self, made, factor, rejected)
+            make(self, factor, rejected)
 
         patch.setattr(levels.Levels, "_make", stopped)
         with pytest.raises(PackError, match="stopped"):

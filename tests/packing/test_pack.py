@@ -29,7 +29,7 @@ from packer.operations.transfer.splits import pull
 from packer.operations.verify import verify
 from packer.packing import build
 from packer.report import Progress
-from packer.store import build_folder, swap
+from packer.store import destination
 from packer.store.journal import Journal
 from packer.store.lock import Lock
 from packer.store.unfinished import check_finished
@@ -321,8 +321,8 @@ def test_an_out_that_cannot_be_made_is_named(images: Path, tmp_path: Path) -> No
 
 def test_two_packs_to_one_out_do_not_mix(images: Path, tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
-    (tmp_path / "out/.packing").mkdir(parents=True)
-    with open(tmp_path / "out/.packing/lock", "w") as held:
+    (tmp_path / "out.packing/.packing").mkdir(parents=True)
+    with open(tmp_path / "out.packing/.packing/lock", "w") as held:
         held.write(json.dumps({"pid": 1234, "host": "elsewhere"}))
         held.flush()
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -334,7 +334,7 @@ def test_two_packs_to_one_out_do_not_mix(images: Path, tmp_path: Path) -> None:
 def test_a_full_disk_is_reported_before_decoding(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - 5000, 5000))
     with pytest.raises(
-        DiskFullError, match=r"out needs (\d+) more bytes, its disk has 5000 free: (\d+) are missing"
+        DiskFullError, match=r"out\.packing needs (\d+) more bytes, its disk has 5000 free: (\d+) are missing"
     ) as e:
         pack(images, tmp_path / "out", size=32)
     needed, missing = map(int, re.findall(r"(\d{5,})", str(e.value).partition(" needs ")[2]))
@@ -361,7 +361,7 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
         MemmapDataset(out, as_tuple=False)
     with pytest.raises(PackError, match=r"Resume with: pack .*/images .* --resume \(or start over with --overwrite\)"):
         pack(images, out, size=32)
-    with open(out / ".packing/journal", "ab") as journal:
+    with open(tmp_path / "out.packing/.packing/journal", "ab") as journal:
         journal.write(b'deadbeef {"torn":')
     report = pack(images, out, size=32, resume=True)
     assert report.rows == 24
@@ -428,7 +428,7 @@ def test_a_signal_ends_the_command_at_once_and_leaves_no_process(
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    journal = tmp_path / "out/.packing/journal"
+    journal = tmp_path / "out.packing/.packing/journal"
     deadline = time.monotonic() + 120
     while not (journal.exists() and journal.read_bytes().count(b"\n") > 1) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
@@ -688,10 +688,11 @@ def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) ->
         pack(images, out, size=32, overwrite=True)
     unfinished = tmp_path / "unfinished"
     interrupted(pack, images, unfinished, size=32)
-    (unfinished / "thesis.tex").write_text("mine")
+    thesis = tmp_path / "unfinished.packing" / "thesis.tex"
+    thesis.write_text("mine")
     with pytest.raises(OptionsError, match="is not empty .*thesis.tex"):
         pack(images, unfinished, size=32, overwrite=True)
-    assert (unfinished / "thesis.tex").read_text() == "mine"
+    assert thesis.read_text() == "mine"
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -806,10 +807,10 @@ def test_an_interrupted_overwrite_of_splits_replaces_every_one(
         if progress.stage == "pack" and progress.done >= 8 and progress.split == stop_at:
             raise KeyboardInterrupt
 
-    def stop_before(one: Any) -> Any:
+    def stop_before(one: Any, clock: Any) -> Any:
         if stop_at == "between" and one._split == "val":
             raise KeyboardInterrupt
-        return run(one)
+        return run(one, clock)
 
     monkeypatch.setattr(build.Build, "run", stop_before)
     with pytest.raises(KeyboardInterrupt):
@@ -836,7 +837,8 @@ def test_splits_are_not_packed_into_a_store_nor_from_nothing(images: Path, tmp_p
             (PackError, OptionsError), match="parts is incomplete: its parts are not sealed.* choose another OUT"
         ):
             put()
-    assert os.listdir(tmp_path / "parts") == [".packing"]
+    assert os.listdir(tmp_path / "parts.packing") == [".packing"]
+    assert not (tmp_path / "parts").exists()
     (tmp_path / "splits/val").mkdir()
     with pytest.raises(ScanError, match="val holds no image. Fill it or remove it"):
         pack(tmp_path / "splits", tmp_path / "new", size=32)
@@ -881,21 +883,24 @@ def test_a_replacement_that_is_killed_is_put_in_place_by_a_resume(
     moment: str, side: int | None, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two stores after an exchange, the one with a journal is new: the replaced one never comes back."""
-    out, real = tmp_path / "out", {"after the exchange": swap._exchange, "between two renames": os.rename}.get(moment)
+    out = tmp_path / "out"
+    exchange, rename = destination._exchange, os.rename
     pack(images, out, size=16)
 
-    def killed(*arguments: Any) -> None:
-        assert real is None or real(*arguments) is not False
-        raise KeyboardInterrupt
+    def killed(one: Path, other: Path) -> None:
+        if moment == "after the exchange":
+            assert exchange(one, other)
+        if moment == "between two renames":
+            rename(one, other)
+        if moment != "between two renames" or one == out:
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        if moment == "before the exchange":
-            patch.setattr(build_folder, "swap", killed)
-        elif moment == "after the exchange":
-            patch.setattr(swap, "_exchange", killed)
+        if moment == "between two renames":
+            patch.setattr(destination, "_exchange", lambda one, other: False)
+            patch.setattr(destination.os, "rename", killed)
         else:
-            patch.setattr(swap, "_exchange", lambda one, other: False)
-            patch.setattr(swap.os, "rename", killed)
+            patch.setattr(destination, "_exchange", killed)
         with pytest.raises(KeyboardInterrupt):
             pack(images, out, size=32, overwrite=True)
     assert (MemmapDataset(out, as_tuple=False)[0].pixels.shape[0] if out.exists() else None) == side
@@ -907,7 +912,7 @@ def test_a_replacement_that_is_killed_is_put_in_place_by_a_resume(
 def test_without_renameat2_overwrite_still_replaces(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(destination, "_exchange", lambda one, other: False)
     pack(images, tmp_path / "out", size=16)
     pack(images, tmp_path / "out", size=32, overwrite=True)
     assert MemmapDataset(tmp_path / "out", as_tuple=False)[0].pixels.shape == (32, 32, 3)
@@ -931,22 +936,23 @@ def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
 ) -> None:
     """NFS keeps what a reader on this host has open, and the folders that it is in."""
     if not exchanges:
-        monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
-    remove = shutil.rmtree
+        monkeypatch.setattr(destination, "_exchange", lambda one, other: False)
+    remove, out = shutil.rmtree, tmp_path / "out"
 
     def rmtree(folder: Path, **options: Any) -> None:
-        if ".packing.old" not in str(folder):
+        if Path(folder).name != ".packing":
             remove(folder, **options)
 
     monkeypatch.setattr(shutil, "rmtree", rmtree)
     for side in (16, 24, 32):
-        pack(images, tmp_path / "out", size=side, overwrite=side > 16)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.old", ".out.packing.old1", "images", "out"]
-    assert MemmapDataset(tmp_path / ".out.packing.old1", as_tuple=False)[0].pixels.shape == (24, 24, 3)
-    (tmp_path / ".out.packing.older").mkdir()  # somebody else's
+        pack(images, out, size=side, overwrite=side > 16)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+        assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (side, side, 3)
+    (replaced,) = (path.parent for path in (out / ".packing").glob("*/manifest.json"))
+    assert MemmapDataset(replaced, as_tuple=False)[0].pixels.shape == (24, 24, 3)
     monkeypatch.setattr(shutil, "rmtree", remove)
-    pack(images, tmp_path / "out", size=32, resume=True)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.older", "images", "out"]
+    pack(images, out, size=32, resume=True)
+    assert not (out / ".packing").exists()
 
 
 def test_out_may_be_the_current_folder_or_a_link(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -966,10 +972,8 @@ def test_nothing_in_the_scaffold_is_open_when_it_is_removed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Windows removes no open file: the journal must be closed before .packing goes (and, there only, the lock)."""
-    from packer.store import out_folder
-
     removals: list[list[str]] = []
-    original = out_folder.shutil.rmtree
+    original = destination.shutil.rmtree
 
     def rmtree(path: Any, *arguments: Any, **options: Any) -> None:
         if Path(path).name == ".packing":
@@ -977,7 +981,7 @@ def test_nothing_in_the_scaffold_is_open_when_it_is_removed(
             removals.append([link for link in links if ".packing" in link and not link.endswith("lock")])
         original(path, *arguments, **options)
 
-    monkeypatch.setattr(out_folder.shutil, "rmtree", rmtree)
+    monkeypatch.setattr(destination.shutil, "rmtree", rmtree)
     pack(images, tmp_path / "out", size=32)
     assert removals == [[]]
 

@@ -197,10 +197,10 @@ def test_a_part_that_was_interrupted_before_a_level_is_named_and_resumed(
     pack(images, tmp_path / "reference", size=32, fit="pad", workers=1, **chosen)
     out, make = tmp_path / "out", Levels._make
 
-    def stopped(self: Any, folder: Any, factor: int, rejected: Any) -> None:
+    def stopped(self: Any, factor: int, rejected: Any) -> None:
         if factor == at:
             raise _Stop
-        make(self, folder, factor, rejected)
+        make(self, factor, rejected)
 
     with monkeypatch.context() as patch:
         patch.setattr(Levels, "_make", stopped)
@@ -248,7 +248,7 @@ def test_a_seal_that_was_interrupted_at_a_level_continues(
     out, gather = tmp_path / "out", joins._CompleteParts._gather
 
     def stopped(self: Any, progress: Any) -> None:
-        if self.out == level_path(out, at):
+        if self.out == level_path(tmp_path / "out.packing", at):
             raise _Stop
         gather(self, progress)
 
@@ -340,7 +340,7 @@ BESIDE: list[tuple[Prepare, dict[str, Any], str]] = [
     (lambda i, o: None, {"fit": "crop"}, r"part 1/2 of .* was begun with other options \(fit: pad, now crop\)"),
     (_other_inputs, {}, r"part 1/2 of .* was begun with another number of inputs \(24, now 23\)"),
     (lambda i, o: None, {"part": "2/3"}, r"is packed in 2 parts, this is part 2/3"),
-    (lambda i, o: (o / "mine.txt").touch(), {}, r"is not empty \(it holds mine.txt\)"),
+    (lambda i, o: (o.mkdir(), (o / "mine.txt").touch()), {}, r"is not empty \(it holds mine.txt\)"),
     (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with --part"),
     (lambda i, o: None, {"part": None, "resume": True}, r"holds parts of a pack\. Continue with --part"),
 ]
@@ -383,8 +383,8 @@ def test_a_store_or_a_pack_without_parts_in_the_way_is_named(images: Path, tmp_p
     _packed(images, tmp_path / "out")
     with pytest.raises(PackError, match="already holds a store, which parts cannot replace"):
         _pack_parts(images, tmp_path / "out", 2, [1], overwrite=True)
-    (tmp_path / "begun/.packing").mkdir(parents=True)
-    journals.Journal.create(tmp_path / "begun", Header()).close()
+    (tmp_path / "begun.packing/.packing").mkdir(parents=True)
+    journals.Journal.create(tmp_path / "begun.packing", Header()).close()
     with pytest.raises(PackError, match=r"is being packed without --part\. Resume with"):
         _pack_parts(images, tmp_path / "begun", 2, [1])
 
@@ -484,7 +484,7 @@ def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_rows_that_are_cut_short_are_named(images: Path, tmp_path: Path) -> None:
     _pack_parts(images, tmp_path / "out", 2)
-    os.truncate(tmp_path / "out/.packing/parts/2-of-2" / PIXELS, 5000)
+    os.truncate(tmp_path / "out.packing/.packing/parts/2-of-2" / PIXELS, 5000)
     with pytest.raises(JournalError, match=r"has 5000 bytes, its journal says 36864\. Pack that part again"):
         seal_parts(tmp_path / "out")
 

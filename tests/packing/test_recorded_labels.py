@@ -534,7 +534,7 @@ def test_an_update_that_was_interrupted_resumes_as_it_names(
     pack(path, out, size=32, root=images, target_column="breed", classes=str(tmp_path / "classes.txt"))
     before = store_bytes(out)
     interrupted(update, path, out, root=images, workers=1)
-    words = json.loads((tmp_path / ".out.packing/.packing/journal").read_bytes().splitlines()[0][9:])["words"]
+    words = json.loads((tmp_path / "out.packing/.packing/journal").read_bytes().splitlines()[0][9:])["words"]
     assert run([str(path), str(out), *words, "--resume", "--quiet"]) == 0
     assert store_bytes(out) == before
 

@@ -88,9 +88,7 @@ def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("way", "workers"), [("crop", 1), ("own sizes", 3)])
-def test_an_update_gives_the_bytes_of_a_fresh_pack(
-    way: str, workers: int, images: Path, tmp_path: Path
-) -> None:
+def test_an_update_gives_the_bytes_of_a_fresh_pack(way: str, workers: int, images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", **WAYS[way])
     change(images)
     report = update(images, tmp_path / "out", workers=workers)
@@ -259,7 +257,7 @@ def test_an_interrupted_update_leaves_the_store_and_the_command_it_names_is_resu
     before = store_bytes(out)
     interrupted(update, images, out)
     assert store_bytes(out) == before
-    beside = tmp_path / ".out.packing"
+    beside = tmp_path / "out.packing"
     header = json.loads((beside / ".packing" / "journal").read_bytes().splitlines()[0][9:])
     assert header["update"] is True
     no_decoder(monkeypatch)
@@ -364,7 +362,7 @@ def test_a_killed_update_is_resumed_where_it_was(images: Path, tmp_path: Path) -
     process = subprocess.Popen(
         [*PACK, "update", "images", "out", "--workers", "1"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
-    journal = tmp_path / ".out.packing" / ".packing" / "journal"
+    journal = tmp_path / "out.packing" / ".packing" / "journal"
     while not (journal.exists() and len(journal.read_bytes().splitlines()) > 2):
         assert process.poll() is None
     process.kill()

@@ -198,10 +198,10 @@ def test_a_list_whose_folder_is_not_there_keeps_what_was_packed(images: Path, tm
     listed, out = _as_list(images), tmp_path / "out"
     with pytest.raises(SourceError):
         pack(listed, out, size=32, workers=1, progress=once_at(4, lambda: images.rename(tmp_path / "away")))
-    before = (out / ".packing/journal").read_bytes()
+    before = (tmp_path / "out.packing/.packing/journal").read_bytes()
     with pytest.raises(SourceError, match=f"{images} is gone"):
         pack(listed, out, size=32, resume=True)
-    assert (out / ".packing/journal").read_bytes() == before
+    assert (tmp_path / "out.packing/.packing/journal").read_bytes() == before
 
 
 # -- file systems that are unmounted
@@ -406,7 +406,7 @@ def test_sources_that_cannot_be_read_any_more_are_not_taken_for_changed_ones(
     with pytest.raises(SourceError):
         pack(images, out, size=32, workers=1, progress=once_at(4, lambda: images.rename(tmp_path / "away")))
     (tmp_path / "away").rename(images)
-    before = (out / ".packing/journal").read_bytes()
+    before = (tmp_path / "out.packing/.packing/journal").read_bytes()
     original = os.stat
 
     def stat(path: Any, *rest: Any, **named: Any) -> os.stat_result:
@@ -418,7 +418,7 @@ def test_sources_that_cannot_be_read_any_more_are_not_taken_for_changed_ones(
         patch.setattr(sources.os, "stat", stat)
         with pytest.raises(SourceError, match=r"class0/000.jpg cannot be read: Stale file handle \(ESTALE\)"):
             pack(images, out, size=32, resume=True)
-    assert (out / ".packing/journal").read_bytes() == before
+    assert (tmp_path / "out.packing/.packing/journal").read_bytes() == before
 
 
 # -- a source that does not answer

@@ -53,13 +53,13 @@ def test_a_disk_too_small_is_reported_before_decoding_and_the_pack_resumes(
     resize(disk, NEED * share // 100)
     assert run(command) == 28
     errors = capsys.readouterr().err
-    match = re.search(r"out needs (\d+) more bytes, its disk has (\d+) free: (\d+) are missing", errors)
+    match = re.search(r"out\.packing needs (\d+) more bytes, its disk has (\d+) free: (\d+) are missing", errors)
     assert match, errors
     needed, free, missing = map(int, match.groups())
     assert missing == needed - free > 0
     assert errors.count("\n") == 1
     # the header alone: no block was decoded
-    assert (disk / "out/.packing/journal").read_bytes().count(b"\n") == 1
+    assert (disk / "out.packing/.packing/journal").read_bytes().count(b"\n") == 1
     resize(disk, 4 * NEED)
     assert run([*command, "--resume"]) == 0
     pack(images, tmp_path / "full", size=64)
@@ -119,8 +119,8 @@ def test_a_disk_that_another_program_fills_meanwhile_costs_nothing_lost(disk: Pa
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images", each=2)
-    (tmp_path / "out/.packing").mkdir(parents=True)
-    (tmp_path / "out/.packing/lock").write_text(json.dumps({"pid": 1, "host": os.uname().nodename}))
+    (tmp_path / "out.packing/.packing").mkdir(parents=True)
+    (tmp_path / "out.packing/.packing/lock").write_text(json.dumps({"pid": 1, "host": os.uname().nodename}))
     subprocess.run([*PACK, str(images), str(tmp_path / "out"), "--size", "64", "--quiet"], check=True)
 
 

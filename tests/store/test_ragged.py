@@ -200,7 +200,7 @@ def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_
 
     interrupted(pack, images, out, fit="none", max_size=70, inputs=2 * blocks)
     # what a crash left behind the committed blocks, and would be there still if the rest were shorter
-    with open(out / PIXELS, "ab") as file:
+    with open(tmp_path / "out.packing" / PIXELS, "ab") as file:
         file.write(b"left from before" * 1000)
     report = pack(images, out, fit="none", max_size=70, resume=True)
     assert (report.rows, report.has_own_sizes) == (24, True)

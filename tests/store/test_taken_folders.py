@@ -1,4 +1,4 @@
-"""OUT is renamed or removed while a command works on it, and another pack finishes a store there: that store stays as it is.
+"""OUT, or where it is made, is renamed or removed meanwhile, and another pack finishes a store there: that store stays as it is.
 
 The command ends with one sentence, and what it did stays where it was moved.
 """
@@ -23,7 +23,8 @@ from packer import PackError, merge, pack, pull, push, seal_parts, subset, updat
 from packer.report import Progress
 
 SENTENCE = (
-    r"^\S*/out was renamed, removed or replaced while this command worked on it, and what is there now was left as it is\."
+    r"^\S*/out(\.packing)? was renamed, removed or replaced while this command worked on it, and what is there now was left as it"
+    r" is\."
     r" Move the folder back, or choose another OUT, and give the command again\.$"
 )
 Seen = Callable[..., None]
@@ -61,7 +62,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: the folder that OUT is a copy of before, how it is run, and the moments at which OUT is taken."""
+    """A command: the folder that OUT, or where it is made, is a copy of before, how it is run, and the moments to take that."""
 
     before: str
     run: Callable[[Folders, Path, Seen], object]
@@ -130,8 +131,11 @@ def _run(name: str, moment: str, folders: Folders, out: Path, take: Callable[[],
             taken.append(True)
             take()
 
-    if command.before:
-        shutil.copytree(getattr(folders, command.before), out)
+    if command.before == "mine":
+        shutil.copytree(folders.mine, out)
+    elif command.before:
+        begun = getattr(folders, command.before)
+        shutil.copytree(begun.with_name(f"{begun.name}.packing"), out.with_name("out.packing"))
     with tuned(least_block_inputs=2), pytest.raises(PackError) as caught:
         command.run(folders, out, seen)
     assert taken
@@ -150,7 +154,8 @@ def test_the_store_that_another_made_where_out_was_is_left_as_it_is(
         return {str(path): path.stat().st_ino for path in out.rglob("*")}
 
     def take() -> None:
-        shutil.rmtree(out) if is_removed else out.rename(tmp_path / "out.old")
+        taken = out if out.exists() else tmp_path / "out.packing"
+        shutil.rmtree(taken) if is_removed else taken.rename(tmp_path / "out.old")
         shutil.copytree(folders.theirs, out)
         inodes.append(inode_numbers())
 
@@ -161,17 +166,36 @@ def test_the_store_that_another_made_where_out_was_is_left_as_it_is(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_folder_that_was_removed_is_not_made_again(name: str, folders: Folders, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    error = _run(name, "in the middle", folders, out, lambda: shutil.rmtree(out))
-    assert not out.exists()
+def test_a_store_that_appears_where_none_was_is_left_as_it_is(name: str, folders: Folders, tmp_path: Path) -> None:
+    out, last = tmp_path / "out", [*COMMANDS[name].moments][-1]
+
+    def appear() -> None:
+        if out.exists():
+            out.rename(tmp_path / "out.old")
+        shutil.copytree(folders.theirs, out)
+
+    error = _run(name, last, folders, out, appear)
+    assert store_bytes(out) == store_bytes(folders.theirs)
     assert re.match(SENTENCE, error), error
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_folder_that_was_removed_is_not_made_again(name: str, folders: Folders, tmp_path: Path) -> None:
+    out, stage = tmp_path / "out", tmp_path / "out.packing"
+
+    def remove() -> None:
+        shutil.rmtree(stage)
+
+    error = _run(name, "in the middle", folders, out, remove)
+    assert not stage.exists()
+    assert re.match(SENTENCE, error), error
+    assert out.exists() == (COMMANDS[name].before == "mine")
 
 
 def test_a_working_folder_that_is_taken_leaves_the_store_that_was_to_be_replaced(
     folders: Folders, tmp_path: Path
 ) -> None:
-    out, beside = tmp_path / "out", tmp_path / ".out.packing"
+    out, beside = tmp_path / "out", tmp_path / "out.packing"
     error = _run("pack --overwrite", "in the middle", folders, out, lambda: beside.rename(tmp_path / "elsewhere"))
     assert f"{beside} was renamed, removed or replaced" in error
     assert store_bytes(out) == store_bytes(folders.mine)
@@ -182,19 +206,20 @@ def test_of_two_commands_the_one_whose_folder_was_renamed_ends_with_one_line_and
     folders: Folders, tmp_path: Path, tune: Tune
 ) -> None:
     tune(least_block_inputs=2)
-    images, out, moved = tmp_path / "images", tmp_path / "out", tmp_path / "out.old"
+    images, out, moved = tmp_path / "images", tmp_path / "out", tmp_path / "moved.packing"
+    stage = tmp_path / "out.packing"
     images.mkdir()
     photo(1600, 1200, 7).save(images / "0.jpg")
     for number in range(1, 60):
         os.link(images / "0.jpg", images / f"{number}.jpg")
     words = [*PACK, str(images), str(out), "--size", "32", "--workers", "1"]
     first = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    journal = out / ".packing/journal"
+    journal = stage / ".packing/journal"
     while not journal.exists() or len(journal.read_bytes().splitlines()) < 4:
         assert first.poll() is None
         time.sleep(0.001)
     os.killpg(first.pid, signal.SIGSTOP)
-    out.rename(moved)
+    stage.rename(moved)
     others = [*PACK, str(folders.more_images), str(out), "--size", "16", "--quiet"]
     second = subprocess.run(others, check=False, timeout=300)
     os.killpg(first.pid, signal.SIGCONT)
@@ -205,7 +230,7 @@ def test_of_two_commands_the_one_whose_folder_was_renamed_ends_with_one_line_and
     assert store_bytes(out) == store_bytes(folders.theirs)
     assert verify(out).problems == []
     out.rename(tmp_path / "theirs")
-    moved.rename(out)
+    moved.rename(stage)
     assert subprocess.run([*words, "--resume", "--quiet"], check=False, timeout=300).returncode == 0
     pack(images, tmp_path / "fresh", size=32, workers=1)
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")

@@ -22,7 +22,7 @@ from kinds import spread
 from torch.utils.data import DataLoader
 
 from packer import PackError, pack
-from packer.store import build_folder, lock, swap
+from packer.store import destination, lock
 from packer.store.lock import LOCK, Lock
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader import store as stores
@@ -45,7 +45,7 @@ def _command(images: Path, out: Path, *options: str) -> subprocess.CompletedProc
 @pytest.mark.parametrize(
     ("moment", "second"),
     spread(
-        [("swap", True), ("remove_working_folder", False), ("remove_working_folder", True)],
+        [("_exchange", True), ("_tidy", False), ("_tidy", True)],
         [("--resume",), (), ("--overwrite",)],
         every=3,
         first=1,
@@ -63,30 +63,29 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_complete(
     (name, replaces), out = moment, tmp_path / "out"
     if replaces:
         pack(images, out, size=16)
-    # a store that takes the place of another brings its scaffold along
-    module = swap if replaces and name == "remove_working_folder" else build_folder
-    original = getattr(module, name)
+    original = getattr(destination, name)
     errors = []
 
-    def late(*arguments: Any) -> None:
-        monkeypatch.setattr(module, name, original)
+    def late(*arguments: Any) -> Any:
+        monkeypatch.setattr(destination, name, original)
         errors.append(_command(images, out, *second).stderr)
-        original(*arguments)
+        return original(*arguments)
 
-    monkeypatch.setattr(module, name, late)
+    monkeypatch.setattr(destination, name, late)
     pack(images, out, size=32, overwrite=replaces)
     assert store_bytes(out) == reference
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "out"]
     (error,) = errors
     assert "Traceback" not in error
     if not replaces and not second:
-        assert "already holds a store" in error
+        assert "already holds a store" in error or "is being packed by process" in error
 
 
 @pytest.mark.parametrize(
     ("before", "moment"),
     spread(
-        [(False, {}), (False, {"overwrite": True}), (True, {"resume": True}), (True, {"overwrite": True})], ["make", "lock"]
+        [(False, {}), (False, {"overwrite": True}), (True, {"resume": True}), (True, {"overwrite": True})],
+        ["make", "lock"],
     ),
 )
 def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
@@ -101,7 +100,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     (is_resumed, options), out = before, tmp_path / "out"
     if is_resumed:
         interrupted(pack, images, out, size=32, inputs=0)
-    owner, name = (Lock, "__init__") if moment == "lock" else (build_folder.BuildFolder, "make")
+    owner, name = (Lock, "__init__") if moment == "lock" else (destination.Folder, "_make")
     original = getattr(owner, name)
     inode: list[int] = []
 

@@ -1,7 +1,7 @@
 """Stores made of rows of other stores: what `subset` and `merge` have in common. Decodes nothing.
 
-Knows the folders: where a store is made, which one it replaces, what is in the way. There is no journal: nothing that took long
-would be lost, so what is interrupted is removed and done again. How the rows get there is `store_copy.py`'s.
+There is no journal: nothing that took long would be lost, so what is interrupted is removed and done again. How the rows get
+there is `store_copy.py`'s.
 """
 
 from __future__ import annotations
@@ -20,17 +20,12 @@ from packer.operations.copying.store_copy import AGAIN, CopyPlan, StoreCopy
 from packer.options import OutputOptions
 from packer.packing.levels import files_of, other_image
 from packer.report import PackReport
-from packer.store import journal as journals
-from packer.store.build_folder import BuildFolder, finish, replaces_store
+from packer.store.destination import Folder, recover
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
-from packer.store.files import remove_tree, sync_folder
-from packer.store.lock import Lock, checked
-from packer.store.out_folder import ANNOUNCED, check_destination, check_out, check_takes_splits, resolved_out
-from packer.store.parts import check_no_parts
+from packer.store.lock import checked
+from packer.store.out_folder import check_destination, check_takes_splits, resolved_out
 from packer.store.reports import store_report, summed_report
-from packer.store.swap import finish_swap
-from packer.store.unfinished import PARTS, PULLED
 from reader.format.check import check_store
 from reader.format.manifest import FileEntry, Manifest
 from reader.format.samples import read_samples
@@ -49,84 +44,52 @@ def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> 
     if "" not in plans:
         check_takes_splits(out, f"the splits {', '.join(plans)} cannot be put into it")
     guard_standard_streams()
-    options, destinations = (
-        OutputOptions(overwrite=overwrite),
-        {split: out / split if split else out for split in plans},
-    )
+    options, to = OutputOptions(overwrite=overwrite), Folder(out)
     check_destination([], out)
-    for destination in destinations.values():
-        check_out(destination, options)
-        check_no_parts(destination, options)
-    replaces = any(replaces_store(destination, options) for destination in destinations.values())
-    folders = {
-        split: BuildFolder(destination, options, None, replaces=replaces) for split, destination in destinations.items()
-    }
+    to.check(options, [*plans])
     for split, plan in plans.items():
         for selection in plan.selections:
-            _check_apart(selection.path, destinations[split], folders[split].out)
+            _check_apart(selection.path, out / split, to.stage)
     reports: dict[str, PackReport] = {}
-    locks: list[Lock] = []
-    with contextlib.ExitStack() as held, contextlib.ExitStack() as undone:
-        for split, folder in folders.items():
-            reports[split] = _copied(plans[split], folder, locks, held, undone)
-            if not replaces:
-                undone.pop_all()
-                _finished([folder], locks)
-        undone.pop_all()
-        if replaces:
-            _finished([*folders.values()], locks)
+    try:
+        with to.begin(options, [*plans]):
+            try:
+                for split, plan in plans.items():
+                    reports[split] = _copied(plan, to, split)
+            except BaseException:
+                to.withdraw()
+                raise
+            to.publish()
+    except OSError as e:
+        raise as_pack_error(e, to.stage, {}, AGAIN) from None
+    first = next(iter(reports))
+    reports[first] = dataclasses.replace(reports[first], notes=[*reports[first].notes, *to.notes])
     return reports[""] if "" in reports else summed_report(out, reports)
 
 
 def copy_target(out: str | os.PathLike[str]) -> Path:
-    """Return OUT without dots, before any store is opened; raises PackError where it had been left half replaced.
-
-    Then it is complete, but what replaced it may have been this very command: rows would be merged twice.
-    """
+    """Return OUT without dots, before any store is opened; what a crash has left of its publication is finished."""
     target = resolved_out(out)
-    if finish_swap(target):
-        raise PackError(
-            f"{target} was half replaced, as a command had been interrupted. The replacement is complete now: look at"
-            f" it (pack info {target}), and give this command again if it is still to be done."
-        )
+    recover(target)
     return target
 
 
-def _copied(
-    plan: CopyPlan,
-    folder: BuildFolder,
-    locks: list[Lock],
-    held: contextlib.ExitStack,
-    undone: contextlib.ExitStack,
-) -> PackReport:
-    """Make one store in its folder, which is locked by then; and removed, unless it is finished."""
-    started = time.monotonic()
+def _copied(plan: CopyPlan, to: Folder, split: str) -> PackReport:
+    """Make one store in the stage."""
+    started, out = time.monotonic(), to.store(split)
     sizes: dict[str, int] = {}
     try:
-        created = folder.make()
-        for lock in _locked(folder, created):
-            locks.append(lock)
-            held.callback(lock.close)
-        folder.check_again()
-        undone.callback(folder.remove, created)
-        try:
-            with checked(folder.check):
-                manifest = _made(plan, folder, sizes)
-        except Exception:
-            _check_all_same(plan)
-            raise
+        out.mkdir(exist_ok=True)
+        with checked(to.check_same):
+            manifest = _made(plan, out, to.check_same, sizes)
     except OSError as e:
-        raise as_pack_error(e, folder.out, sizes, AGAIN) from None
-    inputs = Inputs(folder.final, notes=[*plan.notes, *folder.notes])
-    report = store_report(manifest, inputs, folder.out, time.monotonic() - started, 0)
-    return dataclasses.replace(report, out=str(folder.final))
-
-
-def _finished(folders: Sequence[BuildFolder], locks: Sequence[Lock]) -> None:
-    try:
-        finish(folders, locks)
-    except OSError as e:
-        raise as_pack_error(e, folders[0].out, {}, AGAIN) from None
+        _check_all_same(plan)
+        raise as_pack_error(e, out, sizes, AGAIN) from None
+    except Exception:
+        _check_all_same(plan)
+        raise
+    report = store_report(manifest, Inputs(out, notes=[*plan.notes]), out, time.monotonic() - started, 0)
+    return dataclasses.replace(report, out=str(to.named(out)))
 
 
 def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mapping[str, object]:
@@ -149,31 +112,19 @@ def _check_all_same(plan: CopyPlan) -> None:
             check_same(selection.path, selection.manifest)
 
 
-def _locked(folder: BuildFolder, created: bool) -> list[Lock]:
-    """Lock the folder, or leave none that was made for this."""
-    try:
-        return folder.lock()
-    except BaseException:
-        if created:
-            with contextlib.suppress(OSError):  # another has put something there
-                folder.out.rmdir()
-        raise
-
-
-def _made(plan: CopyPlan, folder: BuildFolder, sizes: dict[str, int]) -> Manifest:
+def _made(plan: CopyPlan, out: Path, check: Callable[[], None], sizes: dict[str, int]) -> Manifest:
     """Make the store in its folder; fills in what its files need as soon as that is known."""
-    _clear(folder)
     levels: dict[str, FileEntry] = {}
     for factor in plan.levels:
-        level = level_path(folder.out, factor)
-        _copied_into(_level_plan(plan, factor), level, folder.check, sizes, {})
-        levels |= files_of(folder.out, factor)
-    manifest = _copied_into(plan, folder.out, folder.check, sizes, levels)
+        level = level_path(out, factor)
+        _copied_into(_level_plan(plan, factor), level, check, sizes, {})
+        levels |= files_of(out, factor)
+    manifest = _copied_into(plan, out, check, sizes, levels)
     for factor in plan.levels:
-        if what := other_image(read_samples(folder.out), read_samples(level_path(folder.out, factor)), factor):
+        if what := other_image(read_samples(out), read_samples(level_path(out, factor)), factor):
             copied = " or ".join(str(selection.path) for selection in plan.selections)
             raise PackError(f"{what}: {copied} is damaged. pack verify names all that is; pack the images again.")
-    check_store(folder.out)  # what cannot be opened must replace no store
+    check_store(out)  # what cannot be opened must replace no store
     return manifest
 
 
@@ -215,29 +166,13 @@ def _level_plan(plan: CopyPlan, factor: int) -> CopyPlan:
     )
 
 
-def _check_apart(store: Path, out: Path, beside: Path) -> None:
-    """Refuse a store that OUT is in, that would be deleted with OUT, or that is where OUT is built."""
+def _check_apart(store: Path, out: Path, stage: Path) -> None:
+    """Refuse a store that OUT is in, that would be deleted with OUT, or that is where OUT is made."""
     real = Path(os.path.realpath(store))
     if real in Path(os.path.realpath(out)).parents:
         raise OptionsError(f"OUT {out} is inside the store {store}. Choose a folder outside it.")
-    for folder in (out, beside):
+    for folder in (out, stage):
         if Path(os.path.realpath(folder)) in real.parents:
             raise OptionsError(f"the store {store} is inside {folder}, which would be replaced. Choose another OUT.")
-    if beside != out and real == Path(os.path.realpath(beside)):
-        raise OptionsError(f"the store {store} is where OUT {out} is built. Move it away, or choose another OUT.")
-
-
-def _clear(folder: BuildFolder) -> None:
-    """Remove what an unfinished pack has left in the folder, its journal first: it must never outlive its rows.
-
-    So whoever looks after a death finds no pack to resume.
-    """
-    folder.check()
-    (folder.out / ANNOUNCED).unlink(missing_ok=True)
-    journals.discard(folder.out)
-    sync_folder(folder.out)
-    folder.clear()
-    for unfinished in (folder.out / PARTS, (folder.out / PULLED).parent):
-        if unfinished.exists():
-            folder.check()
-            remove_tree(unfinished)
+    if real == Path(os.path.realpath(stage)):
+        raise OptionsError(f"the store {store} is where OUT {out} is made. Move it away, or choose another OUT.")

@@ -18,22 +18,17 @@ from pathlib import Path
 
 from packer.errors import DiskFullError, OptionsError, PackError
 from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer, file_digest
+from packer.options import OutputOptions
 from packer.store import journal as journals
+from packer.store.destination import Folder, recover
 from packer.store.disk_space import allocate, check_room
+from packer.store.failures import as_pack_error
 from packer.store.files import sync_folder, write_at, write_atomically
-from packer.store.lock import Lock, checked
-from packer.store.out_folder import (
-    OWN_NAMES,
-    check_no_links,
-    enclosing_store,
-    finished_meanwhile,
-    is_dropped,
-    remove_working_folder,
-    sync_names,
-)
+from packer.store.lock import checked
+from packer.store.out_folder import enclosing_store, sync_names
 from packer.store.remote.at_url import name_in, read_store
 from packer.store.remote.objects import LocalObjects
-from packer.store.unfinished import PARTS, PULLED, unfinished_message
+from packer.store.unfinished import PULLED, unfinished_message
 from packer.system import BINARY
 from reader.format.at_url import BlockObjects, Pointer
 from reader.format.blocks import Block, read_blocks
@@ -47,6 +42,7 @@ from reader.tuning import tuning
 _SOURCE = f"{Path(PULLED).parent.as_posix()}/url.json"
 # Enough to fill a link while one answer is on its way; each holds a block, 8 MB.
 _REQUESTS = 8
+_AGAIN = "give the same command again"
 
 
 def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = None) -> CopyReport:
@@ -58,47 +54,66 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
         StoreError: the store at the URL needs a newer reader, or OUT holds it and is damaged.
     """
     root = Path(plain_path(out))
+    root = Path(os.path.realpath(root)) if root.is_symlink() else root
     copy = Transfer(url, progress)
     _check_outside(root, copy)
     with copy.explaining("read", root):
         head, found = read_store(copy.objects, copy.url)
-    if (root / MANIFEST).exists():
+    recover(root)
+    to = Folder(root)
+    if (root / MANIFEST).exists() and not to.is_begun:
         return _already_there(copy, root, head)
-    _check_out(root, copy.url, head)
-    (root / PULLED).parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(_locked(root)) as lock:
-        if (root / MANIFEST).exists():
-            return _already_there(copy, root, head)
-        _check_out(root, copy.url, head)
-        lock.check()
-        write_atomically(root / _SOURCE, json.dumps({"url": _public(copy.url)}).encode())
-        # read from a file of its own name, as every manifest is
-        write_atomically(root / PULLED, head)
-        # before anything else gets a name here: this says whose it is
-        for folder_made in (root / journals.FOLDER, root):
-            sync_folder(folder_made)
-        sync_names(root)
-        manifest, blocks = read_manifest((root / PULLED).parent), read_blocks((root / PULLED).parent)
-        sizes = {name: entry.size_bytes for name, entry in manifest.files.items()}
-        copy.total_bytes = sum(sizes.values())
-        _check_room(root, sizes)
-        with checked(lock.check), copy.explaining("read", root), _replaced_meanwhile(copy, head):
-            for name, entry in manifest.files.items():
-                (root / name).parent.mkdir(parents=True, exist_ok=True)
-                if name == PIXELS:
-                    lock.check()
-                    _pull_pixels(copy, root / name, found, manifest, blocks, lock)
-                else:
-                    _pull_file(copy, root / name, name_in(found.folder, name), entry, lock)
-        for parent in {(root / name).parent for name in manifest.files}:
-            sync_folder(parent)
-        sync_names(root)
-        lock.check()
-        write_atomically(root / MANIFEST, head)
-        check_store(root)
-        lock.check()
-        remove_working_folder(root)
+    _check_out(to, copy.url, head)
+    with to.held():
+        _check_out(to, copy.url, head)
+        try:
+            with checked(to.check_same):
+                manifest = _pull(copy, to, head, found)
+        except DiskFullError:
+            if not (to.stage / PIXELS).exists():  # nothing has come: OUT stays free for another
+                to.withdraw()
+            raise
+        _publish(to)
     return copy.report(root, len(manifest.files) + 1)
+
+
+def _pull(copy: Transfer, to: Folder, head: bytes, found: Pointer) -> Manifest:
+    """Bring all files of the store into the stage, the manifest last."""
+    stage = to.stage
+    (stage / PULLED).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(stage / _SOURCE, json.dumps({"url": _public(copy.url)}).encode())
+    # read from a file of its own name, as every manifest is
+    write_atomically(stage / PULLED, head)
+    # before anything else gets a name here: this says whose it is
+    for folder_made in (stage / journals.FOLDER, stage):
+        sync_folder(folder_made)
+    sync_names(stage)
+    manifest, blocks = read_manifest((stage / PULLED).parent), read_blocks((stage / PULLED).parent)
+    sizes = {name: entry.size_bytes for name, entry in manifest.files.items()}
+    copy.total_bytes = sum(sizes.values())
+    check_room(stage, sizes, again=_AGAIN)
+    with copy.explaining("read", stage), _replaced_meanwhile(copy, head):
+        for name, entry in manifest.files.items():
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            if name == PIXELS:
+                to.check_same()
+                _pull_pixels(copy, stage / name, found, manifest, blocks, to)
+            else:
+                _pull_file(copy, stage / name, name_in(found.folder, name), entry, to)
+    for parent in {(stage / name).parent for name in manifest.files}:
+        sync_folder(parent)
+    sync_names(stage)
+    to.check_same()
+    write_atomically(stage / MANIFEST, head)
+    check_store(stage)
+    return manifest
+
+
+def _publish(to: Folder) -> None:
+    try:
+        to.publish()
+    except OSError as e:
+        raise as_pack_error(e, to.stage, {}, _AGAIN) from None
 
 
 def _check_outside(root: Path, copy: Transfer) -> None:
@@ -113,7 +128,7 @@ def _check_outside(root: Path, copy: Transfer) -> None:
 
 
 def _already_there(copy: Transfer, root: Path, head: bytes) -> CopyReport:
-    """Report a finished pull, or refuse another store; what a crash left of the working folder is removed."""
+    """Report a finished pull, or refuse another store."""
     if (root / MANIFEST).read_bytes() != head:
         if isinstance(copy.objects, LocalObjects) and root.samefile(copy.objects.root):
             raise OptionsError(f"{root} is {copy.url} itself, which is pulled. Choose another OUT.")
@@ -121,31 +136,23 @@ def _already_there(copy: Transfer, root: Path, head: bytes) -> CopyReport:
     manifest = check_store(root)
     copy.total_bytes = sum(entry.size_bytes for entry in manifest.files.values())
     copy.count(copy.total_bytes, is_copied=False)
-    if (root / journals.FOLDER).exists():
-        remove_working_folder(root)
     return copy.report(root, len(manifest.files) + 1)
 
 
-def _check_out(out: Path, url: str, head: bytes) -> None:
-    """Refuse an OUT that holds anything but a pull from this URL, or of this store, that was interrupted."""
-    if os.path.lexists(out) and not out.is_dir():
-        raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
-    found = [name for name in sorted(os.listdir(out)) if not is_dropped(name)] if out.exists() else []
-    foreign = [name for name in found if name not in OWN_NAMES]
-    if foreign or (found and journals.FOLDER not in found):
-        raise OptionsError(
-            f"{out} is not empty (it holds {shown((foreign or found)[0])}). Choose another OUT, or an empty folder."
-        )
-    check_no_links(*(out / name for name in found))
-    if (out / PULLED).is_file():
-        begun = _begun_from(out)
-        if begun != _public(url) and (out / PULLED).read_bytes() != head:
+def _check_out(to: Folder, url: str, head: bytes) -> None:
+    """Refuse an OUT that holds anything, or where something but a pull from this URL, or of this store, was begun."""
+    if os.path.lexists(to.out) and not to.out.is_dir():
+        raise OptionsError(f"{to.out} is a file. Expected a folder that does not exist yet.")
+    if (to.stage / PULLED).is_file():
+        begun = _begun_from(to.stage)
+        if begun != _public(url) and (to.stage / PULLED).read_bytes() != head:
             raise OptionsError(
-                f"{out} holds an unfinished pull of another store (from {shown(redacted(begun))})."
+                f"{to.out} holds an unfinished pull of another store (from {shown(redacted(begun))})."
                 " Choose another OUT, or remove it."
             )
-    elif (out / journals.JOURNAL).exists() or (out / PARTS).exists():
-        raise OptionsError(f"{unfinished_message(out)} Or choose another OUT.")
+    elif to.is_begun:
+        raise OptionsError(f"{unfinished_message(to.stage)} Or choose another OUT.")
+    to.check(OutputOptions(resume=True))
 
 
 def _begun_from(out: Path) -> str:
@@ -159,25 +166,6 @@ def _public(url: str) -> str:
     scheme, mark, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
-
-
-def _check_room(root: Path, sizes: dict[str, int]) -> None:
-    """Refuse a store that has no room in OUT; where nothing of it is there yet, OUT stays free for another."""
-    try:
-        check_room(root, sizes, again="give the same command again")
-    except DiskFullError:
-        if not (root / PIXELS).exists():
-            remove_working_folder(root)
-            with contextlib.suppress(OSError):  # it holds more
-                root.rmdir()
-        raise
-
-
-def _locked(root: Path) -> Lock:
-    try:
-        return Lock(root)
-    except FileNotFoundError:
-        raise finished_meanwhile(root) from None
 
 
 @contextlib.contextmanager
@@ -196,14 +184,14 @@ def _replaced_meanwhile(copy: Transfer, head: bytes) -> Iterator[None]:
         ) from None
 
 
-def _pull_file(copy: Transfer, path: Path, name: str, entry: FileEntry, lock: Lock) -> None:
+def _pull_file(copy: Transfer, path: Path, name: str, entry: FileEntry, to: Folder) -> None:
     if path.is_file() and path.stat().st_size == entry.size_bytes and file_digest(path, entry) == entry.digest:
         copy.count(entry.size_bytes, is_copied=False)
         return
     # first, as a file of another size need not end
     if copy.objects.size(name) != entry.size_bytes:
         raise _damaged(copy, name)
-    lock.check()
+    to.check_same()
     copy.objects.fetch(name, path)
     if file_digest(path, entry) != entry.digest:
         raise _damaged(copy, name)
@@ -213,7 +201,7 @@ def _pull_file(copy: Transfer, path: Path, name: str, entry: FileEntry, lock: Lo
 
 
 def _pull_pixels(
-    copy: Transfer, path: Path, found: Pointer, manifest: Manifest, blocks: list[Block], lock: Lock
+    copy: Transfer, path: Path, found: Pointer, manifest: Manifest, blocks: list[Block], to: Folder
 ) -> None:
     """Bring each block whose checksum is not right yet, several at a time; all are on disk when it returns."""
     size_bytes, is_new = manifest.files[PIXELS].size_bytes, not path.exists()
@@ -248,7 +236,7 @@ def _pull_pixels(
         allocate(path, size_bytes, lambda done: None)
         pool = concurrent.futures.ThreadPoolExecutor(_REQUESTS)
         for count, is_copied in _as_they_end(pool, [pool.submit(bring, block) for block in blocks]):
-            lock.check()
+            to.check_same()
             copy.count(count, is_copied=is_copied)
         with error_path(path):
             os.ftruncate(descriptor, size_bytes)

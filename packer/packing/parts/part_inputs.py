@@ -14,6 +14,7 @@ from packer.packing.differences import header_difference
 from packer.store import journal as journals
 from packer.store.files import write_atomically
 from packer.store.parts import Part, started_parts
+from packer.store.unfinished import out_of
 from reader.format.manifest import FurtherTarget
 from reader.format.shown import redacted
 
@@ -27,7 +28,7 @@ def check_siblings(out: Path, part: Part, header: journals.Header) -> None:
         return
     found = journals.read_header(other.folder(out))
     if what := header_difference(found, header):
-        raise PackError(f"part {other} of {out} was begun with {what}. Pack all parts with the same.")
+        raise PackError(f"part {other} of {out_of(out)} was begun with {what}. Pack all parts with the same.")
 
 
 def begun_block_inputs(out: Path, part: Part, options: OutputOptions) -> int | None:

@@ -6,8 +6,8 @@ removed when they are synced: what an interrupted run has done is what is no lon
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -28,21 +28,15 @@ from packer.progress import notify, reports
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
+from packer.store.destination import Folder, published, recover
 from packer.store.disk_space import allocate
-from packer.store.files import sync_folder, write_at
+from packer.store.files import remove_tree, sync_folder, write_at
 from packer.store.lock import Lock, checked
-from packer.store.out_folder import (
-    check_no_links,
-    is_finished,
-    own_paths,
-    remove_working_folder,
-    resolved_out,
-    sync_names,
-)
+from packer.store.out_folder import resolved_out, sync_names
 from packer.store.parts import Part, resume_command, started_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
-from packer.store.unfinished import PARTS, check_finished
+from packer.store.unfinished import PARTS, check_finished, out_of
 from packer.text import difference
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, PIXELS, FileEntry
@@ -68,50 +62,60 @@ def seal_parts(
         PackError: a part is missing, unfinished, being packed, or was packed with other options; LockedError, DiskFullError.
     """
     target, options = resolved_out(out), WorkerOptions(max_rejects=max_rejects)
-    splits = stores_of(target, _has_parts)
-    with contextlib.ExitStack() as locked:
-        found = {}
-        for split, destination in splits.items():
-            if not is_finished(destination):
-                lock = locked.enter_context(contextlib.closing(_lock(destination)))
-                found[split] = _CompleteParts.open(destination, lock)
-        reports = {}
-        for split, destination in splits.items():
-            report = _sealed(destination, found.get(split), split, options)
-            too_many = report.rejected > options.allowed_rejects(report.inputs)
-            reports[split] = dataclasses.replace(report, too_many_rejects=too_many)
+    recover(target)
+    to = Folder(target)
+    if published(target) and not to.is_begun:
+        reports = {split: _finished_report(store) for split, store in stores_of(target).items()}
+    else:
+        reports = _sealed(to)
+    for split, report in reports.items():
+        too_many = report.rejected > options.allowed_rejects(report.inputs)
+        reports[split] = dataclasses.replace(report, too_many_rejects=too_many)
     return reports[""] if "" in reports else summed_report(target, reports)
 
 
-def _has_parts(out: Path) -> bool:
-    return (out / PARTS).is_dir()
-
-
-def _lock(out: Path) -> Lock:
-    """Lock OUT against its parts too; where one of them is being packed, the error names it and its host."""
-    check_no_links(*own_paths(out))
+def _sealed(to: Folder) -> dict[str, PackReport]:
+    """Seal the store, or those of the splits, and publish them."""
+    stores = stores_of(to.stage, _has_parts)
+    if not any(map(_has_parts, stores.values())):
+        raise PackError(f"{to.out} holds no part of a pack. Parts are made by: pack IMAGES {to.out} --part i/n")
+    reports: dict[str, PackReport] = {}
     try:
-        return Lock(out)
-    except (FileNotFoundError, NotADirectoryError):
-        raise PackError(f"{out} holds no part of a pack. Parts are made by: pack IMAGES {out} --part i/n") from None
+        with to.held():
+            found = {
+                split: _CompleteParts.open(store, to)
+                for split, store in stores.items()
+                if not (store / MANIFEST).is_file()
+            }
+            for split, store in stores.items():
+                started = time.monotonic()
+                if split in found:
+                    with checked(to.check_same):
+                        report = found[split].seal(functools.partial(_notified, split))
+                else:
+                    report = _finished_report(store)
+                seconds = time.monotonic() - started
+                reports[split] = dataclasses.replace(report, out=str(to.named(store)), seconds=seconds)
+            to.publish()
     except LockedError:
-        for part in started_parts(out):
-            Lock(part.folder(out)).close()
+        for store in stores.values():
+            for part in started_parts(store):
+                Lock(part.folder(store)).close()
         raise
+    return reports
 
 
-def _sealed(out: Path, parts: _CompleteParts | None, split: str, options: WorkerOptions) -> PackReport:
-    """Seal one store, or report one that is finished; in both cases nothing of its parts is left."""
-    started = time.monotonic()
-    if parts is None:
-        manifest = check_finished(out)
-        report = store_report(manifest, Inputs(out), out, 0.0, manifest.inputs)
-    else:
-        with checked(parts.lock.check):
-            report = parts.seal(lambda done, total: notify(Progress("seal", done, total, split=split)))
-        parts.lock.check()
-    remove_working_folder(out)
-    return dataclasses.replace(report, seconds=time.monotonic() - started)
+def _notified(split: str, done: int, total: int) -> None:
+    notify(Progress("seal", done, total, split=split))
+
+
+def _finished_report(store: Path) -> PackReport:
+    manifest = check_finished(store)
+    return store_report(manifest, Inputs(store), store, 0.0, manifest.inputs)
+
+
+def _has_parts(store: Path) -> bool:
+    return (store / PARTS).is_dir()
 
 
 @dataclass
@@ -122,7 +126,7 @@ class _CompleteParts:
     """
 
     out: Path
-    lock: Lock
+    to: Folder
     folders: list[Path]
     rows: list[int]
     sizes_bytes: list[int]
@@ -131,23 +135,24 @@ class _CompleteParts:
     source_bytes: int = 0
 
     @classmethod
-    def open(cls, out: Path, lock: Lock) -> _CompleteParts:
-        """Check that the parts of OUT together are one complete pack; lock: of OUT."""
+    def open(cls, out: Path, to: Folder) -> _CompleteParts:
+        """Check that the parts of a store together are one complete pack."""
         parts = started_parts(out)
         if not parts:
-            raise PackError(f"{out} holds no part of a pack. Parts are made by: pack IMAGES {out} --part i/n")
+            final = to.named(out)
+            raise PackError(f"{final} holds no part of a pack. Parts are made by: pack IMAGES {final} --part i/n")
         _check_all_there(out, parts)
-        found = cls._of(out, lock, parts, out)
+        found = cls._of(out, to, parts, out)
         for factor in FACTORS[: found.header.options.get("levels", 1) - 1]:
             level = level_path(out, factor)
             # sealed before the store is: a run that was interrupted between has left it so
             if not (level / MANIFEST).exists():
-                found.levels[factor] = cls._of(level, lock, parts, out)
+                found.levels[factor] = cls._of(level, to, parts, out)
                 _check_same_images(out, parts, factor)
         return found
 
     @classmethod
-    def _of(cls, out: Path, lock: Lock, parts: list[Part], store: Path) -> _CompleteParts:
+    def _of(cls, out: Path, to: Folder, parts: list[Part], store: Path) -> _CompleteParts:
         """Check the parts of a store, or of one of its levels; the store is what commands name."""
         folders = [part.folder(out) for part in parts]
         for part, folder in zip(parts, folders, strict=True):
@@ -164,7 +169,7 @@ class _CompleteParts:
             for part, header in zip(parts, headers, strict=True)
         ]
         rows, sizes_bytes = ([*column] for column in zip(*found, strict=True))
-        return cls(out, lock, folders, rows, sizes_bytes, headers[0], {})
+        return cls(out, to, folders, rows, sizes_bytes, headers[0], {})
 
     def seal(self, progress: Callable[[int, int], None]) -> PackReport:
         """Gather the rows, write all other files, and commit by the manifest."""
@@ -178,7 +183,7 @@ class _CompleteParts:
             _layout(self.header),
             inputs,
             self._blocks(),
-            check=self.lock.check,
+            check=self.to.check_same,
             levels=self._seal_levels,
         )
         assert manifest is not None  # there are rows
@@ -191,8 +196,9 @@ class _CompleteParts:
         for factor in FACTORS[: self.header.options.get("levels", 1) - 1]:
             if factor in self.levels:
                 self.levels[factor].seal(lambda done, total: None)
-            self.lock.check()
-            remove_working_folder(level_path(self.out, factor))
+            self.to.check_same()
+            if (working := level_path(self.out, factor) / journals.FOLDER).exists():
+                remove_tree(working)
             entries |= files_of(self.out, factor)
         return entries
 
@@ -208,7 +214,7 @@ class _CompleteParts:
         for folder in (self.out, *self.folders):
             refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
         if not pixels.exists():
-            self.lock.check()
+            self.to.check_same()
             pixels.parent.mkdir(exist_ok=True)
             os.rename(self.folders[0] / PIXELS, pixels)
             for folder in (pixels.parent, self.out, (self.folders[0] / PIXELS).parent):
@@ -219,10 +225,10 @@ class _CompleteParts:
             progress(done, sum(self.rows))
             source, stop = folder / PIXELS, offset + size_bytes
             if source.exists():
-                self.lock.check()
+                self.to.check_same()
                 allocate(pixels, stop, lambda done: None)
                 _copy(source, pixels, offset, stop - offset)
-                self.lock.check()
+                self.to.check_same()
                 source.unlink()
                 sync_folder(source.parent)
             done, offset = done + rows, stop
@@ -244,13 +250,15 @@ def _check_all_there(out: Path, parts: list[Part]) -> None:
     count = parts[0].count
     if other := next((part for part in parts if part.count != count), None):
         raise PackError(
-            f"{out} holds part {parts[0]} and part {other}, of two divisions. Start over: pack IMAGES {out} --overwrite"
+            f"{out_of(out)} holds part {parts[0]} and part {other}, of two divisions. Start over: pack IMAGES"
+            f" {out_of(out)} --overwrite"
         )
     missing = [Part(number, count) for number in range(1, count + 1) if Part(number, count) not in parts]
     if missing:
         more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
         raise PackError(
-            f"part {missing[0]} of {out}{more} missing. Pack it, then seal: {resume_command(out, missing[0], like=parts[0])}"
+            f"part {missing[0]} of {out_of(out)}{more} missing. Pack it, then seal:"
+            f" {resume_command(out, missing[0], like=parts[0])}"
         )
 
 
@@ -262,12 +270,12 @@ def _check_same_images(out: Path, parts: list[Part], factor: int) -> None:
 
 
 def _unfinished(out: Path, part: Part, what: str) -> PackError:
-    return PackError(f"part {part} of {out} is unfinished: {what}. Resume with: {resume_command(out, part)}")
+    return PackError(f"part {part} of {out_of(out)} is unfinished: {what}. Resume with: {resume_command(out, part)}")
 
 
 def _unlike(out: Path, part: Part, what: str, other: Part) -> PackError:
     return PackError(
-        f"part {part} of {out} was packed with {what} in part {other}."
+        f"part {part} of {out_of(out)} was packed with {what} in part {other}."
         " Pack one of them again, with --part and --overwrite."
     )
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from packer.errors import DiskFullError, OptionsError, PackError, ScanError, SourceError
 from packer.inputs.splits import split_folders
-from packer.options import PackOptions
+from packer.options import OutputOptions, PackOptions
 from packer.report import PackReport
 from packer.sources.object_storage import cause, reason
 from packer.store import journal as journals
+from packer.store.destination import Folder
 from packer.store.files import remove_tree
 from packer.store.out_folder import check_destination
 from packer.store.remote.objects import LocalObjects, WebObjects, open_objects
@@ -26,6 +27,7 @@ from packer.store.unfinished import command_to_resume
 from reader import system
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
+from reader.format.manifest import MANIFEST
 from reader.format.shown import redacted, shown
 from reader.format.urls import is_url
 from reader.remote.leftovers import Scratch
@@ -54,6 +56,7 @@ class Uploads:
         self._scratch = Scratch("upload")
         # stands for the URL
         self.folder = Path(os.path.realpath(self._scratch.path)) / _FOLDER
+        self.to = _UrlFolder(self.folder)
         try:
             _check_punch(self.folder.parent)
             with self._explained_errors():
@@ -191,6 +194,30 @@ class Uploads:
 
     def _named(self, text: str) -> str:
         return text.replace(str(self.folder), self._url)
+
+
+class _UrlFolder(Folder):
+    """The local folder that stands for a URL: what is in the way there was looked at, and each store is committed there."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, folder)
+
+    def is_finished(self, split: str) -> bool:
+        """Whether the URL holds the finished store of a split, and no pack to it was begun."""
+        return (self.store(split) / MANIFEST).is_file() and not journals.has_started(self.store(split))
+
+    def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
+        """Do nothing: it was looked at."""
+
+    def publish(self) -> None:
+        """Do nothing: each store is committed at the URL when it is sealed."""
+
+    def _prepare(self, options: OutputOptions, splits: Sequence[str], kept: Sequence[str]) -> None:
+        """Leave all as it is: what a resume needs was brought here."""
+
+    def _published(self) -> list[Path]:
+        """Say that nothing is in the way."""
+        return []
 
 
 def _check_options(url: str, options: PackOptions) -> None:

@@ -13,7 +13,7 @@ from scripts.stress.crash._calls import Call
 
 _NAME_CALLS = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange", "link")
 _WRITING = ("write", "pwrite", "ftruncate", "truncate", "fallocate")
-_JOURNAL, _SWAPPING = ".packing/journal", ".packing/swapping"
+_JOURNAL = ".packing/journal"
 _EXTRAS = "_tensordict/extras"
 _MASKS = f"{_EXTRAS}/masks.memmap"
 
@@ -60,16 +60,10 @@ def check_order(calls: Sequence[Call], disk: Path) -> int:
         SyncOrderError: a rule is broken, or the run wrote no manifest.
     """
     unsynced, lines, stores, renamed = _Unsynced(), 0, set[str](), ""
-    marks: set[str] = set()
     for call in calls:
-        if call.path.endswith(f"/{_SWAPPING}"):
-            marks.add(call.path)
-        mark = f"{call.path}/{_SWAPPING}"
-        # splits may be exchanged one after the other: whatever part of that a disk keeps, the marks say so
-        is_marked = call.name == "exchange" and mark in marks and mark not in unsynced.files | unsynced.names
         # the other name of a manifest that was linked
         is_second = call.name == "unlink" and call.path == f"{renamed}/.{MANIFEST}.tmp"
-        if renamed in unsynced.folders and call.name in _NAME_CALLS and not is_marked and not is_second:
+        if renamed in unsynced.folders and call.name in _NAME_CALLS and not is_second:
             raise SyncOrderError(
                 f"{call.name} {call.path} comes before the folder of a store that was renamed, or of its manifest, is synced"
             )
@@ -87,15 +81,24 @@ def check_order(calls: Sequence[Call], disk: Path) -> int:
                 raise SyncOrderError(f"{call.path} is renamed before it is synced")
             renamed = os.path.dirname(call.to)
             stores.add(renamed)
-        if call.name == "exchange":
+        moved = {store for store in stores if f"{store}/".startswith(f"{call.path}/")}
+        if moved and call.name in ("exchange", "rename"):
+            _check_synced(call.path, unsynced)
             renamed = os.path.dirname(call.to)
-            stores = stores - {call.path} | {call.to}
+            stores = stores - moved | {call.to + store.removeprefix(call.path) for store in moved}
         unsynced.follow(call)
     if not stores:
         raise SyncOrderError("no manifest was written")
     if left := sorted(folder for folder in unsynced.folders if os.path.exists(folder)):
         raise SyncOrderError(f"names in these folders are never synced: {left}")
     return lines
+
+
+def _check_synced(stage: str, unsynced: _Unsynced) -> None:
+    """See that all of a folder that is published is on disk, but for what it is made with."""
+    inside = {path for path in unsynced.files | unsynced.names if path.startswith(f"{stage}/")}
+    if late := {path for path in inside if "/.packing/" not in path.removeprefix(stage)}:
+        raise SyncOrderError(f"{stage} is published before this is synced: {sorted(late)}")
 
 
 def _check_finished(call: Call, stores: set[str]) -> None:

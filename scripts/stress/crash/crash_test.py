@@ -29,7 +29,7 @@ from scripts.common.arguments import counts_parser
 from scripts.common.figures import photographs, repeat_files
 from scripts.common.program import reported
 from scripts.common.timing import seconds
-from scripts.stress._runs import TrialError, check_unfinished, difference, digests
+from scripts.stress._runs import TrialError, check_unfinished, difference, digests, stage_of
 
 _SIZE = 64
 # Blocks that a worker began and that a death costs: those that it may hold (engine.py, _DEPTH), and its share of those that
@@ -128,9 +128,10 @@ def _kill_group(process: subprocess.Popen[str]) -> None:
 
 def _committed(out: Path) -> tuple[int, int]:
     """Count the inputs whose block is in the journal, and those blocks: a resume should not decode them again."""
-    if not (out / JOURNAL).is_file():
+    stage = stage_of(out)
+    if not (stage / JOURNAL).is_file():
         return 0, 0
-    inputs = [result.inputs for result, _ in read_blocks(out)]
+    inputs = [result.inputs for result, _ in read_blocks(stage)]
     return sum(inputs), len(inputs)
 
 

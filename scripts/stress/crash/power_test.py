@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import random
+import re
 import shutil
 import sys
 from collections.abc import Container, Iterator
@@ -31,7 +32,7 @@ from typing import Any
 from packer import PackError
 from reader.manifest import MANIFEST, StoreError, check_store
 from scripts.common.arguments import counts_parser
-from scripts.common.program import reported, tune
+from scripts.common.program import reported
 from scripts.stress._runs import KINDS, PUSHING, Run, TrialError, are_mixed, difference, files, make_run
 from scripts.stress.crash._calls import Call, Shim, read_strace, strace_words, without_opens
 from scripts.stress.crash._disk import Disk, Tree, write_tree
@@ -46,7 +47,6 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=3, help="disks that kept any part, for each cut")
     parser.add_argument("--no-strace", action="store_true", help="record with the shim alone")
     options = parser.parse_args()
-    tune(half_swap_seconds=0)  # what a power loss has left of a swap does not pass
 
     def trial(work: Path) -> dict[str, Any]:
         results: dict[str, Any] = {"seed": options.seed, "strace": _has_strace(options)}
@@ -148,8 +148,8 @@ def _check_complete(run: Run, store: Path, where: str) -> None:
     except StoreError:
         return
     found = {name: content for name, content in files(store).items() if not name.startswith(".packing/")}
-    # .out.packing is built in place of out
-    folder = store.with_name(store.name[1:].partition(".packing")[0]) if store.name.startswith(".") else store
+    # out.packing is made in place of out, which is out/.packing/tmp... once it is replaced
+    folder = run.disk / re.sub(r"\.packing(/tmp\w+)?", "", str(store.relative_to(run.disk)))
     complete = [_below(run.expected, folder, run.disk), _below(files(run.start), folder, run.disk)]
     if found not in complete:
         raise TrialError(f"{where}: {store} opens, and differs in {difference(found, complete[0])}")

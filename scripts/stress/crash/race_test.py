@@ -27,7 +27,7 @@ from typing import Any
 from scripts.common.arguments import counts_parser
 from scripts.common.figures import photographs, repeat_files
 from scripts.common.program import reported
-from scripts.stress._runs import TrialError, digests
+from scripts.stress._runs import TrialError, digests, stage_of
 
 _SIZE = 64
 _GATE = "import sys, packer.cli.app, packer.packing.pack; sys.stdin.read(1); sys.exit(packer.cli.app.run(sys.argv[1:]))"
@@ -100,7 +100,7 @@ def _prepare(kind: str, images: Path, out: Path) -> None:
     elif kind in ("resume", "dead holder"):
         process = _start(images, out)
         _open_gate(process)
-        journal = out / ".packing/journal"
+        journal = stage_of(out) / ".packing/journal"
         while not (journal.exists() and journal.read_bytes().count(b"\n") > 1):
             if process.poll() is not None:
                 raise TrialError(f"the pack to be interrupted ended by itself: {process.communicate()[1]}")

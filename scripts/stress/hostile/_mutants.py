@@ -239,7 +239,6 @@ def _file(draft: Draft, draw: Random, after: list[Callable[[], None]]) -> None:
         lambda: beside.write_bytes(b"cos\nsystem\n(S'true'\ntR."),
         lambda: (
             beside.mkdir(),
-            (beside / "swapping").write_text('["train", "val"]'),
             (beside / "journal").write_text("x"),
         ),
     )

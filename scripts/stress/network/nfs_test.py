@@ -56,7 +56,7 @@ _STOPPED = """
 import os, signal, sys
 from packer import pack
 def stop(progress):
-    if progress.stage == "pack" and open(sys.argv[2] + "/.packing/journal", "rb").read().count(b"\\n") > 1:
+    if progress.stage == "pack" and open(sys.argv[2] + ".packing/.packing/journal", "rb").read().count(b"\\n") > 1:
         if sys.argv[3] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         print("held", flush=True)
@@ -249,8 +249,8 @@ def replaced(mounts: Mounts) -> str:
         raise TrialError(f"readers of a store that another mount replaced got {wrong}, expected {wanted}, or an error")
     expect(mounts.pack(out, "--overwrite"), 0, "--overwrite without readers")
     mounts.check_bytes(out, "a replaced store")
-    if left := sorted(name for name in os.listdir(mounts.one) if name.startswith(".out")):
-        raise TrialError(f"{', '.join(left)} left beside a replaced store")
+    if left := [path for path in (out / ".packing", out.with_name("out.packing")) if path.exists()]:
+        raise TrialError(f"{', '.join(map(str, left))} left of a replaced store")
     return f"old rows for readers on this mount; on the other: {there}"
 
 

@@ -1,0 +1,666 @@
+"""OUT, a folder, as a destination: begun beside it, published in one step, so that OUT exists exactly when it is finished.
+
+All of a pack, its splits, levels and journals, is in one folder, the stage OUT.packing, which one lock holds. Publishing gives it
+OUT's name: by a rename, which no system does onto a folder that holds anything, or, where OUT holds stores that are replaced, by
+an exchange of the two names. Where no folder beside OUT is to take its name (OUT is an empty folder, a mount point perhaps, or
+the folder above cannot be written), the stage is OUT/.packing, and its files are moved into OUT, the manifest last.
+
+A crash leaves the stage, which --resume continues, or a finished OUT with a working folder that means nothing any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from packer.errors import OptionsError, PackError
+from packer.inputs.splits import is_split
+from packer.options import OutputOptions
+from packer.store import journal as journals
+from packer.store.files import remove_tree, sync_folder
+from packer.store.lock import LOCK, Lock
+from packer.store.out_folder import (
+    OWN_NAMES,
+    check_no_links,
+    dropped_names,
+    finished_meanwhile,
+    foreign_names,
+    is_dropped,
+    is_store,
+    listed,
+)
+from packer.store.unfinished import (
+    PULLED,
+    first_begun,
+    has_parts,
+    out_of,
+    read_unfinished,
+    stores_in,
+    unfinished_message,
+)
+from packer.system import FULL
+from packer.text import system_reason
+from reader.format.filesystem import refresh_names
+from reader.format.manifest import MANIFEST
+from reader.format.splits import FOLDER, beside
+
+# Where the replaced store is between two renames, of a system that exchanges no names: OUT.packing.old.
+_ASIDE = f"{FOLDER}.old"
+# Of ext4, XFS, Btrfs, NFS and most others, in bytes (limits.h, NAME_MAX).
+_LONGEST_NAME = 255
+
+
+class Folder:
+    """OUT, which is one store or holds those of splits.
+
+    Attributes:
+        out: its links are resolved.
+        stage: the folder in which it is made.
+        locks: that are held; the first is the stage's.
+        replaces: whether OUT holds stores that this one replaces; known once it has begun.
+        notes: what went with them that is not of a store.
+    """
+
+    def __init__(self, out: Path, stage: Path | None = None) -> None:
+        self.out, self.stage = out, _stage_of(out) if stage is None else stage
+        self.locks: list[Lock] = []
+        self.replaces = False
+        self.notes: list[str] = []
+
+    # -- what is there
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether something was begun that --resume continues: a pack, or parts of one."""
+        stores = () if self.is_moved else stores_in(self.stage)
+        return any(journals.has_started(store) or has_parts(store) or (store / PULLED).is_file() for store in stores)
+
+    def is_finished(self, split: str) -> bool:
+        """Whether OUT holds the finished store of a split ("": of all), which what was begun would keep.
+
+        Beside what was begun anew it is the one that will be replaced.
+        """
+        refresh_names(self.out / split / MANIFEST)  # another host may have just finished it
+        return is_store(self.out / split) and (not self.is_begun or self._is_kept(split))
+
+    def store(self, split: str) -> Path:
+        """Name the folder in which the store of a split is made."""
+        return self.stage / split if split else self.stage
+
+    def named(self, store: Path) -> Path:
+        """Return where what is made in a folder of the stage will be."""
+        return self.out / store.relative_to(self.stage)
+
+    def old(self, store: Path) -> Path | None:
+        """Return the store, or the level of one, that the one in a folder of the stage replaces; None where there is none."""
+        old = self.named(store)
+        return old if self.replaces and (old / MANIFEST).is_file() else None
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the stage is in OUT, as no folder beside it is to take its name."""
+        return self.stage.parent == self.out
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether all of a stage inside OUT was moved out of it, and what is left of it means nothing."""
+        if not self.is_inside or not self.stage.is_dir():
+            return False
+        is_left = any(name != FOLDER and not is_dropped(name) for name in listed(self.stage))
+        return is_store(self.out) or (not is_left and bool(published(self.out)))
+
+    def _published(self) -> list[Path]:
+        """List the finished stores in OUT; none where a stage inside it is half moved."""
+        is_half = self.is_inside and os.path.isdir(self.stage / FOLDER) and not self.is_moved
+        return [] if is_half else published(self.out)
+
+    def _is_kept(self, split: str) -> bool:
+        return bool(split) and (self.store(split) / MANIFEST).is_file() and not (self.store(split) / FOLDER).exists()
+
+    # -- before any work
+
+    def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
+        """Refuse an OUT that is in the way, before any work; says how to resume.
+
+        Args:
+            splits: which stores will be in OUT.
+
+        Raises:
+            OptionsError: OUT, or the stage, is a folder of something else.
+            PackError: a store or an unfinished pack is in the way, or the store cannot be replaced; LockedError where another
+                process is packing to OUT just now.
+        """
+        out = self.out
+        check_no_links(*self._own_paths(splits))
+        _check_no_stage(out)
+        self._check_stage()
+        there = self._published()
+        stores = [out / split for split in splits if out / split in there]
+        self.replaces = bool(stores)
+        foreign = self._foreign(splits)
+        if not stores and foreign:
+            raise OptionsError(
+                f"{out} is not empty (it holds {foreign[0]}) and is no store. Choose another OUT, or an empty folder."
+            )
+        if stores and (options.overwrite or options.update or options.resume):
+            self._check_replaceable(stores, foreign)
+        if self.is_begun and not options.overwrite:
+            self._check_begun(options, stores)
+        if stores and not (options.overwrite or options.update or options.resume):
+            what = f"{stores[0]} already holds a store"
+            if foreign:  # such as the generations of a URL
+                raise PackError(f"{what}, and {foreign[0]}, so that --overwrite cannot replace it. Choose another OUT.")
+            raise PackError(f"{what}. Replace it with --overwrite, or choose another OUT.")
+
+    def _check_begun(self, options: OutputOptions, stores: Sequence[Path]) -> None:
+        """Refuse to begin where something was begun: says how far it came, and how to continue it."""
+        for store in stores_in(self.stage):
+            if has_parts(store):
+                raise PackError(
+                    f"{self.named(store)} holds parts of a pack. Continue with --part, and pack seal {self.out} when all parts"
+                    " are packed; or start over, without parts, with --overwrite."
+                )
+        found = first_begun(self.stage)
+        if options.resume or options.update or found is None:
+            return
+        if not self.locks:
+            try:
+                Lock(self.stage, named=self.out).close()
+            except FileNotFoundError:
+                raise finished_meanwhile(self.out) from None
+        if not journals.has_started(found):
+            raise PackError(f"{unfinished_message(found)} (or start over with --overwrite).")
+        progress, command = read_unfinished(found)
+        if stores:
+            header = journals.read_header(found)
+            command = "the same pack update with --resume" if header.update else command
+            what = f"{self.named(found)} holds a store whose replacement was interrupted at {progress}. Continue with"
+        else:
+            what = f"{self.named(found)} is incomplete: its pack was interrupted at {progress}. Resume with"
+        raise PackError(f"{what}: {command} (or start over with --overwrite).")
+
+    def _own_paths(self, splits: Sequence[str] = ()) -> Iterator[Path]:
+        """Name what a pack writes, moves or removes."""
+        yield from (self.stage, _aside(self.out))
+        for split in ("", *splits):
+            yield from (self.out / split / name for name in sorted(OWN_NAMES))
+
+    def _check_stage(self) -> None:
+        """Refuse a stage that holds what no pack has made: it would be published, or removed."""
+        names = [name for name in listed(self.stage) if not is_dropped(name)] if self.stage.exists() else []
+        foreign = [name for name in names if name not in OWN_NAMES and not is_split(name)]
+        for store in stores_in(self.stage):
+            foreign += [f"{store.name}/{name}" for name in foreign_names(store)] if store != self.stage else []
+        if names and FOLDER not in names:
+            foreign = foreign or names
+        if foreign:
+            raise OptionsError(
+                f"{self.stage} is not empty (it holds {foreign[0]}), and {self.out} is made there. Move it away, or choose"
+                " another OUT."
+            )
+
+    def _foreign(self, splits: Sequence[str]) -> list[str]:
+        """Name what is in OUT and belongs to no store that is made; what the system dropped is in nobody's way."""
+        if not self.out.exists():
+            return []
+        names = [name for name in listed(self.out) if not is_dropped(name)]
+        if is_store(self.out):
+            return foreign_names(self.out)
+        ours = {FOLDER} if self.is_inside or self._published() else set[str]()
+        if self.is_inside and self.is_begun:  # which is half moved into OUT
+            ours |= OWN_NAMES
+        found = [name for name in names if name not in splits and name not in ours]
+        for split in (name for name in names if name in splits):
+            inside = foreign_names(self.out / split)
+            if not inside and not is_store(self.out / split):
+                inside = [name for name in listed(self.out / split) if not is_dropped(name)]
+            found += [f"{split}/{name}" for name in inside]
+        return found
+
+    def _check_replaceable(self, stores: Sequence[Path], foreign: list[str]) -> None:
+        if foreign:
+            raise PackError(
+                f"{self.out} also holds {foreign[0]}, which would be deleted with the store. Move it away first."
+            )
+        if link := next((store for store in stores if store.is_symlink()), None):
+            raise PackError(
+                f"{link} is a symbolic link, which cannot be replaced. Put the folder that it leads to in its place."
+            )
+        if os.path.ismount(self.out):
+            raise PackError(f"{self.out} is a mount point, which cannot be replaced. Pack into a folder below it.")
+        if self.is_inside:
+            raise PackError(f"{self.out} cannot be replaced: {_why_inside(self.out)}. Choose another OUT.")
+
+    # -- the steps
+
+    @contextlib.contextmanager
+    def begin(self, options: OutputOptions, splits: Sequence[str] = ("",), kept: Sequence[str] = ()) -> Iterator[None]:
+        """Make the stage, or continue the one that is there, and hold its lock; what was begun otherwise is cleared away.
+
+        Args:
+            splits: which stores will be in OUT.
+            kept: those of them that are there, and stay as they are.
+
+        Raises:
+            PackError: OUT is in the way; LockedError where another process holds the stage.
+        """
+        with self.held():
+            self._prepare(options, splits, kept)
+            yield
+
+    @contextlib.contextmanager
+    def held(self, *, is_shared: bool = False) -> Iterator[None]:
+        """Hold the stage, as it is; is_shared: with other parts of the same pack, each of which locks a folder of its own.
+
+        Raises:
+            PackError: another process has finished OUT since the first look; LockedError where one holds the stage.
+        """
+        check_no_links(*self._own_paths())
+        is_new = self._make()
+        try:
+            with contextlib.ExitStack() as held:
+                held.callback(self._release, is_new and not is_shared)
+                self.locks = [self._locked(is_shared=is_shared)]
+                if self._published() and not self.replaces:
+                    raise finished_meanwhile(self.out)
+                if self.is_inside and not is_shared:
+                    self._move_back()
+                yield
+        finally:
+            self.locks = []
+
+    def check_same(self) -> None:
+        """See that the stage, and OUT, are what they were when it began: called before each truncate, rename, delete, commit.
+
+        Raises:
+            PackError: one was renamed, removed or replaced by someone else.
+        """
+        for lock in self.locks:
+            lock.check()
+        self.locks[0].check_replaced()
+
+    @contextlib.contextmanager
+    def part(self, folder: Path) -> Iterator[None]:
+        """Hold the folder of a part, in the stage."""
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        try:
+            lock = Lock(folder)
+        except FileNotFoundError:
+            raise finished_meanwhile(self.out) from None
+        self.locks.append(lock)
+        try:
+            yield
+        finally:
+            self.locks.remove(lock)
+            lock.close()
+
+    @property
+    def own_lock(self) -> Lock:
+        """The lock of whoever writes: of the stage, or of the part's folder."""
+        return self.locks[-1]
+
+    def publish(self) -> None:
+        """Make the stage, which is complete and synced, OUT: in one step, but where it is inside OUT.
+
+        Raises:
+            PackError: OUT was made or replaced by someone else meanwhile; what is there stays.
+            OSError: the disk or its file system refuses it.
+        """
+        self.check_same()
+        sync_folder(self.stage)
+        replaced = None
+        if os.name == "nt":
+            for lock in self.locks:
+                lock.close()  # Windows moves and removes no open file
+        try:
+            if self.is_inside:
+                self._move_in()
+            elif self.replaces:
+                replaced = self._replace()
+            else:
+                self._appear()
+        except FileNotFoundError:
+            self.check_same()
+            raise
+        self.locks[0].check_moved(self.stage if self.is_inside else self.out)
+        _tidy(self.out, replaced)
+
+    def withdraw(self, store: Path | None = None) -> None:
+        """Leave nothing of a store in the stage, or of all that is in it; nor the stage, where nothing else is."""
+        for folder in stores_in(self.stage)[::-1] if store is None else [store]:
+            clear_store(folder, self.check_same)
+            if folder != self.stage:
+                self.check_same()
+                remove_tree(folder)
+        if first_begun(self.stage) is None:
+            self._remove_stage()
+
+    # -- begin
+
+    def _make(self) -> bool:
+        """Make the stage with its working folder; returns whether it is new.
+
+        Raises:
+            OSError: the disk is full.
+            PackError: any other reason why it cannot be made.
+        """
+        is_new = not self.stage.exists()
+        try:
+            (self.stage / FOLDER).mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            if e.errno in FULL:
+                raise
+            raise PackError(f"{e.filename or self.stage} cannot be made: {system_reason(e)}.") from None
+        return is_new
+
+    def _locked(self, *, is_shared: bool) -> Lock:
+        try:
+            return Lock(self.stage, is_shared=is_shared, replaces=self.out, named=self.out)
+        except FileNotFoundError:
+            raise finished_meanwhile(self.out) from None
+
+    def _prepare(self, options: OutputOptions, splits: Sequence[str], kept: Sequence[str]) -> None:
+        """Look again, now that the stage is held, and clear it of what is not continued."""
+        self.check(options, splits)
+        if self.replaces:
+            self.notes = self._dropped()
+            self._check_renames()
+        self._clear_unasked(options, splits)
+        for split in kept:
+            self._keep(split)
+
+    def _check_renames(self) -> None:
+        """Refuse a store that its file system does not rename, such as one of a lower layer of an overlay, before any work.
+
+        No system renames a folder onto one that holds something; what else is in the way it says before that.
+        """
+        try:
+            os.rename(self.out, self.stage)
+        except OSError as e:
+            if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise PackError(
+                    f"{self.out} cannot be replaced: its file system does not rename it ({system_reason(e)})."
+                    " Choose another OUT."
+                ) from None
+        else:  # someone has just emptied the stage
+            os.rename(self.stage, self.out)
+            self.check_same()
+
+    def _dropped(self) -> list[str]:
+        """Say what goes with the stores that are replaced although it is not part of them."""
+        folders = dict.fromkeys([self.out, *published(self.out)])
+        return [
+            f"{folder} also held {', '.join(names)}, which went with the old store."
+            for folder in folders
+            if (names := dropped_names(folder))
+        ]
+
+    def _clear_unasked(self, options: OutputOptions, splits: Sequence[str]) -> None:
+        """Remove what an earlier pack has left in the stage, where it is not resumed."""
+        is_resumed = options.resume and self.is_begun
+        if not is_resumed:
+            clear_store(self.stage, self.check_same)
+        for store in stores_in(self.stage):
+            if store == self.stage or (is_resumed and store.name in splits):
+                continue
+            if is_resumed and not options.overwrite:
+                raise PackError(
+                    f"{self.out} was begun with other splits: {store.name} is one of them. Resume with the same, or start over"
+                    " with --overwrite."
+                )
+            clear_store(store, self.check_same)
+            self.check_same()
+            remove_tree(store)
+
+    def _keep(self, split: str) -> None:
+        """Let the stage have a store that stays as it is: by second names of its files, which never change."""
+        old, new = self.out / split, self.store(split)
+        if self._is_kept(split):
+            return
+        if new.exists():
+            self.check_same()
+            remove_tree(new)
+        shutil.copytree(old, new, copy_function=_linked, ignore=lambda _, names: {MANIFEST, FOLDER} & {*names})
+        for folder in (new, *(path for path in new.rglob("*") if path.is_dir()), self.stage):
+            sync_folder(folder)
+        # last: without it nothing is kept
+        _linked(os.fspath(old / MANIFEST), os.fspath(new / MANIFEST))
+        sync_folder(new)
+
+    # -- publish
+
+    def _appear(self) -> None:
+        """Give the stage the name OUT, which nothing has, or an empty folder."""
+        try:
+            if os.name == "nt" and self.out.is_dir():
+                self.out.rmdir()
+            os.rename(self.stage, self.out)
+        except OSError as e:
+            if e.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise finished_meanwhile(self.out) from None
+            raise
+        sync_folder(self.out.parent)
+
+    def _replace(self) -> Path:
+        """Let the stage and OUT change names, and return where the replaced stores are; open readers keep their files."""
+        lock = self.locks[0]
+        if _exchange(self.stage, self.out):
+            sync_folder(self.out.parent)
+            try:
+                lock.check_replaced(self.stage)
+            except PackError:
+                _exchange(self.stage, self.out)
+                sync_folder(self.out.parent)
+                raise
+            return self.stage
+        # a crash between the two leaves no OUT: the next command on it takes the old one back
+        aside = _aside(self.out)
+        os.rename(self.out, aside)
+        try:
+            lock.check_replaced(aside)
+            sync_folder(self.out.parent)
+            os.rename(self.stage, self.out)
+        except (OSError, PackError):
+            os.rename(aside, self.out)
+            raise
+        sync_folder(self.out.parent)
+        return aside
+
+    def _move_in(self) -> None:
+        """Move all from the stage inside OUT into OUT, of a store its manifest last: it is complete then."""
+        names = [name for name in listed(self.stage) if name != FOLDER]
+        for name in sorted(names, key=lambda name: name == MANIFEST):
+            if os.path.lexists(self.out / name):
+                if is_dropped(name):
+                    continue
+                raise finished_meanwhile(self.out)
+            if name == MANIFEST:
+                sync_folder(self.out)
+            os.rename(self.stage / name, self.out / name)
+        for folder in (self.out, self.stage):
+            sync_folder(folder)
+
+    def _move_back(self) -> None:
+        """Take back what of a stage inside OUT was moved into it before a crash: it is sealed again, and moved again."""
+        for name in listed(self.out):
+            if (name in OWN_NAMES and name != FOLDER) or is_split(name):
+                self.check_same()
+                os.rename(self.out / name, self.stage / name)
+        for folder in (self.stage, self.out):
+            sync_folder(folder)
+
+    # -- end
+
+    def _release(self, is_new: bool) -> None:
+        """Let go of the locks; a new stage in which nothing has begun is removed before."""
+        with contextlib.suppress(OSError, PackError):
+            if is_new and not self.locks:
+                self.stage.rmdir()
+            elif is_new and self.stage.is_dir() and first_begun(self.stage) is None:
+                self.check_same()
+                if {*listed(self.stage)} <= {FOLDER}:
+                    self._remove_stage()
+        for lock in self.locks:
+            lock.close()
+
+    def _remove_stage(self) -> None:
+        sync_folder(self.stage)
+        self.check_same()
+        remove_tree(self.stage / FOLDER)
+        with contextlib.suppress(OSError):  # another program has put a file there meanwhile
+            self.stage.rmdir()
+
+
+def recover(out: Path) -> None:
+    """Finish what a crash in the middle of publishing has left; called by each command before it looks at OUT.
+
+    Raises:
+        LockedError: another process is publishing it just now.
+        PackError: the disk refuses it.
+    """
+    stage, aside = beside(out), _aside(out)
+    try:
+        if not os.path.lexists(out):
+            if published(aside):
+                with _held(stage, out):
+                    os.rename(aside, out)
+                    sync_folder(out.parent)
+            return
+        folder = Folder(out)
+        if not published(out) or not os.path.isdir(out / FOLDER) or (folder.is_inside and not folder.is_moved):
+            return
+        check_no_links(out / FOLDER, *(store / FOLDER for store in published(out)))
+        with _held(folder.stage if folder.is_inside else out, out):
+            for replaced in (stage, aside):
+                if published(replaced) and not (replaced / FOLDER).exists():
+                    _tidy(out, replaced)
+            _tidy(out, None)
+    except OSError as e:
+        raise PackError(f"{e.filename or out} cannot be moved or removed: {system_reason(e)}.") from None
+
+
+def published(out: Path) -> list[Path]:
+    """List the finished stores in OUT: itself, or those of splits."""
+    if is_store(out):
+        return [out]
+    return [store for store in stores_in(out) if store != out and is_store(store)]
+
+
+def clear_store(store: Path, check: Callable[[], None]) -> None:
+    """Remove what an earlier pack has left of a store that is made, and nothing else, but for the working folder and its lock.
+
+    The journal goes first: it must never outlive the rows that it names.
+    """
+    working = store / FOLDER
+    if working.is_dir():
+        check()
+        journals.discard(store)
+        # and the working folder, which says whose this is
+        sync_folder(store)
+    entries = [store / name for name in sorted(OWN_NAMES - {FOLDER})]
+    entries += [working / name for name in listed(working) if name != Path(LOCK).name] if working.is_dir() else []
+    for entry in entries:
+        check()
+        if entry.is_dir() and not entry.is_symlink():
+            remove_tree(entry)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def _check_no_stage(out: Path) -> None:
+    """Refuse an OUT that is a stage itself; raises PackError."""
+    found = first_begun(out)
+    if found is None or (found / MANIFEST).exists():
+        return
+    if out_of(out) != out:
+        raise PackError(f"{out} is where {out_of(out)} is made. Give that as OUT: {read_unfinished(found)[1]}")
+    raise PackError(
+        f"{out} is where a store is made, under another name. Rename it to {beside(out)}, then give OUT as {out}."
+    )
+
+
+def _stage_of(out: Path) -> Path:
+    """Return the folder in which OUT is made: the one where it was begun, else beside it if that is to become OUT."""
+    for stage in (beside(out), out / FOLDER):
+        if os.path.isdir(stage / FOLDER):
+            return stage
+    return out / FOLDER if _why_inside(out) else beside(out)
+
+
+def _why_inside(out: Path) -> str:
+    """Say why no folder beside OUT is to become it; "" where one is."""
+    if len(os.fsencode(_aside(out).name)) > _LONGEST_NAME:
+        return (
+            f"its name has more than {_LONGEST_NAME - len(_ASIDE)} bytes, and nothing beside it can be named after it"
+        )
+    above = next(folder for folder in out.absolute().parents if folder.exists())
+    if not os.access(above, os.W_OK | os.X_OK):
+        return f"{above} cannot be written"
+    # whose folder that is, who may read it, and who works in it, stays as it is
+    return "it is there already" if os.path.isdir(out) and not published(out) else ""
+
+
+def _aside(out: Path) -> Path:
+    return out.with_name(f"{out.name}{_ASIDE}")
+
+
+@contextlib.contextmanager
+def _held(folder: Path, out: Path) -> Iterator[None]:
+    """Hold the lock of whoever was at it, where that is still there."""
+    try:
+        lock = Lock(folder, named=out)
+    except (FileNotFoundError, NotADirectoryError):
+        yield
+        return
+    with contextlib.closing(lock):
+        yield
+
+
+def _tidy(out: Path, replaced: Path | None) -> None:
+    """Remove the stores that OUT has replaced, and the working folders.
+
+    First they are moved into the working folder: what a reader on this host has open over NFS stays until it is closed, and is
+    in nobody's way there.
+    """
+    working = out / FOLDER
+    if replaced is not None:
+        try:
+            os.rename(replaced, tempfile.mkdtemp(dir=working))
+        except PermissionError:  # its own folder cannot be written
+            shutil.rmtree(replaced, ignore_errors=True)
+        for folder in (out.parent, working):
+            sync_folder(folder)
+    for store in published(out):
+        if store != out:
+            shutil.rmtree(store / FOLDER, ignore_errors=True)
+            sync_folder(store)
+    # last, and under the lock: another pack may begin here as soon as it is gone
+    shutil.rmtree(working, ignore_errors=True)
+    sync_folder(out)
+
+
+def _linked(old: str, new: str) -> str:
+    """Give a file a second name; or copy it, where its file system has one alone."""
+    try:
+        os.link(old, new)
+    except OSError:
+        shutil.copyfile(old, new)
+        with open(new, "rb") as file:
+            os.fsync(file.fileno())
+    return new
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names atomically by renameat2(2); False if it is not available."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):
+        return False
+    at_current_folder, exchange = -100, 2
+    return call(at_current_folder, os.fsencode(one), at_current_folder, os.fsencode(other), exchange) == 0
