@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 _PROBES = 256
 # Of a system that does not say how much memory it has.
 _ENDLESS = 1 << 62
-# fallocate(2): FALLOC_FL_KEEP_SIZE, and FALLOC_FL_PUNCH_HOLE with it
-_KEEP_SIZE = 0x01
-_PUNCH = _KEEP_SIZE | 0x02
+# fallocate(2): FALLOC_FL_PUNCH_HOLE, and FALLOC_FL_KEEP_SIZE, which it needs
+_PUNCH = 0x02 | 0x01
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "hugetlbfs")
 _NETWORK_FILE_SYSTEMS = (
     "nfs",
@@ -216,23 +215,6 @@ def punch_hole(descriptor: int, start: int, size_bytes: int) -> None:
     if libc.fallocate(descriptor, _PUNCH, ctypes.c_int64(start), ctypes.c_int64(size_bytes)):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-
-
-def allocate(descriptor: int, size_bytes: int) -> None:
-    """Have a file's first bytes on the disk, holes among them; does nothing where the system or the file system cannot.
-
-    Not os.posix_fallocate, which reads and writes bytes where the file system cannot: another process may write them too.
-
-    Raises:
-        OSError: there is no room.
-    """
-    import ctypes
-
-    libc = _libc()
-    if libc is not None and libc.fallocate(descriptor, _KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size_bytes)):
-        code = ctypes.get_errno()
-        if code not in (errno.EOPNOTSUPP, errno.ENOSYS):
-            raise OSError(code, os.strerror(code))
 
 
 @functools.cache

@@ -430,27 +430,3 @@ def range_server(many_blocks: Path) -> Iterator[Any]:
 
     with serving(many_blocks) as running:
         yield running
-
-
-def _begin_fetchers_with(code: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the fetchers of this process run some code first: they find modules where their parent does."""
-    folder = tmp_path_factory.mktemp("first")
-    (folder / "sitecustomize.py").write_text(code)
-    monkeypatch.syspath_prepend(str(folder))
-
-
-@pytest.fixture
-def no_holes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """File systems that punch no holes, for this process and the fetchers that it starts."""
-    code = "from reader import system\nsystem._libc = lambda: None"
-    _begin_fetchers_with(code, tmp_path_factory, monkeypatch)
-    monkeypatch.setattr("reader.system._libc", lambda: None)
-
-
-@pytest.fixture(params=["holes", "slots"])
-def small_caches(request: pytest.FixtureRequest) -> str:
-    """Caches smaller than their stores in both forms: in a file with holes, and in slots."""
-    if request.param == "slots":
-        request.getfixturevalue("no_holes")
-    kind: str = request.param
-    return kind

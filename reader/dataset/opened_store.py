@@ -128,9 +128,9 @@ class OpenedStore:
                 continue
             is_one_store = before == self._seen()
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
-        # a file of slots has its own size
-        in_slots = remote is not None and remote.folder.in_slots
-        self._sizes = [(file, sizes[name]) for name, file in files.items() if not (in_slots and name == "pixels")]
+        # of a small cache, blocks have files of their own
+        is_small = remote is not None and remote.folder.is_small
+        self._sizes = [(file, sizes[name]) for name, file in files.items() if not (is_small and name == "pixels")]
         self.files = files
         frames = None
         if self.manifest.compression:
@@ -396,8 +396,8 @@ class OpenedStore:
             return open_store(self.path)
         folder, manifest = self.remote.folder, self.remote.folder.manifest
         size_bytes = manifest.files[PIXELS].size_bytes
-        # what stands for blocks in slots has the shape of the store's, and takes no memory: nothing looks at it
-        pixels = reserved(size_bytes) if folder.in_slots else None
+        # what stands for blocks in files of their own has the shape of the store's, and takes no memory: nothing looks at it
+        pixels = reserved(size_bytes) if folder.is_small else None
         return manifest, map_store(self.path, manifest, pixels)
 
     def _seen(self) -> tuple[int, int] | None:

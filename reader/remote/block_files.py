@@ -1,26 +1,27 @@
-"""Where in its file a cache has its blocks: at the store's own offsets, or in slots of one size.
+"""How a cache keeps blocks on its disk: in the store's own file, or, where it has no room for all of them, in a file each.
 
-A file of the first kind is the store's own once all blocks are there; a block that leaves becomes a hole. One of the second is
-for a small cache where no holes can be punched (macOS, exFAT, disks by FUSE): a block that leaves frees its slot for another.
-Which blocks are wanted, and who writes them, is said by the caller.
+Which blocks are wanted, and which of them leave, is said by the caller.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
-import functools
-import itertools
+import mmap
 import os
-import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from reader import system
 from reader.format.errors import StoreError
-from reader.remote.table import BlockTable
+from reader.remote.leftovers import new_file, path_beside, sync
+
+# The marks of blocks begin behind the one that says that the store is complete.
+_COMPLETE, _FIRST = 0, 1
+# A folder of files is looked through faster than one of 120,000, which 1 TB has.
+_SUBFOLDERS = 256
 
 
 class BlockPart(NamedTuple):
@@ -32,145 +33,203 @@ class BlockPart(NamedTuple):
     offset: int
 
 
-class BlockFile(abc.ABC):
-    """The blocks of a cache, open to read and write; block b has the bytes [starts[b], starts[b + 1]) of the pixels."""
+class Blocks(abc.ABC):
+    """The blocks of a cache; block b has the bytes [starts[b], starts[b + 1]) of the pixels."""
 
-    def __init__(self, path: Path, starts: Sequence[int], table: BlockTable) -> None:
-        self.path, self.starts, self.table = path, starts, table
-        # with the table, and inherited by forks as it is: a cache that is made again has another file of this name, of holes
-        self.descriptor = os.open(path, os.O_RDWR)
-        weakref.finalize(self, os.close, self.descriptor)
+    @property
+    def identity(self) -> list[int]:
+        """What no other cache has while this one is open, as one that is made again; [] where that has the same blocks."""
+        return []
 
-    @abc.abstractmethod
-    def room(self, block: int) -> int:
-        """Return the bytes that a block takes on the disk."""
-
-    @abc.abstractmethod
-    def begin(self, run: Sequence[int]) -> None:
-        """Say that blocks are about to be written. For one process at a time."""
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the store is in its folder, for good, the files that opening does not need among it."""
+        return False
 
     @abc.abstractmethod
-    def free(self, blocks: Sequence[int]) -> None:
-        """Free what blocks take, which are not in the table any more. For one process at a time."""
+    def has(self, block: int) -> bool:
+        """Say whether a block is in the cache."""
 
     @abc.abstractmethod
-    def is_beyond(self, block: int, limit: int) -> bool:
-        """Say whether a block keeps the file larger than so many bytes."""
-
-    @abc.abstractmethod
-    def offset(self, block: int, number: int) -> int:
-        """Return where in the file a block begins that has this number."""
-
-    def write(self, run: Sequence[int], data: memoryview) -> None:
-        """Write blocks that are one after the other in the store, and have begun."""
-        base = self.starts[run[0]]
-        for block in run:
-            part, offset = data[self.starts[block] - base : self.starts[block + 1] - base], self._offset(block)
-            done = 0
-            while done < len(part):
-                done += os.pwrite(self.descriptor, part[done:], offset + done)
-
-    def read(self, memory: memoryview, parts: Iterable[BlockPart]) -> None:
-        """Bring parts of blocks to memory. For any thread.
-
-        What is read of a block that leaves meanwhile is of no use: who asks compares the block's number before and after.
+    def read(self, memory: memoryview, parts: Sequence[BlockPart]) -> list[BlockPart]:
+        """Bring parts of blocks to memory; returns those whose blocks are not in the cache. For any thread.
 
         Raises:
             StoreError: the file ends before a block that is in it.
         """
-        for block, start, size, where in parts:
-            number = self.table.number(block)
-            offset, done = self.offset(block, number) + start - self.starts[block], 0
-            while done < size:
-                count = os.preadv(self.descriptor, [memory[where + done : where + size]], offset + done)
-                if not count and self.table.number(block) == number:
-                    raise StoreError(
-                        f"{self.path} ends at byte {offset + done}: it was cut short. Remove {self.path.parents[1]}"
-                    )
-                done += count or size
-
-    def _offset(self, block: int) -> int:
-        return self.offset(block, self.table.number(block))
 
 
-class SparseFile(BlockFile):
-    """Blocks at the store's own offsets."""
+class StoreFile(Blocks):
+    """Blocks in the store's own file of pixels, none of which leaves; it is the store's once all of them are there.
 
-    def room(self, block: int) -> int:
-        """Return the bytes that a block takes on the disk: its own."""
-        return self.starts[block + 1] - self.starts[block]
-
-    def begin(self, run: Sequence[int]) -> None:
-        """Say that blocks are about to be written. For one process at a time."""
-        for block in run:
-            self.table.begin(block)
-
-    def free(self, blocks: Sequence[int]) -> None:
-        """Punch holes."""
-        for block in blocks:
-            system.punch_hole(self.descriptor, self.starts[block], self.room(block))
-
-    def is_beyond(self, block: int, limit: int) -> bool:
-        """Say no: a hole takes nothing."""
-        return False
-
-    def offset(self, block: int, number: int) -> int:
-        """Return where in the file a block begins."""
-        return self.starts[block]
-
-
-class SlotFile(BlockFile):
-    """Blocks in slots of the size of the largest, slot s from byte s * slot_bytes on.
-
-    The slot of a block is part of its number in the table: both change at once, also on the disk. A slot has another block only
-    once the table there says that the one before is gone.
-    """
-
-    @functools.cached_property
-    def slot_bytes(self) -> int:
-        """The bytes of a slot."""
-        return max(stop - start for start, stop in itertools.pairwise(self.starts))
-
-    def room(self, block: int) -> int:
-        """Return the bytes that a block takes on the disk: a slot."""
-        return self.slot_bytes
-
-    def begin(self, run: Sequence[int]) -> None:
-        """Give blocks the lowest free slots, and say that they are about to be written. For one process at a time."""
-        used = self._used_slots(without=run)
-        free = (slot for slot in itertools.count() if slot not in used)
-        for block, slot in zip(run, free, strict=False):
-            self.table.begin(block, slot)
-
-    def free(self, blocks: Sequence[int]) -> None:
-        """Cut the file behind the last slot in use; `begin` uses the others again. For one process at a time."""
-        stop = (max(self._used_slots(), default=-1) + 1) * self.slot_bytes
-        if os.fstat(self.descriptor).st_size > stop:
-            os.ftruncate(self.descriptor, stop)
-
-    def is_beyond(self, block: int, limit: int) -> bool:
-        """Say whether a block keeps the file larger than so many bytes."""
-        return self._offset(block) + self.slot_bytes > limit
-
-    def offset(self, block: int, number: int) -> int:
-        """Return where in the file a block begins that has this number."""
-        return self.table.slot_of(number) * self.slot_bytes
-
-    def _used_slots(self, without: Sequence[int] = ()) -> set[int]:
-        table, left = self.table, {*without}
-        return {table.slot(b) for b in range(table.count) if table.number(b) and b not in left}
-
-
-def punches_holes(folder: Path) -> bool:
-    """Say whether a part of a file in a folder can be freed.
+    The marks, a byte each, are in a small file that all processes of a node map.
 
     Raises:
-        OSError: no file can be written there.
+        StoreError: a file is not as large as the store needs it.
+        FileNotFoundError: one is missing.
     """
-    with tempfile.TemporaryFile(dir=folder) as file:
-        file.write(b"x" * 8192)
-        file.flush()
+
+    def __init__(self, pixels: Path, marks: Path, starts: Sequence[int]) -> None:
+        self._path, self._starts = pixels, starts
+        with open(marks, "r+b") as file:
+            self._status = os.fstat(file.fileno())
+            if self._status.st_size < (need := len(self.no_marks(len(starts) - 1))):
+                raise StoreError(
+                    f"{marks} has {self._status.st_size} bytes, expected {need}: the cache is damaged. Open it again."
+                )
+            self._mapped = mmap.mmap(file.fileno(), need)
+        # with the marks, and inherited by forks as it is: a cache that is made again has another file of this name, of holes
+        self._descriptor = os.open(pixels, os.O_RDWR)
+        weakref.finalize(self, os.close, self._descriptor)
+        # all blocks before it are there
+        self._first_missing = 0
+
+    @staticmethod
+    def no_marks(count: int) -> bytes:
+        """Return the marks of so many blocks, none of which is there.
+
+        They are written, not truncated to size: on a full disk, storing into a hole of a mapped file ends the process (SIGBUS).
+        """
+        return bytes(_FIRST + count)
+
+    def is_at(self, marks: Path) -> bool:
+        """Say whether a path still leads to these marks: a damaged cache is dropped, and others may have it open."""
         with contextlib.suppress(OSError):
-            system.punch_hole(file.fileno(), 0, 4096)
+            return os.path.samestat(marks.stat(), self._status)
+        return False
+
+    @property
+    def identity(self) -> list[int]:
+        """The file of marks."""
+        return [self._status.st_dev, self._status.st_ino]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the store is in its folder, for good, the files that opening does not need among it."""
+        return bool(self._mapped[_COMPLETE])
+
+    def complete(self) -> None:
+        """Mark the store as complete."""
+        self._mapped[_COMPLETE] = 1
+        self._mapped.flush()
+
+    def has(self, block: int) -> bool:
+        """Say whether a block is in the cache."""
+        return bool(self._mapped[_FIRST + block])
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all blocks are in the cache; looks at each block once, however often it is asked."""
+        while self._first_missing < len(self._starts) - 1 and self.has(self._first_missing):
+            self._first_missing += 1
+        return self._first_missing == len(self._starts) - 1
+
+    def write(self, run: Sequence[int], data: memoryview) -> None:
+        """Write blocks that are one after the other, and mark them."""
+        done, start = 0, self._starts[run[0]]
+        while done < len(data):
+            done += os.pwrite(self._descriptor, data[done:], start + done)
+        # before their marks: a power cut must not leave these without the bytes
+        sync(self._descriptor)
+        for block in run:
+            self._mapped[_FIRST + block] = 1
+
+    def read(self, memory: memoryview, parts: Sequence[BlockPart]) -> list[BlockPart]:
+        """Bring parts of blocks to memory, as `Blocks` says."""
+        left = list[BlockPart]()
+        for part in parts:
+            if not self.has(part.block):
+                left.append(part)
+            elif (done := _read(self._descriptor, memory, part, part.start)) < part.size:
+                raise StoreError(
+                    f"{self._path} ends at byte {part.start + done}: it was cut short. Remove {self._path.parents[1]}"
+                )
+        return left
+
+
+class BlockFiles(Blocks):
+    """Blocks in a file each, which has its name once all its bytes are on the disk: it may be removed at any moment.
+
+    Who reads a block has its file open meanwhile, and one of a thread at once.
+    """
+
+    def __init__(self, folder: Path, beside: Path, starts: Sequence[int]) -> None:
+        """folder: of the files of blocks; beside: the folder of those that are being written."""
+        self._folder, self._beside, self._starts = folder, beside, starts
+
+    def has(self, block: int) -> bool:
+        """Say whether a block is in the cache."""
+        return os.path.exists(self._path(block))
+
+    def listed(self) -> Iterator[tuple[int, int]]:
+        """Yield each block that is in the cache, and when it came, in nanoseconds."""
+        for number in range(_SUBFOLDERS):
+            with contextlib.suppress(FileNotFoundError):
+                for entry in os.scandir(f"{self._folder}/{number:02x}"):
+                    # a system may have files of its own there; and another process may have removed one that was damaged
+                    if entry.name.isdigit():
+                        with contextlib.suppress(FileNotFoundError):
+                            yield int(entry.name), entry.stat().st_mtime_ns
+
+    def begun(self) -> dict[Path, int]:
+        """Return the files of blocks that are being written, or were by processes that were killed."""
+        found = {path: path.name.split(".") for path in self._beside.glob(".*.*.*")}
+        return {path: int(words[1]) for path, words in found.items() if words[1].isdigit()}
+
+    def begin(self, block: int) -> BinaryIO:
+        """Make the file of a block, without its name."""
+        return new_file(path_beside(self._beside / str(block)))
+
+    def finish(self, block: int, file: BinaryIO, data: memoryview) -> None:
+        """Write a block to its file, and give that its name."""
+        try:
+            file.write(data)
+            file.flush()
+            # before it has its name: a power cut must not leave this without the bytes
+            sync(file.fileno())
+            os.makedirs(os.path.dirname(self._path(block)), exist_ok=True)
+            os.replace(file.name, self._path(block))
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file.name)
+            raise
+
+    def remove(self, block: int) -> bool:
+        """Remove a block; False: it is not there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(block))
             return True
-    return False
+        return False
+
+    def read(self, memory: memoryview, parts: Sequence[BlockPart]) -> list[BlockPart]:
+        """Bring parts of blocks to memory, as `Blocks` says; a file that was cut short is removed."""
+        left, of_block = list[BlockPart](), defaultdict[int, list[BlockPart]](list)
+        for part in parts:
+            of_block[part.block].append(part)
+        for block, found in of_block.items():
+            try:
+                descriptor = os.open(self._path(block), os.O_RDONLY)
+            except FileNotFoundError:
+                left += found
+                continue
+            try:
+                short = [p for p in found if _read(descriptor, memory, p, p.start - self._starts[block]) < p.size]
+            finally:
+                os.close(descriptor)
+            if short:
+                self.remove(block)
+                left += found
+        return left
+
+    def _path(self, block: int) -> str:
+        return f"{self._folder}/{block % _SUBFOLDERS:02x}/{block}"
+
+
+def _read(descriptor: int, memory: memoryview, part: BlockPart, offset: int) -> int:
+    """Read a part from a file that has it at this offset; returns how many bytes there are."""
+    done = 0
+    while done < part.size:
+        if not (count := os.preadv(descriptor, [memory[part.offset + done : part.offset + part.size]], offset + done)):
+            break
+        done += count
+    return done

@@ -1,4 +1,4 @@
-"""Blocks fetched into a cache by a few threads: each compared with its checksum, written, synced, and only then marked.
+"""Blocks fetched into a cache by a few threads: each compared with its checksum, written, synced, and only then there.
 
 A fixed number of requests is in progress; what they bring is written while others go on. A block is fetched by one process of a
 node; what another one fetches just now is waited for. Where that one was killed, the kernel has freed its lock, and the block is
@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import threading
 import time
 import zlib
-from collections import deque
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
 
 from reader.format.errors import MissingObjectError, StoreError
 from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS
-from reader.remote.eviction import Plan, chosen
-from reader.remote.folder import GUARDED_SHARE, LOCK, TABLE, CacheFolder, Locks
-from reader.remote.opening import Source, fetch_file, on_demand, write_beside
+from reader.remote.block_files import BlockFiles, StoreFile
+from reader.remote.eviction import GUARDED_SHARE, Eviction, Plan
+from reader.remote.folder import LOCK, MARKS, USED, CacheFolder, Locks
+from reader.remote.leftovers import write_beside
+from reader.remote.opening import Source, fetch_file, on_demand
 from reader.tuning import tuning
 
 # In progress ahead of use while the first blocks of an epoch come: with as many the link is never idle, and the first batch waits
@@ -29,34 +30,40 @@ from reader.tuning import tuning
 _BESIDE_FIRST = 4
 # What requests have brought is written by these meanwhile.
 _WRITING_THREADS = 8
-# Another process's fetch is looked for so often; it takes some ten times as long.
-_LOOK_SECONDS = 0.02
+# Another process's fetch is looked for so often; it takes ten times as long or more.
+_LOOK_SECONDS = 0.005
 # Kept for who draws them.
 _MOST_REQUESTS = 4096
 # A block that differs may have been garbled on its way: it is read once more.
 _TRIES = 2
+# Of a complete store, asked for at once: more than are in progress.
+_COMPLETE_BLOCKS = 1024
 
 
 class BlockFetcher:
     """Fetches blocks of one store into its folder.
 
     Args:
-        limit: bytes of blocks that the cache may hold; None: all.
+        limit: bytes of blocks that a small cache may hold.
     """
 
     def __init__(self, folder: CacheFolder, source: Source, limit: int | None) -> None:
-        self._folder, self._source = folder, source
-        self._limit = limit if limit is not None and (folder.in_slots or limit < folder.starts[-1]) else None
+        self._folder, self._source, self._table = folder, source, folder.table
         self._locks = Locks(folder.inside / LOCK)
-        self._table, self._plan = folder.table, Plan()
+        self._limit, self._eviction = folder.starts[-1], None
+        if isinstance(folder.table, BlockFiles):
+            self._limit = min(self._limit, limit or self._limit)
+            self._eviction = Eviction(folder.table, folder.inside / USED, folder.room, self._limit)
         sizes = tuning()
         self._most_requests, self._most_held_bytes = sizes.requests_at_once, sizes.requests_held_bytes
-        self._request_bytes = min(sizes.request_bytes, int((self._limit or folder.starts[-1]) * GUARDED_SHARE))
+        self._request_bytes = min(sizes.request_bytes, int(self._limit * GUARDED_SHARE))
         # one lock for all below
         self._changed = threading.Condition()
-        self._urgent: deque[int] = deque()
-        self._later: deque[int] = deque()
+        # of blocks, in order
+        self._urgent, self._later = OrderedDict[int, None](), OrderedDict[int, None]()
         self._under_way: set[int] = set()
+        # when other processes were seen to fetch them
+        self._elsewhere: dict[int, float] = {}
         self._fetched_bytes = 0
         # when the last of them began and ended
         self._requests: deque[tuple[float, float]] = deque(maxlen=_MOST_REQUESTS)
@@ -69,11 +76,13 @@ class BlockFetcher:
 
     def plan(self, orders: Sequence[Sequence[int]]) -> None:
         """Take the order in which blocks are used in this epoch, and in the next one."""
-        self._plan = Plan(orders)
+        if self._eviction is not None:
+            self._eviction.plan = Plan(orders)
 
     def reach(self, index: int) -> None:
         """Note that the reader is at this index of this epoch's order."""
-        self._plan.reach(index)
+        if self._eviction is not None:
+            self._eviction.plan.reach(index)
 
     def ahead(self, blocks: Sequence[int], soon: int = 0) -> None:
         """Begin to fetch blocks that will be wanted, in this order; nothing says whether they came.
@@ -82,12 +91,12 @@ class BlockFetcher:
         """
         with self._changed:
             first = [block for block in blocks[:soon] if self._is_wanted(block)]
-            self._urgent.extend(first)
+            self._urgent.update(dict.fromkeys(first))
             self._soon.update(first)
-            self._later.extend(block for block in blocks[soon:] if not self._table.has(block))
+            self._later.update(dict.fromkeys(block for block in blocks[soon:] if not self._table.has(block)))
             self._changed.notify_all()
 
-    def ensure(self, blocks: Sequence[int]) -> None:
+    def ensure(self, blocks: Iterable[int]) -> None:
         """Have blocks in the cache, each of them at some moment: a small cache may have lost one again.
 
         Raises:
@@ -95,18 +104,24 @@ class BlockFetcher:
         """
         asked = time.monotonic()
         with self._changed:
-            left = [block for block in blocks if not self._table.has(block)]
-            while left:
-                for block in left:
+            missing = [block for block in blocks if not self._table.has(block)]
+            self._urgent.update(dict.fromkeys(block for block in missing if block not in self._under_way))
+            self._changed.notify_all()
+            for block in missing:
+                while not self._table.has(block):
                     begun, error = self._failed.pop(block, (0.0, None))
                     # what failed for having been begun earlier is tried again
                     if error is not None and begun >= asked:
                         raise error
-                waiting = {*self._urgent, *self._under_way}
-                self._urgent.extend(block for block in left if block not in waiting)
-                self._changed.notify_all()
-                self._changed.wait(_LOOK_SECONDS)
-                left = [block for block in left if not self._table.has(block)]
+                    self._want(block)
+                    self._changed.wait(_LOOK_SECONDS)
+
+    def _want(self, block: int) -> None:
+        """Have a block fetched before others, unless it is; what another process fetches is looked for again in a while."""
+        seen = self._elsewhere.get(block, 0.0)
+        if block not in self._urgent and block not in self._under_way and time.monotonic() - seen >= _LOOK_SECONDS:
+            self._urgent[block] = None
+            self._changed.notify_all()
 
     def complete(self) -> None:
         """Have all of the store in its folder, which is a store of its own from then on.
@@ -114,13 +129,16 @@ class BlockFetcher:
         Raises:
             StoreError: the cache may not hold all of it, or something cannot be had.
         """
-        if self._limit is not None and not self._table.is_complete:
+        if self._eviction is not None:
             raise StoreError(
                 f"all of {self._source.url} is asked for, {size_text(self._folder.starts[-1])}, but cache_size is"
                 f" {size_text(self._limit)}. Give a larger one."
             )
-        self.ensure(range(self._folder.count))
+        for start in range(0, self._folder.count, _COMPLETE_BLOCKS):
+            self.ensure(range(start, min(start + _COMPLETE_BLOCKS, self._folder.count)))
         self.seal()
+        if not self._table.is_complete:
+            raise StoreError(f"cache {self._folder.root} was damaged, and is made again just now. Open it again.")
 
     def fetched_bytes(self) -> int:
         """Return the bytes of blocks that were fetched since this was asked last."""
@@ -138,24 +156,21 @@ class BlockFetcher:
         fetch_file(self._folder.root, self._source, name, self._folder.manifest)
 
     def seal(self) -> None:
-        """Make the folder a store of its own, if all blocks are there to stay.
+        """Make the folder a store of its own, if all blocks are there.
 
         Raises:
             StoreError: a file that opening does not need cannot be had.
         """
-        if self._limit is not None or self._table.is_complete or not self._has_all():
+        table = self._table
+        if not isinstance(table, StoreFile) or table.is_complete or not table.has_all:
             return
         for name in on_demand(self._folder.manifest):
             self.file(name)
         with self._locks.changing():
-            # another program may keep a smaller cache of it, or have dropped a damaged one
-            is_there = self._table.is_at(self._folder.inside / TABLE)
-            if is_there and not self._table.is_complete and self._has_all():
+            # another process may have dropped a damaged one
+            if table.is_at(self._folder.inside / MARKS) and not table.is_complete:
                 write_beside(self._folder.root / MANIFEST, [(self._folder.inside / MANIFEST).read_bytes()])
-                self._table.complete()
-
-    def _has_all(self) -> bool:
-        return all(map(self._table.has, range(self._folder.count)))
+                table.complete()
 
     # -- the threads
 
@@ -185,20 +200,22 @@ class BlockFetcher:
         ahead = _BESIDE_FIRST if self._soon else self._most_requests
         for queue, most_requests in ((self._urgent, self._most_requests), (self._later, ahead)):
             while queue and len(self._requested) < most_requests:
-                block = queue.popleft()
+                block, _ = queue.popitem(last=False)
                 if not self._is_wanted(block):
                     # another process has fetched it, or what fetches it here says when it has
                     self._soon -= {block} - self._under_way
                     continue
-                run, size = [block], self._folder.size(block)
-                if self._under_way and size + sum(map(self._folder.size, self._under_way)) > self._most_held_bytes:
-                    queue.appendleft(block)
+                run, size = [block], self._folder.room(block)
+                if self._under_way and size + sum(map(self._folder.room, self._under_way)) > self._most_held_bytes:
+                    queue[block] = None
+                    queue.move_to_end(block, last=False)
                     return []
-                while queue and queue[0] == run[-1] + 1 and self._is_wanted(queue[0]):
-                    size += self._folder.size(queue[0])
+                while (behind := run[-1] + 1) == next(iter(queue), None) and self._is_wanted(behind):
+                    size += self._folder.room(behind)
                     if size > self._request_bytes:
                         break
-                    run.append(queue.popleft())
+                    run.append(behind)
+                    del queue[behind]
                 return run
         return []
 
@@ -212,7 +229,10 @@ class BlockFetcher:
             fetched = self._read_wanted([block for block in taken if not self._table.has(block)])
             with self._changed:
                 self._requested.discard(run[0])
-                # before the blocks are marked: who waits for them may ask for this number next
+                for block in run:
+                    self._elsewhere.pop(block, None)
+                self._elsewhere.update(dict.fromkeys({*run} - {*taken}, time.monotonic()))
+                # before the blocks are there: who waits for them may ask for this number next
                 self._fetched_bytes += sum(len(data) for _, data in fetched)
                 self._changed.notify_all()
             for part, data in fetched:
@@ -278,31 +298,15 @@ class BlockFetcher:
         )
 
     def _write(self, run: Sequence[int], data: memoryview) -> None:
-        """Write blocks that are one after the other, whose locks are held, and mark them."""
-        with self._locks.changing():
-            self._make_room(run)
-            self._folder.file.begin(run)
-        self._folder.file.write(run, data)
-        # before their marks: a power cut must not leave these without the bytes
-        (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(self._folder.file.descriptor)
+        """Write blocks that are one after the other, whose locks are held."""
+        if isinstance(self._table, StoreFile):
+            self._table.write(run, data)
+            return
+        assert self._eviction is not None
+        base = self._folder.starts[run[0]]
         for block in run:
-            self._table.finish(block)
-
-    def _make_room(self, run: Sequence[int]) -> None:
-        if self._limit is None or self._table.is_complete:
-            return
-        need = sum(map(self._folder.room, run)) + self._folder.present_bytes() - self._limit
-        if need <= 0:
-            return
-        leaving = chosen(self._folder, self._plan, need, self._limit, self._is_abandoned)
-        # marked on disk before their bytes go
-        self._table.forget(leaving)
-        self._folder.file.free(leaving)
-
-    def _is_abandoned(self, block: int) -> bool:
-        # held: another thread of this process that began the block now would lose its lock to what is given back here
-        with self._changed:
-            if block in self._under_way or not self._locks.take(block):
-                return False
-            self._locks.give(block)
-            return True
+            with self._locks.changing():
+                self._eviction.make_room(block)
+                file = self._table.begin(block)
+            with file:
+                self._table.finish(block, file, data[self._folder.starts[block] - base :][: self._folder.room(block)])

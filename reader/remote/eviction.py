@@ -1,14 +1,23 @@
-"""Which blocks leave a cache that is full: those that will be used last."""
+"""Which blocks leave a cache that cannot hold all: those that will be used last."""
 
 from __future__ import annotations
 
 import bisect
 import hashlib
+import os
+from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
-from reader.remote.folder import GUARDED_SHARE, CacheFolder
+from reader.remote.block_files import BlockFiles
+from reader.remote.leftovers import remove_abandoned
 
+# Of a small cache, what came last is not freed: it is yet to be read.
+GUARDED_SHARE = 1 / 8
 _MOST_GUARDED_BYTES = 512 << 20
+# Of the cache, chosen at once: all that is there is looked at for it, which takes 0.1 s of 60,000 blocks.
+_CHOSEN_SHARE = 1 / 32
+_NUMBER_BYTES = 8
 
 
 class Plan:
@@ -57,23 +66,67 @@ def _uses_of_blocks(order: Iterable[int]) -> dict[int, list[int]]:
     return found
 
 
-def chosen(folder: CacheFolder, plan: Plan, need: int, limit: int, is_free: Callable[[int], bool]) -> list[int]:
-    """Choose blocks that leave, of so many bytes together or more where there are; of a file above the limit its end first.
+class Eviction:
+    """Has room for blocks in a cache of a limited size: others leave.
 
-    is_free: says of a block that is begun whether nobody writes it any more.
+    How much is there is a number in a small file, which whoever holds the lock of changes may read and change: so nothing is
+    looked through for a block. What a process that was killed leaves wrong in it lasts until blocks are chosen next.
+
+    Args:
+        number: path of that file.
+        room: returns the bytes of a block.
+        limit: of the bytes of all blocks.
     """
-    table = folder.table
-    there = sorted((block for block in range(folder.count) if table.has(block)), key=table.age)
-    left = [block for block in range(folder.count) if table.is_writing(block) and is_free(block)]
-    # what came last is yet to be read; where the order is known, that protects it
-    guarded = min(_MOST_GUARDED_BYTES, int(folder.present_bytes() * GUARDED_SHARE)) // (8 if plan.is_known else 1)
-    while there and guarded > 0:
-        guarded -= folder.room(there.pop())
-    found: list[int] = []
-    there.sort(key=lambda block: (folder.file.is_beyond(block, limit), plan.next_use(block)), reverse=True)
-    for block in [*left, *there]:
-        if need <= 0:
-            break
-        found.append(block)
-        need -= folder.room(block)
-    return found
+
+    def __init__(self, files: BlockFiles, number: Path, room: Callable[[int], int], limit: int) -> None:
+        self.plan = Plan()
+        self._files, self._number, self._room, self._limit = files, number, room, limit
+        # that leave next, and the plan by which they were chosen
+        self._leaving, self._chosen_by = deque[int](), self.plan
+        self._is_counted = False
+
+    def make_room(self, block: int) -> None:
+        """Have room for a block, and count it as there. For who holds the lock of changes."""
+        need, plan = self._room(block), self.plan
+        if plan is not self._chosen_by:
+            self._leaving.clear()
+            self._chosen_by = plan
+        descriptor = os.open(self._number, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if not self._is_counted:
+                used, _ = self._look()
+                self._is_counted = True
+            else:
+                used = int.from_bytes(os.pread(descriptor, _NUMBER_BYTES, 0), "little")
+            while used + need > self._limit:
+                if not self._leaving:
+                    used = self._choose(plan, need)
+                    if not self._leaving:
+                        break
+                elif self._files.remove(leaving := self._leaving.popleft()):
+                    used -= self._room(leaving)
+            os.pwrite(descriptor, max(0, used + need).to_bytes(_NUMBER_BYTES, "little"), 0)
+        finally:
+            os.close(descriptor)
+
+    def _look(self) -> tuple[int, list[int]]:
+        """Return the bytes of all blocks that are there or being written, and those that are there by when they came."""
+        remove_abandoned(self._files.begun())
+        # before the others: what has its name meanwhile is in both, not in none
+        begun = self._files.begun().values()
+        there = [block for block, _ in sorted(self._files.listed(), key=lambda found: found[1])]
+        return sum(map(self._room, {*begun, *there})), there
+
+    def _choose(self, plan: Plan, need: int) -> int:
+        """Choose blocks that leave, more than are needed now; returns the bytes of all that are there."""
+        used, there = self._look()
+        # what came last is yet to be read; where the order is known, that protects it
+        guarded = min(_MOST_GUARDED_BYTES, int(used * GUARDED_SHARE)) // (8 if plan.is_known else 1)
+        while there and guarded > 0:
+            guarded -= self._room(there.pop())
+        there.sort(key=plan.next_use)
+        size = max(used + need - self._limit, int(self._limit * _CHOSEN_SHARE))
+        while there and size > 0:
+            size -= self._room(there[-1])
+            self._leaving.append(there.pop())
+        return used

@@ -15,13 +15,15 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from reader.format.errors import StoreError
 from reader.format.fields import Json
+from reader.remote.block_files import StoreFile
 from reader.remote.blocks import BlockFetcher
 from reader.remote.folder import CacheFolder, check_cache_size
 from reader.remote.opening import Source, prepared
-from reader.remote.presence import KINDS
+from reader.remote.presence import encode_error
 
 # Nothing waits for what a fetcher without a parent does in that time.
 _PARENT_LOOK_SECONDS = 1.0
@@ -29,7 +31,7 @@ _QUESTIONS = 4
 
 
 class Session:
-    """Answers the questions of one process about one store."""
+    """Answers the questions of one process about one store: each is a method's name with its arguments."""
 
     def __init__(self) -> None:
         self._opened: tuple[CacheFolder, Source] | None = None
@@ -37,14 +39,14 @@ class Session:
         self._blocks: BlockFetcher | None = None
         self._making = threading.Lock()
 
-    def open(self, url: str, cache: str, limit: int | None, digest: str | None, in_slots: bool | None) -> Json:
-        """Bring what opening needs into the cache; returns the folder, and which table it has."""
-        root, source = prepared(url, Path(cache), digest, limit, in_slots=in_slots)
+    def open(self, url: str, cache: str, limit: int | None, digest: str | None, in_small: bool | None) -> Json:
+        """Bring what opening needs into the cache; returns the folder, and which file of marks it has."""
+        root, source = prepared(url, Path(cache), digest, limit, in_small=in_small)
         folder = CacheFolder(root)
-        if not folder.table.is_complete:
+        if folder.is_small:
             check_cache_size(folder, limit)
         self._opened, self._limit = (folder, source), limit
-        if not folder.table.is_complete and all(map(folder.table.has, range(folder.count))):
+        if isinstance(folder.table, StoreFile) and folder.table.has_all:
             self.blocks.seal()
         return [str(root), folder.table.identity]
 
@@ -71,30 +73,13 @@ class Session:
             with contextlib.suppress(StoreError, OSError):
                 self._blocks.seal()
 
-    def answer(self, question: dict[str, Json]) -> Json:
-        """Do what is asked."""
-        if index := question.get("reached"):
-            self.blocks.reach(index)
-        match question["ask"]:
-            case "open":
-                return self.open(*(question[name] for name in ("url", "cache", "limit", "digest", "in_slots")))
-            case "folder":
-                return self.folder()
-            case "ensure":
-                return self.blocks.ensure(question["blocks"])
-            case "ahead":
-                return self.blocks.ahead(question["blocks"], question.get("soon", 0))
-            case "plan":
-                return self.blocks.plan(question["orders"])
-            case "complete":
-                return self.blocks.complete()
-            case "fetched":
-                return self.blocks.fetched_bytes()
-            case "requests":
-                return self.blocks.requests()
-            case "file":
-                return self.blocks.file(question["name"])
-        raise AssertionError(question)
+    def answer(self, ask: str, reached: int = 0, **values: Any) -> Json:
+        """Do what is asked; reached: where the reader is in the planned order."""
+        if reached:
+            self.blocks.reach(reached)
+        asked = self if ask in ("open", "folder") else self.blocks
+        answer: Json = getattr(asked, ask)(**values)
+        return answer
 
 
 def main() -> None:
@@ -104,16 +89,14 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     session, answering = Session(), threading.Lock()
 
-    def reply(question: dict[str, object]) -> None:
+    def reply(number: int, question: dict[str, Any]) -> None:
         try:
-            answer = {"answer": session.answer(question)}
-        except (StoreError, ValueError) as e:
-            answer = {"error": str(e), "kind": next(kind.__name__ for kind in KINDS if isinstance(e, kind))}
+            answer = {"answer": session.answer(**question)}
         except BaseException as e:
-            answer = {"error": f"{type(e).__name__}: {e}", "kind": "RuntimeError"}
+            answer = {"error": encode_error(e)}
         with answering:
             try:
-                print(json.dumps({"id": question["id"]} | answer), flush=True)
+                print(json.dumps({"id": number} | answer), flush=True)
             except BrokenPipeError:
                 # who asked was killed: nothing is to be done, and nothing to be said on a terminal that others use
                 os._exit(0)
@@ -121,11 +104,12 @@ def main() -> None:
     with concurrent.futures.ThreadPoolExecutor(_QUESTIONS) as pool:
         for line in sys.stdin:
             question = json.loads(line)
+            number = question.pop("id")
             # what is planned is planned before what is asked for next
             if question["ask"] in ("ahead", "plan"):
-                reply(question)
+                reply(number, question)
             else:
-                pool.submit(reply, question)
+                pool.submit(reply, number, question)
         session.close()
         os._exit(0)
 

@@ -1,14 +1,25 @@
-"""The folder of one store in a cache: CACHE/<16 hex digits of its digest>, with the store's own files under their own names.
+"""The folder of one store in a cache, with the store's own files under their own names.
+
+    CACHE/<16 hex digits of its digest>.store, where the cache has room for all of it:
 
     _tensordict/pixels.memmap   as large as the store's, sparse: a block that is not there is a hole
-    .remote/manifest.json       the store's; OUT/manifest.json, its last file, comes when all others are whole
-    .remote/blocks              which blocks are there, see `table.py`
+    .remote/marks               which blocks are there, a byte each, behind one for the store as a whole
+    manifest.json               comes last, when all other files are whole: it is a store of its own then
+
+    CACHE/<16 hex digits of its digest>.blocks of smaller caches, which never is a store:
+
+    _tensordict/pixels.memmap   empty
+    blocks/11/17                block 17, in one of 256 folders
+    .remote/.17.PID.THREAD      the same before it has its name
+    .remote/used                how many bytes of blocks there are, see `eviction.py`
+
+    and in both:
+
+    .remote/manifest.json       the store's
     .remote/lock                locks of bytes, see `Locks`
     .remote/source.json         the URL
 
-So nobody takes it for a local store before it is one. Beside it, CACHE/<16 hex digits>.slots is that of caches smaller than the
-store where no holes can be punched: its pixels.memmap has blocks in slots, see `block_files.py`, and it never is a store. Asks
-nothing of a network.
+So nobody takes it for a local store before it is one. Asks nothing of a network.
 """
 
 from __future__ import annotations
@@ -29,30 +40,30 @@ from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import is_allowed, size_text
 from reader.format.manifest import MANIFEST, PIXELS, Manifest, read_manifest
-from reader.remote.block_files import BlockFile, BlockPart, SlotFile, SparseFile
-from reader.remote.table import BlockTable
+from reader.remote.block_files import BlockFiles, BlockPart, StoreFile
 
 INSIDE = ".remote"
 SOURCE = "source.json"
-TABLE = "blocks"
+MARKS = "marks"
 LOCK = "lock"
-_SLOTS = ".slots"
+USED = "used"
+BLOCKS = "blocks"
+_OF_ALL, _SMALL = ".store", ".blocks"
 
-# Of the cache, what came last is not freed: it is yet to be read.
-GUARDED_SHARE = 1 / 8
+# A cache of fewer would free what is still to be read.
 FEWEST_BLOCKS = 8
 # A block is fetched whole. Ours have 8 MB, or one row: of 128 million pixels in 4 channels with a mask, 640 MB.
 _MOST_BLOCK_BYTES = 1 << 30
 
 
-def folder_of(cache: Path, digest: str, *, in_slots: bool = False) -> Path:
-    """Return the folder of the store with this digest; in_slots: of its blocks in slots."""
-    return cache / (digest.removeprefix("sha256:")[:16] + (_SLOTS if in_slots else ""))
+def folder_of(cache: Path, digest: str, *, is_small: bool = False) -> Path:
+    """Return the folder of the store with this digest; is_small: that of caches that cannot hold all of it."""
+    return cache / (digest.removeprefix("sha256:")[:16] + (_SMALL if is_small else _OF_ALL))
 
 
-def is_of_slots(root: Path) -> bool:
-    """Say whether a store's folder has its blocks in slots."""
-    return root.name.endswith(_SLOTS)
+def is_small(root: Path) -> bool:
+    """Say whether a store's folder is that of caches that cannot hold all of it."""
+    return root.name.endswith(_SMALL)
 
 
 class CacheFolder:
@@ -77,14 +88,17 @@ class CacheFolder:
                 " most of a store that is read from a URL. Copy it: pack pull URL OUT"
             )
         self.objects = BlockObjects((block.size_bytes for block in blocks), self.manifest.files[PIXELS].size_bytes)
-        self.in_slots = is_of_slots(root)
+        self.is_small = is_small(root)
+        self.table: StoreFile | BlockFiles
+        if self.is_small:
+            self.table = BlockFiles(root / BLOCKS, self.inside, self.starts)
+            return
         try:
-            self.table = BlockTable(self.inside / TABLE, len(blocks))
-            self.file: BlockFile = (SlotFile if self.in_slots else SparseFile)(root / PIXELS, self.starts, self.table)
+            self.table = StoreFile(root / PIXELS, self.inside / MARKS, self.starts)
         except FileNotFoundError as e:
             raise StoreError(f"{e.filename} is missing: the cache is damaged. Open it again.") from None
-        # the table is removed first, and made last: where it is there still, the pixels are those that it speaks of
-        if not self.table.is_at(self.inside / TABLE):
+        # the marks are removed first, and made last: where they are there still, the pixels are those that they speak of
+        if not self.table.is_at(self.inside / MARKS):
             raise StoreError(f"cache {root} was damaged, and is made again just now. Open it again.")
 
     @property
@@ -92,23 +106,14 @@ class CacheFolder:
         """Blocks of the store."""
         return len(self.crcs)
 
-    @property
-    def pixels(self) -> Path:
-        """The file of blocks."""
-        return self.file.path
-
-    def size(self, block: int) -> int:
-        """Return the bytes of a block."""
-        return self.starts[block + 1] - self.starts[block]
-
     def room(self, block: int) -> int:
-        """Return the bytes that a block takes of the cache."""
-        return self.file.room(block)
+        """Return the bytes of a block, which it takes of the cache."""
+        return self.starts[block + 1] - self.starts[block]
 
     @functools.cached_property
     def largest(self) -> int:
         """The bytes of the largest block."""
-        return max(self.size(block) for block in range(self.count))
+        return max(map(self.room, range(self.count)))
 
     def blocks_of(self, start: int, stop: int) -> range:
         """Return the blocks that hold bytes [start, stop) of the pixels; what is behind the last block is filling."""
@@ -125,8 +130,8 @@ class CacheFolder:
             yield BlockPart(block, first, stop - first, offset + first - start)
 
     def present_bytes(self) -> int:
-        """Return the bytes that all blocks take which are there, or begun."""
-        return sum(self.room(block) for block in range(self.count) if self.table.number(block))
+        """Return the bytes of all blocks that are there; looks at all of them."""
+        return sum(self.room(block) for block in range(self.count) if self.table.has(block))
 
 
 def check_cache_size(folder: CacheFolder, limit: int | None) -> None:
@@ -162,20 +167,22 @@ def check_cache_folder(cache: Path) -> None:
 def check_rights(root: Path) -> None:
     """Refuse a store's folder that this user may not use, as where another user has made it.
 
-    Not asked for: what others write just now, and the folders of `face.py`, which are their user's alone.
+    Not asked for: what others write just now, the folders of `face.py`, which are their user's alone, and files of blocks.
 
     Raises:
         StoreError: names what may not be used, and its owner.
     """
     inside = root / INSIDE
-    changed = root / PIXELS, inside / TABLE, inside / LOCK
+    changed = root / PIXELS, *(inside / name for name in (MARKS, LOCK, USED))
     modes = dict.fromkeys((root, inside), os.R_OK | os.W_OK | os.X_OK)
-    files = [inside / name for name in (MANIFEST, SOURCE, TABLE, LOCK)]
+    files = [inside / name for name in (MANIFEST, SOURCE, MARKS, LOCK, USED)]
     for folder, folders, names in os.walk(root):
         # INSIDE, and files that have no name yet
         folders[:] = [name for name in folders if not name.startswith(".")]
         modes |= {Path(folder, name): os.R_OK | os.W_OK | os.X_OK for name in folders}
         files += [Path(folder, name) for name in names if not name.startswith(".")]
+        if Path(folder) == root / BLOCKS:
+            folders.clear()
     modes |= {path: os.R_OK | os.W_OK * (path in changed) for path in files}
     for path, mode in modes.items():
         with contextlib.suppress(FileNotFoundError):  # another process has removed it
@@ -189,7 +196,7 @@ def check_rights(root: Path) -> None:
 def known_digest(cache: Path, url: str) -> str | None:
     """Return the digest of the store that was opened from a URL last, where all of it is in the cache; None: there is none."""
     found: list[tuple[float, str]] = []
-    for source in cache.glob(f"*/{INSIDE}/{SOURCE}"):
+    for source in cache.glob(f"*{_OF_ALL}/{INSIDE}/{SOURCE}"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StoreError):
             if json.loads(source.read_bytes())["url"] == url:
                 found.append((source.stat().st_mtime, read_manifest(source.parents[1]).digest))

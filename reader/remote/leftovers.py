@@ -1,4 +1,4 @@
-"""Files and folders that one process needs for a while; those of a process that was killed are removed by a later one.
+"""Files that are being written, and folders that one process needs for a while; a later one removes those of a killed one.
 
 Each is locked while it is needed, and the kernel frees the lock with its process. So processes count whose numbers mean nothing
 here, as those of another container.
@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+import threading
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import BinaryIO
+
+from reader.format.filesystem import error_path
+
+# The name of a file while it is written, see `path_beside`.
+_BESIDE = re.compile(r"\..+\.[0-9]+\.[0-9]+")
 
 
 class Scratch:
@@ -60,6 +68,58 @@ def hold(descriptor: int, path: Path) -> bool:
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     return path.exists()
+
+
+def write_beside(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a file beside its name, sync it, and rename it; nothing is left of one whose pieces cannot be had."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path_beside(path)
+    try:
+        with error_path(beside), new_file(beside) as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+            # while it is held: what nobody holds may be removed
+            os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_names(path.parent)
+
+
+def path_beside(path: Path) -> Path:
+    """Return where a file is written before it has its name: several threads may write it at once, with the same bytes."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+
+
+def new_file(path: Path) -> BinaryIO:
+    """Make a file that nobody removes while it is open."""
+    while not hold((file := open(path, "wb")).fileno(), path):  # noqa: SIM115 (closed by who asks for it)
+        file.close()
+    return file
+
+
+def sync(descriptor: int) -> None:
+    """Have the bytes of a file on the disk."""
+    (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(descriptor)
+
+
+def sync_names(folder: Path) -> None:
+    """Have the names in a folder on the disk, where its file system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove_half_written(root: Path, without: Collection[str]) -> None:
+    """Remove what killed processes were writing below a folder, but for what is in its folders of these names."""
+    # rglob raises where another process removes a folder meanwhile
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in without]
+        remove_abandoned(Path(folder, name) for name in names if _BESIDE.fullmatch(name))
 
 
 def remove_abandoned(paths: Iterable[Path]) -> None:

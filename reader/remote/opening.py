@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import errno
 import hashlib
 import io
@@ -11,12 +10,9 @@ import json
 import logging
 import math
 import os
-import re
 import shutil
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from reader.format.at_url import BlockObjects, read_pointer
 from reader.format.blocks import read_blocks
@@ -36,22 +32,22 @@ from reader.format.manifest import (
     read_manifest,
 )
 from reader.format.tensors import is_of_level
-from reader.remote.block_files import punches_holes
+from reader.remote.block_files import StoreFile
 from reader.remote.folder import (
+    BLOCKS,
     INSIDE,
     LOCK,
+    MARKS,
     SOURCE,
-    TABLE,
     Locks,
     check_cache_folder,
     check_rights,
     folder_of,
-    is_of_slots,
+    is_small,
     known_digest,
 )
-from reader.remote.leftovers import hold, remove_abandoned
+from reader.remote.leftovers import remove_abandoned, remove_half_written, sync_names, write_beside
 from reader.remote.objects import Objects
-from reader.remote.table import BlockTable
 from reader.tuning import tuning
 
 _log = logging.getLogger("reader")
@@ -62,8 +58,6 @@ _ON_DEMAND = (SAMPLES, REJECTED)
 _REQUESTS = 8
 # Of a file, at once: enough that the time to the first byte does not count.
 _PIECE_BYTES = 16 << 20
-# What `write_beside` writes, before it has its name.
-_BESIDE = re.compile(r"\..+\.[0-9]+\.[0-9]+")
 # Begins every manifest of a store.
 _FORMAT, _HEAD_BYTES = b'"format": "pixpack"', 200
 # Begins the name of a folder of `face.py`, inside of a cache.
@@ -124,7 +118,7 @@ class Source:
 
 
 def prepared(
-    url: str, cache: Path, digest: str | None, limit: int | None = None, *, in_slots: bool | None = None
+    url: str, cache: Path, digest: str | None, limit: int | None = None, *, in_small: bool | None = None
 ) -> tuple[Path, Source]:
     """Bring what opening needs into a cache; returns the store's folder there.
 
@@ -133,7 +127,7 @@ def prepared(
     Args:
         digest: of the store that is expected.
         limit: bytes of blocks that the cache may hold; None: all.
-        in_slots: which of the store's two folders it is, see `folder.py`; None: the one that such a cache needs here.
+        in_small: which of the store's two folders it is, see `folder.py`; None: the one that such a cache needs.
 
     Raises:
         StoreError: there is no such store, it is another one by now, or the cache cannot be written.
@@ -150,13 +144,21 @@ def prepared(
         raise StoreError(f"{url} is another store than it was when this dataset was opened. Open it again.")
     root = folder_of(cache, source.digest)
     try:
-        if in_slots or (in_slots is None and limit is not None and _needs_slots(root, source, limit)):
-            root = folder_of(cache, source.digest, in_slots=True)
+        if in_small or (in_small is None and limit is not None and _leaves_no_room(root, source, limit)):
+            root = folder_of(cache, source.digest, is_small=True)
         _prepare(root, source)
     except OSError as e:
         hint = "Free some space there" if e.errno in (errno.ENOSPC, errno.EDQUOT) else "Look at the disk"
         raise StoreError(f"cache {e.filename or root} cannot be written: {e.strerror}. {hint}.") from None
     return root, source
+
+
+def _leaves_no_room(root: Path, source: Source, limit: int) -> bool:
+    """Say whether blocks must leave a cache of this size: it cannot hold all, and no other one of the store does."""
+    if not source.head or ((root / MANIFEST).exists() and not _damage(root)):
+        return False
+    manifest, _ = parse_manifest(io.BytesIO(source.head), root / INSIDE / MANIFEST)
+    return limit < manifest.files[PIXELS].size_bytes
 
 
 def on_demand(manifest: Manifest) -> list[str]:
@@ -185,49 +187,12 @@ def _pieces(source: Source, name: str, entry: FileEntry) -> Iterator[memoryview]
         )
 
 
-def write_beside(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file beside its name, sync it, and rename it; nothing is left of one whose pieces cannot be had."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # several threads may write it at once, with the same bytes
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        with error_path(beside), _held_file(beside) as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-            # while it is held: what nobody holds may be removed
-            os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    _sync_names(path.parent)
-
-
-def _sync_names(folder: Path) -> None:
-    """Have the names in a folder on the disk, where its file system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _held_file(path: Path) -> BinaryIO:
-    """Make a file that nobody removes while it is open."""
-    while not hold((file := open(path, "wb")).fileno(), path):  # noqa: SIM115 (closed by who asks for it)
-        file.close()
-    return file
-
-
 def _prepare(root: Path, source: Source) -> None:
     inside = root / INSIDE
     check_rights(root)
     remove_abandoned(inside.glob(f"{FACE}*"))
-    # rglob raises where another process removes a folder meanwhile
-    files = (Path(folder) / name for folder, _, names in os.walk(root) for name in names)
-    remove_abandoned(path for path in files if _BESIDE.fullmatch(path.name))
-    if not (inside / MANIFEST).exists() or _damage(root) or not BlockTable.has_room(inside / TABLE):
+    remove_half_written(root, without=[BLOCKS])
+    if not (inside / MANIFEST).exists() or _damage(root):
         inside.mkdir(parents=True, exist_ok=True)
         locks = Locks(inside / LOCK)
         try:
@@ -236,8 +201,6 @@ def _prepare(root: Path, source: Source) -> None:
                     _drop(root, source, what)
                 if not (inside / MANIFEST).exists():
                     _fill(root, source)
-                if not BlockTable.has_room(inside / TABLE):
-                    BlockTable.make_room(inside / TABLE)
         finally:
             # the file is opened again for the locks of blocks: none of this process may be held then
             locks.close()
@@ -264,20 +227,19 @@ def _damage(root: Path) -> str:
     manifest, blocks = read_manifest(inside), len(read_blocks(inside))
     later = on_demand(manifest)
     sizes = {root / name: entry.size_bytes for name, entry in manifest.files.items() if name not in later}
-    sizes[inside / TABLE] = BlockTable.file_bytes(blocks)
+    sizes |= {root / PIXELS: 0} if is_small(root) else {inside / MARKS: len(StoreFile.no_marks(blocks))}
     for path, expected in sizes.items():
         try:
             found = path.stat().st_size
         except FileNotFoundError:
             return f"{path} is missing"
-        # of slots the file of rows grows with them
-        if found != expected and not (is_of_slots(root) and path == root / PIXELS):
+        if found != expected:
             return f"{path} has {found} bytes, expected {expected}"
     return ""
 
 
 def _drop(root: Path, source: Source, what: str) -> None:
-    """Remove a damaged store's folder, but for its lock, which is held, and what others still use of it.
+    """Remove a damaged store's folder, but for its lock, which is held, files of blocks, and what others still use of it.
 
     Raises:
         StoreError: it cannot be made again now.
@@ -287,24 +249,13 @@ def _drop(root: Path, source: Source, what: str) -> None:
     _log.warning("cache %s is damaged: %s. It is dropped, and made again.", root, what)
     inside = root / INSIDE
     # first: without these it is no store, and none that was begun
-    for name in (root / MANIFEST, inside / MANIFEST, inside / TABLE):
+    for name in (root / MANIFEST, inside / MANIFEST, inside / MARKS):
         name.unlink(missing_ok=True)
     for name in root.iterdir():
-        if name.is_dir() and name != inside:
+        if name.is_dir() and name not in (inside, root / BLOCKS):
             shutil.rmtree(name)
-        elif name != inside:
+        elif not name.is_dir():
             name.unlink()
-
-
-def _needs_slots(root: Path, source: Source, limit: int) -> bool:
-    """Say whether blocks must leave a cache of this size, and can leave no file of the store's own form."""
-    if not source.head:
-        return False
-    with contextlib.suppress(FileNotFoundError, PermissionError):
-        if BlockTable.says_complete(root / INSIDE / TABLE):
-            return False
-    manifest, _ = parse_manifest(io.BytesIO(source.head), root / INSIDE / MANIFEST)
-    return limit < manifest.files[PIXELS].size_bytes and not punches_holes(root.parent)
 
 
 def _fill(root: Path, source: Source) -> None:
@@ -329,13 +280,14 @@ def _fill(root: Path, source: Source) -> None:
     # one that was dropped halfway may still be read by others
     pixels.unlink(missing_ok=True)
     with error_path(pixels), open(pixels, "wb") as file:
-        # of slots it grows with them: there may be no room for more, and none of these file systems need have holes
-        file.truncate(0 if is_of_slots(root) else manifest.files[PIXELS].size_bytes)
+        # a file system need not have holes
+        file.truncate(0 if is_small(root) else manifest.files[PIXELS].size_bytes)
         os.fsync(file.fileno())
-    # under another name first: an older file of this name may be mapped by others
-    write_beside(inside / TABLE, [BlockTable.empty(blocks)])
+    if not is_small(root):
+        # under another name first: an older file of this name may be mapped by others
+        write_beside(inside / MARKS, [StoreFile.no_marks(blocks)])
     for folder in (pixels.parent, root, inside, root.parent):
-        _sync_names(folder)
+        sync_names(folder)
     # last: it is the commit, and all before it is on the disk
     os.replace(beside / MANIFEST, inside / MANIFEST)
 

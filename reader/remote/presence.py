@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,19 +20,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from reader.format.errors import MissingObjectError, StoreError
+from reader.format.errors import MissingObjectError, StoreError, UnreachableError
 from reader.format.fields import Json
 from reader.format.filesystem import absolute_path
 from reader.format.manifest import MANIFEST
 from reader.remote.block_files import BlockPart
-from reader.remote.folder import FEWEST_BLOCKS, GUARDED_SHARE, INSIDE, CacheFolder, folder_of
+from reader.remote.eviction import GUARDED_SHARE
+from reader.remote.folder import FEWEST_BLOCKS, INSIDE, CacheFolder, folder_of
 from reader.remote.urls import checked_url, size_of
 from reader.tuning import tuning
 
 # Of a block, which has one row more than that at most; see `check_cache_size`.
 _USUAL_BLOCK_BYTES = 8 << 20
-# Errors that a fetcher reports by their names, of each the first that fits.
-KINDS: tuple[type[Exception], ...] = (MissingObjectError, StoreError, ValueError)
+# Errors that a fetcher reports by their names; of others the first that fits.
+_KINDS: tuple[type[Exception], ...] = (MissingObjectError, UnreachableError, StoreError, ValueError)
 
 
 class RemoteStore:
@@ -58,8 +60,8 @@ class RemoteStore:
         self.url, self.cache = checked_url(url), Path(absolute_path(cache))
         self.limit = None if cache_size is None else size_of(cache_size)
         self._digest = digest
-        # whether its folder has blocks in slots, once that is known
-        self._in_slots: bool | None = None
+        # whether its folder is that of small caches, once that is known
+        self._in_small: bool | None = None
         self._is_renewed = False
         self._begin()
         _ = self.folder
@@ -71,7 +73,7 @@ class RemoteStore:
         self._starting, self._process = threading.Lock(), os.getpid()
 
     def __getstate__(self) -> dict[str, object]:
-        names = ("url", "cache", "limit", "_digest", "_in_slots")
+        names = ("url", "cache", "limit", "_digest", "_in_small")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -93,18 +95,14 @@ class RemoteStore:
             StoreError: as the class.
         """
         # what another process of this node has opened needs no network
-        is_known = self._digest is not None and self._in_slots is not None
-        root = folder_of(self.cache, self._digest or "", in_slots=bool(self._in_slots))
+        is_known = self._digest is not None and self._in_small is not None
+        root = folder_of(self.cache, self._digest or "", is_small=bool(self._in_small))
         if not is_known or not (root / INSIDE / MANIFEST).exists():
-            self._in_slots = None
+            self._in_small = None
             root = Path(self._started().folder)
         folder = CacheFolder(root)
-        self._digest, self._in_slots = folder.manifest.digest, folder.in_slots
+        self._digest, self._in_small = folder.manifest.digest, folder.is_small
         return folder
-
-    @functools.cached_property
-    def _group_bytes(self) -> int:
-        return max(1, int((self.limit or self.folder.starts[-1]) * GUARDED_SHARE))
 
     @property
     def root(self) -> Path:
@@ -154,13 +152,7 @@ class RemoteStore:
         while left:
             group = self._group(left)
             self.ensure(sorted({part.block for part in group}))
-            # of one folder: another thread may open it again
-            file, table = self.folder.file, self.folder.table
-            before = {part.block: table.number(part.block) for part in group}
-            ready = [part for part in group if table.has(part.block)]
-            file.read(memory, ready)
-            done = {part for part in ready if table.number(part.block) == before[part.block]}
-            left = [part for part in left if part not in done]
+            left = self.folder.table.read(memory, group) + left[len(group) :]
 
     def ahead(self, blocks: Sequence[int], *, soon: int = 0) -> None:
         """Begin to fetch blocks that will be wanted, in this order; the first `soon` of them before any other."""
@@ -190,7 +182,7 @@ class RemoteStore:
 
     def fetched_bytes(self) -> int:
         """Return the bytes of pixels that this process has had fetched since this was asked last."""
-        return 0 if self._fetcher is None else int(self._started().ask("fetched"))
+        return 0 if self._fetcher is None else int(self._started().ask("fetched_bytes"))
 
     def requests(self) -> list[tuple[float, float]]:
         """Return when the requests that this process has had made last began and ended, by time.monotonic."""
@@ -212,12 +204,12 @@ class RemoteStore:
 
     def _group(self, left: list[BlockPart]) -> list[BlockPart]:
         """Return the first parts whose blocks, once fetched, stay in a small cache until they are read."""
-        size, seen = 0, set[int]()
+        size, seen, most = 0, set[int](), (self.limit or 0) * GUARDED_SHARE if self.folder.is_small else math.inf
         for count, part in enumerate(left):
             if part.block not in seen:
                 size += self.folder.room(part.block)
                 seen.add(part.block)
-            if count and size > self._group_bytes:
+            if count and size > most:
                 return left[:count]
         return left
 
@@ -237,14 +229,14 @@ class RemoteStore:
             self._begin()
         with self._starting:
             if self._fetcher is None or not self._fetcher.is_alive:
-                self._fetcher = _Fetcher(self.url, self.cache, self.limit, self._digest, self._in_slots)
+                self._fetcher = _Fetcher(self.url, self.cache, self.limit, self._digest, self._in_small)
             return self._fetcher
 
 
 class _Fetcher:
     """The fetcher of this process; `ask` is for any of its threads, one after the other."""
 
-    def __init__(self, url: str, cache: Path, limit: int | None, digest: str | None, in_slots: bool | None) -> None:
+    def __init__(self, url: str, cache: Path, limit: int | None, digest: str | None, in_small: bool | None) -> None:
         # as this process finds its modules
         paths = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
@@ -257,7 +249,7 @@ class _Fetcher:
         self._ids, self._asking = itertools.count(), threading.Lock()
         self.close = weakref.finalize(self, _end, self._process)
         self.folder, self.table = self.ask(
-            "open", url=url, cache=str(cache), limit=limit, digest=digest, in_slots=in_slots
+            "open", url=url, cache=str(cache), limit=limit, digest=digest, in_small=in_small
         )
 
     @property
@@ -289,9 +281,18 @@ class _Fetcher:
                     "the process that fetches from object storage has ended (was it killed?). Read again: a new one is started."
                 ) from None
         if "error" in answer:
-            kinds = {kind.__name__: kind for kind in KINDS}
-            raise kinds.get(answer["kind"], RuntimeError)(answer["error"])
+            raise _decoded_error(*answer["error"])
         return answer["answer"]
+
+
+def encode_error(error: BaseException) -> tuple[str, str]:
+    """Return the kind and the text of an error that a fetcher reports."""
+    found = next((kind for kind in _KINDS if isinstance(error, kind)), None)
+    return (found.__name__, str(error)) if found else (RuntimeError.__name__, f"{type(error).__name__}: {error}")
+
+
+def _decoded_error(name: str, text: str) -> Exception:
+    return next((kind for kind in _KINDS if kind.__name__ == name), RuntimeError)(text)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

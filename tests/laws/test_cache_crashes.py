@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import random
 import shutil
 import sys
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 ROWS, SIDE = 96, 16
 # room for the 12 blocks of the store, and for 8: others leave
 UNLIMITED, SMALL = None, 8 * 8 * SIDE * SIDE * 3
-_SYNCS = ("fsync", "fdatasync", "msync")
+_WRITES, _SYNCS = ("write", "pwrite"), ("fsync", "fdatasync", "msync")
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +121,15 @@ def spread(numbers: Sequence[int], count: int) -> set[int]:
 )
 def test_rows_are_right_after_a_power_cut(folder: Path, size: int | None, cuts: int) -> None:
     (url, images), found = store(folder), recorded(folder, size, is_new=False)
-    unsynced = [at for at, call in enumerate(found.calls) if at and call.name in _SYNCS]
-    freed = [at for at, call in enumerate(found.calls, 1) if call.name in ("punch", "ftruncate", "unlink")]
+    changes = [(at, call.name) for at, call in enumerate(found.calls) if call.name in (*_WRITES, *_SYNCS)]
+    # before what was just written is synced
+    unsynced = [at for (_, last), (at, name) in itertools.pairwise(changes) if last in _WRITES and name in _SYNCS]
+    freed = [at for at, call in enumerate(found.calls, 1) if call.name == "unlink"]
     chosen = spread(unsynced, cuts) | (spread(freed, cuts) if freed else set())
     for number, tree in enumerate(found.trees(chosen)):
         left = found.disk.parent / f"left-{cuts}-{number}"
         write_tree(tree, left)
-        check_rows(url, images, left / "cache", UNLIMITED)
+        check_rows(url, images, left / "cache", size)
     assert number >= len(chosen)
 
 
@@ -145,17 +148,18 @@ def test_rows_are_right_after_a_kill(folder: Path, size: int | None, kills: int)
             if "has ended" not in str(e):
                 raise
             deaths += 1
-        check_rows(url, images, found.disk / "cache", UNLIMITED)
+        check_rows(url, images, found.disk / "cache", size)
     # how many calls there are is up to threads
     assert deaths
 
 
-def test_a_file_of_a_cache_is_synced_before_it_gets_its_name(folder: Path) -> None:
+@pytest.mark.parametrize("size", [UNLIMITED, SMALL])
+def test_a_file_of_a_cache_is_synced_before_it_gets_its_name(folder: Path, size: int | None) -> None:
     unsynced, renamed = set[str](), 0
-    for call in recorded(folder, UNLIMITED, is_new=True).calls:
+    for call in recorded(folder, size, is_new=True).calls:
         if call.name == "write":
             unsynced.add(call.path)
-        if call.name == "fsync":
+        if call.name in ("fsync", "fdatasync"):
             unsynced.discard(call.path)
         if call.name == "rename":
             assert call.path not in unsynced

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import signal
@@ -12,7 +13,6 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from children import Child
@@ -22,11 +22,9 @@ from range_server import RangeServer
 from packer import pack
 from reader import MemmapDataset, StoreError
 from reader.format.manifest import MANIFEST, PIXELS
-from reader.remote.block_files import BlockPart
 from reader.remote.eviction import Plan
 from reader.remote.folder import CacheFolder
 from reader.remote.presence import RemoteStore
-from reader.remote.table import BlockTable
 
 
 def _read(pipe: Connection, url: str, cache: Path, local: Path, seed: int, size: str) -> None:
@@ -57,19 +55,18 @@ def test_two_processes_fetch_each_block_once(range_server: RangeServer, many_blo
 
 @pytest.mark.slow
 def test_two_processes_share_a_cache_that_is_too_small(
-    range_server: RangeServer, many_blocks: Path, tmp_path: Path, small_caches: str
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path
 ) -> None:
     readers = [_reading(range_server, tmp_path, many_blocks, seed, "100 kB") for seed in (1, 2)]
     for reader in readers:
         assert (reader.received(), reader.received(), reader.ended()) == ("ready", "all right", 0)
     (folder,) = map(CacheFolder, tmp_path.iterdir())
-    assert folder.in_slots == (small_caches == "slots")
+    assert folder.is_small
     assert folder.present_bytes() <= 100_000
     assert not folder.table.is_complete
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_caches")
 def test_a_killed_reader_leaves_nothing_that_another_waits_for(
     range_server: RangeServer, many_blocks: Path, tmp_path: Path
 ) -> None:
@@ -153,11 +150,12 @@ def test_what_another_process_was_writing_when_it_died_is_fetched_again(
 ) -> None:
     remote, expected = MemmapDataset(range_server.url, cache=tmp_path), MemmapDataset(many_blocks)
     assert remote.remote is not None
-    table = remote.remote.folder.table
-    table.begin(2)
-    assert not table.has(2)
+    size = remote.remote.folder.room(0)
+    with open(remote.path / PIXELS, "r+b") as file:
+        file.seek(2 * size)
+        file.write(b"half of a block" * 100)
     assert torch.equal(remote[16][0], expected[16][0])
-    assert table.has(2)
+    assert remote.remote.folder.table.has(2)
 
 
 def test_a_fork_has_a_fetcher_of_its_own(range_server: RangeServer, many_blocks: Path, tmp_path: Path) -> None:
@@ -168,48 +166,6 @@ def test_a_fork_has_a_fetcher_of_its_own(range_server: RangeServer, many_blocks:
         os._exit(0 if torch.equal(remote[100][0], expected[100][0]) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert torch.equal(remote[200][0], expected[200][0])
-
-
-def test_a_small_cache_never_holds_more_and_never_gives_a_wrong_byte(
-    range_server: RangeServer, many_blocks: Path, tmp_path: Path, small_caches: str
-) -> None:
-    remote, expected = MemmapDataset(range_server.url, cache=tmp_path, cache_size=60_000), MemmapDataset(many_blocks)
-    assert remote.remote is not None
-    folder = remote.remote.folder
-    rng = np.random.default_rng(1)
-    for _ in range(6):
-        rows = rng.permutation(400)[:64]
-        assert torch.equal(remote[rows][0], expected[rows][0])
-        assert folder.present_bytes() <= 60_000
-    # and what is read in one piece may be larger than the cache
-    assert torch.equal(remote[:][0], expected[:][0])
-    # holes are holes: some of a block's first and last 4 kB are those of its neighbours
-    room = 4096 if small_caches == "slots" else folder.count * 2 * 4096
-    assert folder.pixels.stat().st_blocks * 512 < 60_000 + room
-    with pytest.raises(
-        StoreError, match=r"all of .* is asked for, 307.2 kB, but cache_size is 60.0 kB. Give a larger one"
-    ):
-        assert remote.store is not None
-
-
-@pytest.mark.usefixtures("small_caches")
-def test_a_row_that_leaves_the_cache_while_it_is_read_is_read_again(
-    range_server: RangeServer, many_blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote = RemoteStore(range_server.url, tmp_path, 200_000)
-    table, calls, read = remote.folder.table, list[list[int]](), remote.folder.file.read
-
-    def spoiled(memory: memoryview, parts: list[BlockPart]) -> None:
-        calls.append([part.block for part in parts])
-        if len(calls) == 1:
-            table.forget([1])  # as another process does that needs room
-        read(memory, parts)
-
-    monkeypatch.setattr(remote.folder.file, "read", spoiled)
-    size, memory = remote.folder.size(0), memoryview(bytearray(10_000))
-    remote.read(memory, [(0, size, 0), (size, 10, size)])
-    assert calls == [[0, 1], [1]]
-    assert memory[: size + 10] == (many_blocks / PIXELS).read_bytes()[: size + 10]
 
 
 def test_a_full_disk_is_one_sentence(
@@ -226,7 +182,7 @@ def test_a_full_disk_is_one_sentence(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(blocks.os, "pwrite", full)
+        patch.setattr(os, "pwrite", full)
         with pytest.raises(StoreError) as caught:
             fetcher.ensure([3])
     assert str(caught.value) == (
@@ -244,7 +200,7 @@ def test_no_more_than_is_planned_is_in_progress(range_server: RangeServer, tmp_p
 
     root, source = prepared(range_server.url, tmp_path / "cache", None)
     folder = CacheFolder(root)
-    tune(requests_held_bytes=5 * folder.size(0), request_bytes=1)
+    tune(requests_held_bytes=5 * folder.room(0), request_bytes=1)
     range_server.delay_seconds, range_server.most_in_progress = 0.01, 0
     fetcher = blocks.BlockFetcher(folder, source, None)
     fetcher.ahead(range(50))
@@ -268,7 +224,7 @@ def test_what_an_epoch_begins_with_has_the_link_to_itself_but_for_a_few_requests
     def is_ready(name: str, start: int, stop: int) -> bool:
         """Hold three of the first twenty blocks back until fifteen others were asked for."""
         nonlocal most_in_progress
-        block = start // folder.size(0)
+        block = start // folder.room(0)
         asked.add(block)
         if block >= 20 and not last <= answered:
             most_in_progress = max(most_in_progress, len(asked - answered))
@@ -299,20 +255,23 @@ def test_two_stores_in_one_folder_have_caches_of_their_own(
     assert first.path != second.path
 
 
-def test_a_table_never_gives_a_number_twice(tmp_path: Path) -> None:
-    (tmp_path / "blocks").write_bytes(BlockTable.empty(3))
-    table, again = BlockTable(tmp_path / "blocks", 3), BlockTable(tmp_path / "blocks", 3)
-    seen = set()
-    for _ in range(5):
-        table.begin(1)
-        assert again.is_writing(1)
-        assert not again.has(1)
-        table.finish(1)
-        assert again.has(1)
-        seen.add(again.number(1))
-        table.forget([1])
-        assert not again.number(1)
-    assert len(seen) == 5
+def test_completing_a_store_looks_at_each_block_a_few_times(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
+) -> None:
+    """However many requests it takes: what is waited for is looked at, not all that is still to come."""
+    from reader.remote import blocks
+    from reader.remote.block_files import StoreFile
+    from reader.remote.opening import prepared
+
+    tune(request_bytes=1, requests_at_once=2)
+    root, source = prepared(range_server.url, tmp_path / "cache", None)
+    fetcher, has, looks = blocks.BlockFetcher(CacheFolder(root), source, None), StoreFile.has, itertools.count()
+    monkeypatch.setattr(StoreFile, "has", lambda table, block: (next(looks), has(table, block))[1])
+    # of waiting for a request that takes long
+    monkeypatch.setattr(blocks, "_LOOK_SECONDS", 60.0)
+    fetcher.complete()
+    # 50 blocks and as many requests; a pass over all that is missing with each would be 1,250
+    assert next(looks) < 600
 
 
 def test_what_is_used_last_leaves_first() -> None:

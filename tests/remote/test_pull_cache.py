@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -21,8 +20,7 @@ from range_server import RangeServer, serving
 from packer import OptionsError, pull
 from packer.cli.app import run
 from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_USAGE
-from packer.operations.transfer import fill
-from reader import MemmapDataset, StoreError
+from reader import MemmapDataset
 from reader.format.manifest import PIXELS
 from reader.remote import opening
 from reader.remote.presence import RemoteStore
@@ -144,25 +142,6 @@ def test_a_full_disk_is_one_sentence(
     assert len(message.splitlines()) == 1
     assert not [name for name, _, _ in range_server.asked if name == PIXELS]
     assert run(words) == 0
-
-
-def test_a_cache_that_another_program_empties_is_reported(
-    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ensure = fill.RemoteStore.ensure
-
-    def ensure_and_lose(remote: Any, blocks: list[int]) -> None:
-        ensure(remote, blocks)
-        # not sealed yet, as others are still to come
-        remote.folder.table.forget(blocks[:1])
-
-    monkeypatch.setattr(fill.RemoteStore, "ensure", ensure_and_lose)
-    monkeypatch.setattr(fill.RemoteStore, "ahead", lambda self, blocks, soon: None)
-    monkeypatch.setattr(fill.RemoteStore, "complete", lambda self: None)
-    with pytest.raises(
-        StoreError, match="lost blocks while it was filled: another program reads the same store with a"
-    ):
-        pull(range_server.url, cache=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ def fill_cache(url: str, cache: str | os.PathLike[str], *, progress: OnBytes | N
 def _fill(remote: RemoteStore, total: int, progress: OnBytes | None) -> None:
     """Have each block come, in order, and last make the folder a store."""
     folder = remote.folder
-    others = total - folder.manifest.files[PIXELS].size_bytes
     missing = [block for block in range(folder.count) if not folder.table.has(block)]
+    done = total - sum(map(folder.room, missing))
     steps = [missing[at : at + _STEP_BLOCKS] for at in range(0, len(missing), _STEP_BLOCKS)]
     asked = 0
     for number, step in enumerate(steps):
@@ -69,14 +69,10 @@ def _fill(remote: RemoteStore, total: int, progress: OnBytes | None) -> None:
             remote.ahead(new, soon=len(new))
             asked = number + _STEPS_AHEAD
         remote.ensure(step)
+        done += sum(map(folder.room, step))
         if progress is not None:
-            progress(others + folder.present_bytes(), total)
+            progress(done, total)
     remote.complete()
-    if not remote.is_complete:
-        raise StoreError(
-            f"cache {remote.root} lost blocks while it was filled: another program reads the same store with a cache_size. Give"
-            " the same command again when that one has ended, or another folder."
-        )
 
 
 def _check_room(remote: RemoteStore, sizes: dict[str, int]) -> None:

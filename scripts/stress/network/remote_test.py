@@ -14,7 +14,6 @@ byte, and keeps its state.
     small     a cache of a third of the store there, on an overlay above it, and on a ramfs, which punches no holes: two epochs
               with all rows, and no more on the disk
 
-With --slots no file system punches holes, so that the caches smaller than the store have slots.
 Prints what was seen and one JSON object last; exits 1 at the first failure.
 """
 
@@ -46,7 +45,7 @@ from scripts.common.arguments import counts_parser
 from scripts.common.program import reported, tune
 from scripts.common.shaped_server import started
 from scripts.stress._runs import TrialError
-from scripts.stress.network._small_disks import full_disk, punch_no_holes
+from scripts.stress.network._small_disks import full_disk
 
 _NODES = 2
 _SIDE, _BATCH = 32, 16
@@ -62,17 +61,14 @@ def main() -> int:
     """Read a store over a link, and kill."""
     parser = counts_parser(__doc__, rows=8000, kills=100, seed=0)
     parser.add_argument("--ranks", type=int, default=4, help="of each of two nodes (default: 4)")
-    parser.add_argument("--slots", action="store_true", help="no file system punches holes")
     options = parser.parse_args()
     os.environ["LOCAL_WORLD_SIZE"] = str(options.ranks)
     # blocks of an order as small as the store's, and windows of 8
     tune(shuffle_block_bytes=max(1, options.rows // 128) * _SIDE * _SIDE * 3, shuffle_window_blocks=8)
 
     def trial(work: Path) -> dict[str, Any]:
-        if options.slots:
-            punch_no_holes(work / "shim")
         store = _made(work, options)
-        result = {"seed": options.seed, "rows": options.rows, "slots": options.slots}
+        result = {"seed": options.seed, "rows": options.rows}
         result["fetched"] = _fetched_once(store, work / "fetched", options.ranks)
         result["killed"] = _killed(store, work / "killed", options)
         return result | {"full_disk": full_disk(store, work / "full")}
@@ -251,7 +247,7 @@ def _killed(store: Path, work: Path, options: argparse.Namespace) -> dict[str, A
             trial.start(rank)
         trial.finish()
         steps, epochs_read = _check_batches(trial)
-        if options.slots != all(next((trial.work / f"node{n}").glob("*.slots"), None) for n in range(_NODES)):
+        if not all(next((trial.work / f"node{n}").glob("*.blocks"), None) for n in range(_NODES)):
             raise TrialError("the caches have not the form that is tried")
     kinds = ", ".join(f"{count} {name}" for name, count in sorted(done.items()))
     print(f"{done.total()} kills of {trial.world_size} ranks ({kinds}): {meanwhile} batches between them,")

@@ -109,7 +109,7 @@ def test_the_first_batch_takes_three_round_trips(tmp_path: Path, tune: Tune) -> 
 
 
 @pytest.mark.parametrize("share", [0.5, 0.8])
-@pytest.mark.usefixtures("small_blocks", "small_caches")
+@pytest.mark.usefixtures("small_blocks")
 def test_a_small_cache_serves_its_share_of_later_epochs(
     range_server: RangeServer, many_blocks: Path, tmp_path: Path, share: float
 ) -> None:
