@@ -17,7 +17,7 @@ from packer.errors import RemoteError
 from reader.format.errors import LibraryError, StoreError
 from reader.format.shown import redacted
 from reader.format.urls import file_path
-from reader.remote.failures import failure, is_lasting
+from reader.remote.failures import Kind, failure_of
 from reader.remote.urls import checked_url
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _OF_FSSPEC = re.compile("FSSPEC_")
 _KEYS = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
 # The first three change what s3fs asks, or where, and are nothing to obstore; the last is the address for obstore alone.
 _OF_ONE = "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_ENDPOINT"
+# What trying again does not change.
+_REFUSED = Kind.NO_CREDENTIALS, Kind.DENIED, Kind.NO_RANGES, Kind.LASTING
 # Both may name a server; where they are, unless the environment says it.
 _AWS_FILES = {"AWS_CONFIG_FILE": "~/.aws/config", "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials"}
 # With the module search path of this process: Python puts the current folder first, where json.py may be anyone's.
@@ -37,7 +39,6 @@ _LISTING = (
     "import sys; sys.path[:] = filter(None, sys.path); from packer.sources.object_listing import main;"
     " sys.exit(main(sys.argv[1]))"
 )
-_BUCKET = re.compile(r'(bucket name ")[^"]*@')
 
 
 @functools.lru_cache(maxsize=8)
@@ -134,33 +135,24 @@ def _aws_files() -> str:
 
 def reason(error: BaseException) -> str:
     """Say in a few words, without a full stop, why a request failed."""
-    if _lacks_credentials(error):
+    failure = failure_of(error)
+    if failure.kind == Kind.NO_CREDENTIALS:
         return (
             "there are no credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"
         )
-    if isinstance(error, PermissionError) and not is_lasting(error):
-        return f"access is denied ({redacted(str(error)).rstrip('.')}). Look at the credentials and the bucket's rights"
-    return failure(error, _text(error))
+    if failure.kind == Kind.DENIED and isinstance(error, PermissionError):
+        return f"access is denied ({failure.text}). Look at the credentials and the bucket's rights"
+    return failure.words
 
 
 def cause(error: BaseException) -> LibraryError:
     """Return what a library said of a request, without credentials, as the cause of an error of ours."""
-    return LibraryError(f"{type(error).__name__}: {_text(error)}")
-
-
-def _text(error: BaseException) -> str:
-    # botocore takes what stands before the bucket for its name
-    text = _BUCKET.sub(r"\1***@", redacted(" ".join(str(error).split()).rstrip(".")))
-    return text if text and not isinstance(error, KeyError) else type(error).__name__
-
-
-def _lacks_credentials(error: BaseException) -> bool:
-    return "Credentials" in type(error).__name__
+    return LibraryError(f"{type(error).__name__}: {failure_of(error).text}")
 
 
 def is_refused(error: BaseException) -> bool:
     """Whether storage denies access, there are no credentials, or settings are wrong: trying again does not help."""
-    return isinstance(error, PermissionError) or _lacks_credentials(error) or is_lasting(error)
+    return isinstance(error, PermissionError) or failure_of(error).kind in _REFUSED
 
 
 def object_version(about: dict[str, object]) -> int:

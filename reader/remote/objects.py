@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from reader.format.errors import LibraryError, MissingObjectError, StoreError, UnreachableError
 from reader.format.filesystem import open_regular
-from reader.format.shown import redacted
 from reader.format.urls import file_path
-from reader.remote.failures import failure, is_lasting
+from reader.remote.failures import Failure, Kind, failure_of
 from reader.remote.urls import checked_url
 from reader.tuning import tuning
 
@@ -30,15 +28,8 @@ _T = TypeVar("_T")
 
 _FIRST_WAIT_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 10.0
-_STATUS = re.compile(r"status code: (\d{3})[^:]*")
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-# Answers of 4xx that mean "later".
-_PASSING = ("408", "425", "429")
 # Answers to HEAD of a server that knows only GET (RFC 9110, 15.5.6 and 15.6.2), such as Python's http.server without do_HEAD.
 _NO_HEAD = (405, 501)
-# Of a range that begins behind the object's end, as that of the first byte of an empty object does (RFC 9110, 15.5.17).
-_BEHIND_END = 416
-_METADATA_SERVER = "169.254.169.254"
 _CREDENTIALS = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"
 
 
@@ -116,14 +107,17 @@ class Objects:
             tries += 1
             try:
                 return get()
+            except StoreError:
+                raise
             except Exception as e:
-                text, seconds = _text(e), time.monotonic() - started
-                _raise_final(f"{self.url}/{name}", e, text)
+                failure, seconds = failure_of(e), time.monotonic() - started
+                if failure.kind != Kind.PASSING or isinstance(e, OSError | TypeError | NotImplementedError):
+                    raise _final(f"{self.url}/{name}", failure) from LibraryError(failure.text)
                 if seconds + wait > min(budget_seconds, _retry_seconds()):
                     raise UnreachableError(
-                        f"{self.url}/{name} cannot be read: {failure(e, text)}. It was tried {tries} times in {seconds:.0f} s."
+                        f"{self.url}/{name} cannot be read: {failure.words}. It was tried {tries} times in {seconds:.0f} s."
                         " Look at the network, the address and the server; training can be resumed from the loader's state."
-                    ) from LibraryError(text)
+                    ) from LibraryError(failure.text)
             time.sleep(wait * random.uniform(0.5, 1))
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
@@ -198,12 +192,12 @@ class _ByObstore:
         try:
             return int(self._obstore.head(self._store, name)["size"])
         except Exception as e:  # obstore has errors of its own
-            if _status(e) not in _NO_HEAD:
+            if failure_of(e).status not in _NO_HEAD:
                 raise
         try:
             return int(self._obstore.get(self._store, name, options={"range": (0, 1)}).meta["size"])
         except Exception as e:
-            if _status(e) != _BEHIND_END:
+            if failure_of(e).kind != Kind.BEHIND_END:
                 raise
             return 0
 
@@ -234,52 +228,24 @@ def _connected(url: str) -> _Carrier:
     except StoreError:
         raise
     except Exception as e:
-        raise StoreError(f"{url} cannot be opened: {failure(e, _text(e))}.") from LibraryError(_text(e))
+        failure = failure_of(e)
+        raise StoreError(f"{url} cannot be opened: {failure.words}.") from LibraryError(failure.text)
 
 
-def _status(error: BaseException) -> int:
-    """Return the status of the answer that an error is about; 0: it names none."""
-    found = _STATUS.search(str(error))
-    return int(found[1]) if found else 0
-
-
-def _text(error: BaseException) -> str:
-    """Return what an error says, in one line without a full stop: no body of an answer, which may repeat credentials."""
-    text = str(error).split("\n\nDebug source")[0]
-    code, status = _CODE.search(text), _STATUS.search(text)
-    if status:
-        text = text[: status.end()]
-    kind = re.search(r"kind: (Timeout|Interrupted|Connect)", str(error))
-    found = [" ".join(redacted(text).split()).rstrip(".: "), code[1] if code else "", kind[1].lower() if kind else ""]
-    return ", ".join(filter(None, found)) or type(error).__name__
-
-
-def _raise_final(what: str, error: BaseException, text: str) -> None:
-    """Raise the StoreError of what no other try would change."""
-    if isinstance(error, StoreError):
-        raise error
-    kind, status = type(error).__name__, _STATUS.search(text)
-    if isinstance(error, FileNotFoundError):
-        raise MissingObjectError(
-            f"{what} does not exist, or nothing shows it to these credentials."
-            " Expected a store that was pushed there: pack push OUT URL"
-        ) from None
-    if _METADATA_SERVER in str(error) or "Credentials" in kind:
-        raise StoreError(f"{what} cannot be read: there are no credentials. {_CREDENTIALS}.") from None
-    if kind == "NotSupportedError":
-        raise StoreError(f"{what} cannot be read: its server gives no ranges of bytes. Take another server.") from None
-    if is_lasting(error):
-        raise StoreError(f"{what} cannot be read: {failure(error, text)}.") from LibraryError(text)
-    if kind in ("PermissionDeniedError", "UnauthenticatedError") or (status and status[1] in ("401", "403")):
-        raise StoreError(
-            f"{what} cannot be read: access is denied ({failure(error, text)}). {_CREDENTIALS}."
-        ) from LibraryError(text)
-    if status and status[1] == "416":
-        raise StoreError(
-            f"{what} is shorter than its manifest says. It was cut short or replaced: push it again."
-        ) from None
-    # on a local disk nothing passes
-    is_passing = not what.startswith("file:") and status is None
-    is_passing |= status is not None and (status[1].startswith("5") or status[1] in _PASSING)
-    if not is_passing or isinstance(error, OSError | TypeError | NotImplementedError):
-        raise StoreError(f"{what} cannot be read: {failure(error, text)}.") from LibraryError(text)
+def _final(what: str, failure: Failure) -> StoreError:
+    """Return the error of what no other try would change."""
+    match failure.kind:
+        case Kind.MISSING:
+            return MissingObjectError(
+                f"{what} does not exist, or nothing shows it to these credentials."
+                " Expected a store that was pushed there: pack push OUT URL"
+            )
+        case Kind.NO_CREDENTIALS:
+            return StoreError(f"{what} cannot be read: there are no credentials. {_CREDENTIALS}.")
+        case Kind.NO_RANGES:
+            return StoreError(f"{what} cannot be read: its server gives no ranges of bytes. Take another server.")
+        case Kind.DENIED:
+            return StoreError(f"{what} cannot be read: access is denied ({failure.words}). {_CREDENTIALS}.")
+        case Kind.BEHIND_END:
+            return StoreError(f"{what} is shorter than its manifest says. It was cut short or replaced: push it again.")
+    return StoreError(f"{what} cannot be read: {failure.words}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,7 @@ from range_server import RangeServer, Trouble, serving
 
 from reader.format.errors import LibraryError, MissingObjectError, StoreError, UnreachableError
 from reader.format.manifest import MANIFEST, PIXELS
-from reader.remote import objects
-from reader.remote.failures import failure
+from reader.remote.failures import Kind, failure_of
 from reader.remote.objects import Objects
 
 
@@ -117,9 +116,8 @@ def test_the_code_of_an_answer_is_reported_and_not_its_body(body: str) -> None:
     error = ValueError(
         f"Error GET http://h/x?X-Amz-Credential=hush - Server returned non-2xx status code: 503 Busy: {body}"
     )
-    text: Callable[[BaseException], str] = objects._text
     assert (
-        text(error)
+        failure_of(error).text
         == "Error GET http://h/x?X-Amz-Credential=*** - Server returned non-2xx status code: 503 Busy, SlowDown"
     )
 
@@ -168,12 +166,32 @@ def test_the_code_of_an_answer_is_reported_and_not_its_body(body: str) -> None:
     ],
 )
 def test_the_words_of_a_library_are_made_plain(reported: str, plain: str) -> None:
-    assert failure(OSError(reported), reported) == plain
+    assert failure_of(OSError(reported)).words == plain
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("certificates/a"), OSError(errno.ENOSPC, "full", "timeout/a")])
 def test_the_name_of_a_file_is_no_cause(error: OSError) -> None:
-    assert failure(error, str(error)) == str(error)
+    assert failure_of(error).words == str(error)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (FileNotFoundError("s3://b/x"), Kind.MISSING),
+        (PermissionError("Forbidden"), Kind.DENIED),
+        (PermissionError("status code: 403 Forbidden: <Code>RequestTimeTooSkewed</Code>"), Kind.LASTING),
+        (ValueError("non-2xx status code: 401 Unauthorized"), Kind.DENIED),
+        (ValueError("non-2xx status code: 416 Range Not Satisfiable"), Kind.BEHIND_END),
+        (ValueError("non-2xx status code: 400 Bad Request"), Kind.LASTING),
+        (ValueError("non-2xx status code: 429 Too Many Requests"), Kind.PASSING),
+        (ValueError("non-2xx status code: 503 Busy"), Kind.PASSING),
+        (ValueError("http://h/401: connection closed"), Kind.PASSING),
+        (ValueError("GET http://169.254.169.254/latest: timed out"), Kind.NO_CREDENTIALS),
+    ],
+    ids=str,
+)
+def test_a_failure_has_a_kind(said: Exception, kind: Kind) -> None:
+    assert failure_of(said).kind == kind
 
 
 @pytest.mark.parametrize("status", [405, 501])
