@@ -12,7 +12,7 @@ import errno
 import threading
 import time
 import zlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from reader.format.errors import MissingObjectError, StoreError
@@ -40,6 +40,18 @@ _TRIES = 2
 _COMPLETE_BLOCKS = 1024
 
 
+class _Run:
+    """Blocks that are one after the other in the store, and are asked for together.
+
+    begun, ended: by time.monotonic; 0.0: not yet. error: why some of them did not come.
+    """
+
+    def __init__(self, block: int, size_bytes: int) -> None:
+        self.blocks, self.size_bytes = [block], size_bytes
+        self.begun = self.ended = 0.0
+        self.error: Exception | None = None
+
+
 class BlockFetcher:
     """Fetches blocks of one store into its folder.
 
@@ -59,18 +71,13 @@ class BlockFetcher:
         self._request_bytes = min(sizes.request_bytes, int(self._limit * GUARDED_SHARE))
         # one lock for all below
         self._changed = threading.Condition()
-        # of blocks, in order
-        self._urgent, self._later = OrderedDict[int, None](), OrderedDict[int, None]()
-        self._under_way: set[int] = set()
-        # when other processes were seen to fetch them
-        self._elsewhere: dict[int, float] = {}
+        # of each block that is waited for or on its way
+        self._runs: dict[int, _Run] = {}
+        self._urgent, self._later = deque[_Run](), deque[_Run]()
+        # those that an epoch begins with, that are asked for, and that are in memory: the bytes of the last
+        self._first, self._requested, self._held_bytes = set[_Run](), set[_Run](), 0
         self._fetched_bytes = 0
-        # when the last of them began and ended
         self._requests: deque[tuple[float, float]] = deque(maxlen=_MOST_REQUESTS)
-        # the first block of each run that is on its way; and the blocks that an epoch begins with
-        self._requested, self._soon = set[int](), set[int]()
-        # when it was begun, and how it ended
-        self._failed: dict[int, tuple[float, Exception]] = {}
         for _ in range(self._most_requests + _WRITING_THREADS):
             threading.Thread(target=self._serve, daemon=True).start()
 
@@ -90,11 +97,8 @@ class BlockFetcher:
         soon: how many of them are to come before any other, as if they were waited for.
         """
         with self._changed:
-            first = [block for block in blocks[:soon] if self._is_wanted(block)]
-            self._urgent.update(dict.fromkeys(first))
-            self._soon.update(first)
-            self._later.update(dict.fromkeys(block for block in blocks[soon:] if not self._table.has(block)))
-            self._changed.notify_all()
+            self._first.update(self._want(blocks[:soon], self._urgent))
+            self._want(blocks[soon:], self._later)
 
     def ensure(self, blocks: Iterable[int]) -> None:
         """Have blocks in the cache, each of them at some moment: a small cache may have lost one again.
@@ -105,23 +109,17 @@ class BlockFetcher:
         asked = time.monotonic()
         with self._changed:
             missing = [block for block in blocks if not self._table.has(block)]
-            self._urgent.update(dict.fromkeys(block for block in missing if block not in self._under_way))
-            self._changed.notify_all()
-            for block in missing:
+            self._want(missing, self._urgent)
+            for block, run in [(block, self._runs.get(block)) for block in missing]:
                 while not self._table.has(block):
-                    begun, error = self._failed.pop(block, (0.0, None))
                     # what failed for having been begun earlier is tried again
-                    if error is not None and begun >= asked:
-                        raise error
-                    self._want(block)
+                    if run is not None and run.error is not None and run.begun >= asked:
+                        raise run.error
+                    # what another process fetches is looked for again in a while
+                    if run is None or (run.ended and time.monotonic() - run.ended >= _LOOK_SECONDS):
+                        self._want([block], self._urgent)
+                        run = self._runs.get(block)
                     self._changed.wait(_LOOK_SECONDS)
-
-    def _want(self, block: int) -> None:
-        """Have a block fetched before others, unless it is; what another process fetches is looked for again in a while."""
-        seen = self._elsewhere.get(block, 0.0)
-        if block not in self._urgent and block not in self._under_way and time.monotonic() - seen >= _LOOK_SECONDS:
-            self._urgent[block] = None
-            self._changed.notify_all()
 
     def complete(self) -> None:
         """Have all of the store in its folder, which is a store of its own from then on.
@@ -172,66 +170,79 @@ class BlockFetcher:
                 write_beside(self._folder.root / MANIFEST, [(self._folder.inside / MANIFEST).read_bytes()])
                 table.complete()
 
+    def _want(self, blocks: Iterable[int], queue: deque[_Run]) -> list[_Run]:
+        """Have blocks fetched that are not there, neighbors together; returns their runs that are not begun."""
+        runs = list[_Run]()
+        for block in blocks:
+            size = self._folder.room(block)
+            if (known := self._runs.get(block)) is not None:
+                # it may wait behind others: whichever queue comes to it first has it begun
+                if not known.begun and (not runs or runs[-1] is not known):
+                    runs.append(known)
+            elif not self._table.has(block):
+                run = runs[-1] if runs and runs[-1].blocks[-1] + 1 == block else None
+                if run is None or run.size_bytes + size > self._request_bytes:
+                    runs.append(_Run(block, size))
+                else:
+                    run.blocks.append(block)
+                    run.size_bytes += size
+                self._runs[block] = runs[-1]
+        queue.extend(runs)
+        self._changed.notify_all()
+        return runs
+
     # -- the threads
 
     def _serve(self) -> None:
         while True:
             with self._changed:
-                while not (run := self._next_run()):
+                while (run := self._next_run()) is None:
                     self._changed.wait()
-                self._under_way.update(run)
-                self._requested.add(run[0])
-            begun, failed = time.monotonic(), None
             try:
                 self._fetch_free(run)
             except Exception as e:
-                failed = begun, e
+                run.error = e
             with self._changed:
-                self._requested.discard(run[0])
-                self._requests.append((begun, time.monotonic()))
-                self._under_way.difference_update(run)
-                self._soon.difference_update(run)
-                if failed is not None:
-                    self._failed.update(dict.fromkeys(run, failed))
-                self._changed.notify_all()
+                self._end(run)
+                self._held_bytes -= run.size_bytes
+                self._requests.append((run.begun, run.ended))
 
-    def _next_run(self) -> list[int]:
-        """Take the next block that is wanted and not there, with the neighbors behind it that are wanted too."""
-        ahead = _BESIDE_FIRST if self._soon else self._most_requests
-        for queue, most_requests in ((self._urgent, self._most_requests), (self._later, ahead)):
-            while queue and len(self._requested) < most_requests:
-                block, _ = queue.popitem(last=False)
-                if not self._is_wanted(block):
-                    # another process has fetched it, or what fetches it here says when it has
-                    self._soon -= {block} - self._under_way
+    def _next_run(self) -> _Run | None:
+        """Begin the next run; None: there is none now."""
+        for queue in self._urgent, self._later:
+            is_beside_first = queue is self._later and self._first
+            while queue and len(self._requested) < (_BESIDE_FIRST if is_beside_first else self._most_requests):
+                run = queue[0]
+                if not run.begun and self._held_bytes and self._held_bytes + run.size_bytes > self._most_held_bytes:
+                    return None
+                queue.popleft()
+                if run.begun or run.ended:
                     continue
-                run, size = [block], self._folder.room(block)
-                if self._under_way and size + sum(map(self._folder.room, self._under_way)) > self._most_held_bytes:
-                    queue[block] = None
-                    queue.move_to_end(block, last=False)
-                    return []
-                while (behind := run[-1] + 1) == next(iter(queue), None) and self._is_wanted(behind):
-                    size += self._folder.room(behind)
-                    if size > self._request_bytes:
-                        break
-                    run.append(behind)
-                    del queue[behind]
+                if all(map(self._table.has, run.blocks)):
+                    # another process has fetched it
+                    self._end(run)
+                    continue
+                run.begun = time.monotonic()
+                self._requested.add(run)
+                self._held_bytes += run.size_bytes
                 return run
-        return []
+        return None
 
-    def _is_wanted(self, block: int) -> bool:
-        return block not in self._under_way and not self._table.has(block)
+    def _end(self, run: _Run) -> None:
+        run.ended = time.monotonic()
+        self._requested.discard(run)
+        self._first.discard(run)
+        for block in run.blocks:
+            del self._runs[block]
+        self._changed.notify_all()
 
-    def _fetch_free(self, run: Sequence[int]) -> None:
+    def _fetch_free(self, run: _Run) -> None:
         """Fetch those blocks of a run that no other process is fetching."""
-        taken = [block for block in run if self._locks.take(block)]
+        taken = [block for block in run.blocks if self._locks.take(block)]
         try:
             fetched = self._read_wanted([block for block in taken if not self._table.has(block)])
             with self._changed:
-                self._requested.discard(run[0])
-                for block in run:
-                    self._elsewhere.pop(block, None)
-                self._elsewhere.update(dict.fromkeys({*run} - {*taken}, time.monotonic()))
+                self._requested.discard(run)
                 # before the blocks are there: who waits for them may ask for this number next
                 self._fetched_bytes += sum(len(data) for _, data in fetched)
                 self._changed.notify_all()

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reader.format.errors import LibraryError, MissingObjectError, StoreError, UnreachableError
 from reader.format.filesystem import open_regular
@@ -122,22 +122,8 @@ class Objects:
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
 
-class _Carrier(Protocol):
-    """Reads objects below a URL; of one that has more than most_bytes some more than that, and raises errors of its own."""
-
-    @property
-    def library(self) -> str:
-        """Name of the library, for messages."""
-
-    def get(self, name: str, start: int, stop: int | None, most_bytes: int) -> memoryview:
-        """Return the bytes [start, stop) of an object, stop None: to its end."""
-
-    def size(self, name: str) -> int:
-        """Return the bytes of an object."""
-
-
 class _DiskFolder:
-    """A folder of this machine."""
+    """A folder of this machine; raises errors of the system."""
 
     library = "Python"
 
@@ -147,7 +133,7 @@ class _DiskFolder:
             raise MissingObjectError(f"{url} does not exist. Expected the folder of a store.")
 
     def get(self, name: str, start: int, stop: int | None, most_bytes: int) -> memoryview:
-        """Return bytes of a file, as _Carrier says."""
+        """Return the bytes [start, stop) of a file, stop None: to its end; of one that has more than most_bytes, one more."""
         # a pipe would be waited for
         with open_regular(Path(os.path.realpath(self._folder / name))) as file:
             file.seek(start)
@@ -181,7 +167,7 @@ class _ByObstore:
         self._obstore, self._store = obstore, from_url(url, **options)
 
     def get(self, name: str, start: int, stop: int | None, most_bytes: int) -> memoryview:
-        """Return bytes of an object, as _Carrier says."""
+        """Return bytes of an object, as `_DiskFolder.get`, of one that has more than most_bytes some more."""
         options: GetOptions = {} if stop is None else {"range": (start, stop)}
         # one chunk, as more than that is too much: a stranger's server sends what it likes, and without an end
         found = self._obstore.get(self._store, name, options=options)
@@ -218,7 +204,7 @@ def _stall_seconds() -> float:
     return min(20.0, _retry_seconds() / 4)
 
 
-def _connected(url: str) -> _Carrier:
+def _connected(url: str) -> _DiskFolder | _ByObstore:
     try:
         if url.startswith("file:"):
             return _DiskFolder(url)
