@@ -31,7 +31,7 @@ def concat(
         classes: the list of classes to take; without it those of the first store, then what the others have beside them.
 
     Raises:
-        ValueError: there is none, or they have different transforms, or one is at a URL.
+        ValueError: there is none, or they have different transforms, or one is at a URL and not all in its cache.
         StoreError: rows are not alike (size, channels, kind of targets, extras), or classes clash.
 
     Example:
@@ -100,7 +100,8 @@ def _check_one_form(datasets: Sequence[MemmapDataset]) -> None:
             raise ValueError(
                 "with_targets and with_extras of joined datasets come last: join all of them, then call it."
             )
-        if dataset.remote is not None:
+        if not dataset.opened_store.is_local:
             raise ValueError(
-                f"{dataset.remote} is at a URL, and concat takes stores on disk: fetch it first with pack pull."
+                f"{dataset.remote} is at a URL, its cache has not all of it, and concat takes stores on disk: fetch it first with"
+                f" pack pull {dataset.remote} --cache {dataset.path.parent}"
             )

@@ -5,7 +5,6 @@ Which blocks are wanted, and which of them leave, is said by the caller.
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import mmap
 import os
@@ -13,7 +12,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, ClassVar, NamedTuple
 
 from reader.format.errors import StoreError
 from reader.remote.leftovers import new_file, path_beside, sync
@@ -33,36 +32,11 @@ class BlockPart(NamedTuple):
     offset: int
 
 
-class Blocks(abc.ABC):
-    """The blocks of a cache; block b has the bytes [starts[b], starts[b + 1]) of the pixels."""
-
-    @property
-    def identity(self) -> list[int]:
-        """What no other cache has while this one is open, as one that is made again; [] where that has the same blocks."""
-        return []
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all of the store is in its folder, for good, the files that opening does not need among it."""
-        return False
-
-    @abc.abstractmethod
-    def has(self, block: int) -> bool:
-        """Say whether a block is in the cache."""
-
-    @abc.abstractmethod
-    def read(self, memory: memoryview, parts: Sequence[BlockPart]) -> list[BlockPart]:
-        """Bring parts of blocks to memory; returns those whose blocks are not in the cache. For any thread.
-
-        Raises:
-            StoreError: the file ends before a block that is in it.
-        """
-
-
-class StoreFile(Blocks):
+class StoreFile:
     """Blocks in the store's own file of pixels, none of which leaves; it is the store's once all of them are there.
 
-    The marks, a byte each, are in a small file that all processes of a node map.
+    The marks, a byte each, are in a small file that all processes of a node map. Block b has the bytes [starts[b], starts[b + 1])
+    of the pixels.
 
     Raises:
         StoreError: a file is not as large as the store needs it.
@@ -100,7 +74,7 @@ class StoreFile(Blocks):
 
     @property
     def identity(self) -> list[int]:
-        """The file of marks."""
+        """The file of marks: what no other cache has while this one is open, as one that is made again."""
         return [self._status.st_dev, self._status.st_ino]
 
     @property
@@ -135,7 +109,11 @@ class StoreFile(Blocks):
             self._mapped[_FIRST + block] = 1
 
     def read(self, memory: memoryview, parts: Sequence[BlockPart]) -> list[BlockPart]:
-        """Bring parts of blocks to memory, as `Blocks` says."""
+        """Bring parts of blocks to memory; returns those whose blocks are not in the cache. For any thread.
+
+        Raises:
+            StoreError: the file ends before a block that is in it.
+        """
         left = list[BlockPart]()
         for part in parts:
             if not self.has(part.block):
@@ -147,11 +125,15 @@ class StoreFile(Blocks):
         return left
 
 
-class BlockFiles(Blocks):
+class BlockFiles:
     """Blocks in a file each, which has its name once all its bytes are on the disk: it may be removed at any moment.
 
-    Who reads a block has its file open meanwhile, and one of a thread at once.
+    Who reads a block has its file open meanwhile, and a thread has one open at once. A cache that is made again keeps the files,
+    and no store is ever complete in them.
     """
+
+    identity: ClassVar[list[int]] = []
+    is_complete: ClassVar[bool] = False
 
     def __init__(self, folder: Path, beside: Path, starts: Sequence[int]) -> None:
         """folder: of the files of blocks; beside: the folder of those that are being written."""
@@ -202,7 +184,7 @@ class BlockFiles(Blocks):
         return False
 
     def read(self, memory: memoryview, parts: Sequence[BlockPart]) -> list[BlockPart]:
-        """Bring parts of blocks to memory, as `Blocks` says; a file that was cut short is removed."""
+        """Bring parts of blocks to memory, as `StoreFile.read` does; a file that was cut short is removed."""
         left, of_block = list[BlockPart](), defaultdict[int, list[BlockPart]](list)
         for part in parts:
             of_block[part.block].append(part)

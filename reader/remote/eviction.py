@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import itertools
+import math
 import os
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -29,9 +31,9 @@ class Plan:
 
     def __init__(self, orders: Iterable[Iterable[int]] = ()) -> None:
         """orders: of blocks, each as often as it is used."""
-        # each block's uses, rising
-        self._uses = [_uses_of_blocks(order) for order in orders]
-        self._reached = 0
+        self._reached, self._uses = 0, defaultdict[int, list[int]](list)
+        for index, block in enumerate(itertools.chain.from_iterable(orders)):
+            self._uses[block].append(index)
 
     @property
     def is_known(self) -> bool:
@@ -42,28 +44,13 @@ class Plan:
         """Note that what stands before this index of the first order was used."""
         self._reached = max(self._reached, index)
 
-    def next_use(self, block: int) -> tuple[int, int]:
-        """Return a key that is larger the later a block is used."""
-        if not self._uses:
-            digest = hashlib.blake2b(block.to_bytes(8, "little"), digest_size=8).digest()
-            return 0, int.from_bytes(digest, "little")
-        if (index := self._next_use(block)) is not None:
-            return 0, index
-        later = self._uses[-1].get(block)
-        return (1, later[0]) if later else (2, 0)
-
-    def _next_use(self, block: int) -> int | None:
-        """Return the first index of a block that is not behind what is used now; None: this epoch uses it no more."""
-        uses = self._uses[0].get(block, [])
+    def next_use(self, block: int) -> float:
+        """Return a number that is larger the later a block is used."""
+        if not self.is_known:
+            return int.from_bytes(hashlib.blake2b(block.to_bytes(8, "little"), digest_size=8).digest(), "little")
+        uses = self._uses.get(block, [])
         index = bisect.bisect_left(uses, self._reached)
-        return uses[index] if index < len(uses) else None
-
-
-def _uses_of_blocks(order: Iterable[int]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for index, block in enumerate(order):
-        found.setdefault(block, []).append(index)
-    return found
+        return uses[index] if index < len(uses) else math.inf
 
 
 class Eviction:

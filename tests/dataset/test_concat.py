@@ -304,8 +304,26 @@ def test_a_store_at_a_url_is_refused_with_the_way_out(stores: list[Path], tmp_pa
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
     pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
     remote = MemmapDataset(stores[0].as_uri(), cache=tmp_path)
-    with pytest.raises(ValueError, match=r"file://.*/a is at a URL, .* fetch it first with pack pull"):
+    with pytest.raises(
+        ValueError, match=r"file://.*/a is at a URL, .* fetch it first with pack pull file:.*a --cache "
+    ):
         concat([MemmapDataset(stores[1]), remote])
+
+
+def test_a_store_at_a_url_that_is_all_in_its_cache_is_joined_and_needs_no_network(
+    stores: list[Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
+    shutil.copytree(stores[0], tmp_path / "url")
+    remote = MemmapDataset((tmp_path / "url").as_uri(), cache=tmp_path / "cache")
+    assert remote.store is not None
+    shutil.rmtree(tmp_path / "url")
+    joined, expected = (concat([MemmapDataset(stores[1]), other]) for other in (remote, MemmapDataset(stores[0])))
+    for again in (joined, pickle.loads(pickle.dumps(joined))):
+        assert torch.equal(again[[40, 3, 22]][0], expected[[40, 3, 22]][0])
+    with MemmapLoader(joined, 7, shuffle="block", seed=0, as_tuple=False) as loader:
+        for batch in loader:
+            assert torch.equal(batch.images, expected[batch.rows][0])
 
 
 def test_a_damaged_target_names_the_store_and_its_row(stores: list[Path], tmp_path: Path) -> None:
