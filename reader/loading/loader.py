@@ -36,15 +36,12 @@ from reader.loading.validation import (
     Weights,
     checked_collate,
     checked_device,
+    checked_options,
     checked_others,
-    checked_prefetch,
     checked_sampler,
-    checked_threads,
-    checked_workers,
-    integer,
     packed_rows,
+    share_of_cpus,
     transform_of_batches,
-    truth,
     two_names,
 )
 from reader.loading.workers import StepBatches, workers_for
@@ -169,16 +166,20 @@ class MemmapLoader:
     ) -> None:
         self._worker_options = checked_others(others)
         rows = packed_rows(dataset)
-        prefetch = checked_prefetch(prefetch)
-        self.dataset, self.prefetch, self.device = rows, prefetch, checked_device(device)
-        self.as_tuple, self.as_dict = truth("as_tuple", as_tuple), two_names(as_dict, as_tuple)
+        order_options = checked_options(
+            seed=seed, drop_last=drop_last, epoch_rows=epoch_rows, pad=pad, canonical_nodes=canonical_nodes
+        )
+        options = checked_options(prefetch=prefetch, as_tuple=as_tuple, threads=threads, num_workers=num_workers)
+        self.dataset, self.prefetch, self.device = rows, options["prefetch"], checked_device(device)
+        self.as_tuple, self.as_dict = options["as_tuple"], two_names(as_dict, as_tuple)
         self._given = given_ranks(rank, world_size)
         ranks = ranks_expected(self._given)
-        self.threads = checked_threads(threads, ranks_here(ranks))
+        cpus = share_of_cpus(ranks_here(ranks))
+        self.threads = options["threads"] or cpus
         collate = checked_collate(collate_fn)
         self._of_batches = functools.partial(transform_of_batches, rows, collate, self.device)
         self.transform = self._of_batches(transform)
-        self._most_workers = checked_workers(num_workers, ranks_here(ranks))
+        self._most_workers = cpus if options["num_workers"] is None else options["num_workers"]
         self._sizes = Sizes(size, self.transform, batch_size, rows)
         self._has_started = self._is_logged = False
         # of a world size, whether its ranks split each batch
@@ -189,19 +190,15 @@ class MemmapLoader:
             rows,
             self._rows(0, world_size=ranks.world_size),
             order=order,
-            seed=None if seed is None else integer("seed", seed),
-            drop_last=truth("drop_last", drop_last),
             ranks=(ranks.rank, ranks.world_size),
             weights=weights,
             sampler=checked_sampler(sampler),
-            epoch_rows=None if epoch_rows is None else integer("epoch_rows", epoch_rows),
-            pad=truth("pad", pad),
-            canonical_nodes=None if canonical_nodes is None else integer("canonical_nodes", canonical_nodes),
+            **order_options,
         )
         # how long an epoch was when the program asked last, by `len` or by beginning one
         self._reported: Length | None = None
         sized = self.transform if self._sizes.are_given else None
-        how: dict[str, Any] = {"prefetch": prefetch, "sized": sized}
+        how: dict[str, Any] = {"prefetch": self.prefetch, "sized": sized}
         # workers read the mapped file
         self._may_start = self._most_workers > 0 and self.device.type == "cpu"
         if self._may_start and residency == "auto" and takes_samples(self.transform):

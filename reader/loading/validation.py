@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -171,37 +171,45 @@ def integer(name: str, value: SupportsIndex) -> int:
         raise ValueError(f"{name} is {value!r}, expected an integer.") from None
 
 
-def checked_prefetch(prefetch: SupportsIndex) -> int:
-    """Return how many batches are gathered ahead; raises ValueError below 0."""
-    if (found := integer("prefetch", prefetch)) < 0:
-        raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
-    return found
-
-
-def checked_threads(threads: SupportsIndex | None, processes: int) -> int:
-    """Return how many threads transforms run on; None: the share of this process's CPUs that each rank of the host has.
+def checked_options(**given: object) -> dict[str, Any]:
+    """Return options of a loader that are numbers or truths, of whatever kind of integer or bool they were.
 
     Raises:
-        ValueError: it is not an integer, or below 1.
+        ValueError: one is neither, or below what it may be; names it.
     """
-    if threads is None:
-        return max(1, available_cpus() // processes)
-    if (found := integer("threads", threads)) < 1:
-        raise ValueError(f"threads is {threads!r}, expected 1 or more, or None.")
-    return found
+    return {name: _FORMS[name](name, value) for name, value in given.items()}
 
 
-def checked_workers(num_workers: SupportsIndex | None, processes: int) -> int:
-    """Return how many worker processes there may be; None: the share of this process's CPUs that each rank of the host has.
+def _number(least: int | None = None, *, or_none: bool = True) -> Callable[[str, Any], int | None]:
+    """Return what checks a number of at least so much; or_none: None is one too."""
 
-    Raises:
-        ValueError: it is not an integer, or below 0.
-    """
-    if num_workers is None:
-        return checked_threads(None, processes)
-    if (found := integer("num_workers", num_workers)) < 0:
-        raise ValueError(f"num_workers is {num_workers!r}, expected 0 or more, or None.")
-    return found
+    def check(name: str, value: Any) -> int | None:
+        if value is None and or_none:
+            return None
+        found = integer(name, value)
+        if least is not None and found < least:
+            raise ValueError(f"{name} is {value!r}, expected {least} or more{', or None' if or_none else ''}.")
+        return found
+
+    return check
+
+
+_FORMS: Mapping[str, Callable[[str, Any], int | None]] = {
+    "seed": _number(),
+    "epoch_rows": _number(1),
+    "canonical_nodes": _number(),
+    "prefetch": _number(0, or_none=False),
+    "threads": _number(1),
+    "num_workers": _number(0),
+    "drop_last": truth,
+    "pad": truth,
+    "as_tuple": truth,
+}
+
+
+def share_of_cpus(processes: int) -> int:
+    """Return the share of this process's CPUs that each of so many ranks of the host has, 1 or more."""
+    return max(1, available_cpus() // processes)
 
 
 def checked_device(device: str | torch.device) -> torch.device:
@@ -234,9 +242,7 @@ def _checked_cuda(device: torch.device) -> torch.device:
 
 
 def check_epoch(epoch_rows: int | None, *, is_sampled: bool, pad: bool) -> None:
-    """Raise ValueError for an epoch of no rows, or of a sampler, which says itself what an epoch is."""
-    if epoch_rows is not None and epoch_rows < 1:
-        raise ValueError(f"epoch_rows is {epoch_rows}, expected 1 or more, or None.")
+    """Raise ValueError for what a sampler says itself: what an epoch is."""
     if is_sampled and (epoch_rows is not None or not pad):
         name = "pad=False" if epoch_rows is None else "epoch_rows"
         raise ValueError(f"{name} is for orders of the loader: what an epoch is, the sampler decides.")
