@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from reader.comparison import CompareReport, compare
     from reader.dataset.concat import concat
     from reader.dataset.dataset import MemmapDataset
     from reader.device.to_device import to_device
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 _HOMES = {
     name: f"reader.{home}"
     for home, names in {
+        "comparison": "CompareReport compare",
         "dataset.concat": "concat",
         "dataset.dataset": "MemmapDataset",
         "device.to_device": "to_device",
@@ -84,6 +86,7 @@ __all__ = [
     "AutoAugment",
     "CenterCrop",
     "ColorJitter",
+    "CompareReport",
     "Compose",
     "ConstantPixels",
     "CutMix",
@@ -133,6 +136,7 @@ __all__ = [
     "TimmRandAugment",
     "ToDetection",
     "TrivialAugmentWide",
+    "compare",
     "concat",
     "from_torchvision",
     "open_store",

@@ -44,9 +44,9 @@ INTERNAL |= {"names_targets", "of_store", "positions", "store_rows", "upcoming"}
 # Page of docs/reference/python -> what it shows of packer and reader.
 PYTHON = {
     "packer": "pack pack_dataset",
-    "operations": "update subset merge seal_parts verify plan requantize push pull",
-    "reports": "PackReport VerifyReport SizePlan RequantizeReport CopyReport Progress PackOptions OptionsError ScanError"
-    " PackError DiskFullError LockedError JournalError SourceError",
+    "operations": "update subset merge seal_parts verify compare plan requantize push pull",
+    "reports": "PackReport VerifyReport CompareReport SizePlan RequantizeReport CopyReport Progress PackOptions OptionsError"
+    " ScanError PackError DiskFullError LockedError JournalError SourceError",
     "dataset": "MemmapDataset concat",
     "stores": "open_store ImageBatch RaggedBatch Manifest StoreError IncompleteStoreError",
     "loader": "MemmapLoader",

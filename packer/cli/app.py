@@ -14,6 +14,7 @@ import click
 from packer.cli.commands import (
     bench,
     build,
+    compare,
     doctor,
     info,
     merge,
@@ -43,6 +44,7 @@ for _command in (
     plan.plan,
     info.info,
     verify.verify,
+    compare.compare,
     requantize.requantize,
     doctor.doctor,
     show.show,

@@ -30,7 +30,7 @@ _SECTIONS = {
 }
 _COMMANDS = {
     "Create": ("build", "seal", "subset", "merge"),
-    "Inspect": ("plan", "info", "show", "verify"),
+    "Inspect": ("plan", "info", "show", "verify", "compare"),
     "Change": ("update", "requantize"),
     "Transfer": ("push", "pull"),
     "Diagnose": ("doctor", "bench"),

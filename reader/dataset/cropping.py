@@ -1,4 +1,4 @@
-"""What `pack` has cropped of the images of a store, and whether a transform cuts off more of them.
+"""What `pack` has cropped and resized of the images of a store, and whether a transform does so again.
 
 Asks a transform itself, by the arguments that torchvision, and those who follow it, give such steps; knows no classes.
 """
@@ -28,14 +28,40 @@ def stored_crop(manifest: Manifest) -> str:
 
 def warn_of_second_crop(path: Path, manifest: Manifest, transform: object) -> None:
     """Warn, once, where a transform crops rows of `--crop-fraction`, as one does that was written for whole images."""
+    if crop := _second_crop(manifest, transform):
+        _warn(path, *crop)
+
+
+def repeated_steps(data: Any) -> tuple[str, str]:
+    """Say what `pack` and a dataset's transform both crop, and what both resize; "" of what they do not."""
+    manifest = getattr(data, "manifest", None)
+    transform = getattr(data, "transform", None) or getattr(data, "transforms", None)
+    if not isinstance(manifest, Manifest):
+        return "", ""
+    crop = _second_crop(manifest, transform)
+    cropped = f"by pack with {crop[0]}, and by the transform's {crop[1]}" if crop else ""
+    has_resized = not manifest.has_own_sizes or manifest.options.get("max_size") is not None
+    for step in _steps(transform) if has_resized else ():
+        size = _size_of(step)
+        is_resizing = hasattr(step, "interpolation") or hasattr(step, "fraction")
+        if size is not None and is_resizing and not hasattr(step, "scale") and {*size} != {*manifest.sides[:2]}:
+            return cropped, f"by pack ({stored_crop(manifest)}), and by the transform's {_shown(step)}"
+    return cropped, ""
+
+
+def _second_crop(manifest: Manifest, transform: object) -> tuple[str, str] | None:
+    """Return what of `pack --crop-fraction`, and what of a transform, crop the same rows; None: they do not."""
     fraction = manifest.options.get("crop_fraction", 1)
     step = None if fraction == 1 else _cutting_step(transform, manifest.height, manifest.width)
-    if step is not None:
-        covered = [math.floor(side / fraction) for side in (manifest.height, manifest.width)]
-        size = " x ".join(map(str, covered if covered[0] != covered[1] else covered[:1]))
-        _warn(
-            path, f"--crop-fraction {fraction}, which is Resize({size}) and a CenterCrop", f"{step!r}".splitlines()[0]
-        )
+    if step is None:
+        return None
+    covered = [math.floor(side / fraction) for side in (manifest.height, manifest.width)]
+    size = " x ".join(map(str, covered if covered[0] != covered[1] else covered[:1]))
+    return f"--crop-fraction {fraction}, which is Resize({size}) and a CenterCrop", _shown(step)
+
+
+def _shown(step: object) -> str:
+    return f"{step!r}".splitlines()[0]
 
 
 @functools.cache

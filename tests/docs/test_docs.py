@@ -21,7 +21,7 @@ import click
 import pytest
 import tensordict
 import torch
-from conftest import make_tree
+from conftest import make_tree, torchvision_or_skip
 
 import packer
 import pixpack_native
@@ -217,6 +217,8 @@ def test_python_in_documents_runs(path: Path, folder_with_data: Path, capsys: py
     names: dict[str, Any] = {"__name__": path.name, "model": model}
     blocks = fenced(path, "python")
     assert blocks
+    if any("import torchvision" in code or "from torchvision" in code for code in blocks):
+        torchvision_or_skip()
     for code in blocks:
         exec(compile(code, path.name, "exec"), names)
     if path == README:

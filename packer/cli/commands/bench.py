@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import textwrap
 from collections.abc import Sequence
@@ -13,10 +12,11 @@ import click
 
 from packer.cli.help import command
 from packer.cli.messages import size
+from packer.cli.need_torch import need_torch
 from packer.cli.options import Range, StorePath
 from packer.cli.output import say, say_json
 from packer.cli.progress import ProgressBar
-from packer.errors import OptionsError, PackError
+from packer.errors import OptionsError
 from reader.format.row_kinds import row_kind
 from reader.format.urls import is_url
 
@@ -104,7 +104,7 @@ def bench(
     # imports what other commands need not wait for
     from packer.operations.pictures import check_picture_path, marked, save
 
-    _need_torch()
+    need_torch("pack bench")
     if trace is not None:
         check_picture_path("--trace", trace, (".json",))
     _check_place(is_url(out), options["device"], options["residency"], cache)
@@ -136,16 +136,6 @@ def bench(
     else:
         say(lines)
     return 0
-
-
-def _need_torch() -> None:
-    """Raise PackError where torch or tensordict, which the other commands do without, is not installed."""
-    for name in ("torch", "tensordict"):
-        if importlib.util.find_spec(name) is None:
-            raise PackError(
-                f"pack bench reads as a training program does and needs {name}, which is not installed here."
-                " Run it where you train, or: pip install torch tensordict"
-            )
 
 
 def _check_place(is_remote: bool, device: str, residency: str, cache: str | None) -> None:

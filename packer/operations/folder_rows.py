@@ -1,0 +1,70 @@
+"""IMAGES as a program without a store sees them: each decoded whole by Pillow, then resized and cropped as a pack's options say.
+
+What `pack compare` compares a store with. It has what ImageFolder has: classes, samples, and (image, target) by number.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.errors import DecodeError, OptionsError, PackError
+from packer.inputs.samples import Inputs
+from packer.packing.redecode import Finder
+from packer.pixels.formats.opening import load_image, open_image
+from packer.pixels.geometry import Geometry
+from reader.format.manifest import Manifest
+from reader.format.samples import read_rejects, read_samples
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+class FolderRows:
+    """The images of a folder, tar, zip or URL as the rows of a store that was packed from it, without those that it rejected.
+
+    Args:
+        images: what was packed.
+        inputs: the images that are there now, as `scan` lists them.
+        store, manifest: the store; the sources of its rows are read, no others.
+
+    Raises:
+        OptionsError: it was packed from others.
+    """
+
+    def __init__(self, images: str, inputs: Inputs, store: Path, manifest: Manifest) -> None:
+        has_classes = inputs.target_kind == manifest.target_kind == "class" and "extras/boxes" not in manifest.tensors
+        self.classes = list(inputs.classes) if has_classes and inputs.classes else None
+        targets = inputs.targets.tolist() if self.classes else [None] * len(inputs)
+        rejected = {reject.path for reject in read_rejects(store)}
+        pairs = zip(inputs.paths[:], targets, strict=True)
+        self.samples = [(path, target) for path, target in pairs if path not in rejected]
+        self._finder, self._geometry, self._mode = (
+            Finder(images),
+            Geometry.recorded(manifest),
+            _MODES[manifest.channels],
+        )
+        self._lines = {sample.path: sample for sample in read_samples(store)}
+        if self._lines.keys().isdisjoint(path for path, _ in self.samples):
+            raise OptionsError(
+                f"{images} has no image of {store}. Expected what was packed, such as the folder of class folders."
+            )
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, row: int) -> tuple[npt.NDArray[np.uint8], object]:
+        """Return (uint8[H, W, C], target) of an image that became a row; raises PackError where it cannot be read."""
+        path, target = self.samples[row]
+        try:
+            data, _ = self._finder.source(self._lines[path]).read(max_pixels=sys.maxsize)
+            # Pillow's warnings, which the pack has recorded
+            with warnings.catch_warnings(action="ignore"), open_image(data) as opened:
+                image = load_image(opened, data).upright(opened).convert(self._mode)
+        except DecodeError as e:
+            raise PackError(f"{path} cannot be compared: {e}. It has changed since it was packed.") from e
+        made, _ = self._geometry.to_row(image, self._geometry.resized(*image.size))
+        return np.array(made), target

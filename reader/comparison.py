@@ -1,0 +1,215 @@
+"""Are two datasets of (image, target) the same? Rows are paired by path, some of them read, and differences named.
+
+For moving a program: ImageFolder with its recipe is `a`, the store with its own is `b`. Knows no format of a store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import interpolate
+
+from reader.dataset.cropping import repeated_steps
+
+# Another decoder, filter or resize in between changes a photograph by less on average, in levels; another cut by 20 to 60.
+_SAME_VIEW = 10.0
+# A view explains a difference where it leaves less than this share of it.
+_EXPLAINED = 0.6
+# Sides of images that are looked at for that, pixels: 50 cuts of 64 rows take 10 s of CPU at 224.
+_VIEW_SIDE = 112
+_MOST_SENTENCES = 6
+# Images beyond 0 to 255 by more than a bicubic filter overshoots are normalized.
+_OVERSHOOT = 40
+
+
+@dataclass
+class CompareReport:
+    """What `compare` found.
+
+    Attributes:
+        counts: rows of a and of b.
+        compared: pairs of rows whose pixels were compared; 0: see the notes.
+        worst, mean: largest and mean difference of a value, in levels of 0 to 255; None where none were compared.
+        equal: share of these pairs that have the same pixels, 0 to 1.
+        differences: sentences on what is not the same: classes, counts, targets, sizes, cuts. [] where the two agree.
+        notes: sentences on what was not compared, and on what is resized twice.
+    """
+
+    counts: tuple[int, int]
+    compared: int = 0
+    worst: float | None = None
+    mean: float | None = None
+    equal: float | None = None
+    differences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        levels = f"{self.equal:.0%} are equal; mean difference {self.mean:.2f}, worst {self.worst:.3g} of 255 levels"
+        lines = [f"{self.compared:,} rows compared" + f": {levels}" * bool(self.compared)]
+        lines += [f"differs: {sentence}" for sentence in self.differences] or [
+            "no difference in classes, counts, targets and cuts"
+        ]
+        return "\n".join([*lines, *(f"note: {sentence}" for sentence in self.notes)])
+
+
+def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
+    """Compare two datasets of (image, target), such as a program's ImageFolder and the store that replaces it.
+
+    Rows are paired by path where both have `samples`, else by position. Images are PIL images, arrays [H, W, C] or
+    tensors [C, H, W], of 0 to 255 or floats of 0 to 1. Give both the recipe of validation: pixels that are drawn at random
+    are not compared.
+
+    Args:
+        a, b: give (image, target); their `classes`, `samples` and `transform` are looked at where they have them.
+        rows: pairs of rows to read, evenly spread.
+
+    Raises:
+        TypeError: a or b is no such dataset. ValueError: rows is not 1 or more.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> print(compare(MemmapDataset(store_path), MemmapDataset(store_path), rows=8))
+        8 rows compared: 100% are equal; mean difference 0.00, worst 0 of 255 levels
+        no difference in classes, counts, targets and cuts
+    """
+    if not isinstance(rows, int) or rows < 1:
+        raise ValueError(f"rows is {rows!r}, expected 1 or more.")
+    for name, data in (("a", a), ("b", b)):
+        if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+            raise TypeError(f"{name} is {type(data).__name__}, expected a dataset with a length and rows by number.")
+    report = CompareReport((len(a), len(b)))
+    _compare_classes(_classes(a), _classes(b), report)
+    for name, data in (("a", a), ("b", b)):
+        cropped, resized = repeated_steps(data)
+        report.differences += [f"{name} is cropped twice: {cropped}"] if cropped else []
+        report.notes += [f"{name} is resized twice: {resized}"] if resized else []
+    pairs = _pairs(a, b, report)
+    step = max(1.0, len(pairs) / rows)
+    chosen = [pairs[int((n + 0.5) * step)] for n in range(min(rows, len(pairs)))]
+    _compare_rows(a, b, chosen, report)
+    return report
+
+
+def _classes(data: Any) -> list[str] | None:
+    """Return the class names of a dataset, or of that of which it is a torch Subset; None: it has none."""
+    classes = getattr(data, "classes", None)
+    return _classes(data.dataset) if classes is None and hasattr(data, "dataset") else classes and [*classes]
+
+
+def _compare_classes(a: list[str] | None, b: list[str] | None, report: CompareReport) -> None:
+    if a is not None and b is not None and a != b:
+        for name, missing in (("a", [c for c in b if c not in a]), ("b", [c for c in a if c not in b])):
+            report.differences += [f"{name} lacks {len(missing)} classes: {', '.join(missing[:3])}"] if missing else []
+        if sorted(a) == sorted(b):
+            number = next(n for n in range(len(a)) if a[n] != b[n])
+            report.differences.append(f"other order of classes: number {number} is {a[number]} in a, {b[number]} in b")
+
+
+def _pairs(a: Any, b: Any, report: CompareReport) -> list[tuple[int, int]]:
+    """Return positions (in a, in b) of the same image, and report what only one of the two has."""
+    report.differences += [f"a has {len(a):,} rows, b has {len(b):,}"] if len(a) != len(b) else []
+    for depth in (0, 2):
+        in_a, in_b = ({path: n for n, path in enumerate(_paths(data, depth))} for data in (a, b))
+        if shared := [(in_a[path], in_b[path]) for path in in_a if path in in_b]:
+            for name, missing in (("a", in_b.keys() - in_a.keys()), ("b", in_a.keys() - in_b.keys())):
+                named = ", ".join(sorted(missing)[:3])
+                report.differences += [f"{name} lacks {len(missing):,} images: {named}"] if missing else []
+            return shared
+    report.notes.append("the two name no image alike, so rows are paired by position")
+    return [(n, n) for n in range(min(len(a), len(b)))]
+
+
+def _paths(data: Any, depth: int) -> list[str]:
+    """Return the paths of all rows, below the dataset's root, or the last so many parts of them; [] where it has none."""
+    if hasattr(data, "indices") and hasattr(data, "dataset"):  # torch's Subset
+        paths = _paths(data.dataset, depth)
+        return [paths[int(n)] for n in data.indices] if paths else []
+    root = PurePath(str(getattr(data, "root", "")))
+    found = [PurePath(str(sample[0])) for sample in getattr(data, "samples", ())]
+    below = [path.relative_to(root) if path.is_relative_to(root) else path for path in found]
+    return ["/".join(path.parts[-depth:]) for path in below]
+
+
+def _compare_rows(a: Any, b: Any, pairs: list[tuple[int, int]], report: CompareReport) -> None:
+    differences, seen, why = list[torch.Tensor](), dict[str, list[int]](), ""
+    for row_a, row_b in pairs:
+        (image_a, target_a), (image_b, target_b) = a[row_a], b[row_b]
+        if None not in (target_a, target_b) and _label(a, target_a) != _label(b, target_b):
+            seen.setdefault("another target", []).append(row_a)
+        if why:
+            continue
+        one, other = _levels(image_a), _levels(image_b)
+        if not differences and (why := _incomparable([(a, row_a, one), (b, row_b, other)])):
+            report.notes.append(f"pixels were not compared: {why}")
+            continue
+        if one.shape != other.shape:
+            what = f"another size, [C, H, W] {[*one.shape]} in a and {[*other.shape]} in b"
+            seen.setdefault(what, []).append(row_a)
+            other = _resized(other, *one.shape[1:])
+        differences.append((one - other).abs())
+        if differences[-1].mean() > _SAME_VIEW:
+            seen.setdefault(_view(one, other), []).append(row_a)
+    if differences:
+        report.compared, report.worst = len(differences), max(float(each.max()) for each in differences)
+        report.mean = sum(float(each.mean()) for each in differences) / len(differences)
+        report.equal = sum(not each.any() for each in differences) / len(differences)
+    for what, rows in sorted(seen.items(), key=lambda one: -len(one[1]))[:_MOST_SENTENCES]:
+        report.differences.append(f"{len(rows)} of {len(pairs)} rows, row {rows[0]} of a first: {what}")
+
+
+def _label(data: Any, target: Any) -> object:
+    """Return a target as its class name, or its numbers."""
+    classes, value = _classes(data), np.asarray(target).tolist()
+    return classes[value] if classes and isinstance(value, int) and 0 <= value < len(classes) else value
+
+
+def _levels(image: Any) -> torch.Tensor:
+    """Return any image as float32[C, H, W] of 0 to 255."""
+    values = image.detach().cpu() if isinstance(image, torch.Tensor) else torch.from_numpy(np.array(image))
+    if not isinstance(image, torch.Tensor):
+        values = (values if values.ndim == 3 else values[..., None]).movedim(-1, 0)
+    return values.float() * (255 if values.is_floating_point() else 1)
+
+
+def _incomparable(read: list[tuple[Any, int, torch.Tensor]]) -> str:
+    """Say why levels of these rows say nothing; "" where they do."""
+    for name, (data, row, image) in zip("ab", read, strict=True):
+        if not torch.equal(_levels(data[row][0]), image):
+            return f"{name} draws at random. Give it the recipe of validation"
+    normalized = [bool(image.min() < -_OVERSHOOT or image.max() > 255 + _OVERSHOOT) for _, _, image in read]
+    return "one of the two is normalized. Leave Normalize out of it" if len({*normalized}) == 2 else ""
+
+
+def _view(a: torch.Tensor, b: torch.Tensor) -> str:
+    """Say which cut, turn, blur or order of channels of one image is nearest to the other."""
+    small = (
+        [max(1, side * _VIEW_SIDE // max(a.shape)) for side in a.shape[1:]]
+        if max(a.shape) > _VIEW_SIDE
+        else a.shape[1:]
+    )
+    a, b = (_resized(image, *small) for image in (a, b))
+    views = {"b has the channels of a in reverse order": (a.flip(0), b), "b is a mirrored": (a.flip(2), b)}
+    if a.shape[1] == a.shape[2]:
+        views |= {f"b is a turned by {90 * n} degrees": (a.rot90(n, (1, 2)), b) for n in (1, 2, 3)}
+    for share in range(50, 100, 2):
+        views[f"b shows the middle {share}% of what a shows, as if it were cropped twice"] = _middle(a, share), b
+        views[f"a shows the middle {share}% of what b shows, as if b lacked a crop"] = a, _middle(b, share)
+    unexplained = {what: float((one - other).abs().mean()) for what, (one, other) in views.items()}
+    nearest = min(unexplained, key=unexplained.__getitem__)
+    is_near = unexplained[nearest] < _EXPLAINED * float((a - b).abs().mean())
+    return nearest if is_near else "another picture, cut or filter"
+
+
+def _middle(image: torch.Tensor, share: int) -> torch.Tensor:
+    """Return the middle share percent of both sides, resized to all of them."""
+    height, width = image.shape[1:]
+    down, across = (side * (100 - share) // 200 for side in (height, width))
+    return _resized(image[:, down : height - down, across : width - across], height, width)
+
+
+def _resized(image: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    return interpolate(image[None], (height, width), mode="bilinear", antialias=True)[0]

@@ -1,0 +1,233 @@
+"""`compare` finds the faults that moved programs had: another CenterCrop, a second crop, other classes, rows and targets."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_tree, photo, torchvision_or_skip
+from torch.utils.data import Subset
+
+from packer import pack
+from packer.cli.app import run
+from reader import MemmapDataset, RandomResizedCrop, ResizeCenterCrop, compare, from_torchvision
+
+SIZE, COVER = 56, 64
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tree(tmp_path_factory.mktemp("compare") / "images", each=6, size=(120, 90))
+
+
+@pytest.fixture(scope="module")
+def cropped(images: Path) -> Path:
+    """Rows that Resize(64) and CenterCrop(56) give."""
+    pack(images, images.parent / "cropped", size=SIZE, crop_fraction=SIZE / COVER, exact=True)
+    return images.parent / "cropped"
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path) -> Path:
+    pack(images, images.parent / "whole", fit="none", exact=True)
+    return images.parent / "whole"
+
+
+@pytest.fixture(scope="module")
+def folder(images: Path) -> Callable[..., Any]:
+    """ImageFolder with these steps of torchvision, given by a function of its v2; without one the recipe of validation."""
+    torchvision = torchvision_or_skip()
+    v2 = torchvision.transforms.v2
+
+    def made(*steps: object) -> Any:
+        given = steps or (v2.Resize(COVER), v2.CenterCrop(SIZE))
+        return torchvision.datasets.ImageFolder(str(images), v2.Compose([*given, v2.PILToTensor()]))
+
+    return made
+
+
+def rows_that_show(differences: list[str], what: str) -> int:
+    """Count the rows of which it was said."""
+    return sum(int(sentence.partition(" of ")[0]) for sentence in differences if sentence.endswith(what))
+
+
+def recipe() -> Any:
+    v2 = torchvision_or_skip().transforms.v2
+    return v2.Compose([v2.Resize(COVER), v2.CenterCrop(SIZE)])
+
+
+def test_a_store_of_the_recipe_is_the_folder(folder: Callable[..., Any], cropped: Path, whole: Path) -> None:
+    for store in (MemmapDataset(cropped), MemmapDataset(whole, transform=recipe(), as_pil=True)):
+        report = compare(folder(), store, rows=100)
+        assert (report.counts, report.compared, report.differences, report.notes) == ((18, 18), 18, [], [])
+        assert (report.worst, report.mean, report.equal) == (0, 0, 1)
+
+
+def test_a_crop_that_resizes_in_place_of_cutting_is_found(folder: Callable[..., Any], whole: Path) -> None:
+    report = compare(folder(), MemmapDataset(whole, transform=ResizeCenterCrop(SIZE)))
+    assert report.equal == 0
+    assert report.mean > 10
+    assert rows_that_show(report.differences, "as if b lacked a crop") > 9
+
+
+def test_a_crop_of_cropped_rows_is_found_by_its_pixels_and_by_its_step(
+    folder: Callable[..., Any], cropped: Path
+) -> None:
+    report = compare(folder(), MemmapDataset(cropped, transform=recipe()))
+    assert report.differences[0].startswith("b is cropped twice: by pack with --crop-fraction 0.875")
+    assert "CenterCrop(size=(56, 56))" in report.differences[0]
+    assert rows_that_show(report.differences, "as if it were cropped twice") > 9
+    assert [note.startswith("b is resized twice: by pack (rows of 56 x 56 by --fit crop") for note in report.notes] == [
+        True
+    ]
+    # the pixels alone show it too, where nothing says what was done to them
+    plain = [*MemmapDataset(cropped, transform=recipe())]
+    assert rows_that_show(compare([*folder()], plain).differences, "as if it were cropped twice") > 9
+
+
+def test_pixels_that_are_drawn_at_random_are_not_compared_but_their_crops_are_named(
+    folder: Callable[..., Any], cropped: Path
+) -> None:
+    report = compare(folder(), MemmapDataset(cropped, transform=RandomResizedCrop(SIZE)))
+    assert (report.compared, report.worst) == (0, None)
+    assert report.notes == ["pixels were not compared: b draws at random. Give it the recipe of validation"]
+    assert "b is cropped twice" in report.differences[0]
+
+
+def test_normalized_images_are_compared_with_normalized_ones_alone(folder: Callable[..., Any], cropped: Path) -> None:
+    v2 = torchvision_or_skip().transforms.v2
+    floats = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.2] * 3)]
+    images = folder()
+    images.transform = v2.Compose([*recipe().transforms, *floats])
+    assert (
+        compare(images, MemmapDataset(cropped))
+        .notes[-1]
+        .startswith("pixels were not compared: one of the two is normalized")
+    )
+    both = compare(images, MemmapDataset(cropped, transform=from_torchvision(v2.Compose(floats[1:]))))
+    assert both.compared == 18
+    assert both.mean < 0.01
+
+
+def picture(seed: int) -> np.ndarray:
+    return np.asarray(photo(48, 48, seed))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda image: image[..., ::-1], "the channels of a in reverse order"),
+        (lambda image: image[:, ::-1], "b is a mirrored"),
+        (lambda image: np.rot90(image), "b is a turned by 90 degrees"),
+        (lambda image: image[:40, :30], "another size, [C, H, W] [3, 48, 48] in a and [3, 40, 30] in b"),
+        (lambda image: picture(99), "another picture, cut or filter"),
+    ],
+)
+def test_what_was_done_to_pixels_is_named(change: Callable[[np.ndarray], np.ndarray], said: str) -> None:
+    a = [(picture(n), n) for n in range(4)]
+    report = compare(a, [(np.ascontiguousarray(change(image)), target) for image, target in a])
+    assert said in " ".join(report.differences)
+
+
+class Named(list[Any]):
+    """A dataset in memory with what ImageFolder has."""
+
+    def __init__(self, rows: list[Any], classes: list[str], paths: list[str] | None = None) -> None:
+        super().__init__(rows)
+        self.classes = classes
+        if paths is not None:
+            self.samples = [(path, target) for path, (_, target) in zip(paths, rows, strict=True)]
+
+
+def test_classes_are_compared_by_name_and_order() -> None:
+    rows = [(picture(n), n) for n in range(3)]
+    other = [(image, (target + 1) % 3) for image, target in rows]
+    moved = compare(Named(rows, ["ant", "bee", "cow"]), Named(other, ["cow", "ant", "bee"]))
+    assert moved.differences == ["other order of classes: number 0 is ant in a, cow in b"]
+    # the same numbers mean other classes then
+    assert (
+        "3 of 3 rows, row 0 of a first: another target"
+        in compare(Named(rows, ["ant", "bee", "cow"]), Named(rows, ["cow", "ant", "bee"])).differences
+    )
+    lacking = compare(Named(rows, ["ant", "bee", "cow"]), Named(rows, ["ant", "bee", "dog"])).differences
+    assert lacking[:2] == ["a lacks 1 classes: dog", "b lacks 1 classes: cow"]
+
+
+def test_rows_are_paired_by_path_and_counted() -> None:
+    rows, paths = [(picture(n), 0) for n in range(3)], ["x/ant/0.png", "x/ant/1.png", "x/ant/2.png"]
+    shuffled = Named([rows[2], rows[0]], ["ant"], ["ant/2.png", "ant/0.png"])
+    report = compare(Named(rows, ["ant"], paths), shuffled)
+    assert (report.compared, report.equal) == (2, 1)
+    assert report.differences == ["a has 3 rows, b has 2", "b lacks 1 images: ant/1.png"]
+
+
+def test_rows_that_pack_made_smaller_are_said_to_be_resized_twice(images: Path, folder: Callable[..., Any]) -> None:
+    pack(images, images.parent / "small", fit="none", max_size=100)
+    report = compare(folder(), MemmapDataset(images.parent / "small", transform=recipe(), as_pil=True))
+    assert report.notes[0].startswith("b is resized twice: by pack (rows of up to 100 x 100 by --fit none)")
+    # a little softer, and no other view
+    assert 0 < report.mean < 10
+    assert report.differences == []
+
+
+def test_a_subset_of_torch_is_paired_by_path(folder: Callable[..., Any], cropped: Path) -> None:
+    report = compare(Subset(folder(), [17, 3]), MemmapDataset(cropped).subset([3, 17]))
+    assert (report.compared, report.equal, report.differences) == (2, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("a", "rows", "error", "said"),
+    [
+        ([1], 0, ValueError, "rows is 0, expected 1 or more"),
+        ([1], "64", ValueError, "rows is '64', expected 1 or more"),
+        (iter([1]), 4, TypeError, "a is list_iterator, expected a dataset with a length and rows by number"),
+    ],
+)
+def test_wrong_arguments_are_refused(a: Any, rows: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        compare(a, [1], rows)
+
+
+# -- the command
+
+
+def test_the_command_compares_what_pillow_decodes_whole(
+    images: Path, cropped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", str(images), str(cropped)]) == 0
+    said = capsys.readouterr().out
+    assert f"a is {images}, b is {cropped}\n18 rows compared: 100% are equal" in said
+
+
+def test_the_command_exits_1_where_the_folder_changed(
+    images: Path, cropped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = Path(shutil.copytree(images, tmp_path / "changed"))
+    (changed / "class1" / "000.jpg").unlink()
+    shutil.copy(changed / "class0" / "000.jpg", changed / "class2" / "000.jpg")
+    assert run(["compare", str(changed), str(cropped)]) == 1
+    said = capsys.readouterr().out
+    assert "a lacks 1 images: class1/000.jpg" in said
+    assert "1 of 17 rows" in said
+
+
+def test_the_command_refuses_images_of_another_store(
+    images: Path, cropped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", str(images / "class0"), str(cropped)]) == 2
+    assert "has no image of" in capsys.readouterr().err
+
+
+def test_images_that_pack_rejected_are_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = make_tree(tmp_path / "images", each=2)
+    (images / "class0" / "broken.jpg").write_text("x")
+    pack(images, tmp_path / "out", size=32, max_rejects=1)
+    assert run(["compare", str(images), str(tmp_path / "out")]) == 0
+    (images / "class0" / "000.jpg").write_text("x")
+    assert run(["compare", str(images), str(tmp_path / "out")]) == 1
+    assert "class0/000.jpg cannot be compared" in capsys.readouterr().err
