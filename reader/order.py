@@ -8,7 +8,8 @@ from __future__ import annotations
 import abc
 import functools
 import hashlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -22,6 +23,8 @@ from reader.rows import Rows
 # permutation (tests/loading/test_order.py); one more costs 20 % and changes nothing measurable.
 _ROUNDS = 4
 
+# While they are in the CPU's cache.
+_DRAWS_AT_A_TIME = 1 << 15
 # Positions of an order computed at a time: 40 % faster for 65,536 than for 4,096, and 512 kB.
 _CHUNK = 1 << 16
 # Where a window ends that there is none of.
@@ -52,6 +55,50 @@ def permuted(count: int, start: int, stop: int, *, seed: int, epoch: int = 0, pa
         values[outside] = again
         outside = outside[again >= count]
     return values.astype(np.int64)
+
+
+def place_of(count: int, value: int, *, seed: int, epoch: int = 0, part: int = 0) -> int:
+    """Return where a value stands in the permutation that `permuted` gives: its inverse, by as much work as one value takes.
+
+    Example:
+        >>> [place_of(5, value, seed=0) for value in permuted(5, 0, 5, seed=0).tolist()]
+        [0, 1, 2, 3, 4]
+    """
+    if count <= 1:
+        return 0
+    bits = max(2, (count - 1).bit_length())
+    keys, shift, modulus = _keys(seed, epoch, f"rows {part}"), (bits + 1) // 2, 1 << bits
+    rounds = [(pow(keys[2 * n] | 1, -1, modulus), keys[2 * n + 1]) for n in range(_ROUNDS)]
+    while True:
+        # each step of _scrambler undone; a shift by half of the bits or more undoes itself
+        value ^= value >> shift
+        for inverse, addend in reversed(rounds):
+            value = (value - addend) * inverse % modulus
+            value ^= value >> shift
+        value = (value - rounds[0][1]) % modulus
+        if value < count:
+            return value
+
+
+def draws_of(
+    cumulative: npt.NDArray[np.float64], row: int, start: int, stop: int, *, seed: int, epoch: int = 0
+) -> Rows:
+    """Return which of the draws [start, stop) that `drawn` gives are this row."""
+    total, least = float(cumulative[-1]), float(cumulative[row - 1]) if row else 0.0
+    most = math.inf if row == np.searchsorted(cumulative, total) else float(cumulative[row])
+    keys, found = _keys(seed, epoch, "draws"), [np.zeros(0, np.int64)]
+    scramble = _scrambler(np.uint64, 64, keys)
+    # the row's share of all hashes, wider than doubles round
+    low = max(0, int(least / total * 2**53) - 2) << 11
+    size = (min(2**53, int(min(1.0, most / total) * 2**53) + 3) << 11) - low
+    for first in range(start, stop, _DRAWS_AT_A_TIME):
+        hashed = scramble(np.arange(first, min(stop, first + _DRAWS_AT_A_TIME), dtype=np.uint64))
+        hashed -= np.uint64(low)
+        near = first + np.flatnonzero(hashed <= np.uint64(min(size, 2**64 - 1)))
+        if len(near):
+            places = _uniform(near.astype(np.uint64), keys) * total
+            found.append(near[(places >= least) & (places < most)])
+    return np.concatenate(found)
 
 
 def drawn(cumulative: npt.NDArray[np.float64], start: int, stop: int, *, seed: int, epoch: int = 0) -> Rows:
@@ -93,6 +140,10 @@ class Order(abc.ABC):
     def compute(self, start: int, stop: int) -> Rows:
         """Compute what stands at [start, stop), of which both are in [0, count]."""
 
+    @abc.abstractmethod
+    def places_of(self, row: int) -> Iterable[int]:
+        """Return at which positions a position of the dataset stands, rising: the inverse of `rows`."""
+
     def rows(self, start: int, stop: int) -> Rows:
         """Return what stands at [start, stop); the order is computed a chunk at a time."""
         if not self._held_start <= start <= stop <= self._held_start + len(self._held):
@@ -105,6 +156,10 @@ class Order(abc.ABC):
         size: rows of the step, those that come twice included.
         """
         return wrap(self.rows, self.count, start, stop)
+
+    def is_repeated(self, place: int, missing: int) -> bool:
+        """Say whether what stands at a place comes again where the last step of several ranks lacks so many rows."""
+        return place < missing
 
     def window_end(self, position: int) -> int:
         """Return where the window that holds a position ends, behind which rows are elsewhere; where there is none, far away."""
@@ -134,6 +189,10 @@ class Sequential(Order):
         """Compute what stands at [start, stop)."""
         return np.arange(start, stop, dtype=np.int64)
 
+    def places_of(self, row: int) -> list[int]:
+        """Return its position."""
+        return [row]
+
     def windows(self, ranks: range, world_size: int) -> list[Window]:
         """Return blocks one after the other."""
         starts = range(0, self.count, self._block_rows)
@@ -151,6 +210,10 @@ class Permutation(Order):
     def compute(self, start: int, stop: int) -> Rows:
         """Compute what stands at [start, stop)."""
         return permuted(self.count, start, stop, seed=self._seed, epoch=self._epoch)
+
+    def places_of(self, row: int) -> list[int]:
+        """Return its position."""
+        return [place_of(self.count, row, seed=self._seed, epoch=self._epoch)]
 
 
 class BlockOrder(Order):
@@ -185,6 +248,18 @@ class BlockOrder(Order):
             pieces.append(self._window_rows(window, start, stop))
             start += len(pieces[-1])
         return np.concatenate(pieces)
+
+    def places_of(self, row: int) -> list[int]:
+        """Return its position."""
+        # blocks begin at multiples, but for the first, which may be cut
+        block = int(np.flatnonzero((self._starts <= row) & (row < self._stops))[0])
+        window = block // self._window
+        first_block = window * self._window
+        bounds = self._bounds[first_block : first_block + self._window + 1].tolist()
+        inside = int(self._bounds[block]) + row - int(self._starts[block]) - bounds[0]
+        part = self._part + window + 1
+        place = place_of(bounds[-1] - bounds[0], inside, seed=self._seed, epoch=self._epoch, part=part)
+        return [bounds[0] + place]
 
     def windows(self, ranks: range, world_size: int) -> list[Window]:
         """Return the windows, each with its blocks."""
@@ -267,8 +342,20 @@ class NodeBlocks(Order):
         self._nodes, self._of_node = nodes, functools.cache(of_node)
 
     def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
-        return self.of_step(start, stop - start, start, stop)
+        """Raise NotImplementedError: how rows of nodes follow each other depends on the step, see `of_step`."""
+        raise NotImplementedError
+
+    def is_repeated(self, place: int, missing: int) -> bool:
+        """Say whether what stands at a place comes again, as each node's first rows do."""
+        turn, node = divmod(place, self._nodes.nodes)
+        repeated = self._nodes.pieces(self.count, missing, 0, missing)
+        return any(turn < stop - self._nodes.rows(node) for of, _, stop in repeated if of == node)
+
+    def places_of(self, row: int) -> list[int]:
+        """Return its position."""
+        count = self._nodes.nodes
+        node = next(node for node in range(count) if row < self._nodes.first(node + 1))
+        return [place * count + node for place in self._of_node(node).places_of(row)]
 
     def of_step(self, position: int, size: int, start: int, stop: int) -> Rows:
         """Return what stands at [start, stop) of a step, in which the rows of a node stand together."""
@@ -304,6 +391,10 @@ class Unknown(Order):
         """Raise NotImplementedError."""
         raise NotImplementedError
 
+    def places_of(self, row: int) -> list[int]:
+        """Raise NotImplementedError."""
+        raise NotImplementedError
+
 
 class Draws(Order):
     """Rows with replacement, in proportion to weights."""
@@ -316,20 +407,36 @@ class Draws(Order):
         """Compute what stands at [start, stop)."""
         return drawn(self._cumulative, start, stop, seed=self._seed, epoch=self._epoch)
 
+    def places_of(self, row: int) -> list[int]:
+        """Return the draws of it; all draws are computed again."""
+        draws = draws_of(self._cumulative, row, 0, self.count, seed=self._seed, epoch=self._epoch)
+        return [int(draw) for draw in draws]
+
 
 class Slice(Order):
     """A part of an order without an end, which continues from one epoch to the next.
 
-    rows_at: gives [start, stop) of it. first: where the epoch begins in it.
+    rows_at: gives [start, stop) of it. places_in: where in [start, stop) of it a position of the dataset stands. first: where
+    the epoch begins in it.
     """
 
-    def __init__(self, count: int, rows_at: Callable[[int, int], Rows], first: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        rows_at: Callable[[int, int], Rows],
+        places_in: Callable[[int, int, int], Iterable[int]],
+        first: int,
+    ) -> None:
         super().__init__(count)
-        self._rows_at, self._first = rows_at, first
+        self._rows_at, self._places_in, self._first = rows_at, places_in, first
 
     def compute(self, start: int, stop: int) -> Rows:
         """Compute what stands at [start, stop)."""
         return self._rows_at(self._first + start, self._first + stop)
+
+    def places_of(self, row: int) -> list[int]:
+        """Return its positions."""
+        return [place - self._first for place in self._places_in(row, self._first, self._first + self.count)]
 
 
 class PassesSlice(Slice):
@@ -337,7 +444,9 @@ class PassesSlice(Slice):
 
     def __init__(self, count: int, one_pass: Callable[[int], Order], pass_rows: int, first: int) -> None:
         self._one_pass, self._pass_rows = functools.lru_cache(maxsize=2)(one_pass), pass_rows
-        super().__init__(count, lambda start, stop: passes(self._rows_of_pass, pass_rows, start, stop), first)
+        super().__init__(
+            count, lambda start, stop: passes(self._rows_of_pass, pass_rows, start, stop), self._places_between, first
+        )
         self.is_in_blocks = self._one_pass(first // pass_rows).is_in_blocks
 
     def windows(self, ranks: range, world_size: int) -> list[Window] | None:
@@ -349,6 +458,11 @@ class PassesSlice(Slice):
             before = number * self._pass_rows - self._first
             found += [window._replace(start=before + window.start, stop=before + window.stop) for window in each]
         return [window for window in found if window.stop > 0 and window.start < self.count]
+
+    def _places_between(self, row: int, start: int, stop: int) -> list[int]:
+        numbers = range(start // self._pass_rows, -(-stop // self._pass_rows))
+        places = [number * self._pass_rows + at for number in numbers for at in self._one_pass(number).places_of(row)]
+        return [place for place in places if start <= place < stop]
 
     def _rows_of_pass(self, number: int) -> Callable[[int, int], Rows]:
         return self._one_pass(number).compute
@@ -456,7 +570,7 @@ def _keys(seed: int, epoch: int, purpose: str) -> list[int]:
 def _scrambler(word: type[_Word], bits: int, keys: list[int]) -> Callable[[npt.NDArray[_Word]], npt.NDArray[_Word]]:
     """Return a bijection of [0, 2**bits): xor-shift, multiply by an odd number and add are each invertible modulo 2**bits."""
     mask = (1 << bits) - 1
-    shift, limit = word((bits + 1) // 2), word(mask)
+    shift, limit, is_whole = word((bits + 1) // 2), word(mask), mask == np.iinfo(word).max
     constants = [(word(keys[2 * n] & mask | 1), word(keys[2 * n + 1] & mask)) for n in range(_ROUNDS)]
 
     def scramble(values: npt.NDArray[_Word]) -> npt.NDArray[_Word]:
@@ -466,7 +580,8 @@ def _scrambler(word: type[_Word], bits: int, keys: list[int]) -> Callable[[npt.N
             values ^= values >> shift
             values *= factor
             values += addend
-            values &= limit
+            if not is_whole:
+                values &= limit
         values ^= values >> shift
         return values
 

@@ -5,14 +5,15 @@ The order is arithmetic on (seed, position), as those of `order.py` are.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from reader.order import passes, permuted
+from reader.order import passes, permuted, place_of
 from reader.rows import Rows
 
 # Shares are integers out of this many rows.
@@ -63,9 +64,7 @@ class Mixture:
 
     def order(self, seed: int) -> Callable[[int, int], Rows]:
         """Return what gives turns [start, stop), counted from the first of epoch 0 on."""
-        pattern = np.repeat(np.arange(len(self.quotas)), self.quotas)[
-            permuted(PERIOD, 0, PERIOD, seed=seed, part=_PATTERN)
-        ]
+        pattern = self._pattern(seed)
         # how many of its dataset stand before each turn: of the pattern [1, 0, 0, 1] it is [0, 0, 1, 1]
         before = np.empty(PERIOD, np.int64)
         for n, quota in enumerate(self.quotas):
@@ -83,6 +82,26 @@ class Mixture:
             return found
 
         return rows
+
+    def turns_of(self, position: int, start: int, stop: int, seed: int) -> Iterator[int]:
+        """Yield the turns in [start, stop) that are a position's: the inverse of `order`."""
+        n = int(self.of[position])
+        places = np.flatnonzero(self._pattern(seed) == n)
+        inside, count = int(np.searchsorted(self._positions[n], position)), len(self._positions[n])
+        # the pass over its dataset in which a period begins
+        first = start // PERIOD * len(places) // count
+        for done in itertools.count(first) if len(places) else ():
+            place = place_of(count, inside, seed=seed, epoch=done, part=_DATASETS - n)
+            period, turn = divmod(done * count + place, len(places))
+            if period * PERIOD > stop:
+                return
+            if start <= (found := period * PERIOD + int(places[turn])) < stop:
+                yield found
+
+    def _pattern(self, seed: int) -> npt.NDArray[np.int64]:
+        """Return which dataset each of 10,000 turns is of."""
+        order = permuted(PERIOD, 0, PERIOD, seed=seed, part=_PATTERN)
+        return np.repeat(np.arange(len(self.quotas)), self.quotas)[order]
 
     def _draws(self, n: int, start: int, stop: int, seed: int) -> Rows:
         """Return draws [start, stop) of one dataset."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as pytree
 
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
@@ -144,6 +145,19 @@ class Finish:
             is_cut = is_in_parts and isinstance(finished, ImageBatch | RaggedBatch) and is_one_size
             finished = _called(functools.partial(in_parts, call, threads=self._threads) if is_cut else call, finished)
         return finished
+
+
+class Versions:
+    """How often each tensor of a batch was changed in place, up to now; those that do not count it are left out."""
+
+    def __init__(self, made: object) -> None:
+        held = made.values(True, True) if isinstance(made, ImageBatch | RaggedBatch) else pytree.tree_leaves(made)
+        tensors = [each for each in held if isinstance(each, torch.Tensor) and not each.is_inference()]
+        self._before = [(tensor, tensor._version) for tensor in tensors]
+
+    def have_changed(self) -> bool:
+        """Say whether one was changed since."""
+        return any(tensor._version != version for tensor, version in self._before)
 
 
 def takes_samples(transform: object) -> bool:

@@ -9,12 +9,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from reader.loading.finish import Finish, Unfinished
+from reader.loading.finish import Finish, Unfinished, Versions
 from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, Group, Made, without_thread
 from reader.loading.schedule import Schedule
 from reader.loading.state import PassState
-from reader.store import ImageBatch, RaggedBatch
 
 _NO_GROUPS: Iterator[Group] = iter(())
 
@@ -103,13 +102,13 @@ class Iteration:
         item, position = self._group[0]
         if isinstance(item, Unfinished):
             batch = item.make()
-            changes = _changes(batch)
+            before = Versions(batch)
             try:
                 item = self._finish.in_caller(batch, item.start, item.rows)
                 self._group[0] = item, position
             except BaseException as e:
                 # Ctrl-C ends the epoch too where a transform has changed the batch in place: it would change it again
-                if isinstance(e, Exception) or _changes(batch) != changes:
+                if isinstance(e, Exception) or before.have_changed():
                     self._end()
                 raise
         is_over = self._schedule.is_over(position)
@@ -145,10 +144,3 @@ class Iteration:
         self._failed, self._feed, self._source, self._group = True, None, _NO_GROUPS, None
         if feed is not None:
             feed.stop()
-
-
-def _changes(made: object) -> int:
-    """Return how often the pixels of a batch were changed in place; of tensors that do not count it, always the same."""
-    if not isinstance(made, ImageBatch | RaggedBatch) or made.pixels.is_inference():
-        return 0
-    return made.pixels._version

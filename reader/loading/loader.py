@@ -28,7 +28,8 @@ from reader.loading.residencies.levels_ahead import levels_in_pass
 from reader.loading.residencies.reading import reading_of
 from reader.loading.sample_transform import Collate
 from reader.loading.samplers import StepSampler, sampler_of
-from reader.loading.schedule import schedule_of
+from reader.loading.schedule import Schedule, schedule_of
+from reader.loading.seen import rows_of_step, steps_of_row
 from reader.loading.sizes import BatchSize, Size, Sizes
 from reader.loading.state import LoopState
 from reader.loading.validation import (
@@ -46,6 +47,7 @@ from reader.loading.validation import (
 )
 from reader.loading.workers import StepBatches, workers_for
 from reader.memory.residency import Residency
+from reader.rows import Rows
 from reader.tuning import tuning
 
 
@@ -426,6 +428,44 @@ class MemmapLoader:
     def set_size(self, size: int | tuple[int, int]) -> None:
         """Set the size of crops, pixels or (height, width), from the next epoch on; raises ValueError without size=."""
         self._sizes.set(size)
+
+    def rows(self, epoch: int, step: int, rank: int | None = None) -> Rows:
+        """Return which rows of `dataset` a step of an epoch takes, int64[B], without reading them; steps count from 0.
+
+        rank: the rows of this rank; None: of all ranks, one after the other. Batch size and world size are those of the loader.
+
+        Raises:
+            IndexError: the epoch has no such step, or there is no such rank.
+            ValueError: rows come from a sampler, no seed is chosen yet, or epoch is not 0 or more.
+
+        Example:
+            >>> from reader import MemmapDataset
+            >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=8, shuffle=True, seed=0)
+            >>> rows = loader.rows(epoch=3, step=1)
+            >>> (3, 1) in loader.steps_of(int(rows[0]), {**loader.state_dict(), "epoch": 4})
+            True
+        """
+        return rows_of_step(self._known_schedule(), epoch, step, rank, self._rows_in)
+
+    def steps_of(self, row: int, state: Mapping[str, Any] | None = None) -> list[tuple[int, int]]:
+        """Return (epoch, step) of each step that took a row of `dataset`, before a state; None: before that of this loader.
+
+        Every epoch before the state's counts in full, with the batch size and world size of this loader.
+
+        Raises:
+            IndexError: there is no such row.
+            ValueError: rows come from a sampler, or the state is of another store, order or seed.
+        """
+        return steps_of_row(self._known_schedule(), row, self.state_dict() if state is None else state, self._rows_in)
+
+    def _known_schedule(self) -> Schedule:
+        """Return the schedule, for the ranks that are known by now."""
+        if not self._has_started:
+            self._follow(ranks_expected(self._given))
+        return self.schedule
+
+    def _rows_in(self, epoch: int) -> int:
+        return self._rows(epoch, world_size=self.ranks.world_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loop, after the last batch that the caller got, as a few integers."""

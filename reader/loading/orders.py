@@ -106,7 +106,8 @@ class Orders:
         if self._cumulative is not None:
             return Draws(count, self._cumulative, seed, epoch)
         if self._mixture is not None:
-            return Slice(count, self._mixture.order(seed), first)
+            places_in = functools.partial(self._mixture.turns_of, seed=seed)
+            return Slice(count, self._mixture.order(seed), places_in, first)
         if self.nodes is not None:
             return NodeBlocks(self.nodes, functools.partial(self._node, self.nodes, epoch=epoch, seed=seed))
         if self.has_full_epochs:

@@ -268,6 +268,10 @@ class SampledSchedule(Schedule):
         """
         return len(cast(Sized, self.sampler)) * (self.batch_size if self._passes.gives_batches() else 1)
 
+    def shared_rows(self, position: int) -> int:
+        """Return 0: what ranks share, the sampler decides."""
+        return 0
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of a sampler that has set_epoch, as torch's DistributedSampler has; or of the one that it draws from."""
         if (asks := self._asks_epoch()) is not None:

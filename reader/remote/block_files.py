@@ -94,9 +94,12 @@ class StoreFile:
     @property
     def has_all(self) -> bool:
         """Whether all blocks are in the cache; looks at each block once, however often it is asked."""
-        while self._first_missing < len(self._starts) - 1 and self.has(self._first_missing):
-            self._first_missing += 1
-        return self._first_missing == len(self._starts) - 1
+        # a number of this thread's own: another one may be further, and it must not go past a block that it has not looked at
+        count, first = len(self._starts) - 1, self._first_missing
+        while first < count and self.has(first):
+            first += 1
+        self._first_missing = first
+        return first == count
 
     def write(self, run: Sequence[int], data: memoryview) -> None:
         """Write blocks that are one after the other, and mark them."""

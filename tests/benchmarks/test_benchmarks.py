@@ -271,6 +271,12 @@ def test_bench_read_refuses_a_store_of_too_few_batches(
     assert "64 rows are 2 batches, too few. Use a smaller --batch-size." in capsys.readouterr().err
 
 
+def test_bench_seen_asks_every_order_and_checks_the_answers() -> None:
+    report = last_line(run("benchmarks.reading.bench_seen", "--rows", "3000", "--epochs", "3", "--rounds", "1"))
+    assert len(report["seconds"]) == 7
+    assert all(times["steps of a row"] >= 0 for times in report["seconds"].values())
+
+
 @pytest.mark.slow
 def test_bench_workers_measures_a_worker_by_number_of_rows() -> None:
     words = ("--workers", 1, "--rounds", 1, "--rows", 500, 600, "--starts", "fork", "--paths", 30_000)
