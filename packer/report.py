@@ -14,13 +14,13 @@ class Progress:
 
     Attributes:
         stage: "list", "locate", "label" (a list is read); "sizes" (headers are read); "digest", "check", "read", "duplicates"
-            (what a store says of its rows is read); "allocate", "pack", "seal" or "copy".
+            (what a store says of its rows is read); "allocate", "pack", "seal" or "copy"; of `packed` also "wait".
         done: inputs that are done; bytes in "allocate" and "digest", rows in "copy".
         total: of how many; 0 where that is not known, as while inputs are listed.
         rejected: inputs that were rejected so far.
         source_bytes: bytes of the sources that were read.
         split: name of the split; "" where there are none.
-        waits_for: what of the source cannot be read now and is retried; "" where all that is asked for is read.
+        waits_for: what of the source cannot be read now and is retried; in "wait", who packs; "" where nothing is waited for.
     """
 
     stage: str

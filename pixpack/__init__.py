@@ -41,13 +41,17 @@ import reader  # noqa: E402
 
 if TYPE_CHECKING:
     from packer import *  # noqa: F403
+    from pixpack.on_demand import packed as packed
     from reader import *  # noqa: F403
 
 __version__ = packer.__version__
-__all__ = sorted([*packer.__all__, *reader.__all__])
+__all__ = sorted([*packer.__all__, *reader.__all__, "packed"])
 
 
 def __getattr__(name: str) -> object:
+    if name == "packed":
+        globals()[name] = importlib.import_module("pixpack.on_demand").packed
+        return globals()[name]
     for home in (packer, reader):
         if name in home.__all__:
             value = getattr(home, name)

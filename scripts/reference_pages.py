@@ -43,7 +43,7 @@ INTERNAL |= {"names_targets", "of_store", "positions", "store_rows", "upcoming"}
 
 # Page of docs/reference/python -> what it shows of packer and reader.
 PYTHON = {
-    "packer": "pack pack_dataset",
+    "packer": "packed pack pack_dataset",
     "operations": "update subset merge seal_parts verify compare plan requantize push pull",
     "reports": "PackReport VerifyReport CompareReport SizePlan RequantizeReport CopyReport Progress PackOptions OptionsError"
     " ScanError PackError DiskFullError LockedError JournalError SourceError",
@@ -123,7 +123,7 @@ def option_row(option: click.Option, context: click.Context) -> str:
 
 def python_block(names: list[str]) -> str:
     """Return signature and documentation of each name."""
-    packages = [importlib.import_module(name) for name in ("packer", "reader")]
+    packages = [importlib.import_module(name) for name in ("packer", "reader", "pixpack")]
     found = {name: next(package for package in packages if name in package.__all__) for name in names}
     return "\n\n".join(described(name, getattr(package, name)) for name, package in found.items())
 

@@ -1,12 +1,13 @@
-"""How far the command is: a line redrawn on a terminal, plain lines in a log. The only module that knows tqdm."""
+"""How far the command is: a line redrawn on a terminal, a bar in a notebook, plain lines in a log. Alone knows tqdm."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from reader.tuning import tuning
 
@@ -80,7 +81,7 @@ class ProgressBar:
         elif not self._hidden:
             bar = self._stage_bar(stage, progress.total, progress.done)
             if progress.waits_for:
-                self._show_waiting(bar, progress.waits_for)
+                self._show_waiting(bar, _waiting(progress))
                 return
             if self._is_waiting:
                 self._is_waiting, bar.bar_format = False, _format(bar.ncols, bar.total)
@@ -111,12 +112,13 @@ class ProgressBar:
             self._move(bar, round(100 * share))
 
     def _show_waiting(self, bar: _Bar, what: str) -> None:
-        """Show instead of the bar what cannot be read now; of a long path its end."""
-        room = max(_LEAST_COLUMNS, bar.ncols - len(f"{self._stage}, {_WAITING}") - 1)
+        """Show instead of the bar what is waited for; of a long path its end."""
+        begin, what = (_WAITING, what.removeprefix(_WAITING)) if what.startswith(_WAITING) else ("", what)
+        room = max(_LEAST_COLUMNS, bar.ncols - len(f"{self._stage}, {begin}") - 1)
         what = what if len(what) <= room else f"...{what[3 - room :]}"
         self._is_waiting, bar.bar_format = True, "{desc}{postfix}"
-        if bar.postfix != f"{_WAITING}{what}":
-            bar.set_postfix_str(f"{_WAITING}{what}")
+        if bar.postfix != f"{begin}{what}":
+            bar.set_postfix_str(f"{begin}{what}")
 
     def _unit_of(self, stage: str) -> str:
         return "B" if stage.endswith(_BYTES) else self._unit
@@ -152,6 +154,43 @@ class ProgressBar:
         return self._bar
 
 
+def in_notebook() -> bool:
+    """Say whether cells of a notebook run this, whose output is no terminal."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class NotebookBar:
+    """Progress as tqdm draws it below a cell: a widget where ipywidgets is there, else a line of text."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._stage = ""
+
+    def __enter__(self) -> NotebookBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, progress: Progress) -> None:
+        """Show where a pack is."""
+        if self._bar is None or progress.stage != self._stage:
+            self.__exit__()
+            with warnings.catch_warnings(action="ignore"):
+                # which are of missing widgets
+                from tqdm.auto import tqdm
+
+                tqdm.monitor_interval = 0
+                self._bar = tqdm(
+                    total=progress.total or None, desc=progress.stage, unit=" images", initial=progress.done
+                )
+            self._stage = progress.stage
+        self._bar.set_postfix_str(progress.waits_for or f"{progress.rejected:,} rejected", refresh=False)
+        self._bar.update(progress.done - self._bar.n)
+
+
 def clear_bars() -> None:
     """Clear what bars there are from the terminal, for an end of the process that leaves no block of `with`."""
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # None: not imported, or not yet all of it
@@ -174,7 +213,7 @@ class _Lines:
         if stage != self._stage:
             self._stage, self._started, self._first, self._shown = stage, now, done, done
         is_tenth = total > 0 and done - self._shown >= self._sizes.log_line_share * total
-        waits_for = "" if progress is None else progress.waits_for
+        waits_for = "" if progress is None else _waiting(progress)
         is_new = bool(waits_for) and not self._is_waiting
         self._is_waiting &= bool(waits_for)
         if now - self._shown_at < (self._sizes.log_line_seconds if is_tenth or is_new else _MOST_SECONDS):
@@ -194,11 +233,17 @@ class _Lines:
             line += [f"{progress.source_bytes / 1e6 / seconds:.0f} MB/s"] if progress.source_bytes and seconds else []
             line.append(f"{progress.rejected:,} rejected")
         if waits_for:
-            line.append(f"{_WAITING}{waits_for}")
+            line.append(waits_for)
         elif speed and total > done:
             minutes, left = divmod(round((total - done) / speed), 60)
             line.append(f"{minutes // 60}:{minutes % 60:02}:{left:02} left")
         print(", ".join(line), file=sys.stderr, flush=True)
+
+
+def _waiting(progress: Progress) -> str:
+    """Say what a pack waits for: a source that cannot be read now, or, in the stage "wait", another process; "": nothing."""
+    is_of_source = progress.waits_for and progress.stage != "wait"
+    return f"{_WAITING}{progress.waits_for}" if is_of_source else progress.waits_for
 
 
 def _format(columns: int, total: int | None) -> str | None:

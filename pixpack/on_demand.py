@@ -1,0 +1,134 @@
+"""`packed`: the store of a program's images, packed first where it is not there yet, by one of the processes that ask for it.
+
+Knows no format and no lock itself: `pack` with resume starts, continues or confirms, and says who else is at it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from packer.cli.progress import NotebookBar, ProgressBar, in_notebook
+from packer.errors import DiskFullError, LockedError, OptionsError, PackError, SourceError
+from packer.options import PackOptions
+from packer.packing.keywords import takes
+from packer.packing.pack import ImagesArgument, pack
+from packer.report import PackReport, Progress
+from reader.dataset.dataset import MemmapDataset
+
+_log = logging.getLogger("pixpack")
+
+# Who waits looks again after so many seconds.
+_WAIT_SECONDS = 1.0
+# What one run alone decides, and `packed` decides itself.
+_NOT_TAKEN = {
+    "resume": "it always continues",
+    "part": "it packs all, by the process that comes first. Pack parts with the command, and open MemmapDataset(out)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedOptions(PackOptions):
+    """The options of a pack, and how the store is opened.
+
+    Args:
+        split: which of the stores in OUT, where IMAGES has splits.
+        transform: as of MemmapDataset, as are the following.
+        target_transform: called with one target.
+        transforms: called with (image, target), in place of the two.
+        as_tuple: indexing gives (image, target), not an ImageBatch.
+        as_pil: images are PIL images.
+    """
+
+    split: str | None = None
+    transform: Callable[[Any], Any] | None = None
+    target_transform: Callable[[Any], Any] | None = None
+    transforms: Callable[[Any, Any], Any] | None = None
+    as_tuple: bool = True
+    as_pil: bool = False
+
+
+@takes(PackedOptions)
+def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedOptions) -> MemmapDataset:
+    """Return the store OUT as a MemmapDataset; pack IMAGES into it first, with progress, where it is not yet what is asked for.
+
+    A run that was interrupted is continued. All processes of a distributed program call it with the same arguments, before or
+    after init_process_group: one packs, and the others wait until OUT is there, in no collective, so that none times out. Where
+    OUT is on the disk of each node, one process a node packs. Every call lists IMAGES, to see that OUT is what was asked for.
+
+    Args:
+        images: as of `pack`.
+        out: as of `pack`.
+        options: the fields of `PackOptions` but resume and part, as keywords, and those of MemmapDataset.
+
+    Raises:
+        OptionsError: an option has a value that it cannot have.
+        ScanError: images cannot be read or holds no image.
+        PackError: as of `pack`; also where OUT is a store of other images or options, without overwrite=True, or where more
+            images were rejected than max_rejects allows.
+        StoreError: the store cannot be opened.
+
+    Example:
+        >>> train = packed(images_path, out_path, size=32)
+        >>> len(train), train[0][0].shape
+        (6, torch.Size([3, 32, 32]))
+    """
+    for name, why in _NOT_TAKEN.items():
+        if getattr(options, name):
+            raise OptionsError(f"packed takes no {name}=: {why}.")
+    asked = {field.name: getattr(options, field.name) for field in fields(PackOptions)}
+    with _progress(options.progress) as progress:
+        report = _packed_by_one(images, out, {**asked, "resume": True, "progress": progress})
+    if report.too_many_rejects:
+        raise PackError(
+            f"{report.rejected:,} of {report.inputs:,} images were rejected, more than max_rejects={options.max_rejects!r}"
+            f" allows: see rejected.jsonl in {report.out}. Remove or repair them, or allow more."
+        )
+    if report.resumed_from < report.inputs:
+        _log.info(
+            "%s: packed %d rows in %.1f s, %d images rejected", report.out, report.rows, report.seconds, report.rejected
+        )
+    opened = {field.name: getattr(options, field.name) for field in fields(PackedOptions) if field.name not in asked}
+    return MemmapDataset(out, **opened)
+
+
+def _packed_by_one(images: ImagesArgument, out: str | os.PathLike[str], asked: dict[str, Any]) -> PackReport:
+    """Pack, or wait for the process that packs and see then that OUT is what was asked for."""
+    refused = ""
+    while True:
+        try:
+            return pack(images, out, **asked)
+        except LockedError as e:
+            # a process that ends lets go, killed too: whoever asks next continues
+            asked["progress"](Progress("wait", 0, 0, waits_for=str(e).partition(". ")[0]))
+            time.sleep(_WAIT_SECONDS)
+        except (DiskFullError, SourceError):
+            raise
+        except PackError as e:
+            # another process may have finished OUT since this one looked; what is refused twice is refused
+            if str(e) == refused:
+                raise
+            refused = str(e)
+
+
+@contextlib.contextmanager
+def _progress(given: Callable[[Progress], None] | None) -> Iterator[Callable[[Progress], None]]:
+    """Give what shows progress: the caller's own, or a bar, of several ranks here that of the first and of who packs."""
+    if given is not None:
+        yield given
+        return
+    shown: NotebookBar | ProgressBar = NotebookBar() if in_notebook() else ProgressBar(hidden=False)
+    is_first = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) == "0"
+
+    def update(progress: Progress) -> None:
+        """Show the progress of the first rank here, and of the one that packs."""
+        if is_first or progress.stage in ("allocate", "pack"):
+            shown.update(progress)
+
+    with shown:
+        yield update
