@@ -1,4 +1,4 @@
-"""The public names of `packer` and `reader` in one place: `from pixpack import pack, MemmapDataset, MemmapLoader`.
+"""The one package that a program imports: `from pixpack import MemmapDataset, MemmapLoader, pack, packed, compare`.
 
 Names load on first use (PEP 562): `import pixpack` imports neither torch nor numpy.
 """
@@ -41,23 +41,59 @@ import reader  # noqa: E402
 
 if TYPE_CHECKING:
     from packer import *  # noqa: F403
-    from pixpack.on_demand import packed as packed
+    from packer import PackError, pack, pack_dataset, plan, verify
+    from pixpack import transforms as transforms
+    from pixpack.on_demand import packed
     from reader import *  # noqa: F403
+    from reader import (
+        ImageBatch,
+        MemmapDataset,
+        MemmapLoader,
+        StoreError,
+        compare,
+        concat,
+        from_torchvision,
+        open_store,
+        to_device,
+    )
 
 __version__ = packer.__version__
-__all__ = sorted([*packer.__all__, *reader.__all__, "packed"])
+# What most programs need. Every other public name of packer and reader is found here too, and transforms in `transforms`.
+__all__ = [
+    "ImageBatch",
+    "MemmapDataset",
+    "MemmapLoader",
+    "PackError",
+    "StoreError",
+    "__version__",
+    "compare",
+    "concat",
+    "from_torchvision",
+    "open_store",
+    "pack",
+    "pack_dataset",
+    "packed",
+    "plan",
+    "to_device",
+    "transforms",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> object:
+    if name == "transforms":
+        return importlib.import_module("pixpack.transforms")
     if name == "packed":
-        globals()[name] = importlib.import_module("pixpack.on_demand").packed
-        return globals()[name]
-    for home in (packer, reader):
-        if name in home.__all__:
-            value = getattr(home, name)
-            globals()[name] = value
-            return value
-    raise AttributeError(f"module 'pixpack' has no attribute {name!r}")
+        home = importlib.import_module("pixpack.on_demand")
+    elif name in packer.__all__:
+        home = packer
+    elif name in reader.__all__:
+        home = reader
+    else:
+        raise AttributeError(f"module 'pixpack' has no attribute {name!r}")
+    value = getattr(home, name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

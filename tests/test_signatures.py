@@ -44,13 +44,6 @@ def test_public_signatures_are_those_of_the_snapshot() -> None:
     check_text(GOLDEN, "\n".join([*lines()]) + "\n")
 
 
-def test_pixpack_has_the_public_names_of_packer_and_reader() -> None:
-    pixpack, packer, reader = map(importlib.import_module, ("pixpack", "packer", "reader"))
-    assert pixpack.__all__ == sorted({*packer.__all__, *reader.__all__, "packed"})
-    for name in set(pixpack.__all__) - {"packed"}:
-        assert getattr(pixpack, name) is getattr(packer if name in packer.__all__ else reader, name)
-
-
 def test_a_signature_shows_kinds_annotations_and_defaults() -> None:
     # the text of a default may change from run to run
     def example(a: int, /, b: str = "x", *, c: Any = NO_TEXT, **d: object) -> None: ...
