@@ -1,10 +1,11 @@
-"""Runs the commands of README.md as they are written, in their order, in this clone: .ci/run does so before the tests.
+"""Runs the commands of README.md and docs/how-to/install.md as they are written: .ci/run does so before the tests.
 
     python3 -m scripts.readme
 
-The home is empty, the environment gets what `pip install` says there, in the versions of scripts/constraints.txt, and photos/ is
-drawn. What the commands make is removed afterwards, but for .venv, which `scripts/quickstart` sets up and the tests need too.
-Left out is `scripts/test`, which comes next. Knows the standard library alone.
+In their order, in this clone. The home is empty, the environment gets what `pip install` says there, in the versions of
+scripts/constraints.txt, and photos/ is drawn. What the commands make is removed afterwards, but for .venv, which
+`scripts/quickstart` sets up and the tests need too. Left out are `scripts/test`, which comes next, and the line that makes an
+environment: this has made one as it does. Knows the standard library alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from scripts.common.fresh import SYSTEM_PATH, Failed, Fresh
 
 # What the commands write in the clone, and what other programs may have made there.
 _WRITTEN = ("photos", "out", "out-val")
+_LEFT_OUT = ("scripts/test", "python3 -m venv env && source env/bin/activate")
 _MADE = ("sample", "build", "pixpack.egg-info")
 _DRAW = """
 from pathlib import Path
@@ -34,10 +36,11 @@ for name, count in (("train", 60), ("val", 24)):
 
 
 def commands() -> list[str]:
-    """Return the lines of README's blocks of shell, without comments, each once."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    """Return the lines of the blocks of shell, without comments, each once."""
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT / "docs/how-to/install.md"))
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)
     lines = [re.sub(r"(^|\s)#.*$", "", line).strip() for block in blocks for line in block.splitlines()]
-    return [*dict.fromkeys(line for line in lines if line and line != "scripts/test")]
+    return [*dict.fromkeys(line for line in lines if line and line not in _LEFT_OUT)]
 
 
 def main() -> int:

@@ -36,6 +36,7 @@ ELSEWHERE = {
     "scripts/quickstart": "scripts/readme.py",
     "scripts/setup.sh": "scripts/benchmarks/packing/first_batch.py",
     "scripts/test": ".ci/run",
+    "python3 -m venv env": "scripts/common/fresh.py",
     ".ci/run": ".ci/run",
     "scripts/gpu/on_gpu": "tests/test_on_gpu.py",
     "python -m scripts.samples.make_sample": "scripts/quickstart",
