@@ -125,10 +125,15 @@ def _progress(given: Callable[[Progress], None] | None) -> Iterator[Callable[[Pr
     shown: NotebookBar | ProgressBar = NotebookBar() if in_notebook() else ProgressBar(hidden=False)
     is_first = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) == "0"
 
+    is_waiting = False
+
     def update(progress: Progress) -> None:
-        """Show the progress of the first rank here, and of the one that packs."""
-        if is_first or progress.stage in ("allocate", "pack"):
+        """Show the progress of the first rank here, and of the one that packs; not that IMAGES are listed at each look."""
+        nonlocal is_waiting
+        is_packing, waits = progress.stage in ("allocate", "pack"), progress.stage == "wait"
+        if is_packing or (is_first and (waits or not is_waiting)):
             shown.update(progress)
+        is_waiting = waits or (is_waiting and not is_packing)
 
     with shown:
         yield update

@@ -120,12 +120,12 @@ def next_step(report: PackReport) -> str:
     # of splits, what is trained on comes first
     store = next(iter(report.splits.values()), report)
     # rows of several sizes are cropped to be one batch
-    crop = ", RandomResizedCrop" if store.has_own_sizes else ""
-    transform = ", transform=RandomResizedCrop(224)" if crop else ""
+    transforms = ", transforms" if store.has_own_sizes else ""
+    transform = ", transform=transforms.RandomResizedCrop(224)" if transforms else ""
     return "\n".join(
         [
             "to train from it:",
-            f"  from reader import MemmapDataset, MemmapLoader{crop}",
+            f"  from pixpack import MemmapDataset, MemmapLoader{transforms}",
             f"  train = MemmapDataset({json.dumps(store.out, ensure_ascii=False)})",
             f"  for images, targets in MemmapLoader(train, batch_size=256, shuffle=True{transform}): ...",
         ]

@@ -221,7 +221,9 @@ class _Lines:
         self._shown_at, self._shown, self._is_waiting = now, done, bool(waits_for)
         seconds = now - self._started
         speed = (done - self._first) / seconds if seconds else 0.0
-        if unit == "%":
+        if progress is not None and progress.stage == "wait":
+            line = [stage]
+        elif unit == "%":
             line = [f"{stage}: {done}%"]
         else:
             of_all = (

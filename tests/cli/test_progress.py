@@ -93,6 +93,12 @@ def test_a_log_says_at_once_that_the_source_is_waited_for_and_no_longer_when_it_
     assert "waiting" not in log.lines[2]
 
 
+def test_a_log_says_which_process_packs(log: Log) -> None:
+    for _ in range(10):
+        log.after(1, "wait", 0, 0, waits_for="/out is being packed by process 3 on node")
+    assert log.lines[0] == "wait, /out is being packed by process 3 on node"
+
+
 class Terminal(io.StringIO):
     """A terminal of 80 columns."""
 
@@ -126,6 +132,9 @@ def test_a_terminal_shows_that_the_source_is_waited_for_instead_of_the_bar(
         assert terminal.line.endswith("photos/a {b}.jpg")
         bar.update(Progress(stage, 6, total))
         assert "waiting" not in terminal.line
+        bar.update(Progress("wait", 0, 0, waits_for=f"/{'photos/' * 40} is being packed by process 3 on node"))
+        assert terminal.line.startswith("wait, ...")
+        assert terminal.line.endswith("photos/ is being packed by process 3 on node")
 
 
 def test_bytes_shares_and_what_has_no_end_have_their_words(log: Log) -> None:
