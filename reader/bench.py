@@ -388,7 +388,7 @@ def _measure_url(
         report,
         first_batch_ms=round(float(np.median(first_batch_ms)), 2),
         sections=(section,),
-        not_measured={"later epochs": "they read a complete cache as a local store: pack bench CACHE/<digest>"},
+        not_measured={"later epochs": "they read a complete cache as a local store: pack bench CACHE/<digest>.store"},
         advice=(
             f"The first epoch fetches {size_text(report.pixel_bytes)}: about {lasts} at {size_text(int(loaded))}/s.",
         ),

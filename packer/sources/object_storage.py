@@ -31,7 +31,7 @@ _KEYS = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
 # The first three change what s3fs asks, or where, and are nothing to obstore; the last is the address for obstore alone.
 _OF_ONE = "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_ENDPOINT"
 # What trying again does not change.
-_REFUSED = Kind.NO_CREDENTIALS, Kind.DENIED, Kind.NO_RANGES, Kind.LASTING
+_REFUSED = Kind.NO_CREDENTIALS, Kind.DENIED, Kind.NO_RANGES, Kind.SETTINGS
 # Both may name a server; where they are, unless the environment says it.
 _AWS_FILES = {"AWS_CONFIG_FILE": "~/.aws/config", "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials"}
 # With the module search path of this process: Python puts the current folder first, where json.py may be anyone's.

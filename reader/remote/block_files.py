@@ -152,7 +152,7 @@ class BlockFiles:
             with contextlib.suppress(FileNotFoundError):
                 for entry in os.scandir(f"{self._folder}/{number:02x}"):
                     # a system may have files of its own there; and another process may have removed one that was damaged
-                    if entry.name.isdigit():
+                    if entry.name.isdigit() and int(entry.name) < len(self._starts) - 1:
                         with contextlib.suppress(FileNotFoundError):
                             yield int(entry.name), entry.stat().st_mtime_ns
 

@@ -58,6 +58,7 @@ class Kind(enum.Enum):
     DENIED = "these credentials may not"
     NO_RANGES = "the server gives no ranges of bytes"
     BEHIND_END = "the object ends before the range"
+    SETTINGS = "settings of this machine or of the server are wrong"
     LASTING = "something else that stays"
 
 
@@ -92,7 +93,7 @@ def _kind(error: BaseException, status: int, *, is_lasting: bool) -> Kind:
     if name == "NotSupportedError":
         return Kind.NO_RANGES
     if is_lasting:
-        return Kind.LASTING
+        return Kind.SETTINGS
     if name in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError") or status in (401, 403):
         return Kind.DENIED
     if status == _BEHIND_END:

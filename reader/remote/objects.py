@@ -111,7 +111,11 @@ class Objects:
                 raise
             except Exception as e:
                 failure, seconds = failure_of(e), time.monotonic() - started
-                if failure.kind != Kind.PASSING or isinstance(e, OSError | TypeError | NotImplementedError):
+                # on a local disk nothing passes
+                is_final = isinstance(self._carrier, _DiskFolder) or isinstance(
+                    e, OSError | TypeError | NotImplementedError
+                )
+                if failure.kind != Kind.PASSING or is_final:
                     raise _final(f"{self.url}/{name}", failure) from LibraryError(failure.text)
                 if seconds + wait > min(budget_seconds, _retry_seconds()):
                     raise UnreachableError(
@@ -230,7 +234,7 @@ def _final(what: str, failure: Failure) -> StoreError:
             return StoreError(f"{what} cannot be read: there are no credentials. {_CREDENTIALS}.")
         case Kind.NO_RANGES:
             return StoreError(f"{what} cannot be read: its server gives no ranges of bytes. Take another server.")
-        case Kind.DENIED:
+        case Kind.DENIED if not what.startswith("file:"):
             return StoreError(f"{what} cannot be read: access is denied ({failure.words}). {_CREDENTIALS}.")
         case Kind.BEHIND_END:
             return StoreError(f"{what} is shorter than its manifest says. It was cut short or replaced: push it again.")

@@ -382,3 +382,9 @@ def test_what_random_split_gives_is_read_as_a_subset(train: MemmapDataset) -> No
     assert isinstance(loader.dataset, MemmapDataset)
     with pytest.raises(ValueError, match="dataset is a range, expected a MemmapDataset or a subset of one"):
         MemmapLoader(ConcatDataset([train, range(3)]), 2)  # type: ignore[list-item]
+
+
+def test_of_a_sampler_no_rows_of_the_last_step_are_said_to_come_twice(train: MemmapDataset) -> None:
+    # accelerate's gather_for_metrics would drop real rows
+    loader = MemmapLoader(train, 4, sampler=range(11), rank=0, world_size=2)
+    assert [loader.schedule.shared_rows(position) for position in (0, 8, 88)] == [0, 0, 0]

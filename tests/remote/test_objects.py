@@ -179,7 +179,7 @@ def test_the_name_of_a_file_is_no_cause(error: OSError) -> None:
     [
         (FileNotFoundError("s3://b/x"), Kind.MISSING),
         (PermissionError("Forbidden"), Kind.DENIED),
-        (PermissionError("status code: 403 Forbidden: <Code>RequestTimeTooSkewed</Code>"), Kind.LASTING),
+        (PermissionError("status code: 403 Forbidden: <Code>RequestTimeTooSkewed</Code>"), Kind.SETTINGS),
         (ValueError("non-2xx status code: 401 Unauthorized"), Kind.DENIED),
         (ValueError("non-2xx status code: 416 Range Not Satisfiable"), Kind.BEHIND_END),
         (ValueError("non-2xx status code: 400 Bad Request"), Kind.LASTING),
@@ -192,6 +192,28 @@ def test_the_name_of_a_file_is_no_cause(error: OSError) -> None:
 )
 def test_a_failure_has_a_kind(said: Exception, kind: Kind) -> None:
     assert failure_of(said).kind == kind
+
+
+@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "Permission denied"), ValueError("broken")])
+def test_on_a_local_disk_nothing_passes_and_no_keys_are_asked_for(
+    many_blocks: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("reader.remote.objects.open_regular", fail)
+    with pytest.raises(StoreError) as caught:
+        Objects(f"file://{many_blocks}").read(PIXELS, 0, 4)
+    assert "cannot be read" in str(caught.value)
+    assert "AWS" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", ["400 Bad Request: <Code>RequestTimeout</Code>", "409 Conflict", "410 Gone"])
+def test_what_an_upload_may_be_tried_again_for_is_no_refusal(status: str) -> None:
+    from packer.sources.object_storage import is_refused
+
+    assert not is_refused(ValueError(f"non-2xx status code: {status}"))
+    assert is_refused(PermissionError("Forbidden"))
 
 
 @pytest.mark.parametrize("status", [405, 501])

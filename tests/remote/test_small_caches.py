@@ -101,7 +101,7 @@ def test_a_store_that_was_damaged_serves_no_smaller_cache(
 
 @pytest.fixture
 def ramfs(tmp_path: Path) -> Iterator[Path]:
-    """A file system that punches no holes, and says nothing of its size."""
+    """A file system that says nothing of its size."""
     folder = tmp_path / "ramfs"
     folder.mkdir()
     if os.geteuid() or subprocess.run(["mount", "-t", "ramfs", "ramfs", folder], capture_output=True).returncode:
