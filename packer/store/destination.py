@@ -13,17 +13,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from packer.errors import OptionsError, PackError
 from packer.inputs.splits import is_split
 from packer.options import OutputOptions
 from packer.store import journal as journals
-from packer.store.files import remove_tree, sync_folder
+from packer.store.files import remove_tree, sync_folder, write_atomically
 from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import (
     OWN_NAMES,
@@ -52,6 +55,10 @@ from reader.format.splits import FOLDER, beside
 
 # Where the replaced store is between two renames, of a system that exchanges no names: OUT.packing.old.
 _ASIDE = f"{FOLDER}.old"
+# In a stage: the SHA-256 of the manifest of each store in OUT that it replaces, by split. Nothing else is replaced or removed.
+_REPLACES = f"{FOLDER}/replaces.json"
+# In a stage inside OUT: the names that are moved out of it, written before the first is. Nothing else in OUT is taken for ours.
+_MOVED = f"{FOLDER}/moved.json"
 # Of ext4, XFS, Btrfs, NFS and most others, in bytes (limits.h, NAME_MAX).
 _LONGEST_NAME = 255
 
@@ -112,13 +119,24 @@ class Folder:
         """Whether all of a stage inside OUT was moved out of it, and what is left of it means nothing."""
         if not self.is_inside or not self.stage.is_dir():
             return False
-        is_left = any(name != FOLDER and not is_dropped(name) for name in listed(self.stage))
-        return is_store(self.out) or (not is_left and bool(published(self.out)))
+        if not os.path.isdir(self.stage / FOLDER):  # it is OUT's working folder alone
+            return bool(published(self.out))
+        names = self._moved()
+        return bool(names) and not any(os.path.lexists(self.stage / name) for name in names)
+
+    @property
+    def _is_filling(self) -> bool:
+        """Whether OUT holds a stage, and of what is made there no more than is half moved out of it."""
+        return self.is_inside and os.path.isdir(self.stage / FOLDER) and not self.is_moved
+
+    def _moved(self) -> list[str]:
+        """List what is moved from a stage inside OUT to OUT, or was before a crash; none before that has begun."""
+        found = _read_json(self.stage / _MOVED)
+        return found if isinstance(found, list) else []
 
     def _published(self) -> list[Path]:
         """List the finished stores in OUT; none where a stage inside it is half moved."""
-        is_half = self.is_inside and os.path.isdir(self.stage / FOLDER) and not self.is_moved
-        return [] if is_half else published(self.out)
+        return [] if self._is_filling else published(self.out)
 
     def _is_kept(self, split: str) -> bool:
         return bool(split) and (self.store(split) / MANIFEST).is_file() and not (self.store(split) / FOLDER).exists()
@@ -152,6 +170,7 @@ class Folder:
             self._check_replaceable(stores, foreign)
         if self.is_begun and not options.overwrite:
             self._check_begun(options, stores)
+            self._check_named(stores)
         if stores and not (options.overwrite or options.update or options.resume):
             what = f"{stores[0]} already holds a store"
             if foreign:  # such as the generations of a URL
@@ -185,6 +204,17 @@ class Folder:
             what = f"{self.named(found)} is incomplete: its pack was interrupted at {progress}. Resume with"
         raise PackError(f"{what}: {command} (or start over with --overwrite).")
 
+    def _check_named(self, stores: Sequence[Path]) -> None:
+        """Refuse to replace a store that was not in OUT when this was begun; one that stays as it is may be another now."""
+        named = _read_replaced(self.stage)
+        for store in stores:
+            split = "" if store == self.out else store.name
+            if not self._is_kept(split) and named.get(split) != _digest(store):
+                raise PackError(
+                    f"{store} is not what was there when {self.stage} was begun, and is not replaced. Move it away, and give"
+                    " the command again."
+                )
+
     def _own_paths(self, splits: Sequence[str] = ()) -> Iterator[Path]:
         """Name what a pack writes, moves or removes."""
         yield from (self.stage, _aside(self.out))
@@ -209,19 +239,11 @@ class Folder:
         """Name what is in OUT and belongs to no store that is made; what the system dropped is in nobody's way."""
         if not self.out.exists():
             return []
-        names = [name for name in listed(self.out) if not is_dropped(name)]
-        if is_store(self.out):
-            return foreign_names(self.out)
+        if self._is_filling:
+            ours = {FOLDER} | {name for name in self._moved() if not os.path.lexists(self.stage / name)}
+            return [name for name in listed(self.out) if name not in ours and not is_dropped(name)]
         ours = {FOLDER} if self.is_inside or self._published() else set[str]()
-        if self.is_inside and self.is_begun:  # which is half moved into OUT
-            ours |= OWN_NAMES
-        found = [name for name in names if name not in splits and name not in ours]
-        for split in (name for name in names if name in splits):
-            inside = foreign_names(self.out / split)
-            if not inside and not is_store(self.out / split):
-                inside = [name for name in listed(self.out / split) if not is_dropped(name)]
-            found += [f"{split}/{name}" for name in inside]
-        return found
+        return _foreign_in(self.out, splits, ours)
 
     def _check_replaceable(self, stores: Sequence[Path], foreign: list[str]) -> None:
         if foreign:
@@ -318,16 +340,12 @@ class Folder:
         if os.name == "nt":
             for lock in self.locks:
                 lock.close()  # Windows moves and removes no open file
-        try:
-            if self.is_inside:
-                self._move_in()
-            elif self.replaces:
-                replaced = self._replace()
-            else:
-                self._appear()
-        except FileNotFoundError:
-            self.check_same()
-            raise
+        if self.is_inside:
+            self._move_in()
+        elif self.replaces:
+            replaced = self._replace()
+        else:
+            self._rename(self.stage, self.out)
         self.locks[0].check_moved(self.stage if self.is_inside else self.out)
         _tidy(self.out, replaced)
 
@@ -339,6 +357,9 @@ class Folder:
                 self.check_same()
                 remove_tree(folder)
         if first_begun(self.stage) is None:
+            for folder in stores_in(self.stage)[1:]:  # which stay as they are in OUT
+                self.check_same()
+                remove_tree(folder)
             self._remove_stage()
 
     # -- begin
@@ -372,6 +393,12 @@ class Folder:
             self.notes = self._dropped()
             self._check_renames()
         self._clear_unasked(options, splits)
+        there = _digests(self.out)
+        may_replace = self.replaces and (options.overwrite or options.update or self.is_begun)
+        if not may_replace and (new := [split for split in there if split not in kept]):
+            raise finished_meanwhile(self.out / new[0])
+        # before anything is begun
+        write_atomically(self.stage / _REPLACES, json.dumps(there).encode())
         for split in kept:
             self._keep(split)
 
@@ -421,7 +448,7 @@ class Folder:
     def _keep(self, split: str) -> None:
         """Let the stage have a store that stays as it is: by second names of its files, which never change."""
         old, new = self.out / split, self.store(split)
-        if self._is_kept(split):
+        if self._is_kept(split) and _digest(old) == _digest(new):
             return
         if new.exists():
             self.check_same()
@@ -435,50 +462,62 @@ class Folder:
 
     # -- publish
 
-    def _appear(self) -> None:
-        """Give the stage the name OUT, which nothing has, or an empty folder."""
+    def _rename(self, folder: Path, to: Path) -> None:
+        """Rename a folder to what nothing has as its name, or an empty folder."""
         try:
-            if os.name == "nt" and self.out.is_dir():
-                self.out.rmdir()
-            os.rename(self.stage, self.out)
-        except OSError as e:
-            if e.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                raise finished_meanwhile(self.out) from None
+            if os.name == "nt" and to.is_dir():
+                to.rmdir()
+            os.rename(folder, to)
+        except OSError:
+            self.check_same()  # someone has taken the name, or the folder
             raise
-        sync_folder(self.out.parent)
+        sync_folder(to.parent)
 
     def _replace(self) -> Path:
         """Let the stage and OUT change names, and return where the replaced stores are; open readers keep their files."""
-        lock = self.locks[0]
         if _exchange(self.stage, self.out):
             sync_folder(self.out.parent)
             try:
-                lock.check_replaced(self.stage)
-            except PackError:
+                self._check_replaced(self.stage)
+            except BaseException:
                 _exchange(self.stage, self.out)
                 sync_folder(self.out.parent)
                 raise
             return self.stage
         # a crash between the two leaves no OUT: the next command on it takes the old one back
         aside = _aside(self.out)
-        os.rename(self.out, aside)
+        self._rename(self.out, aside)
         try:
-            lock.check_replaced(aside)
-            sync_folder(self.out.parent)
+            self._check_replaced(aside)
             os.rename(self.stage, self.out)
-        except (OSError, PackError):
-            os.rename(aside, self.out)
+        except BaseException:
+            if not os.path.lexists(self.out):
+                os.rename(aside, self.out)
             raise
         sync_folder(self.out.parent)
         return aside
 
+    def _check_replaced(self, replaced: Path) -> None:
+        """See that what was in OUT is all that is to be replaced, and nothing that came meanwhile."""
+        self.locks[0].check_replaced(replaced)
+        stage = self.out if replaced == self.stage else self.stage
+        named = _read_replaced(stage)
+        came = _foreign_in(replaced, [*named], set()) or [
+            split or MANIFEST for split, digest in _digests(replaced).items() if named.get(split) != digest
+        ]
+        if came or not named.keys() <= _digests(replaced).keys():
+            raise PackError(
+                f"{self.out / (came or ['.'])[0]} was changed or put there while this command worked on it, and was left as"
+                f" it is. Move it away if {self.out} is to be replaced, and give the command again with --resume."
+            )
+
     def _move_in(self) -> None:
         """Move all from the stage inside OUT into OUT, of a store its manifest last: it is complete then."""
-        names = [name for name in listed(self.stage) if name != FOLDER]
+        self._check_nothing_else()
+        names = [name for name in listed(self.stage) if name != FOLDER and not is_dropped(name)]
+        write_atomically(self.stage / _MOVED, json.dumps(names).encode())
         for name in sorted(names, key=lambda name: name == MANIFEST):
             if os.path.lexists(self.out / name):
-                if is_dropped(name):
-                    continue
                 raise finished_meanwhile(self.out)
             if name == MANIFEST:
                 sync_folder(self.out)
@@ -488,12 +527,22 @@ class Folder:
 
     def _move_back(self) -> None:
         """Take back what of a stage inside OUT was moved into it before a crash: it is sealed again, and moved again."""
-        for name in listed(self.out):
-            if (name in OWN_NAMES and name != FOLDER) or is_split(name):
+        self._check_nothing_else()
+        for name in self._moved():
+            if os.path.lexists(self.out / name):
                 self.check_same()
                 os.rename(self.out / name, self.stage / name)
         for folder in (self.stage, self.out):
             sync_folder(folder)
+        (self.stage / _MOVED).unlink(missing_ok=True)
+
+    def _check_nothing_else(self) -> None:
+        """Refuse what someone has put into OUT beside the stage inside it."""
+        if foreign := self._foreign(()):
+            raise PackError(
+                f"{self.out} also holds {foreign[0]}, which is not of what is made there. Move it away, and give the command"
+                " again."
+            )
 
     # -- end
 
@@ -527,7 +576,9 @@ def recover(out: Path) -> None:
     stage, aside = beside(out), _aside(out)
     try:
         if not os.path.lexists(out):
-            if published(aside):
+            # whoever gives up may have removed the stage
+            is_ours = _is_named(aside, stage) or not os.path.isdir(stage / FOLDER)
+            if is_ours and published(aside) and not os.path.lexists(aside / FOLDER):
                 with _held(stage, out):
                     os.rename(aside, out)
                     sync_folder(out.parent)
@@ -538,7 +589,7 @@ def recover(out: Path) -> None:
         check_no_links(out / FOLDER, *(store / FOLDER for store in published(out)))
         with _held(folder.stage if folder.is_inside else out, out):
             for replaced in (stage, aside):
-                if published(replaced) and not (replaced / FOLDER).exists():
+                if _is_named(replaced, out) and not os.path.lexists(replaced / FOLDER):
                     _tidy(out, replaced)
             _tidy(out, None)
     except OSError as e:
@@ -552,8 +603,53 @@ def published(out: Path) -> list[Path]:
     return [store for store in stores_in(out) if store != out and is_store(store)]
 
 
+def _digest(store: Path) -> str:
+    return hashlib.sha256((store / MANIFEST).read_bytes()).hexdigest()
+
+
+def _digests(out: Path) -> dict[str, str]:
+    """Return the digest of the manifest of each finished store in OUT, by split ("": OUT is one)."""
+    return {"" if store == out else store.name: _digest(store) for store in published(out)}
+
+
+def _read_replaced(stage: Path) -> dict[str, str]:
+    """Return which stores a stage, or the OUT that it has become, replaces; none where nothing says so."""
+    found = _read_json(stage / _REPLACES)
+    return found if isinstance(found, dict) else {}
+
+
+def _read_json(path: Path) -> Any:
+    """Read a small file of ours; None where it is not there, or damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _is_named(replaced: Path, stage: Path) -> bool:
+    """Whether a folder holds just the stores that a stage, or the OUT that it has become, replaces."""
+    named = _read_replaced(stage)
+    return bool(named) and _digests(replaced) == named and not _foreign_in(replaced, [*named], set())
+
+
+def _foreign_in(folder: Path, splits: Sequence[str], ours: set[str]) -> list[str]:
+    """Name what is in a folder and belongs to no store of it, or of these splits; what the system dropped does."""
+    names = [name for name in listed(folder) if not is_dropped(name)]
+    if is_store(folder):
+        return foreign_names(folder)
+    found = [name for name in names if name not in splits and name not in ours]
+    for split in (name for name in names if name in splits):
+        inside = foreign_names(folder / split)
+        if not inside and not is_store(folder / split):
+            inside = [name for name in listed(folder / split) if not is_dropped(name)]
+        found += [f"{split}/{name}" for name in inside]
+    return found
+
+
 def clear_store(store: Path, check: Callable[[], None]) -> None:
-    """Remove what an earlier pack has left of a store that is made, and nothing else, but for the working folder and its lock.
+    """Remove what an earlier pack has left of a store that is made, and nothing else.
+
+    The working folder stays, with its lock and with what says which stores are replaced.
 
     The journal goes first: it must never outlive the rows that it names.
     """
@@ -564,7 +660,8 @@ def clear_store(store: Path, check: Callable[[], None]) -> None:
         # and the working folder, which says whose this is
         sync_folder(store)
     entries = [store / name for name in sorted(OWN_NAMES - {FOLDER})]
-    entries += [working / name for name in listed(working) if name != Path(LOCK).name] if working.is_dir() else []
+    stays = (Path(LOCK).name, Path(_REPLACES).name)
+    entries += [working / name for name in listed(working) if name not in stays] if working.is_dir() else []
     for entry in entries:
         check()
         if entry.is_dir() and not entry.is_symlink():
@@ -631,8 +728,8 @@ def _tidy(out: Path, replaced: Path | None) -> None:
     working = out / FOLDER
     if replaced is not None:
         try:
-            os.rename(replaced, tempfile.mkdtemp(dir=working))
-        except PermissionError:  # its own folder cannot be written
+            os.rename(replaced, Path(tempfile.mkdtemp(dir=working)) / replaced.name)
+        except OSError:  # the disk is full, or its own folder cannot be written
             shutil.rmtree(replaced, ignore_errors=True)
         for folder in (out.parent, working):
             sync_folder(folder)
@@ -640,6 +737,9 @@ def _tidy(out: Path, replaced: Path | None) -> None:
         if store != out:
             shutil.rmtree(store / FOLDER, ignore_errors=True)
             sync_folder(store)
+    # of a stage inside OUT: at once, so that none is taken for one that is half moved
+    with contextlib.suppress(OSError):
+        os.rename(working / FOLDER, working / "moved")
     # last, and under the lock: another pack may begin here as soon as it is gone
     shutil.rmtree(working, ignore_errors=True)
     sync_folder(out)

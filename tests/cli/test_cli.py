@@ -151,7 +151,7 @@ def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.Ca
         (["{images}", "{tmp}/full", "--size", "8"], 2, "is not empty"),
         (["{images}", "{tmp}/full", "--size", "8", "--resume"], 2, "is not empty"),
         (["{images}", "{tmp}/full", "--size", "8", "--part", "1/2"], 2, "is not empty"),
-        (["{images}", "/proc/out", "--size", "8"], 1, "/proc/out cannot be made"),
+        (["{images}", "/proc/out", "--size", "8"], 1, "/proc/out.packing cannot be made"),
         (["info", "{tmp}/empty"], 1, "is not a pixpack store"),
         (["verify", "{tmp}/none"], 1, "does not exist"),
         (["show", "{store}", "--rows", "90", "-o", "{tmp}/x.png"], 2, "row 90 is out of range"),

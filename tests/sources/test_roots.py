@@ -225,7 +225,7 @@ def test_a_file_system_that_is_unmounted_stops_the_pack_also_where_its_folder_st
     with pytest.raises(SourceError, match=r"is not the one that was listed|is no longer mounted there"):
         pack(source, out, size=32, workers=1, max_rejects="100%", progress=once_at(4, lambda: unmount(disk)))
     assert not (out / MANIFEST).exists()
-    assert [result.rejects for result, _ in journals.read_blocks(out) if result.rejects] == []
+    assert [result.rejects for result, _ in journals.read_blocks(tmp_path / "out.packing") if result.rejects] == []
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="mounts file systems")

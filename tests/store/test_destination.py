@@ -316,19 +316,19 @@ def test_a_store_that_takes_the_name_at_the_last_moment_keeps_it(
 def test_whatever_takes_the_name_of_a_new_store_keeps_it(
     holds: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, appear = tmp_path / "out", destination.Folder._appear
+    out, rename = tmp_path / "out", destination.Folder._rename
     make = {
         "a file": lambda: out.write_text("mine"),
         "a folder with a file": lambda: (out.mkdir(), (out / "mine").write_text("mine")),
         "a link": lambda: out.symlink_to(tmp_path / "images"),
     }
 
-    def late(to: destination.Folder) -> None:
+    def late(to: destination.Folder, folder: Path, name: Path) -> None:
         make[holds]()
-        appear(to)
+        rename(to, folder, name)
 
-    monkeypatch.setattr(destination.Folder, "_appear", late)
-    with pytest.raises(PackError, match="out was finished by another process|out was renamed, removed or replaced"):
+    monkeypatch.setattr(destination.Folder, "_rename", late)
+    with pytest.raises(PackError, match="out was renamed, removed or replaced while this command worked on it"):
         pack(images, out, size=32)
     assert out.is_symlink() or "mine" in (out.read_text() if out.is_file() else os.listdir(out))
     monkeypatch.undo()
@@ -361,6 +361,152 @@ def test_a_link_where_the_replaced_store_goes_is_never_followed(
     aside.unlink()
     assert pack(images, out, size=24, resume=True).resumed_from == 24
     assert other.exists() == leads_somewhere
+
+
+# -- what is to be replaced, and nothing else
+
+
+def test_a_store_that_came_to_an_unfinished_out_is_not_replaced_by_its_end(images: Path, tmp_path: Path) -> None:
+    out, mine, url = tmp_path / "out", tmp_path / "mine", tmp_path / "url"
+    pack(images, mine, size=16)
+    interrupted(pack, images, out, size=32, workers=1, inputs=4)
+    shutil.copytree(mine, out)
+    with pytest.raises(
+        PackError, match=r"out is not what was there when .*out\.packing was begun, and is not replaced"
+    ):
+        pack(images, out, size=32, resume=True)
+    assert store_bytes(out) == store_bytes(mine)
+    shutil.rmtree(out)
+    assert pack(images, out, size=32, resume=True).resumed_from >= 4
+    push(out, str(url))
+
+    def stop(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pull(str(url), tmp_path / "pulled", progress=stop)
+    shutil.copytree(mine, tmp_path / "pulled")
+    with pytest.raises(PackError, match="pulled is not what was there when .* was begun, and is not replaced"):
+        pull(str(url), tmp_path / "pulled")
+    assert store_bytes(tmp_path / "pulled") == store_bytes(mine)
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_what_comes_to_out_while_stores_are_made_stays(
+    exchanges: bool, splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A split, a file, or a newer store of a split: the stores change names again, and a resume goes on without it."""
+    out, images = tmp_path / "out", make_tree(tmp_path / "one", each=2)
+    if not exchanges:
+        monkeypatch.setattr(destination, "_exchange", lambda one, other: False)
+
+    def comes(progress: Any) -> None:
+        if (progress.split, progress.stage) == ("val", "pack") and not (out / "test").exists():
+            pack(images, out / "test", size=16)
+            (out / "mine.txt").write_text("mine")
+
+    with pytest.raises(PackError, match=r"out/mine\.txt was changed or put there while this command worked on it"):
+        pack(splits, out, size=32, overwrite=True, progress=comes)
+    assert opened(out) == {12}
+    assert (out / "mine.txt").read_text() == "mine"
+    assert len(MemmapDataset(out / "test")) == 6
+    for name, said in (("test", "out/test is the store of a split"), ("mine.txt", r"out also holds mine\.txt")):
+        with pytest.raises(PackError, match=said):
+            pack(splits, out, size=32, resume=True)
+        (out / name).rename(tmp_path / name)
+    pack(splits, out, size=32, resume=True)
+    assert opened(out) == {13}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="kills")
+def test_what_has_a_name_of_ours_beside_out_is_removed_or_renamed_only_if_out_replaced_it(
+    splits: Path, tmp_path: Path
+) -> None:
+    out, stage, aside = tmp_path / "out", tmp_path / "out.packing", tmp_path / "out.packing.old"
+    mine = make_tree(tmp_path / "one", each=2)
+    killed("overwrite", "after", True, splits, out)
+    for folder in (stage, aside):
+        shutil.rmtree(folder, ignore_errors=True)
+        pack(mine, tmp_path / "made", size=16)
+        (tmp_path / "made").rename(folder)
+    with pytest.raises(OptionsError, match=r"out\.packing is not empty"):
+        pack(splits, out, size=32)
+    assert [len(MemmapDataset(folder)) for folder in (stage, aside)] == [6, 6]
+    for folder in (stage, aside, out):
+        shutil.rmtree(folder)
+    with pytest.raises(KeyboardInterrupt):
+        pack(splits, out, size=32, progress=_stop_in("val"))
+    stage.rename(aside)
+    pack(mine, out, size=16)
+    assert len(MemmapDataset(out)) == 6
+    assert sorted(os.listdir(aside)) == [".packing", "train", "val"]
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_an_interrupt_as_stores_change_names_leaves_the_old_one(
+    exchanges: bool, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=16)
+    before = store_bytes(out)
+
+    def interrupt(lock: Any, at: Path | None = None) -> None:
+        if at is not None:
+            raise KeyboardInterrupt
+
+    if not exchanges:
+        monkeypatch.setattr(destination, "_exchange", lambda one, other: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(destination.Lock, "check_replaced", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            pack(images, out, size=32, overwrite=True)
+    assert store_bytes(out) == before
+    assert sorted(os.listdir(tmp_path)) == ["images", "out", "out.packing"]
+    assert pack(images, out, size=32, resume=True).resumed_from == 24
+
+
+def test_a_split_that_was_updated_while_a_new_one_was_unfinished_is_kept_as_it_is_now(
+    splits: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    pack(splits / "train", tmp_path / "kept/train", size=32)
+    before = store_bytes(tmp_path / "kept/train")
+    with pytest.raises(KeyboardInterrupt):
+        pack(splits, tmp_path / "kept", size=32, resume=True, progress=_stop_in("val"))
+    photo(40, 40, 6).save(splits / "train" / "class0" / "newer.jpg")
+    update(splits / "train", tmp_path / "kept/train")
+    pack(splits, tmp_path / "kept", size=32, resume=True)
+    assert len(MemmapDataset(tmp_path / "kept/train")) == 14
+    assert store_bytes(tmp_path / "kept/train") != before
+    pack(splits, out, size=32, overwrite=True)
+    assert store_bytes(tmp_path / "kept") == store_bytes(out)
+
+
+def test_a_new_split_of_which_all_is_rejected_leaves_nothing_beside_the_others(splits: Path, tmp_path: Path) -> None:
+    out = tmp_path / "kept"
+    pack(splits / "train", out / "train", size=32)
+    break_some(splits / "val", 13)
+    with pytest.raises(PackError, match="all 13 inputs were rejected"):
+        pack(splits, out, size=32, resume=True)
+    assert (sorted(os.listdir(tmp_path)), os.listdir(out)) == (["images", "kept", "out"], ["train"])
+    photo(40, 40, 6).save(splits / "val" / "class0" / "good.jpg")
+    pack(splits, out, size=32, resume=True)
+    assert {split: len(MemmapDataset(out / split)) for split in ("train", "val")} == {"train": 13, "val": 1}
+
+
+def test_a_disk_that_is_full_once_the_new_store_is_there_hinders_nothing(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=16)
+
+    def full(**given: Any) -> str:
+        raise OSError(28, "No space left on device", str(given["dir"]))
+
+    monkeypatch.setattr(destination.tempfile, "mkdtemp", full)
+    assert pack(images, out, size=32, overwrite=True).is_in_place
+    assert sorted(os.listdir(tmp_path)) == ["images", "out"]
+    assert not (out / ".packing").exists()
 
 
 # -- where it is made
@@ -464,34 +610,96 @@ def test_a_folder_that_is_there_is_filled(kind: str, images: Path, tmp_path: Pat
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills")
-@pytest.mark.parametrize("kind", ["one", "splits"])
-def test_killed_as_files_move_into_a_folder_that_is_there_a_resume_finishes(
+@pytest.mark.parametrize("kind", ["one", "splits", "merge", "parts", "parts of splits", "pull"])
+def test_killed_as_files_move_into_a_folder_that_is_there_the_same_command_finishes(
     kind: str, images: Path, tmp_path: Path
 ) -> None:
     """After each of the renames by which they move; until the last, nothing of it opens as all of it."""
-    if kind == "splits":
+    if kind.endswith("splits"):
         make_splits(tmp_path / "splits", ("train", "val"), each=2)
-    source, out = tmp_path / "splits" if kind == "splits" else images, tmp_path / "out"
-    pack(source, tmp_path / "fresh", size=32)
+    source, out, fresh = (
+        tmp_path / "splits" if kind.endswith("splits") else images,
+        tmp_path / "out",
+        tmp_path / "fresh",
+    )
+    made, words = tmp_path / "made", [str(source), str(out), "--size", "32"]
+    pack(source, fresh, size=32)
+    if kind == "merge":
+        shutil.move(fresh, made)
+        merge([made, made], fresh)
+        words = ["merge", str(made), str(made), str(out)]
+    elif kind == "pull":
+        push(fresh, str(made))
+        words = ["pull", str(made), str(out)]
+    elif kind.startswith("parts"):
+        made.mkdir()
+        for part in ("1/2", "2/2"):
+            pack(source, made, size=32, part=part)
+        words = ["seal", str(out)]
     code = (
         "import os, sys\nfrom packer.cli.app import run\nrename, left = os.rename, [int(sys.argv[1])]\n"
-        "def dying(one, other):\n    rename(one, other)\n    left[0] -= str(other).startswith(sys.argv[3] + '/') and"
-        " str(one).startswith(sys.argv[3] + '/.packing/')\n    left[0] or os.kill(os.getpid(), 9)\n"
-        "os.rename = dying\nsys.exit(run(sys.argv[2:]))"
+        "def dying(one, other):\n    rename(one, other)\n    left[0] -= str(other).startswith(sys.argv[2] + '/') and"
+        " str(one).startswith(sys.argv[2] + '/.packing/') and '/parts/' not in str(one)\n"
+        "    left[0] or os.kill(os.getpid(), 9)\nos.rename = dying\nsys.exit(run(sys.argv[3:]))"
     )
     for number in range(1, 10):
-        out.mkdir()
-        words = [sys.executable, "-c", code, str(number), str(source), str(out), "--size", "32", "--quiet"]
-        done = subprocess.run(words, capture_output=True, text=True)
-        if kind == "one" and done.returncode and not (out / "manifest.json").exists():
+        if kind.startswith("parts"):
+            shutil.copytree(made, out)
+        else:
+            out.mkdir()
+        killing = [sys.executable, "-c", code, str(number), str(out), *words, *["--quiet"] * (words[0] != "seal")]
+        done = subprocess.run(killing, capture_output=True, text=True)
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        if not kind.endswith("splits") and done.returncode and not (out / "manifest.json").exists():
             with pytest.raises(IncompleteStoreError):
                 MemmapDataset(out)
-        pack(source, out, size=32, resume=True)
-        assert store_bytes(out) == store_bytes(tmp_path / "fresh")
+        if kind == "merge":
+            assert run(words) == 0 or (out / "manifest.json").exists()
+        elif kind.startswith("parts"):
+            assert seal_parts(out).rows == (12 if kind == "parts of splits" else 24)
+        elif kind == "pull":
+            pull(str(made), out)
+        else:
+            pack(source, out, size=32, resume=True)
+        assert store_bytes(out) == store_bytes(fresh)
+        assert not (out / ".packing").exists()
         shutil.rmtree(out)
         if not done.returncode:
             break
-    assert number == {"one": 6, "splits": 3}[kind]
+    assert number == (4 if kind.endswith("splits") else 7)
+
+
+@pytest.mark.parametrize("name", ["meta.json", "manifest.json", "_tensordict", "train", "a store"])
+def test_what_is_put_into_a_folder_that_is_being_filled_stays_and_so_does_what_is_made(
+    name: str, images: Path, tmp_path: Path
+) -> None:
+    out, mine = tmp_path / "out", tmp_path / "mine"
+    out.mkdir()
+    mine.mkdir()
+    if name == "a store":
+        pack(images, mine / "made", size=16)
+        mine = mine / "made"
+    elif name == "train":
+        (mine / name).mkdir()
+        (mine / name / "mine.txt").write_text("mine")
+    else:
+        (mine / name).write_text("mine")
+    interrupted(pack, images, out, size=32, workers=1, inputs=4)
+    shutil.copytree(mine, out, dirs_exist_ok=True)
+    with pytest.raises((OptionsError, PackError), match="out is not empty|out also holds"):
+        pack(images, out, size=32, resume=True)
+    shutil.rmtree(out / ".packing")
+    assert store_bytes(out) == store_bytes(mine)
+    # of incomplete parts, sealed
+    shutil.rmtree(out)
+    out.mkdir()
+    pack(images, out, size=32, part="1/2")
+    shutil.copytree(mine, out, dirs_exist_ok=True)
+    with pytest.raises(PackError, match="out also holds|already holds|finished by another"):
+        seal_parts(out)
+    assert (out / ".packing/.packing/parts").is_dir()
+    shutil.rmtree(out / ".packing")
+    assert store_bytes(out) == store_bytes(mine)
 
 
 def test_two_names_of_one_folder_are_one_out(images: Path, tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ def _check_out(to: Folder, url: str, head: bytes) -> None:
     elif to.is_begun:
         raise OptionsError(f"{unfinished_message(to.stage)} Or choose another OUT.")
     to.check(OutputOptions(resume=True))
+    to.replaces = False  # what has just come stays
 
 
 def _begun_from(out: Path) -> str:

@@ -82,6 +82,7 @@ def _sealed(to: Folder) -> dict[str, PackReport]:
     reports: dict[str, PackReport] = {}
     try:
         with to.held():
+            stores = stores_of(to.stage, _has_parts)  # those too that a crash has left half moved
             found = {
                 split: _CompleteParts.open(store, to)
                 for split, store in stores.items()
