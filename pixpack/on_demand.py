@@ -81,13 +81,15 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
     for name, why in _NOT_TAKEN.items():
         if getattr(options, name):
             raise OptionsError(f"packed takes no {name}=: {why}.")
+    if images == "":
+        raise OptionsError("images is empty, expected a folder, list, archive or URL of images.")
     asked = {field.name: getattr(options, field.name) for field in fields(PackOptions)}
     with _progress(options.progress) as progress:
         report = _packed_by_one(images, out, {**asked, "resume": True, "progress": progress})
     if report.too_many_rejects:
         raise PackError(
             f"{report.rejected:,} of {report.inputs:,} images were rejected, more than max_rejects={options.max_rejects!r}"
-            f" allows: see rejected.jsonl in {report.out}. Remove or repair them, or allow more."
+            f" allows: see rejected.jsonl in {report.out}. Allow more, or repair them and give overwrite=True."
         )
     if report.resumed_from < report.inputs:
         _log.info(

@@ -33,6 +33,7 @@ class CompareReport:
     Attributes:
         counts: rows of a and of b.
         compared: pairs of rows whose pixels were compared; 0: see the notes.
+        targets: pairs of rows whose targets were compared.
         worst, mean: largest and mean difference of a value, in levels of 0 to 255; None where none were compared.
         equal: share of these pairs that have the same pixels, 0 to 1.
         differences: sentences on what is not the same: classes, counts, targets, sizes, cuts. [] where the two agree.
@@ -41,6 +42,7 @@ class CompareReport:
 
     counts: tuple[int, int]
     compared: int = 0
+    targets: int = 0
     worst: float | None = None
     mean: float | None = None
     equal: float | None = None
@@ -48,11 +50,13 @@ class CompareReport:
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        levels = f"{self.equal:.0%} are equal; mean difference {self.mean:.2f}, worst {self.worst:.3g} of 255 levels"
-        lines = [f"{self.compared:,} rows compared" + f": {levels}" * bool(self.compared)]
-        lines += [f"differs: {sentence}" for sentence in self.differences] or [
-            "no difference in classes, counts, targets and cuts"
-        ]
+        lines = [f"{self.compared:,} rows compared"]
+        if self.compared:
+            lines[0] += (
+                f": {self.equal:.0%} are equal; mean difference {self.mean:.2f}, worst {self.worst:.3g} of 255 levels"
+            )
+        compared = "classes, counts, targets and cuts" if self.targets else "classes, counts and cuts"
+        lines += [f"differs: {sentence}" for sentence in self.differences] or [f"no difference in {compared}"]
         return "\n".join([*lines, *(f"note: {sentence}" for sentence in self.notes)])
 
 
@@ -138,8 +142,10 @@ def _compare_rows(a: Any, b: Any, pairs: list[tuple[int, int]], report: CompareR
     differences, seen, why = list[torch.Tensor](), dict[str, list[int]](), ""
     for row_a, row_b in pairs:
         (image_a, target_a), (image_b, target_b) = a[row_a], b[row_b]
-        if None not in (target_a, target_b) and _label(a, target_a) != _label(b, target_b):
-            seen.setdefault("another target", []).append(row_a)
+        if target_a is not None and target_b is not None:
+            report.targets += 1
+            if _differ(_label(a, target_a), _label(b, target_b)):
+                seen.setdefault("another target", []).append(row_a)
         if why:
             continue
         one, other = _levels(image_a), _levels(image_b)
@@ -153,6 +159,8 @@ def _compare_rows(a: Any, b: Any, pairs: list[tuple[int, int]], report: CompareR
         differences.append((one - other).abs())
         if differences[-1].mean() > _SAME_VIEW:
             seen.setdefault(_view(one, other), []).append(row_a)
+    if pairs and not report.targets:
+        report.notes.append("targets were not compared: a, b or both have none of the other's kind")
     if differences:
         report.compared, report.worst = len(differences), max(float(each.max()) for each in differences)
         report.mean = sum(float(each.mean()) for each in differences) / len(differences)
@@ -165,6 +173,14 @@ def _label(data: Any, target: Any) -> object:
     """Return a target as its class name, or its numbers."""
     classes, value = _classes(data), np.asarray(target).tolist()
     return classes[value] if classes and isinstance(value, int) and 0 <= value < len(classes) else value
+
+
+def _differ(a: object, b: object) -> bool:
+    """Say whether targets are not the same; numbers may have been rounded to another type."""
+    if isinstance(a, str) or isinstance(b, str):
+        return a != b
+    one, other = np.asarray(a), np.asarray(b)
+    return one.shape != other.shape or not np.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 def _levels(image: Any) -> torch.Tensor:

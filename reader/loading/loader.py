@@ -450,7 +450,8 @@ class MemmapLoader:
     def steps_of(self, row: int, state: Mapping[str, Any] | None = None) -> list[tuple[int, int]]:
         """Return (epoch, step) of each step that took a row of `dataset`, before a state; None: before that of this loader.
 
-        Every epoch before the state's counts in full, with the batch size and world size of this loader.
+        A step that took it several times, as weights may draw it, comes as often. Every epoch before the state's counts in
+        full, with the batch size and world size of this loader.
 
         Raises:
             IndexError: there is no such row.
