@@ -391,6 +391,7 @@ class Folder:
         self.check(options, splits)
         if self.replaces:
             self.notes = self._dropped()
+        if not self.is_inside and self.out.is_dir():  # a mount point perhaps, since this was begun beside it
             self._check_renames()
         self._clear_unasked(options, splits)
         there = _digests(self.out)
@@ -403,7 +404,7 @@ class Folder:
             self._keep(split)
 
     def _check_renames(self) -> None:
-        """Refuse a store that its file system does not rename, such as one of a lower layer of an overlay, before any work.
+        """Refuse an OUT that its file system does not rename, such as one of a lower layer of an overlay, before any work.
 
         No system renames a folder onto one that holds something; what else is in the way it says before that.
         """
@@ -728,7 +729,7 @@ def _tidy(out: Path, replaced: Path | None) -> None:
     working = out / FOLDER
     if replaced is not None:
         try:
-            os.rename(replaced, Path(tempfile.mkdtemp(dir=working)) / replaced.name)
+            os.rename(replaced, Path(tempfile.mkdtemp(dir=working)) / "old")
         except OSError:  # the disk is full, or its own folder cannot be written
             shutil.rmtree(replaced, ignore_errors=True)
         for folder in (out.parent, working):

@@ -583,6 +583,23 @@ def test_a_mount_point_takes_a_store_splits_and_parts(mounted: Path, images: Pat
     assert not (tmp_path / "out.packing").exists()
 
 
+def test_a_mount_point_that_came_after_the_begin_is_refused_before_any_work(images: Path, tmp_path: Path) -> None:
+    out, disk = tmp_path / "out", tmp_path / "disk"
+    interrupted(pack, images, out, size=32, workers=1, inputs=4)
+    for folder in (out, disk):
+        folder.mkdir()
+    if subprocess.run(["mount", "--bind", disk, out], capture_output=True).returncode:
+        pytest.skip("this user may mount nothing")
+    seen: set[str] = set()
+    try:
+        with pytest.raises(PackError, match="out cannot be replaced: its file system does not rename it"):
+            pack(images, out, size=32, resume=True, progress=lambda progress: seen.add(progress.stage))
+    finally:
+        subprocess.run(["umount", "-l", out], check=True)
+    assert "pack" not in seen
+    assert pack(images, out, size=32, resume=True).resumed_from >= 4
+
+
 @pytest.mark.parametrize("kind", ["one", "splits", "parts", "merge", "pull"])
 def test_a_folder_that_is_there_is_filled(kind: str, images: Path, tmp_path: Path) -> None:
     out, fresh = tmp_path / "out", tmp_path / "fresh"

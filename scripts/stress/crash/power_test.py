@@ -148,8 +148,8 @@ def _check_complete(run: Run, store: Path, where: str) -> None:
     except StoreError:
         return
     found = {name: content for name, content in files(store).items() if not name.startswith(".packing/")}
-    # out.packing is made in place of out, which is out/.packing/tmp... once it is replaced
-    folder = run.disk / re.sub(r"\.packing(/tmp\w+)?", "", str(store.relative_to(run.disk)))
+    # out.packing is made in place of out, which is out/.packing/tmp.../old once it is replaced
+    folder = run.disk / re.sub(r"\.packing(/tmp\w+/old)?", "", str(store.relative_to(run.disk)))
     complete = [_below(run.expected, folder, run.disk), _below(files(run.start), folder, run.disk)]
     if found not in complete:
         raise TrialError(f"{where}: {store} opens, and differs in {difference(found, complete[0])}")
