@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_tree, photo, torchvision_or_skip
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 
 from packer import pack
 from packer.cli.app import run
@@ -231,3 +231,45 @@ def test_images_that_pack_rejected_are_no_difference(tmp_path: Path, capsys: pyt
     (images / "class0" / "000.jpg").write_text("x")
     assert run(["compare", str(images), str(tmp_path / "out")]) == 1
     assert "class0/000.jpg cannot be compared" in capsys.readouterr().err
+
+
+class _Given(Dataset[Any]):
+    """Rows that a function gives."""
+
+    def __init__(self, row: Callable[[int], Any]) -> None:
+        self._row = row
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, row: int) -> Any:
+        return self._row(row)
+
+
+def _image(row: int, channels: int = 3) -> torch.Tensor:
+    return torch.randint(0, 256, (channels, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(row))
+
+
+def test_a_flip_of_some_images_is_drawn_at_random() -> None:
+    torch.manual_seed(0)
+    flipped = _Given(lambda row: (_image(row).flip(2) if torch.rand(()) < 0.5 else _image(row), row))
+    for _ in range(10):
+        report = compare(flipped, _Given(lambda row: (_image(row), row)), rows=40)
+        assert (report.compared, report.targets, report.differences) == (0, 40, [])
+        assert report.notes[-1] == "pixels were not compared: a draws at random. Give it the recipe of validation"
+        assert str(report).startswith("0 rows compared\n")
+
+
+@pytest.mark.parametrize("row", [{"image": 1}, (1, 2, 3), "image", 7], ids=str)
+def test_rows_that_are_no_pair_are_refused(row: Any) -> None:
+    with pytest.raises(TypeError, match=r"row 0 of b is a .*, expected \(image, target\)"):
+        compare(_Given(lambda n: (_image(n), n)), _Given(lambda n: row))
+
+
+def test_other_channels_and_targets_that_were_rounded() -> None:
+    report = compare(_Given(lambda n: (_image(n), n / 10)), _Given(lambda n: (_image(n, 4), torch.tensor(n / 10))))
+    assert report.differences == ["40 of 40 rows, row 0 of a first: 3 channels in a, 4 in b"]
+    assert report.targets == 40
+    nothing = compare(_Given(lambda n: (_image(n), None)), _Given(lambda n: (_image(n), n)))
+    assert "no difference in classes, counts and cuts" in str(nothing)
+    assert any(note.startswith("targets were not compared") for note in nothing.notes)
