@@ -35,7 +35,8 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
         return check_store(out)
     except StoreError as e:
         folder = Path(out)
-        message = "" if (folder / MANIFEST).exists() else unfinished_message(folder)
+        # one that may not be looked at is not there for this
+        message = "" if os.path.exists(folder / MANIFEST) else unfinished_message(folder)
         if not message and not isinstance(e, IncompleteStoreError):
             raise
         raise IncompleteStoreError(message or str(e)) from None
