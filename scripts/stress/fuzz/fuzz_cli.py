@@ -69,7 +69,7 @@ _WRITES = {
     "pull": "out",
 }
 # As often as others: these take seconds each.
-_SELDOM = {"bench": 0.1, "doctor": 0.2, "requantize": 0.5}
+_SELDOM = {"bench": 0.1, "compare": 0.1, "doctor": 0.2, "requantize": 0.5}
 # Python runs this before the command and in its workers: what is opened for writing, made or renamed elsewhere is noted.
 WATCH = """
 import os, sys
@@ -221,6 +221,8 @@ class CommandTrial:
 
     def _pack(self, words: list[str]) -> tuple[int, str]:
         environment = os.environ | {
+            # torch makes a folder of its own when it is imported
+            "TORCHINDUCTOR_CACHE_DIR": str(self.own / "torch"),
             "PIXPACK_FUZZ_OWN": str(self.own),
             "PIXPACK_FUZZ_LOG": str(self._work / "log"),
             "PYTHONPATH": f"{self._work / 'watch'}{os.pathsep}{ROOT}",
