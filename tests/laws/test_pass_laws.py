@@ -53,7 +53,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "resumed": (1, 2, 3),
 }
 _NO_NAMES = "names are those of datasets that reader.concat joined"
-_NO_CONCAT = "is at a URL, and concat takes stores on disk"
+_NO_CONCAT = "is at a URL, its cache has not all of it, and concat takes stores on disk"
 _NO_PAD = "pad=False is for orders of the loader: what an epoch is, the sampler decides"
 _NUMBERS = {name: n for n, name in enumerate(OPTIONS)}
 Pair = tuple[tuple[str, Any], tuple[str, Any]]

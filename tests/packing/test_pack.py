@@ -948,7 +948,7 @@ def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
         pack(images, out, size=side, overwrite=side > 16)
         assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
         assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (side, side, 3)
-    (replaced,) = (path.parent for path in (out / ".packing").glob("*/manifest.json"))
+    (replaced,) = (path.parent for path in (out / ".packing").glob("*/*/manifest.json"))
     assert MemmapDataset(replaced, as_tuple=False)[0].pixels.shape == (24, 24, 3)
     monkeypatch.setattr(shutil, "rmtree", remove)
     pack(images, out, size=32, resume=True)

@@ -214,7 +214,9 @@ def cases() -> dict[str, Make]:
         ),
         "MultiView": lambda s, c: r.MultiView([r.RandomResizedCrop(10, seed=s)] * 2 + [r.ResizeCenterCrop(8)]),
         "Normalize": lambda s, c: r.Compose([r.RandomHorizontalFlip(1), r.Normalize(mean(c), mean(2 * c)[-c:])]),
-        "Normalize float16": lambda s, c: r.Compose([r.ResizeCenterCrop(9), r.Normalize(mean(c), mean(c), torch.float16)]),
+        "Normalize float16": lambda s, c: r.Compose(
+            [r.ResizeCenterCrop(9), r.Normalize(mean(c), mean(c), torch.float16)]
+        ),
         "Normalize of batches": lambda s, c: r.Normalize(mean(c), mean(c)),
         "Pad": lambda s, c: r.Pad((1, 2, 3, 4), fill(c)),
         "Pad reflect": lambda s, c: r.Pad(3, padding_mode="reflect"),
@@ -320,6 +322,7 @@ def converted_cases() -> dict[str, Make]:
 # Names of `reader` that are no transforms.
 OTHERS = {
     *(
+        "CompareReport",
         "ConstantPixels",
         "ImageBatch",
         "IncompleteStoreError",
@@ -327,7 +330,7 @@ OTHERS = {
         "MemmapDataset",
         "MemmapLoader",
     ),
-    *("RASampler", "RaggedBatch", "StoreError", "concat", "open_store", "to_device"),
+    *("RASampler", "RaggedBatch", "StoreError", "compare", "concat", "open_store", "to_device"),
 }
 # those that transforms of torchvision's are called with
 OF_CONVERTED = {name: KINDS[name] for name in ("rgb", "own boxes")}
