@@ -22,7 +22,7 @@ from reader.device.transfer import CudaCopier
 from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PIXELS
 from reader.loading.finish import Finish, Unfinished
-from reader.loading.prefetch import Begun, Claim, Group, overlapped
+from reader.loading.prefetch import Claim, Group, InProgress, overlapped
 from reader.loading.remote_ahead import RemoteAhead
 from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import host_copies, pinned_bytes, pinned_files, reads_of
@@ -105,23 +105,23 @@ class Gathering:
         self, schedule: Schedule, epoch: int, steps: Iterator[Steps], finish: Finish, claim: Claim
     ) -> Iterator[Group]:
         """Yield the batches of a pass, in groups; what is left to the caller's thread comes as Unfinished."""
-        # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of the one begun behind it
+        # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of the one that is gathered behind it
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
         place = self._place(schedule, epoch)
         try:
-            begun = (self._begun(group, place, finish, copier) for group in place.ahead(steps))
-            yield from overlapped(begun, claim)
+            works = (self._start(group, place, finish, copier) for group in place.ahead(steps))
+            yield from overlapped(works, claim)
         finally:
             place.close()
             if copier is not None:
                 copier.drain()
 
-    def _begun(self, steps: Steps, place: Place, finish: Finish, copier: CudaCopier | None) -> Begun[Group]:
+    def _start(self, steps: Steps, place: Place, finish: Finish, copier: CudaCopier | None) -> InProgress[Group]:
         """Begin to bring the batches of some steps."""
         with contextlib.nullcontext() if copier is None else copier.on_side_stream():
             batches, copies = self.begin(steps.batches, place)
-        return Begun(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
+        return InProgress(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
 
     def _place(self, schedule: Schedule, epoch: int) -> Place:
         """Return where the rows of an epoch are read from."""

@@ -191,7 +191,7 @@ class Feed(Generic[_T]):
 
 
 @dataclass(frozen=True)
-class Begun(Generic[_T]):
+class InProgress(Generic[_T]):
     """What was begun: iterating over groups waits for them, unless they are complete already."""
 
     groups: Iterator[_T]
@@ -211,12 +211,12 @@ def paced(groups: Iterator[_T], claim: Claim) -> Iterator[_T]:
         claim(True)
 
 
-def overlapped(works: Iterator[Begun[_T]], claim: Claim) -> Iterator[_T]:
+def overlapped(works: Iterator[InProgress[_T]], claim: Claim) -> Iterator[_T]:
     """Yield the groups of works, in order: the next is begun before one is waited for, where there is room for both.
 
     works: taking one begins it.
     """
-    under_way: deque[Begun[_T]] = deque()
+    under_way: deque[InProgress[_T]] = deque()
     error: BaseException | None = None
     while error is None:
         try:

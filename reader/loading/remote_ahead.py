@@ -220,11 +220,11 @@ def _check_windows(schedule: Schedule, remote: RemoteStore, limit: int) -> None:
     """Refuse a limit below what windows of blocks that are read at once take."""
     room, largest = remote.folder.room, dict[int, int]()
     # as if an epoch began now: the seed may be chosen later
-    begun = schedule.with_batch_size(schedule.batch_size)
-    begun.choose_seed()
-    if not begun.order_of(0).is_in_blocks:
+    started = schedule.with_batch_size(schedule.batch_size)
+    started.choose_seed()
+    if not started.order_of(0).is_in_blocks:
         return
-    for window, blocks in _blocks_of_windows(begun, remote, 0) or ():
+    for window, blocks in _blocks_of_windows(started, remote, 0) or ():
         largest[window.node] = max(largest.get(window.node, 0), sum(map(room, blocks)))
     if limit < (need := sum(largest.values())):
         what = "a window" if len(largest) == 1 else f"a window each of {len(largest)} canonical nodes"

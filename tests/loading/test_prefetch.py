@@ -12,16 +12,16 @@ import pytest
 from conftest import Tune
 
 from reader.loading import prefetch
-from reader.loading.prefetch import Begun, overlapped, without_thread
+from reader.loading.prefetch import InProgress, overlapped, without_thread
 from reader.memory import threads
 
 
-def started(log: list[str], count: int, fails_at: int | None = None, *, is_complete: bool = False) -> Iterator[Begun]:
+def started(log: list[str], count: int, fails_at: int | None = None, *, is_complete: bool = False) -> Iterator[InProgress]:
     for i in range(count):
         if i == fails_at:
             raise KeyError(i)
         log.append(f"begin {i}")
-        yield Begun(finished(log, i), is_complete)
+        yield InProgress(finished(log, i), is_complete)
 
 
 def finished(log: list[str], i: int) -> Iterator[int]:
@@ -59,8 +59,8 @@ def test_an_error_of_what_is_started_is_held_by_nobody_once_it_was_raised() -> N
     class Failed(Exception):
         pass
 
-    def fails() -> Iterator[Begun]:
-        yield Begun(iter([0]))
+    def fails() -> Iterator[InProgress]:
+        yield InProgress(iter([0]))
         raise Failed
 
     gc.disable()
@@ -117,7 +117,7 @@ def test_what_makes_groups_is_let_go_before_their_end_shows() -> None:
 
 def test_nothing_comes_after_an_error() -> None:
     missing: dict[int, int] = {}
-    groups = overlapped(iter([Begun(map(missing.__getitem__, [0])), Begun(iter([1]))]), lambda wait: True)
+    groups = overlapped(iter([InProgress(map(missing.__getitem__, [0])), InProgress(iter([1]))]), lambda wait: True)
     with pytest.raises(KeyError):
         next(groups)
     assert list(groups) == []
