@@ -105,7 +105,7 @@ class Gathering:
         self, schedule: Schedule, epoch: int, steps: Iterator[Steps], finish: Finish, claim: Claim
     ) -> Iterator[Group]:
         """Yield the batches of a pass, in groups; what is left to the caller's thread comes as Unfinished."""
-        # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of the one that is gathered behind it
+        # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of that behind it
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
         place = self._place(schedule, epoch)

@@ -16,7 +16,9 @@ from reader.loading.prefetch import InProgress, overlapped, without_thread
 from reader.memory import threads
 
 
-def started(log: list[str], count: int, fails_at: int | None = None, *, is_complete: bool = False) -> Iterator[InProgress]:
+def started(
+    log: list[str], count: int, fails_at: int | None = None, *, is_complete: bool = False
+) -> Iterator[InProgress]:
     for i in range(count):
         if i == fails_at:
             raise KeyError(i)
