@@ -25,9 +25,9 @@ from reader.remote.leftovers import write_beside
 from reader.remote.opening import Source, fetch_file, on_demand
 from reader.tuning import tuning
 
-# In progress ahead of use while the first blocks of an epoch come: with as many the link is never idle, and the first batch waits
-# for little else.
-_BESIDE_FIRST = 4
+# While the first blocks of an epoch come, others are asked for where fewer are in progress: so the link is not idle while the last
+# of them come, and the first batch waits for little else.
+_BESIDE_FIRST = 8
 # What requests have brought is written by these meanwhile.
 _WRITING_THREADS = 8
 # Another process's fetch is looked for so often; it takes ten times as long or more.

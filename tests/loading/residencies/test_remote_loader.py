@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,33 @@ def _first_blocks(loader: MemmapLoader, batches: int = 1) -> set[int]:
     return {int(row) * ROW // BLOCK for step in steps for row in step.positions}
 
 
+@pytest.mark.usefixtures("many_blocks")
+def test_as_many_requests_are_in_progress_as_may_be(tmp_path: Path, tune: Tune) -> None:
+    """No block comes before 16 are asked for; 17 never are."""
+    from packer import pack_dataset
+
+    tune(shuffle_block_bytes=BLOCK, batch_group_bytes=256 * ROW)
+    images = torch.zeros(1024, 16, 16, 3, dtype=torch.uint8)
+    pack_dataset([(image, 0) for image in images.numpy()], tmp_path / "out", size=16)
+    with serving(tmp_path / "out") as server:
+        data = MemmapDataset(server.url, cache=tmp_path / "cache")
+        with MemmapLoader(data, 256, shuffle="block", seed=0) as loader:
+            most = list[int]()
+
+            def is_ready(name: str, start: int, stop: int) -> bool:
+                requests = sum(name == PIXELS for name, _, _ in server.asked)
+                if not most and requests >= tuning().requests_at_once:
+                    # those beyond it would be asked for meanwhile
+                    time.sleep(0.2)
+                    most.append(sum(name == PIXELS for name, _, _ in server.asked))
+                return bool(most)
+
+            server.is_ready = is_ready
+            next(iter(loader))
+        assert not server.was_late
+        assert most == [16]
+
+
 @pytest.mark.usefixtures("small_blocks")
 def test_blocks_are_asked_for_ahead_together(range_server: RangeServer, tmp_path: Path) -> None:
     remote = MemmapDataset(range_server.url, cache=tmp_path)
@@ -81,10 +109,10 @@ def test_blocks_are_asked_for_ahead_together(range_server: RangeServer, tmp_path
 
 @pytest.mark.usefixtures("many_blocks")
 def test_the_first_batch_takes_three_round_trips(tmp_path: Path, tune: Tune) -> None:
-    """The manifest, what else opening needs, then at once all blocks of a window, and nothing beside them."""
+    """The manifest, what else opening needs, then the blocks of a window, as many at once as may be, and nothing beside them."""
     from packer import pack_dataset
 
-    tune(shuffle_block_bytes=BLOCK, batch_group_bytes=256 * ROW)
+    tune(shuffle_block_bytes=BLOCK, batch_group_bytes=256 * ROW, requests_at_once=tuning().shuffle_window_blocks)
     # 128 blocks of 8 rows
     images = torch.randint(0, 256, (1024, 16, 16, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     pack_dataset([(image, 0) for image in images.numpy()], tmp_path / "out", size=16)
