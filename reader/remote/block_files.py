@@ -156,7 +156,7 @@ class BlockFiles:
                         with contextlib.suppress(FileNotFoundError):
                             yield int(entry.name), entry.stat().st_mtime_ns
 
-    def begun(self) -> dict[Path, int]:
+    def unfinished(self) -> dict[Path, int]:
         """Return the files of blocks that are being written, or were by processes that were killed."""
         found = {path: path.name.split(".") for path in self._beside.glob(".*.*.*")}
         return {path: int(words[1]) for path, words in found.items() if words[1].isdigit()}

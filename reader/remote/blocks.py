@@ -25,8 +25,8 @@ from reader.remote.leftovers import write_beside
 from reader.remote.opening import Source, fetch_file, on_demand
 from reader.tuning import tuning
 
-# While the first blocks of an epoch come, others are asked for where fewer are in progress: so the link is not idle while the last
-# of them come, and the first batch waits for little else.
+# While the first blocks of an epoch come, others are asked for where fewer are in progress: the link is not idle while their last
+# come, and the first batch waits for little else.
 _BESIDE_FIRST = 8
 # What requests have brought is written by these meanwhile.
 _WRITING_THREADS = 8
@@ -43,12 +43,12 @@ _COMPLETE_BLOCKS = 1024
 class _Run:
     """Blocks that are one after the other in the store, and are asked for together.
 
-    begun, ended: by time.monotonic; 0.0: not yet. error: why some of them did not come.
+    started, ended: by time.monotonic; 0.0: not yet. error: why some of them did not come.
     """
 
     def __init__(self, block: int, size_bytes: int) -> None:
         self.blocks, self.size_bytes = [block], size_bytes
-        self.begun = self.ended = 0.0
+        self.started = self.ended = 0.0
         self.error: Exception | None = None
 
 
@@ -92,7 +92,7 @@ class BlockFetcher:
             self._eviction.plan.reach(index)
 
     def ahead(self, blocks: Sequence[int], soon: int = 0) -> None:
-        """Begin to fetch blocks that will be wanted, in this order; nothing says whether they came.
+        """Start to fetch blocks that will be wanted, in this order, and do not wait for them.
 
         soon: how many of them are to come before any other, as if they were waited for.
         """
@@ -112,8 +112,8 @@ class BlockFetcher:
             self._want(missing, self._urgent)
             for block, run in [(block, self._runs.get(block)) for block in missing]:
                 while not self._table.has(block):
-                    # what failed for having been begun earlier is tried again
-                    if run is not None and run.error is not None and run.begun >= asked:
+                    # a request that failed before is made again
+                    if run is not None and run.error is not None and run.started >= asked:
                         raise run.error
                     # what another process fetches is looked for again in a while
                     if run is None or (run.ended and time.monotonic() - run.ended >= _LOOK_SECONDS):
@@ -145,7 +145,7 @@ class BlockFetcher:
             return fetched
 
     def requests(self) -> list[tuple[float, float]]:
-        """Return when each run of blocks that was fetched last was begun and was written, by time.monotonic."""
+        """Return when each of the last requests started, and when its blocks were written, by time.monotonic."""
         with self._changed:
             return list(self._requests)
 
@@ -171,13 +171,13 @@ class BlockFetcher:
                 table.complete()
 
     def _want(self, blocks: Iterable[int], queue: deque[_Run]) -> list[_Run]:
-        """Have blocks fetched that are not there, neighbors together; returns their runs that are not begun."""
+        """Have missing blocks fetched, neighbors together; returns their runs that have not started."""
         runs = list[_Run]()
         for block in blocks:
             size = self._folder.room(block)
             if (known := self._runs.get(block)) is not None:
-                # it may wait behind others: whichever queue comes to it first has it begun
-                if not known.begun and (not runs or runs[-1] is not known):
+                # it may wait behind others: it starts from whichever queue comes to it first
+                if not known.started and (not runs or runs[-1] is not known):
                     runs.append(known)
             elif not self._table.has(block):
                 run = runs[-1] if runs and runs[-1].blocks[-1] + 1 == block else None
@@ -205,24 +205,24 @@ class BlockFetcher:
             with self._changed:
                 self._end(run)
                 self._held_bytes -= run.size_bytes
-                self._requests.append((run.begun, run.ended))
+                self._requests.append((run.started, run.ended))
 
     def _next_run(self) -> _Run | None:
-        """Begin the next run; None: there is none now."""
+        """Start the next run; None: none may start now."""
         for queue in self._urgent, self._later:
             is_beside_first = queue is self._later and self._first
             while queue and len(self._requested) < (_BESIDE_FIRST if is_beside_first else self._most_requests):
                 run = queue[0]
-                if not run.begun and self._held_bytes and self._held_bytes + run.size_bytes > self._most_held_bytes:
+                if not run.started and self._held_bytes and self._held_bytes + run.size_bytes > self._most_held_bytes:
                     return None
                 queue.popleft()
-                if run.begun or run.ended:
+                if run.started or run.ended:
                     continue
                 if all(map(self._table.has, run.blocks)):
                     # another process has fetched it
                     self._end(run)
                     continue
-                run.begun = time.monotonic()
+                run.started = time.monotonic()
                 self._requested.add(run)
                 self._held_bytes += run.size_bytes
                 return run

@@ -73,7 +73,7 @@ class Eviction:
         self._is_counted = False
 
     def make_room(self, block: int) -> None:
-        """Have room for a block, and count it as there. For who holds the lock of changes."""
+        """Make room for a block, and count it as there. The caller holds the lock of changes."""
         need, plan = self._room(block), self.plan
         if plan is not self._chosen_by:
             self._leaving.clear()
@@ -98,11 +98,11 @@ class Eviction:
 
     def _look(self) -> tuple[int, list[int]]:
         """Return the bytes of all blocks that are there or being written, and those that are there by when they came."""
-        remove_abandoned(self._files.begun())
+        remove_abandoned(self._files.unfinished())
         # before the others: what has its name meanwhile is in both, not in none
-        begun = self._files.begun().values()
+        unfinished = self._files.unfinished().values()
         there = [block for block, _ in sorted(self._files.listed(), key=lambda found: found[1])]
-        return sum(map(self._room, {*begun, *there})), there
+        return sum(map(self._room, {*unfinished, *there})), there
 
     def _choose(self, plan: Plan, need: int) -> int:
         """Choose blocks that leave, more than are needed now; returns the bytes of all that are there."""

@@ -248,7 +248,7 @@ def _drop(root: Path, source: Source, what: str) -> None:
         raise StoreError(f"cache {root} is damaged: {what}; and {source.url} cannot be reached to make it again.")
     _log.warning("cache %s is damaged: %s. It is dropped, and made again.", root, what)
     inside = root / INSIDE
-    # first: without these it is no store, and none that was begun
+    # first: without these it is neither a store nor an unfinished one
     for name in (root / MANIFEST, inside / MANIFEST, inside / MARKS):
         name.unlink(missing_ok=True)
     for name in root.iterdir():

@@ -63,10 +63,10 @@ class RemoteStore:
         # whether its folder is that of small caches, once that is known
         self._in_small: bool | None = None
         self._is_renewed = False
-        self._begin()
+        self._reset()
         _ = self.folder
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         # the index in the planned order that is read now
         self.reached = 0
         self._fetcher: _Fetcher | None = None
@@ -79,7 +79,7 @@ class RemoteStore:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._is_renewed = False
-        self._begin()
+        self._reset()
 
     def __str__(self) -> str:
         return self.url
@@ -155,7 +155,7 @@ class RemoteStore:
             left = self.folder.table.read(memory, group) + left[len(group) :]
 
     def ahead(self, blocks: Sequence[int], *, soon: int = 0) -> None:
-        """Begin to fetch blocks that will be wanted, in this order; the first `soon` of them before any other."""
+        """Start to fetch blocks that will be wanted, in this order; the first `soon` of them before any other."""
         table = self.folder.table
         if any(not table.has(block) for block in blocks):
             self._fitting().ask("ahead", blocks=list(blocks), soon=soon, reached=self.reached)
@@ -185,7 +185,7 @@ class RemoteStore:
         return 0 if self._fetcher is None else int(self._started().ask("fetched_bytes"))
 
     def requests(self) -> list[tuple[float, float]]:
-        """Return when the requests that this process has had made last began and ended, by time.monotonic."""
+        """Return when each of the last requests of this process's fetcher started and ended, by time.monotonic."""
         found = [] if self._fetcher is None else self._started().ask("requests")
         return [(start, stop) for start, stop in found]
 
@@ -226,7 +226,7 @@ class RemoteStore:
     def _started(self) -> _Fetcher:
         if self._process != os.getpid():
             # the parent's is the parent's; its lock may have been held
-            self._begin()
+            self._reset()
         with self._starting:
             if self._fetcher is None or not self._fetcher.is_alive:
                 self._fetcher = _Fetcher(self.url, self.cache, self.limit, self._digest, self._in_small)
