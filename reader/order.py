@@ -1,15 +1,14 @@
-"""Which rows come when: pure arithmetic on (seed, epoch, rank, world size), resumable at any step by a few integers.
+"""Computes which rows come when: pure arithmetic on (seed, epoch, rank, world size), resumable at any step by a few integers.
 
 Nothing here reads a store, and no order holds an N-long array: rows are computed a range at a time.
 """
 
 from __future__ import annotations
 
-import abc
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -86,7 +85,7 @@ def draws_of(
     """Return which of the draws [start, stop) that `drawn` gives are this row."""
     total, least = float(cumulative[-1]), float(cumulative[row - 1]) if row else 0.0
     most = math.inf if row == np.searchsorted(cumulative, total) else float(cumulative[row])
-    keys, found = _keys(seed, epoch, "draws"), [np.zeros(0, np.int64)]
+    keys, draws = _keys(seed, epoch, "draws"), [np.zeros(0, np.int64)]
     scramble = _scrambler(np.uint64, 64, keys)
     # the row's share of all hashes, wider than doubles round
     low = max(0, int(least / total * 2**53) - 2) << 11
@@ -97,8 +96,8 @@ def draws_of(
         near = first + np.flatnonzero(hashed <= np.uint64(min(size, 2**64 - 1)))
         if len(near):
             places = _uniform(near.astype(np.uint64), keys) * total
-            found.append(near[(places >= least) & (places < most)])
-    return np.concatenate(found)
+            draws.append(near[(places >= least) & (places < most)])
+    return np.concatenate(draws)
 
 
 def drawn(cumulative: npt.NDArray[np.float64], start: int, stop: int, *, seed: int, epoch: int = 0) -> Rows:
@@ -110,7 +109,7 @@ def drawn(cumulative: npt.NDArray[np.float64], start: int, stop: int, *, seed: i
 
 
 class Window(NamedTuple):
-    """Positions [start, stop) of an epoch whose rows are read together.
+    """Names positions [start, stop) of an epoch whose rows are read together.
 
     node: which canonical node reads them, beside the windows of others; 0 where there is one. spans: their positions in the
     dataset, [start, stop) each.
@@ -126,43 +125,47 @@ class Window(NamedTuple):
         return np.concatenate([np.arange(start, stop) for start, stop in self.spans])
 
 
-class Order(abc.ABC):
-    """The order of one epoch of `count` rows, of all ranks together. For one thread."""
+class Order:
+    """Gives the order of one epoch of `count` rows, of all ranks together. For one thread.
+
+    This class itself is that of a sampler: nothing of it is known before the sampler gives it.
+    """
 
     # whether rows of a window stand in few blocks of the store
     is_in_blocks = False
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._held_start, self._held = 0, np.zeros(0, dtype=np.int64)
+        # the positions that were computed last, and where they begin
+        self._chunk_start, self._chunk = 0, np.zeros(0, dtype=np.int64)
 
-    @abc.abstractmethod
     def compute(self, start: int, stop: int) -> Rows:
         """Compute what stands at [start, stop), of which both are in [0, count]."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def places_of(self, row: int) -> Iterable[int]:
         """Return at which positions a position of the dataset stands, rising: the inverse of `rows`."""
+        raise NotImplementedError
 
     def rows(self, start: int, stop: int) -> Rows:
         """Return what stands at [start, stop); the order is computed a chunk at a time."""
-        if not self._held_start <= start <= stop <= self._held_start + len(self._held):
-            self._held_start, self._held = start, self.compute(start, min(self.count, max(stop, start + _CHUNK)))
-        return self._held[start - self._held_start : stop - self._held_start]
+        if not self._chunk_start <= start <= stop <= self._chunk_start + len(self._chunk):
+            self._chunk_start, self._chunk = start, self.compute(start, min(self.count, max(stop, start + _CHUNK)))
+        return self._chunk[start - self._chunk_start : stop - self._chunk_start]
 
     def of_step(self, position: int, size: int, start: int, stop: int) -> Rows:
         """Return what stands at [start, stop) of the step of all ranks at a position; behind the last row the first ones follow.
 
         size: rows of the step, those that come twice included.
         """
-        return wrap(self.rows, self.count, start, stop)
+        return self.rows(start, stop) if stop <= self.count else passes(lambda _: self.rows, self.count, start, stop)
 
     def is_repeated(self, place: int, missing: int) -> bool:
         """Say whether what stands at a place comes again where the last step of several ranks lacks so many rows."""
         return place < missing
 
     def window_end(self, position: int) -> int:
-        """Return where the window that holds a position ends, behind which rows are elsewhere; where there is none, far away."""
+        """Return where the window of a position ends, behind which rows are elsewhere; far away where there is none."""
         lap = position // self.count * self.count
         return lap + self._window_end(position - lap)
 
@@ -179,7 +182,7 @@ class Order(abc.ABC):
 
 
 class Sequential(Order):
-    """The dataset's order."""
+    """Keeps the dataset's order."""
 
     def __init__(self, count: int, block_rows: int) -> None:
         super().__init__(count)
@@ -201,7 +204,7 @@ class Sequential(Order):
 
 
 class Permutation(Order):
-    """A permutation of all rows."""
+    """Permutes all rows."""
 
     def __init__(self, count: int, seed: int, epoch: int) -> None:
         super().__init__(count)
@@ -217,9 +220,9 @@ class Permutation(Order):
 
 
 class BlockOrder(Order):
-    """Contiguous blocks in random order, rows mixed inside a window of blocks: large sequential reads, nearly full mixing.
+    """Puts contiguous blocks in random order, and mixes rows inside a window of blocks: large reads, nearly full mixing.
 
-    Positions are computed a window at a time; only an array of count / block entries is held.
+    Positions are computed a window at a time; only an array of count / block entries is kept.
     """
 
     is_in_blocks = True
@@ -263,13 +266,13 @@ class BlockOrder(Order):
 
     def windows(self, ranks: range, world_size: int) -> list[Window]:
         """Return the windows, each with its blocks."""
-        found = list[Window]()
+        windows = list[Window]()
         for first in range(0, len(self._starts), self._window):
             blocks = slice(first, first + self._window)
             spans = list(zip(self._starts[blocks].tolist(), self._stops[blocks].tolist(), strict=True))
             stop = min(first + self._window, len(self._starts))
-            found.append(Window(int(self._bounds[first]), int(self._bounds[stop]), 0, spans))
-        return found
+            windows.append(Window(int(self._bounds[first]), int(self._bounds[stop]), 0, spans))
+        return windows
 
     def _window_end(self, position: int) -> int:
         block = int(np.searchsorted(self._bounds, position, side="right")) - 1
@@ -288,7 +291,7 @@ class BlockOrder(Order):
 
 @dataclass(frozen=True)
 class CanonicalNodes:
-    """How an epoch's order of `count` rows is shared by a fixed number of canonical nodes, whatever real nodes read for them.
+    """Shares an epoch's order of `count` rows among a fixed number of canonical nodes, whatever real nodes read for them.
 
     Node c has rows [first(c), first(c) + rows(c)) in every epoch, in an order of its own. Position p of the epoch is place
     p // nodes of the order of node p % nodes. Inside a step the positions of one node stand together, so that ranks, which come
@@ -317,23 +320,19 @@ class CanonicalNodes:
             >>> CanonicalNodes(count=100, nodes=2).pieces(8, 8, 2, 6)
             [(0, 6, 8), (1, 4, 6)]
         """
-        found, begun = [], 0
+        pieces, before = [], 0
         for node in range(self.nodes):
             low, high = (-(-max(0, at - node) // self.nodes) for at in (position, position + size))
             # [8, 16) of 2 nodes -> [4, 8) of each
-            piece = max(start - begun, 0) + low, min(stop - begun, high - low) + low
+            piece = max(start - before, 0) + low, min(stop - before, high - low) + low
             if piece[0] < piece[1]:
-                found.append((node, *piece))
-            begun += high - low
-        return found
-
-    def of_ranks(self, first: int, stop: int, world_size: int) -> range:
-        """Return the nodes whose rows ranks [first, stop) read, the short last step of an epoch aside."""
-        return range(first * self.nodes // world_size, -(-stop * self.nodes // world_size))
+                pieces.append((node, *piece))
+            before += high - low
+        return pieces
 
 
 class NodeBlocks(Order):
-    """Canonical nodes that share the rows, each in a `BlockOrder` of its own."""
+    """Lets canonical nodes share the rows, each in a `BlockOrder` of its own."""
 
     is_in_blocks = True
 
@@ -381,23 +380,13 @@ class NodeBlocks(Order):
         return len(self._of_ranks(ranks, world_size))
 
     def _of_ranks(self, ranks: range, world_size: int) -> range:
-        return self._nodes.of_ranks(ranks.start, ranks.stop, world_size)
-
-
-class Unknown(Order):
-    """What a sampler gives: nothing of it is known before it gives it."""
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
-
-    def places_of(self, row: int) -> list[int]:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
+        """Return the nodes whose rows ranks read, the short last step of an epoch aside."""
+        nodes = self._nodes.nodes
+        return range(ranks.start * nodes // world_size, -(-ranks.stop * nodes // world_size))
 
 
 class Draws(Order):
-    """Rows with replacement, in proportion to weights."""
+    """Draws rows with replacement, in proportion to weights."""
 
     def __init__(self, count: int, cumulative: npt.NDArray[np.float64], seed: int, epoch: int) -> None:
         super().__init__(count)
@@ -414,7 +403,7 @@ class Draws(Order):
 
 
 class Slice(Order):
-    """A part of an order without an end, which continues from one epoch to the next.
+    """Takes a part of an order without an end, which continues from one epoch to the next.
 
     rows_at: gives [start, stop) of it. places_in: where in [start, stop) of it a position of the dataset stands. first: where
     the epoch begins in it.
@@ -439,33 +428,41 @@ class Slice(Order):
         return [place - self._first for place in self._places_in(row, self._first, self._first + self.count)]
 
 
-class PassesSlice(Slice):
-    """A part of passes over `pass_rows` rows that follow each other; one_pass: gives the order of each."""
+class Passes(Order):
+    """Takes a part of passes over `pass_rows` rows that follow each other.
+
+    one_pass: gives the order of each pass. first: where the epoch begins in all passes together.
+    """
 
     def __init__(self, count: int, one_pass: Callable[[int], Order], pass_rows: int, first: int) -> None:
+        super().__init__(count)
         self._one_pass, self._pass_rows = functools.lru_cache(maxsize=2)(one_pass), pass_rows
-        super().__init__(
-            count, lambda start, stop: passes(self._rows_of_pass, pass_rows, start, stop), self._places_between, first
-        )
+        self._first, self._stop = first, first + count
         self.is_in_blocks = self._one_pass(first // pass_rows).is_in_blocks
+
+    def compute(self, start: int, stop: int) -> Rows:
+        """Compute what stands at [start, stop)."""
+        first = self._first
+        return passes(lambda number: self._one_pass(number).compute, self._pass_rows, first + start, first + stop)
+
+    def places_of(self, row: int) -> list[int]:
+        """Return its positions."""
+        places = [before + place for before, each in self._each_pass() for place in each.places_of(row)]
+        return [place for place in places if 0 <= place < self.count]
 
     def windows(self, ranks: range, world_size: int) -> list[Window] | None:
         """Return the windows of the passes that the epoch has a part of; None: they have none."""
-        found = list[Window]()
-        for number in range(self._first // self._pass_rows, -(-(self._first + self.count) // self._pass_rows)):
-            if (each := self._one_pass(number).windows(ranks, world_size)) is None:
+        windows = list[Window]()
+        for before, each in self._each_pass():
+            if (of_pass := each.windows(ranks, world_size)) is None:
                 return None
-            before = number * self._pass_rows - self._first
-            found += [window._replace(start=before + window.start, stop=before + window.stop) for window in each]
-        return [window for window in found if window.stop > 0 and window.start < self.count]
+            windows += [window._replace(start=before + window.start, stop=before + window.stop) for window in of_pass]
+        return [window for window in windows if window.stop > 0 and window.start < self.count]
 
-    def _places_between(self, row: int, start: int, stop: int) -> list[int]:
-        numbers = range(start // self._pass_rows, -(-stop // self._pass_rows))
-        places = [number * self._pass_rows + at for number in numbers for at in self._one_pass(number).places_of(row)]
-        return [place for place in places if start <= place < stop]
-
-    def _rows_of_pass(self, number: int) -> Callable[[int, int], Rows]:
-        return self._one_pass(number).compute
+    def _each_pass(self) -> Iterator[tuple[int, Order]]:
+        """Yield where each pass begins that the epoch has a part of, counted from the epoch's beginning, and its order."""
+        for number in range(self._first // self._pass_rows, -(-self._stop // self._pass_rows)):
+            yield number * self._pass_rows - self._first, self._one_pass(number)
 
     def _window_end(self, position: int) -> int:
         done, inside = divmod(self._first + position, self._pass_rows)
@@ -475,7 +472,7 @@ class PassesSlice(Slice):
 
 @dataclass(frozen=True)
 class Cut:
-    """How one epoch's order of `count` rows is cut into steps and ranks.
+    """Cuts one epoch's order of `count` rows into steps and ranks.
 
     Global step s takes positions [s * W * B, (s + 1) * W * B); rank r takes the r-th B of them. So the global order does
     not depend on the world size, and a checkpoint is the position reached. The last, short step is shared evenly; where it
@@ -497,21 +494,26 @@ class Cut:
             raise OrderError(f"rank is {self.rank!r} and world_size {self.world_size!r}, expected integers.")
         if not 0 <= self.rank < self.world_size:
             raise OrderError(f"rank is {self.rank}, expected 0 <= rank < world_size = {self.world_size}.")
-        if self.drop_last and self.batch_size * self.world_size > self.count:
+        if self.drop_last and self.full_step > self.count:
             raise OrderError(
                 f"drop_last leaves nothing: {self.count} rows are fewer than batch_size {self.batch_size}"
                 f" x world_size {self.world_size}. Use a smaller batch or drop_last=False."
             )
 
+    @property
+    def full_step(self) -> int:
+        """The rows of a full step of all ranks."""
+        return self.batch_size * self.world_size
+
     def steps(self, position: int = 0) -> int:
-        """Steps of this rank from a global position to the epoch's end."""
-        done, tail = divmod(max(0, self.count - position), self.batch_size * self.world_size)
+        """Return the steps of this rank from a global position to the epoch's end."""
+        done, tail = divmod(max(0, self.count - position), self.full_step)
         return done + (not self.drop_last and tail > (0 if self.pad else self.rank))
 
     def span(self, position: int) -> tuple[int, int]:
         """Return this rank's [start, stop) of the step at a global position; stop may exceed count: wrap around."""
         share, left = self.batch_size, self.count - position
-        if not self.pad and not self.drop_last and left < share * self.world_size:
+        if not self.pad and not self.drop_last and left < self.full_step:
             # 5 rows of 3 ranks -> [0, 2), [2, 4), [4, 5)
             share, more = divmod(left, self.world_size)
             start = position + self.rank * share + min(self.rank, more)
@@ -524,13 +526,13 @@ class Cut:
     def step_rows(self, position: int) -> int:
         """Return the rows of all ranks' step at a global position, those that come twice included."""
         left = self.count - position
-        if self.drop_last or left >= self.batch_size * self.world_size:
-            return self.batch_size * self.world_size
+        if self.drop_last or left >= self.full_step:
+            return self.full_step
         return -(-left // self.world_size) * self.world_size if self.pad else left
 
     def next_position(self, position: int) -> int:
         """Return the global position after the step at this one."""
-        return min(position + self.batch_size * self.world_size, self.count)
+        return min(position + self.full_step, self.count)
 
 
 def passes(order: Callable[[int], Callable[[int, int], Rows]], count: int, start: int, stop: int) -> Rows:
@@ -541,21 +543,7 @@ def passes(order: Callable[[int], Callable[[int, int], Rows]], count: int, start
         take = min(stop - start, count - inside)
         pieces.append(order(done)(inside, inside + take))
         start += take
-    return np.concatenate(pieces[1:]) if len(pieces) != 2 else pieces[1]
-
-
-def wrap(rows_at: Callable[[int, int], Rows], count: int, start: int, stop: int) -> Rows:
-    """Return rows_at over [start, stop), taken modulo count."""
-    if stop <= count:
-        return rows_at(start, stop)
-    pieces = [rows_at(start, count)] if start < count else []
-    start = max(start, count)
-    while start < stop:
-        first = start % count
-        take = min(stop - start, count - first)
-        pieces.append(rows_at(first, first + take))
-        start += take
-    return np.concatenate(pieces)
+    return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
 
 
 def _keys(seed: int, epoch: int, purpose: str) -> list[int]:

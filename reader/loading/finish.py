@@ -1,4 +1,4 @@
-"""What becomes of a batch: its transform is called, and it takes the form that the loop wants; and which thread does so.
+"""Calls the transform of a batch, gives it the form that the loop wants, and decides which thread does so.
 
 Knows neither which rows come, nor where they are read from.
 """
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
 from reader.epoch import in_epoch, inside, on_threads_of, row_source, stamped
+from reader.loading.plan import EpochPlan
 from reader.loading.sample_transform import SampleTransform
 from reader.loading.torch_modes import Modes
 from reader.memory.parts import in_parts
@@ -26,7 +26,7 @@ from reader.transforms.composition import flat, in_turn
 
 
 class Unfinished(NamedTuple):
-    """A batch that the caller's thread makes and finishes; start: position of its first row in the epoch. rows: int64[B]."""
+    """Stands for a batch that the caller's thread finishes; start: position of its first row in the epoch. rows: int64[B]."""
 
     make: Callable[[], object]
     start: int
@@ -42,6 +42,8 @@ class Finish:
     device, on the caller's stream. Both parts run under torch's modes of the thread that began the epoch.
 
     Args:
+        plan: of the epoch.
+        transform: with the size that its crops have in the epoch.
         threads: that steps run on, on the CPU.
         on_device: batches are sent to a CUDA device between `in_feeder` and `in_caller`.
         source: what crops read their rows from; None: from the batch.
@@ -52,11 +54,9 @@ class Finish:
 
     def __init__(
         self,
-        dataset: MemmapDataset,
+        plan: EpochPlan,
         transform: Transform | None,
         *,
-        epoch: int,
-        seed: int,
         as_tuple: bool,
         as_dict: tuple[str, str] | None,
         threads: int,
@@ -75,8 +75,8 @@ class Finish:
         self.is_left = on_device or bool(self._rest)
         self._is_marked_first = bool(self._first) and not on_device
         self.transform, self._source = transform, source
-        self._dataset, self._threads = dataset, threads
-        self._epoch, self._seed, self._as_tuple, self._as_dict = epoch, seed, as_tuple, as_dict
+        self._dataset, self._epoch, self._seed = plan.dataset, plan.number, plan.seed_value
+        self._threads, self._as_tuple, self._as_dict = threads, as_tuple, as_dict
         self._modes = Modes.here()
 
     def __call__(self, batch: Batch, start: int) -> object:
@@ -87,23 +87,23 @@ class Finish:
         """Run the steps that run in the feeder; what they return is for `in_caller`, or is sent to a device first."""
         return self._run(self._first, self._marked(batch, start), batch.rows) if self._first else batch
 
-    def in_caller(self, made: object, start: int, rows: torch.Tensor | None) -> object:
+    def in_caller(self, result: object, start: int, rows: torch.Tensor | None) -> object:
         """Run the other steps, and give the result its form.
 
         Args:
-            made: what `in_feeder` has returned, on the device by now if it was sent.
+            result: what `in_feeder` has returned, on the device by now if it was sent.
             start: position of the batch's first row in the order of the epoch.
             rows: int64[B], of the store, for an error of a step.
         """
-        if not self._is_marked_first and isinstance(made, ImageBatch | RaggedBatch):
-            made = self._marked(made, start)
+        if not self._is_marked_first and isinstance(result, ImageBatch | RaggedBatch):
+            result = self._marked(result, start)
         if self._rest:
-            made = self._run(self._rest, made, rows)
-        if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
-            made = plain(made, by_name=self._dataset.names_targets)
-        if self._as_dict is not None and isinstance(made, tuple) and len(made) == 2:
-            return dict(zip(self._as_dict, made, strict=True))
-        return made
+            result = self._run(self._rest, result, rows)
+        if self._as_tuple and isinstance(result, ImageBatch | RaggedBatch):
+            result = plain(result, by_name=self._dataset.names_targets)
+        if self._as_dict is not None and isinstance(result, tuple) and len(result) == 2:
+            return dict(zip(self._as_dict, result, strict=True))
+        return result
 
     def _marked(self, batch: Batch, start: int) -> Batch:
         """Write on a batch what its texts are read from and what its random numbers depend on, where somebody may ask for it."""
@@ -111,7 +111,7 @@ class Finish:
         is_seen = self.transform is not None or not self._as_tuple
         return stamped(batch, epoch=self._epoch, position=start, seed=self._seed) if is_seen else batch
 
-    def _run(self, steps: list[Transform], made: object, rows: torch.Tensor | None) -> object:
+    def _run(self, steps: list[Transform], result: object, rows: torch.Tensor | None) -> object:
         """Call steps of the transform in what they are to run in."""
         # which row it was, the transform of samples says itself
         named = rows_named(self._dataset.path, None if isinstance(steps[0], SampleTransform) else rows)
@@ -123,20 +123,20 @@ class Finish:
             on_threads_of(self._threads),
             self._modes.entered(),
         ):
-            return self._transformed(steps, made)
+            return self._transformed(steps, result)
 
-    def _transformed(self, steps: list[Transform], made: object) -> object:
+    def _transformed(self, steps: list[Transform], result: object) -> object:
         """Call steps; what they do to each row by itself, on the CPU, on several threads."""
-        if self._threads == 1 or not isinstance(made, ImageBatch | RaggedBatch) or made.pixels.device.type != "cpu":
-            return _called(functools.partial(in_turn, steps), made)
+        if self._threads == 1 or not isinstance(result, ImageBatch | RaggedBatch) or result.pixels.device.type != "cpu":
+            return _called(functools.partial(in_turn, steps), result)
 
         def in_modes(chain: list[Transform], part: object) -> object:
             with self._modes.entered():
                 return in_turn(chain, part)
 
-        finished: object = made
+        finished: object = result
         # what the compiled part makes of a whole batch; it does not move masks
-        is_full_batch = not _has_masks(made)
+        is_full_batch = not _has_masks(result)
         for is_in_parts, run in itertools.groupby(steps, functools.partial(_is_in_parts, is_full_batch)):
             chain = list(run)
             call = functools.partial(in_modes, chain)
@@ -148,11 +148,13 @@ class Finish:
 
 
 class Versions:
-    """How often each tensor of a batch was changed in place, up to now; those that do not count it are left out."""
+    """Knows how often each tensor of a batch was changed in place up to now; tensors that do not count it are left out."""
 
-    def __init__(self, made: object) -> None:
-        held = made.values(True, True) if isinstance(made, ImageBatch | RaggedBatch) else pytree.tree_leaves(made)
-        tensors = [each for each in held if isinstance(each, torch.Tensor) and not each.is_inference()]
+    def __init__(self, result: object) -> None:
+        leaves = (
+            result.values(True, True) if isinstance(result, ImageBatch | RaggedBatch) else pytree.tree_leaves(result)
+        )
+        tensors = [each for each in leaves if isinstance(each, torch.Tensor) and not each.is_inference()]
         self._before = [(tensor, tensor._version) for tensor in tensors]
 
     def have_changed(self) -> bool:

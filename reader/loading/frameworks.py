@@ -1,6 +1,6 @@
-"""What training frameworks read from a loop besides batches, and say of it: accelerate, the end of an epoch, and split_batches.
+"""Tells accelerate what it reads from a loop besides batches, the end of an epoch, and asks it whether it splits batches.
 
-Imports none of them: one that the program has not imported is not asked.
+Imports no framework: one that the program has not imported is not asked.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def splits_batches() -> bool:
 
 
 class _GradientState(Protocol):
-    """That of accelerate, which knows the loaders whose passes run."""
+    """Accelerate's state, which knows the loaders whose passes run."""
 
     def _add_dataloader(self, loader: AccelerateState) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The batches of a pass, made in the feeder's thread: gathered from a file or a copy of it, or read ahead, and sent to a device.
+"""Gathers the batches of a pass in the feeder's thread, from a file, a copy of it or what was read ahead, and sends them on.
 
 Batches are in leased buffers, pinned where they are copied to a CUDA device. A generator that waits at a yield keeps its locals
 alive: none of them may hold a batch there, or one more buffer than needed is in use.
@@ -22,9 +22,9 @@ from reader.device.transfer import CudaCopier
 from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PIXELS
 from reader.loading.finish import Finish, Unfinished
+from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Claim, Group, InProgress, overlapped
 from reader.loading.remote_ahead import RemoteAhead
-from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import host_copies, pinned_bytes, pinned_files, reads_of
 from reader.memory import residency as residencies
 from reader.memory.device_copies import can_send, may_send
@@ -62,7 +62,7 @@ class Gathering:
     Args:
         device: where batches go next.
         chosen: "ram" copies what is read now; "cache" and "disk" as of a loader's residency.
-        prefetch: batches that are made ahead.
+        prefetch: batches that are gathered ahead.
         must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
         processes: how many of this host read so.
         has_pixels: False: batches have pixels of their shape that are zeros and take no memory.
@@ -101,14 +101,12 @@ class Gathering:
         # of what is read ahead straight into batches, from one epoch to the next
         self._ahead_pool: BufferPool | None = None
 
-    def groups(
-        self, schedule: Schedule, epoch: int, steps: Iterator[Steps], finish: Finish, claim: Claim
-    ) -> Iterator[Group]:
+    def groups(self, plan: EpochPlan, steps: Iterator[Steps], finish: Finish, claim: Claim) -> Iterator[Group]:
         """Yield the batches of a pass, in groups; what is left to the caller's thread comes as Unfinished."""
         # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of that behind it
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
-        place = self._place(schedule, epoch)
+        place = self._place(plan)
         try:
             works = (self._start(group, place, finish, copier) for group in place.ahead(steps))
             yield from overlapped(works, claim)
@@ -123,13 +121,13 @@ class Gathering:
             batches, copies = self.begin(steps.batches, place)
         return InProgress(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
 
-    def _place(self, schedule: Schedule, epoch: int) -> Place:
+    def _place(self, plan: EpochPlan) -> Place:
         """Return where the rows of an epoch are read from."""
         if not self._has_pixels:
             return Place()
         store, remote = self._dataset.opened_store, self._dataset.remote
         if remote is not None and not remote.is_complete and self.copy is None:
-            return RemoteAhead(self._dataset, remote, schedule, epoch)
+            return RemoteAhead(plan, remote)
         if self.copy is not None:
             is_sent = self.is_pinned and can_send(self._device)
             return self.copy.place(device=self._device if is_sent else None, is_streamed=True)
@@ -138,13 +136,13 @@ class Gathering:
         )
         if is_there:
             return self._pinned_place() or store.in_memory(is_streamed=True)
-        order = schedule.order_of(epoch)
+        order = plan.order()
         # free memory is shared by all ranks of this host
         room = system.available_bytes() // self._processes
         chunk_bytes = int(
             min(tuning().window_ahead_bytes if order.is_in_blocks else tuning().stream_ahead_bytes, room * AHEAD_SHARE)
         )
-        _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, epoch)
+        _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, plan.number)
         can_scatter = self._device.type == "cpu" and not self._dataset.manifest.is_flat
         return ReadAhead(
             store.opened("pixels"),
@@ -234,7 +232,7 @@ def _finished(
     batches: deque[Batch], copies: Copies | None, steps: Steps, finish: Finish, copier: CudaCopier | None
 ) -> Iterator[Group]:
     """Wait for a group's pixels and give it, ready for the caller or on its way to the device."""
-    made: list[object] = []
+    items: list[object] = []
     if copies is not None:
         with stage("gather"):
             copies.wait()
@@ -248,21 +246,21 @@ def _finished(
                 item = Unfinished(functools.partial(_same, item), start, batch.rows)
             else:
                 item = finish.in_caller(item, start, batch.rows)
-            made.append(item)
+            items.append(item)
     except Exception:
         # a transform that raises does not take the batches before it along
-        if made:
-            yield _emptied(made, steps.positions)
+        if items:
+            yield _emptied(items, steps.positions)
         raise
     del batch, item
-    yield _emptied(made, steps.positions)
+    yield _emptied(items, steps.positions)
 
 
-def _same(made: object) -> object:
-    return made
+def _same(item: object) -> object:
+    return item
 
 
-def _emptied(made: list[object], positions: list[int]) -> Group:
-    pairs = list(zip(made, positions, strict=False))
-    made.clear()
+def _emptied(items: list[object], positions: list[int]) -> Group:
+    pairs = list(zip(items, positions, strict=False))
+    items.clear()
     return pairs

@@ -1,4 +1,4 @@
-"""One pass over a loader's batches, in the caller's thread: takes what the feeder made, and finishes what it left to the caller.
+"""Runs one pass over a loader's batches in the caller's thread: takes what the feeder prepared, and finishes what it left.
 
 Knows where the pass is; never which rows come, nor where they are read from.
 """
@@ -9,56 +9,53 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from reader.loading.epochs import Progress
 from reader.loading.finish import Finish, Unfinished, Versions
 from reader.loading.frameworks import AccelerateState
-from reader.loading.prefetch import Claim, Feed, Group, Made, without_thread
-from reader.loading.schedule import Schedule
-from reader.loading.state import PassState
+from reader.loading.prefetch import Claim, Feed, Group, LoopItem, without_thread
 
 _NO_GROUPS: Iterator[Group] = iter(())
 
 
 class Pass(NamedTuple):
-    """What a pass begins with.
+    """Holds what a pass begins with.
 
-    progress: where it begins; kept up to date.
+    progress: where it begins, and the plan of its epoch; kept up to date.
     source: makes the groups, in a thread of its own where prefetch is not 0.
     finish: what is left to do with each batch.
-    schedule: its steps, whatever other passes have.
     stop: ends what the source waits for, when the loader is closed or the process exits.
     """
 
-    progress: PassState
+    progress: Progress
     source: Callable[[Claim], Iterator[Group]]
     finish: Finish
-    schedule: Schedule
     stop: Callable[[], None] | None = None
 
 
 class Iteration:
-    """One pass: gives what the feeder made, in order. Dropped, it ends its thread.
+    """Gives what the feeder prepared in one pass, in order. Dropped, it ends its thread.
 
     Args:
-        begun: the pass.
+        first: the pass.
         again: begins that of another epoch in its place, where that was set before a batch was taken.
         feeds: has the thread's feed in it while it runs, for who closes the loader.
     """
 
     def __init__(
         self,
-        begun: Pass,
+        first: Pass,
         again: Callable[[int], Pass],
         *,
         prefetch: int,
-        feeds: set[Feed[Made]],
+        feeds: set[Feed[LoopItem]],
     ) -> None:
         self._again, self._prefetch, self._feeds = again, prefetch, feeds
         self._accelerate = AccelerateState()
-        self._open(begun)
+        self._open(first)
 
-    def _open(self, begun: Pass) -> None:
-        progress, source, finish, schedule, stop = begun
-        feed, groups, group = None, iter(list[Group]()), deque[Made]()
+    def _open(self, opened: Pass) -> None:
+        progress, source, finish, stop = opened
+        feed, groups, group = None, iter(list[Group]()), deque[LoopItem]()
         if not self._prefetch:
             groups = source(without_thread)
         else:
@@ -66,11 +63,10 @@ class Iteration:
             # an abandoned iterator is collected and ends its thread
             feed.end_with(self)
         # no call from here on, so no Ctrl-C: where it came before this, the pass is opened again
-        self._feed: Feed[Made] | None = feed
+        self._feed: Feed[LoopItem] | None = feed
         self._source: Iterator[Group] = groups
-        self._group: deque[Made] | None = group
-        self._finish, self._schedule, self._failed, self._begin = finish, schedule, False, progress.position
-        self._progress = progress
+        self._group: deque[LoopItem] | None = group
+        self._finish, self._plan, self._failed, self._progress = finish, progress.plan, False, progress
 
     def __iter__(self) -> Iteration:
         return self
@@ -111,25 +107,25 @@ class Iteration:
                 if isinstance(e, Exception) or before.have_changed():
                     self._end()
                 raise
-        is_over = self._schedule.is_over(position)
+        is_over = self._plan.is_over(position)
         if is_over:
-            self._accelerate.last(self._schedule.shared_rows(self._progress.position))
+            self._accelerate.last(self._plan.shared_rows(self._progress.position))
         # only now, and no call from here on, so no Ctrl-C: a batch that it keeps from the loop comes again
         del self._group[0]
         self._progress.position, self._progress.is_taken, self._progress.is_over = position, True, is_over
         return item
 
     def __len__(self) -> int:
-        return self._schedule.steps_left(self._begin)
+        return self._plan.steps_left(self._plan.position)
 
     @property
     def is_empty(self) -> bool:
         """Say whether it began at the beginning of an epoch and gave no batch."""
-        return not self._begin and not self._progress.is_taken
+        return not self._plan.position and not self._progress.is_taken
 
     @property
     def ready(self) -> int:
-        """Batches left of the current group: so many steps need nothing from the thread."""
+        """The batches that are left of the current group: so many steps need nothing from the thread."""
         return len(self._group or ())
 
     @property

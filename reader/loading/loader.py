@@ -17,21 +17,22 @@ from torch.utils.data import Dataset
 from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
-from reader.loading.advice import Length, chosen_order, log_first_epoch, log_ranks
+from reader.loading.advice import log_first_epoch
+from reader.loading.epochs import Epochs
 from reader.loading.finish import Finish, takes_samples
-from reader.loading.frameworks import check_asker, splits_batches
+from reader.loading.frameworks import check_asker
 from reader.loading.iteration import Iteration, Pass
-from reader.loading.prefetch import Feed, Made
-from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
+from reader.loading.orders import orders_of
+from reader.loading.plan import EpochPlan
+from reader.loading.prefetch import Feed, LoopItem
+from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here
 from reader.loading.remote_ahead import check_nodes
-from reader.loading.residencies.levels_ahead import levels_in_pass
+from reader.loading.residencies.levels_ahead import LevelsAhead
 from reader.loading.residencies.reading import reading_of
 from reader.loading.sample_transform import Collate
 from reader.loading.samplers import StepSampler, sampler_of
-from reader.loading.schedule import Schedule, schedule_of
 from reader.loading.seen import rows_of_step, steps_of_row
-from reader.loading.sizes import BatchSize, Size, Sizes
-from reader.loading.state import LoopState
+from reader.loading.sizes import BatchSize, Size, Sizes, warn_of_small_rows, with_sides
 from reader.loading.validation import (
     Item,
     Weights,
@@ -39,7 +40,6 @@ from reader.loading.validation import (
     checked_device,
     checked_options,
     checked_others,
-    checked_sampler,
     packed_rows,
     share_of_cpus,
     transform_of_batches,
@@ -168,53 +168,64 @@ class MemmapLoader:
     ) -> None:
         self._worker_options = checked_others(others)
         rows = packed_rows(dataset)
-        order_options = checked_options(
-            seed=seed, drop_last=drop_last, epoch_rows=epoch_rows, pad=pad, canonical_nodes=canonical_nodes
+        options = checked_options(
+            seed=seed,
+            drop_last=drop_last,
+            epoch_rows=epoch_rows,
+            pad=pad,
+            canonical_nodes=canonical_nodes,
+            prefetch=prefetch,
+            as_tuple=as_tuple,
+            threads=threads,
+            num_workers=num_workers,
         )
-        options = checked_options(prefetch=prefetch, as_tuple=as_tuple, threads=threads, num_workers=num_workers)
         self.dataset, self.prefetch, self.device = rows, options["prefetch"], checked_device(device)
         self.as_tuple, self.as_dict = options["as_tuple"], two_names(as_dict, as_tuple)
-        self._given = given_ranks(rank, world_size)
-        ranks = ranks_expected(self._given)
+        given = given_ranks(rank, world_size)
+        ranks = ranks_expected(given)
         cpus = share_of_cpus(ranks_here(ranks))
         self.threads = options["threads"] or cpus
         collate = checked_collate(collate_fn)
         self._of_batches = functools.partial(transform_of_batches, rows, collate, self.device)
         self.transform = self._of_batches(transform)
         self._most_workers = cpus if options["num_workers"] is None else options["num_workers"]
-        self._sizes = Sizes(size, self.transform, batch_size, rows)
-        self._has_started = self._is_logged = False
-        # of a world size, whether its ranks split each batch
-        self._split = (1, False)
-        is_sampled, has_nodes = sampler is not None, canonical_nodes is not None
-        order = chosen_order(shuffle, rows, weights=weights, is_sampled=is_sampled, has_nodes=has_nodes)
-        self.schedule = schedule_of(
+        orders = orders_of(
             rows,
-            self._rows(0, world_size=ranks.world_size),
-            order=order,
-            ranks=(ranks.rank, ranks.world_size),
+            shuffle,
             weights=weights,
-            sampler=checked_sampler(sampler),
-            **order_options,
+            sampler=sampler,
+            canonical_nodes=options["canonical_nodes"],
+            drop_last=options["drop_last"],
+            epoch_rows=options["epoch_rows"],
+            pad=options["pad"],
         )
-        # how long an epoch was when the program asked last, by `len` or by beginning one
-        self._reported: Length | None = None
-        sized = self.transform if self._sizes.are_given else None
-        how: dict[str, Any] = {"prefetch": self.prefetch, "sized": sized}
+        self.epochs = Epochs(orders, given=given, seed=options["seed"], sizes=Sizes(size, batch_size))
+        plan = self.epochs.plan
+        sized = with_sides(self.transform, plan.sides)
+        self._has_warned = warn_of_small_rows(rows, sized, plan.sides)
+        self._is_logged = False
         # workers read the mapped file
         self._may_start = self._most_workers > 0 and self.device.type == "cpu"
         if self._may_start and residency == "auto" and takes_samples(self.transform):
             residency = "cache"
-        reading = reading_of(self.schedule, self.device, residency, ranks, has_collate=collate is not None, **how)
+        reading = reading_of(
+            plan,
+            self.device,
+            residency,
+            ranks,
+            prefetch=self.prefetch,
+            sized=None if plan.sides is None else sized,
+            has_collate=collate is not None,
+        )
+        # whose nodes a cache was checked for; None: nobody knows them yet
         self._checked = ranks if ranks.is_known else None
         self.residency, self._source, self.gathering, self.resident, self._levels = reading
-        self.state = LoopState(self.schedule)
-        self._feeds: set[Feed[Made]] = set()
+        self._feeds: set[Feed[LoopItem]] = set()
 
     @property
     def ranks(self) -> Ranks:
         """The rank and world size that the loader uses: resolved when an epoch begins, an estimate before that."""
-        return self.schedule.ranks
+        return self.epochs.plan.ranks
 
     @property
     def num_workers(self) -> int:
@@ -225,17 +236,17 @@ class MemmapLoader:
     @property
     def batch_size(self) -> int:
         """Rows per batch and rank."""
-        return self.schedule.batch_size
+        return self.epochs.plan.cut.batch_size
 
     @property
     def drop_last(self) -> bool:
         """Whether the last, short batch is left out."""
-        return self.schedule.drop_last
+        return self.epochs.orders.drop_last
 
     @property
     def order(self) -> str:
         """The order of rows: "sequential", "full", "block", "weighted", "mixture" or "sampler"."""
-        return self.schedule.order
+        return self.epochs.orders.name
 
     @property
     def sampler(self) -> Any:
@@ -255,34 +266,26 @@ class MemmapLoader:
     # made when first asked for: they hold the loader, which would else live until cycles are collected
     @functools.cached_property
     def _samplers(self) -> tuple[object, StepSampler]:
-        sampler = sampler_of(self)
+        sampler = sampler_of(self.epochs)
         return sampler, StepSampler(self, sampler)
 
     @property
     def seed(self) -> int | None:
         """The seed, which with the epoch determines the order; None until it is chosen, when the first epoch begins."""
-        return self.schedule.chosen_seed.value
+        return self.epochs.seed.value
 
     def __len__(self) -> int:
-        # an epoch that begins says which rank this is; until then processes may still be set up
-        if not self._has_started:
-            self._follow(ranks_expected(self._given))
-        pass_, world_size = self.state.progress, self.schedule.cut.world_size
-        rows = self._rows(*self.state.next, world_size=world_size) if pass_.finished else pass_.batch_size
-        steps = self.schedule.with_batch_size(rows).steps_left(0)
-        self._reported = Length(steps, world_size)
-        return steps
+        return self.epochs.steps()
 
     def __repr__(self) -> str:
-        m = self.dataset.manifest
+        m, plan = self.dataset.manifest, self.epochs.plan
         return (
-            f"MemmapLoader({Length.of(self.schedule).steps} steps of"
-            f" {m.kind.up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on {self.device}, order"
-            f" {self.schedule.orders.text}, {self.schedule.chosen_seed}, {self.ranks}, residency {self.residency})"
+            f"MemmapLoader({plan.length} steps of {m.kind.up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}]"
+            f" on {self.device}, order {plan.orders.text}, {self.epochs.seed}, {plan.ranks}, residency {self.residency})"
         )
 
     def __iter__(self) -> Iteration:
-        return self.begin(*self.upcoming())
+        return self.begin(self.epochs.upcoming())
 
     def forever(self) -> Iterator[object]:
         """Yield the batches of one epoch after another, from where `iter` would begin.
@@ -302,97 +305,49 @@ class MemmapLoader:
             if iteration.is_empty:
                 raise ValueError(f"an epoch of {self!r} has no batch, so that to wait for one would not end.")
 
-    def upcoming(self) -> tuple[int, int]:
-        """Return epoch and position of the next pass, for the ranks that there are now."""
+    def begin(self, plan: EpochPlan, items: Iterator[Item] | None = None) -> Iteration:
+        """Begin a pass; items: the sampler's items, if they were drawn already."""
+        return Iteration(self._pass(plan, items), self._pass_of, prefetch=self.prefetch, feeds=self._feeds)
+
+    def _pass_of(self, epoch: int) -> Pass:
+        return self._pass(self.epochs.at(epoch))
+
+    def _pass(self, plan: EpochPlan, items: Iterator[Item] | None = None) -> Pass:
+        """Begin a pass: decide which thread or processes make its batches, and where their rows are read from."""
         # the dataset may have been given one since
         self.transform = self._of_batches(self.transform)
         checked_device(self.device)  # this may be a process that was forked since
-        self._resolve_ranks()
-        self.schedule.choose_seed()
-        epoch, position = self.state.upcoming()
-        self._fit_batches(epoch, position)
-        self._has_started = True
-        return epoch, position
-
-    def begin(self, epoch: int, position: int, items: Iterator[Item] | None = None) -> Iteration:
-        """Begin a pass; items: the sampler's items, if they were drawn already."""
-        begun = self._begun(epoch, position, items)
-        return Iteration(begun, self._begun, prefetch=self.prefetch, feeds=self._feeds)
-
-    def _begun(self, epoch: int, position: int = 0, items: Iterator[Item] | None = None) -> Pass:
-        self._fit_batches(epoch, position)
-        progress = self.state.begin(epoch, position)
-        items = self.schedule.sampled() if items is None else items
-        # what changes the batches of later epochs does not change those of this one
-        schedule = self.schedule.with_batch_size(self.schedule.batch_size)
-        form: dict[str, Any] = {
-            "as_tuple": self.as_tuple,
-            "as_dict": self.as_dict,
-            "epoch": epoch,
-            "seed": schedule.seed,
-        }
-        form["on_device"] = self.device.type == "cuda"
-        transform = self._sizes.of(self.transform, epoch, position)
+        if plan.ranks != self._checked:
+            check_nodes(plan)
+            self._checked = plan.ranks
+        progress = self.epochs.begin(plan)
+        items = plan.items() if items is None else items
+        transform = with_sides(self.transform, plan.sides)
+        self._has_warned = self._has_warned or warn_of_small_rows(self.dataset, transform, plan.sides)
         if not self._is_logged:
-            log_first_epoch(schedule, epoch, transform, as_tuple=self.as_tuple)
+            log_first_epoch(plan, transform, as_tuple=self.as_tuple)
             self._is_logged = True
+        is_sent = self.device.type == "cuda"
+        finish_of = functools.partial(
+            Finish, plan, transform, as_tuple=self.as_tuple, as_dict=self.as_dict, on_device=is_sent
+        )
         if count := self.num_workers:
-            finish = Finish(self.dataset, transform, threads=1, **form)
+            finish = finish_of(threads=1)
             # of a sampler nobody may know the steps
-            count = count if schedule.sampler is not None else min(count, max(1, schedule.cut.steps(position)))
-            planned, batches = schedule.batches(epoch, position, items), StepBatches(self.dataset, finish)
-            workers = workers_for(planned, batches, count, self._worker_options)
+            count = count if plan.orders.sampler is not None else min(count, max(1, plan.steps_left(plan.position)))
+            workers = workers_for(plan.batches(items), StepBatches(self.dataset, finish), count, self._worker_options)
             if workers is not None:
-                return Pass(progress, workers, finish, schedule, workers.stop)
+                return Pass(progress, workers, finish, workers.stop)
             self._may_start = False
-        is_worked_on = self.transform is not None or form["on_device"]
+        is_worked_on = transform is not None or is_sent
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
-        steps = schedule.steps(epoch, position, items, group_bytes)
-        levels = levels_in_pass(self._levels, schedule, transform, epoch)
+        steps = plan.steps(items, group_bytes)
+        levels = None if self._levels is None else LevelsAhead(self._levels, transform, plan)
         steps = steps if levels is None else levels.ahead(steps)
-        finish = Finish(self.dataset, transform, threads=self.threads, source=levels, **form)
-        source = functools.partial(self._source.groups, schedule, epoch, steps, finish)
+        finish = finish_of(threads=self.threads, source=levels)
+        source = functools.partial(self._source.groups, plan, steps, finish)
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
-        return Pass(progress, entered(self.device, source) if self.prefetch else source, finish, schedule)
-
-    def _fit_batches(self, epoch: int, position: int) -> None:
-        """Set the rows per batch of an epoch; raises OrderError if there are none, or they do not fit the ranks."""
-        if (rows := self._rows(epoch, position, world_size=self.ranks.world_size)) != self.schedule.batch_size:
-            self.schedule.set_batch_size(rows)
-        self.schedule.check_step()
-
-    def _rows(self, epoch: int, position: int = 0, *, world_size: int) -> int:
-        """Return the rows of a batch and rank in an epoch; raises ValueError where accelerate cannot split a batch evenly."""
-        rows = self._sizes.rows(epoch, position)
-        # an Accelerator may be made after the loader
-        if not self._has_started or self._split[0] != world_size:
-            self._split = world_size, world_size > 1 and splits_batches()
-        if not self._split[1]:
-            return rows
-        if rows % world_size:
-            raise ValueError(
-                f"batch_size is {rows}, and accelerate's split_batches=True shares it among {world_size} processes: give a"
-                " multiple of their number."
-            )
-        return rows // world_size
-
-    def _resolve_ranks(self) -> None:
-        """Ask which rank this is, since an epoch begins; processes may have been set up after the loader was made.
-
-        Raises:
-            ValueError: nobody knows, or what the loader was made for does not go with it.
-        """
-        before, ranks = self.ranks, ranks_now(self._given)
-        self._follow(ranks)
-        if ranks != self._checked:
-            check_nodes(self.schedule)
-        self._checked = ranks
-        log_ranks(self.schedule, ranks, before=before, is_first=not self._has_started, reported=self._reported)
-        self._reported = Length.of(self.schedule)
-
-    def _follow(self, ranks: Ranks) -> None:
-        if ranks != self.ranks:
-            self.schedule.cut_for(ranks.rank, ranks.world_size)
+        return Pass(progress, entered(self.device, source) if self.prefetch else source, finish)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -423,11 +378,11 @@ class MemmapLoader:
         Raises:
             ValueError: epoch is not 0 or more.
         """
-        self.state.set_epoch(epoch)
+        self.epochs.set_epoch(epoch)
 
     def set_size(self, size: int | tuple[int, int]) -> None:
         """Set the size of crops, pixels or (height, width), from the next epoch on; raises ValueError without size=."""
-        self._sizes.set(size)
+        self.epochs.sizes.set(size)
 
     def rows(self, epoch: int, step: int, rank: int | None = None) -> Rows:
         """Return which rows of `dataset` a step of an epoch takes, int64[B], without reading them; steps count from 0.
@@ -445,7 +400,7 @@ class MemmapLoader:
             >>> (3, 1) in loader.steps_of(int(rows[0]), {**loader.state_dict(), "epoch": 4})
             True
         """
-        return rows_of_step(self._known_schedule(), epoch, step, rank, self._rows_in)
+        return rows_of_step(self.epochs, epoch, step, rank)
 
     def steps_of(self, row: int, state: Mapping[str, Any] | None = None) -> list[tuple[int, int]]:
         """Return (epoch, step) of each step that took a row of `dataset`, before a state; None: before that of this loader.
@@ -457,21 +412,11 @@ class MemmapLoader:
             IndexError: there is no such row.
             ValueError: rows come from a sampler, or the state is of another store, order or seed.
         """
-        return steps_of_row(self._known_schedule(), row, self.state_dict() if state is None else state, self._rows_in)
-
-    def _known_schedule(self) -> Schedule:
-        """Return the schedule, for the ranks that are known by now."""
-        if not self._has_started:
-            self._follow(ranks_expected(self._given))
-        return self.schedule
-
-    def _rows_in(self, epoch: int) -> int:
-        return self._rows(epoch, world_size=self.ranks.world_size)
+        return steps_of_row(self.epochs, row, self.state_dict() if state is None else state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loop, after the last batch that the caller got, as a few integers."""
-        state = self.state.state_dict()
-        return state | self._sizes.state(state["epoch"], state["position"])
+        return self.epochs.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state at the next `iter`, with its seed; batch_size and world size may differ from those that it has.
@@ -479,5 +424,4 @@ class MemmapLoader:
         Raises:
             ValueError: the state is of another store, subset or order, or of another seed than the loader was given.
         """
-        self.state.load_state_dict(state)
-        self._sizes.load(state)
+        self.epochs.load_state_dict(state)

@@ -1,9 +1,9 @@
-"""A thread that works ahead, and the bounded queue between it and the caller; nothing here waits without a way out.
+"""Runs a thread that works ahead, and the bounded queue between it and the caller; nothing here waits without a way out.
 
 Ctrl-C may come behind any call of the caller's thread, and where a function or the next round of a loop begins. With a lock of
-Python's it can come where that is held and nobody will release it; `SimpleQueue` does each step completely, or not at all, and
-may be used while objects are collected. What a call returns can be lost to Ctrl-C: so queues carry tokens alone, and a group
-stays where it is until the caller has emptied it.
+Python's it can come while the lock is taken, and nobody will release it; `SimpleQueue` does each step completely, or not at
+all, and may be used while objects are collected. What a call returns can be lost to Ctrl-C: so queues carry tokens alone, and
+a group stays where it is until the caller has emptied it.
 Where Python code runs because an object is collected Ctrl-C is lost: so a thread takes itself off every list, and only compiled
 code asks it to end when an iterator is collected.
 """
@@ -27,8 +27,8 @@ from reader.tuning import tuning
 _T = TypeVar("_T")
 
 # What the loop gets, with the global position after it.
-Made = tuple[object, int]
-Group = list[Made]
+LoopItem = tuple[object, int]
+Group = list[LoopItem]
 # Takes room for one more group: claim(True) waits for it, claim(False) says whether there was some.
 Claim = Callable[[bool], bool]
 
@@ -38,11 +38,11 @@ class _End:
 
 
 class _StoppedError(Exception):
-    """The caller wants no more."""
+    """Says that the caller wants no more."""
 
 
 class Feed(Generic[_T]):
-    """A bounded queue and the thread that fills it. Every wait ends when the other side stops, fails or is done.
+    """Fills a bounded queue from a thread. Every wait ends when the other side stops, fails or is done.
 
     Waits carry the profiler's name pixpack.wait; what need not wait is not named.
 
@@ -63,7 +63,7 @@ class Feed(Generic[_T]):
         self._ready: deque[deque[_T] | BaseException | type[_End]] = deque()
         # has a token once there is something new
         self._wake: SimpleQueue[object] = SimpleQueue()
-        # a token for each group that may be made while another waits to be taken
+        # a token for each group that may be prepared while another waits to be taken
         self._room: SimpleQueue[object] = SimpleQueue()
         for _ in range(depth - 1):
             self._room.put(None)
@@ -76,7 +76,7 @@ class Feed(Generic[_T]):
         self._process = os.getpid()
         self._lists: list[set[Any]] = [_live] if among is None else [_live, among]
         thread = threading.Thread(target=self._fill, args=([source],), name="pixpack-feeder", daemon=True)
-        # not the thread, which is held while it runs: Python code runs when it is collected
+        # not the thread, which lives while it runs: Python code runs when it is collected
         self._thread = weakref.ref(thread)
         for feeds in self._lists:
             feeds.add(self)
@@ -192,19 +192,19 @@ class Feed(Generic[_T]):
 
 @dataclass(frozen=True)
 class InProgress(Generic[_T]):
-    """What was begun: iterating over groups waits for them, unless they are complete already."""
+    """Gives the groups of work in progress: iterating waits for them, unless they are complete already."""
 
     groups: Iterator[_T]
     is_complete: bool = False
 
 
 def without_thread(wait: bool) -> bool:
-    """A `Claim` for who takes each group as it comes: none is begun before the one before it was taken."""
+    """Claim nothing, as a `Claim` of who takes each group as it comes: none begins before the one before it was taken."""
     return wait
 
 
 def paced(groups: Iterator[_T], claim: Claim) -> Iterator[_T]:
-    """Yield groups, each made when there is room for it."""
+    """Yield groups, each prepared when there is room for it."""
     for group in groups:
         yield group
         del group
@@ -212,7 +212,7 @@ def paced(groups: Iterator[_T], claim: Claim) -> Iterator[_T]:
 
 
 def overlapped(works: Iterator[InProgress[_T]], claim: Claim) -> Iterator[_T]:
-    """Yield the groups of works, in order: the next is begun before one is waited for, where there is room for both.
+    """Yield the groups of works, in order: the next begins before one is waited for, where there is room for both.
 
     works: taking one begins it.
     """

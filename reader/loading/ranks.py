@@ -1,6 +1,6 @@
-"""Which rank of how many this process is, and how many of them run on this host.
+"""Finds out which rank of how many this process is, and how many of them run on this host.
 
-Asked of the arguments, of torch.distributed, of Ray Train, and of the variables that launchers set (torchrun, accelerate, Slurm
+Asks the arguments, torch.distributed, Ray Train, and the variables that launchers set (torchrun, accelerate, Slurm
 scripts: RANK, WORLD_SIZE). Starts no process group and talks to no other process.
 """
 
@@ -26,7 +26,7 @@ _NESTED = 4
 
 @dataclass(frozen=True)
 class Ranks:
-    """A rank, the number of ranks, and who says so."""
+    """Holds a rank, the number of ranks, and who says so."""
 
     rank: int
     world_size: int
@@ -65,14 +65,14 @@ def ranks_now(given: Ranks | None) -> Ranks:
     Raises:
         ValueError: WORLD_SIZE says that there are several, and nothing says which one this is.
     """
-    found = ranks_expected(given)
-    if found.is_guessed and "RANK" not in os.environ:
+    ranks = ranks_expected(given)
+    if ranks.is_guessed and "RANK" not in os.environ:
         raise ValueError(
-            f"WORLD_SIZE is {found.world_size}, but RANK is not set and torch.distributed is not initialized, so the loader"
+            f"WORLD_SIZE is {ranks.world_size}, but RANK is not set and torch.distributed is not initialized, so the loader"
             " cannot know which rows are this process's. Call init_process_group before the first iteration, or give rank="
             " and world_size= (0 and 1 for all rows)."
         )
-    return found
+    return ranks
 
 
 def ranks_expected(given: Ranks | None) -> Ranks:
@@ -82,8 +82,8 @@ def ranks_expected(given: Ranks | None) -> Ranks:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return Ranks(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
-    if (found := _ray_ranks()) is not None:
-        return found
+    if (ranks := _ray_ranks()) is not None:
+        return ranks
     world_size = _variable("WORLD_SIZE", 1)
     return Ranks(_variable("RANK", 0), world_size, _VARIABLES) if world_size > 1 else Ranks(0, 1)
 

@@ -1,4 +1,4 @@
-"""Rows of a store in object storage, in the order of an epoch: their blocks are asked for ahead, each once.
+"""Asks for the blocks of a store in object storage ahead, each once, in the order of an epoch.
 
 The cache learns the order of the blocks too, so that a small one keeps what is used soonest.
 """
@@ -11,15 +11,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import size_text
 from reader.loading.orders import window_bytes
+from reader.loading.plan import EpochPlan
 from reader.loading.ranks import ranks_here
-from reader.loading.schedule import Schedule
 from reader.memory.places import AtUrl
 from reader.memory.spans import Spans
 from reader.order import Window
@@ -41,24 +41,19 @@ PlanIndex = Callable[[int], int]
 class RemoteAhead(AtUrl):
     """Fetches the blocks of an epoch in its order; what `read` fetches was asked for before. For one thread."""
 
-    def __init__(
-        self,
-        dataset: MemmapDataset,
-        remote: RemoteStore,
-        schedule: Schedule,
-        epoch: int,
-    ) -> None:
+    def __init__(self, plan: EpochPlan, remote: RemoteStore) -> None:
         super().__init__(remote)
-        self._dataset, self._remote = dataset, remote
-        self._plan_index = plan_blocks(schedule, epoch)
-        windows = schedule.order_of(epoch).windows_at_once(schedule.host_ranks, schedule.cut.world_size)
-        self._row_bytes = dataset.manifest.row_bytes
+        self._dataset, self._remote = plan.dataset, remote
+        manifest = plan.dataset.manifest
+        self._plan_index = plan_blocks(plan, remote)
+        windows = plan.order().windows_at_once(plan.host_ranks, plan.cut.world_size)
+        self._row_bytes = manifest.row_bytes
         # a small cache holds a window too, which is read now, and what the next epoch begins with
-        held, most = windows * window_bytes(dataset.manifest), windows * _AHEAD_BYTES
-        free = (remote.limit - held) // 2 if remote.limit else most
+        current, most = windows * window_bytes(manifest), windows * _AHEAD_BYTES
+        free = (remote.limit - current) // 2 if remote.limit else most
         self._most_bytes = max(0, min(most, free))
-        # further ahead, room would be made for blocks by those that are read before them
-        self._most_rows = min(most, held + self._most_bytes)
+        # further ahead, blocks that are read before them would have to go
+        self._most_rows = min(most, current + self._most_bytes)
         # with the blocks that each was the first to ask for
         self._waiting: deque[tuple[Steps, list[int]]] = deque()
         self._asked: set[int] = set()
@@ -69,7 +64,7 @@ class RemoteAhead(AtUrl):
         self._log_seconds = tuning().cache_log_seconds
         self._read_bytes = 0
         # compressed rows are read by the threads that unpack them
-        self._is_logged = not dataset.manifest.compression
+        self._is_logged = not manifest.compression
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the steps; asks for their blocks before."""
@@ -121,8 +116,8 @@ class RemoteAhead(AtUrl):
             if steps is None:
                 break
             rows = np.concatenate(steps.batches)
-            found, has = blocks_of(self._remote, self._dataset.opened_store.spans(rows)), self._remote.folder.table.has
-            missing = [block for block in found if block not in self._asked and not has(block)]
+            needed, has = blocks_of(self._remote, self._dataset.opened_store.spans(rows)), self._remote.folder.table.has
+            missing = [block for block in needed if block not in self._asked and not has(block)]
             self._waiting.append((steps, missing))
             self._asked.update(missing)
             self._asked_bytes += sum(map(self._remote.folder.room, missing))
@@ -141,19 +136,18 @@ class RemoteAhead(AtUrl):
 def blocks_of(remote: RemoteStore, spans: Spans) -> list[int]:
     """Return the blocks of a store that hold spans of its pixels, sorted."""
     starts = np.asarray(remote.folder.starts)
-    found = [np.searchsorted(starts, byte, side="right") - 1 for byte in (spans.begins, spans.ends - 1)]
-    return list(map(int, np.unique(np.concatenate(found))))
+    ends = [np.searchsorted(starts, byte, side="right") - 1 for byte in (spans.begins, spans.ends - 1)]
+    return list(map(int, np.unique(np.concatenate(ends))))
 
 
-def plan_blocks(schedule: Schedule, epoch: int) -> PlanIndex:
+def plan_blocks(plan: EpochPlan, remote: RemoteStore) -> PlanIndex:
     """Inform a cache that cannot hold all in which order this epoch and the next one use its blocks, where that is known.
 
     Returns where in the first order the blocks of a position stand; 0 where there is none.
     """
-    remote = schedule.dataset.remote
-    if remote is None or not _is_small(remote):
+    if not _is_small(remote):
         return lambda position: 0
-    windows, later = (_blocks_of_windows(schedule, remote, each) for each in (epoch, epoch + 1))
+    windows, later = _blocks_of_windows(plan, remote), _blocks_of_windows(plan.next(), remote)
     if windows is None or later is None:
         return lambda position: 0
     remote.plan([[block for _, blocks in order for block in blocks] for order in (windows, later)])
@@ -161,24 +155,24 @@ def plan_blocks(schedule: Schedule, epoch: int) -> PlanIndex:
     stops = [*itertools.accumulate((window.stop for window, _ in windows), max)]
     indices = [*itertools.accumulate((len(blocks) for _, blocks in windows), initial=0)]
     # a rank's batch stands behind those of the ranks before it in the step
-    behind = schedule.cut.rank * schedule.batch_size
+    behind = plan.cut.rank * plan.cut.batch_size
     return lambda position: indices[min(bisect.bisect_right(stops, position - behind), len(windows) - 1)]
 
 
-def check_order(schedule: Schedule) -> None:
+def check_order(plan: EpochPlan) -> None:
     """Refuse a cache that is too small for an order, and warn of an order that reads much more than there is.
 
     Raises:
         ValueError: it cannot hold a window of blocks.
     """
-    remote = schedule.dataset.remote
+    remote = plan.dataset.remote
     if remote is None or remote.limit is None or not _is_small(remote):
         return
     all_bytes, limit = remote.folder.starts[-1], remote.limit
-    if schedule.orders.nodes is None:
-        _check_windows(schedule, remote, limit)
-    if schedule.order in ("full", "weighted"):
-        rows = max(1, remote.folder.largest // schedule.dataset.manifest.row_bytes)
+    if plan.orders.nodes is None:
+        _check_windows(plan, remote, limit)
+    if plan.orders.name in ("full", "weighted"):
+        rows = max(1, remote.folder.largest // plan.dataset.manifest.row_bytes)
         times = max(1.0, rows * (1 - limit / all_bytes))
         _log.warning(
             "%s: shuffle='full' reads rows from everywhere, of which a cache of %s holds a share of %.0f %%, and fetches whole"
@@ -187,7 +181,7 @@ def check_order(schedule: Schedule) -> None:
         )
 
 
-def check_nodes(schedule: Schedule) -> None:
+def check_nodes(plan: EpochPlan) -> None:
     """Refuse a cache that is too small for the canonical nodes that this host reads, and warn where nodes fetch the same blocks.
 
     For when the ranks are known.
@@ -195,12 +189,12 @@ def check_nodes(schedule: Schedule) -> None:
     Raises:
         ValueError: the cache cannot hold a window of blocks of each of them.
     """
-    remote = schedule.dataset.remote
+    remote = plan.dataset.remote
     if remote is None:
         return
-    nodes, ranks = schedule.orders.nodes, schedule.ranks
+    nodes, ranks = plan.orders.nodes, plan.ranks
     if nodes is not None and remote.limit is not None and _is_small(remote):
-        _check_windows(schedule, remote, remote.limit)
+        _check_windows(plan, remote, remote.limit)
     real = -(-ranks.world_size // ranks_here(ranks))
     if nodes is not None and nodes.nodes % real:
         _log.warning(
@@ -216,15 +210,14 @@ def check_nodes(schedule: Schedule) -> None:
         )
 
 
-def _check_windows(schedule: Schedule, remote: RemoteStore, limit: int) -> None:
+def _check_windows(plan: EpochPlan, remote: RemoteStore, limit: int) -> None:
     """Refuse a limit below what windows of blocks that are read at once take."""
     room, largest = remote.folder.room, dict[int, int]()
     # as if an epoch began now: the seed may be chosen later
-    started = schedule.with_batch_size(schedule.batch_size)
-    started.choose_seed()
-    if not started.order_of(0).is_in_blocks:
+    first = replace(plan, number=0, position=0, seed=plan.seed.chosen(plan.cut.world_size))
+    if not first.order().is_in_blocks:
         return
-    for window, blocks in _blocks_of_windows(started, remote, 0) or ():
+    for window, blocks in _blocks_of_windows(first, remote) or ():
         largest[window.node] = max(largest.get(window.node, 0), sum(map(room, blocks)))
     if limit < (need := sum(largest.values())):
         what = "a window" if len(largest) == 1 else f"a window each of {len(largest)} canonical nodes"
@@ -238,12 +231,12 @@ def _is_small(remote: RemoteStore) -> bool:
     return not remote.is_complete and remote.limit is not None and remote.limit < remote.folder.starts[-1]
 
 
-def _blocks_of_windows(schedule: Schedule, remote: RemoteStore, epoch: int) -> list[tuple[Window, list[int]]] | None:
+def _blocks_of_windows(plan: EpochPlan, remote: RemoteStore) -> list[tuple[Window, list[int]]] | None:
     """Return the windows of an epoch that this host reads, each with the blocks of the store that hold its rows."""
-    windows = schedule.order_of(epoch).windows(schedule.host_ranks, schedule.cut.world_size)
+    windows = plan.order().windows(plan.host_ranks, plan.cut.world_size)
     if windows is None:
         return None
-    dataset = schedule.dataset
+    dataset = plan.dataset
     return [
         (window, blocks_of(remote, dataset.opened_store.spans(dataset.store_rows(window.positions()))))
         for window in windows

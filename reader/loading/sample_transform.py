@@ -1,4 +1,4 @@
-"""What a dataset does to single samples, as ImageFolder's transform does, and a collate function, run for a loader's batches.
+"""Runs a dataset's transform of single samples, as ImageFolder's, and a collate function for a loader's batches.
 
 Knows how rows become samples and samples a batch; what is drawn for a row, `reader.transforms` knows.
 """
@@ -47,7 +47,7 @@ class SampleTransform:
 
     @property
     def transform(self) -> object:
-        """What each sample is given to."""
+        """The transform that gets each sample."""
         return self.dataset.transform or self.dataset.transforms
 
     def __call__(self, batch: Batch) -> Any:
@@ -65,14 +65,14 @@ class SampleTransform:
         if isinstance(first, ImageBatch):
             return torch.stack(samples)
         try:
-            made = self.dataset.joined(samples)
+            joined = self.dataset.joined(samples)
         except RuntimeError as e:
             if (of_sizes := _several_sizes(samples)) is None:
                 # not from itself: what follows the causes of an error, as rich does, would never end
                 raise
             raise of_sizes from e
         # torch's DataLoader makes a list of tuples
-        return tuple(made) if isinstance(first, tuple) and isinstance(made, list) else made
+        return tuple(joined) if isinstance(first, tuple) and isinstance(joined, list) else joined
 
     def _sample(self, batch: Batch, n: int) -> Any:
         """Return row n of a batch as the dataset gives it; a transform may work in place: nothing else uses the batch."""

@@ -1,4 +1,4 @@
-"""The seed of a loader: the one that was given, or that of a loaded state, else chosen when the first epoch begins."""
+"""Chooses the seed of a loader: the given one, or that of a loaded state, else one when the first epoch begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _before_fork: int | None = None
 
 @dataclass(frozen=True)
 class Seed:
-    """What fixes, with the epoch, the order of a loader and what its transforms draw.
+    """Fixes, with the epoch, the order of a loader and what its transforms draw.
 
     value: None until it is chosen. source: where it is from.
     """
@@ -28,7 +28,7 @@ class Seed:
 
     @classmethod
     def given(cls, value: int | None) -> Seed:
-        """Return the one of an argument; None: it is yet to be chosen."""
+        """Return the seed of an argument; None: it is chosen later."""
         return cls(value, "" if value is None else _GIVEN)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Seed:
 
 
 def _process_seed() -> int:
-    """Return that of torch's generator; in a worker of a DataLoader what the process that started it would return."""
+    """Return the seed of torch's generator; in a worker of a DataLoader what the process that started it would return."""
     worker = get_worker_info()
     if worker is None:
         seed = torch.initial_seed()

@@ -1,12 +1,14 @@
-"""What all loaders of a process share: copies of rows in memory and on devices. Which there are, and what one more loader takes.
+"""Shares copies of rows in memory and on devices, and pinned files, among the loaders of a process; counts what one more takes.
 
 A copy holds the rows of a dataset, each of them once. Loaders of the same rows share it, and it goes with the last of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import mmap
 import os
 import random
 import threading
@@ -23,17 +25,94 @@ from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.opened_store import OpenedStore
 from reader.device.resident import Resident, ResidentImages, bytes_there
+from reader.device.transfer import pin
 from reader.format.filesystem import size_text
 from reader.format.manifest import PIXELS
 from reader.format.tensors import NEEDS_RAW
-from reader.loading.residencies.host_copy import HostCopy, PinnedFile
 from reader.memory import residency as residencies
-from reader.memory.places import Place
-from reader.memory.spans import Spans
+from reader.memory.joined_file import RawSource, open_raw
+from reader.memory.places import InMemory, Place
+from reader.memory.raw_file import READ_BYTES, ReadMemory, bring
+from reader.memory.spans import Runs, Spans
 from reader.rows import Rows
 from reader.store import ImageBatch, RaggedBatch
 
 _log = logging.getLogger("reader")
+
+
+class HostCopy:
+    """Copies bytes of one file, or of several, to anonymous memory that may use huge pages.
+
+    Args:
+        source: the file.
+        spans: of the file, in any order; None: all of it.
+        size_bytes: of the file.
+
+    Raises:
+        StoreError, OSError: as `RawFile.read`.
+    """
+
+    def __init__(self, source: RawSource, spans: Spans | None, size_bytes: int) -> None:
+        # all of it is one run
+        runs = Runs.holding(Spans(np.array([0]), np.array([size_bytes])) if spans is None else spans)
+        memory = ReadMemory(runs.size_bytes)
+        self._bytes, self._runs, self.is_pinned = memory.bytes, None if spans is None else runs, False
+        # only memory that is as the file can be read past the page cache, see `Runs.holding`
+        past_cache = spans is None and isinstance(source, Path) and residencies.is_cold(source, size_bytes)
+        with contextlib.closing(open_raw(source, past_cache=past_cache)) as file:
+            bring(file, memory.room, runs.reads(READ_BYTES))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are there."""
+        return self._bytes.nbytes
+
+    @property
+    def address(self) -> int:
+        """Where the memory begins."""
+        return self._bytes.data_ptr()
+
+    def place(self, *, device: torch.device | None = None, is_streamed: bool = False) -> InMemory:
+        """Return where the bytes are; device: that they are sent to, where they are pinned."""
+        return InMemory(self._bytes.numpy(), self._runs, device=device, owner=self, is_streamed=is_streamed)
+
+    def pin(self, device: torch.device) -> None:
+        """Pin the bytes, where they are, for as long as this lives.
+
+        Raises:
+            PinnedMemoryError: the system does not allow it.
+        """
+        if not self.is_pinned and self.nbytes:
+            unpin = pin(self._bytes.numpy(), device)
+            self.is_pinned = True
+            weakref.finalize(self, unpin).atexit = False
+
+
+class PinnedFile:
+    """Maps a file and pins its pages where they are in the page cache; they stay there.
+
+    device: any CUDA device; it is pinned for all.
+
+    Raises:
+        PinnedMemoryError: the system, or the driver, does not allow it.
+    """
+
+    def __init__(self, path: Path, size_bytes: int, device: torch.device) -> None:
+        # shared, unlike the mapping that rows are gathered from: the driver would make copies of private pages
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        self._bytes = np.frombuffer(mapped, np.uint8)
+        weakref.finalize(self, pin(self._bytes, device, is_read_only=True)).atexit = False
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are pinned."""
+        return self._bytes.nbytes
+
+    def place(self, device: torch.device) -> InMemory:
+        """Return where the bytes are, and which device they are sent to."""
+        return InMemory(self._bytes, device=device, owner=self, is_streamed=True)
+
 
 # Rows in memory, by path, digest and which rows, and on devices, each for as long as a loader reads it there.
 _copies: weakref.WeakValueDictionary[tuple[str, ...], HostCopy] = weakref.WeakValueDictionary()
@@ -67,12 +146,12 @@ def reads_of(dataset: MemmapDataset, processes: int) -> residencies.Reads:
 
 def _rows_of_stores(dataset: MemmapDataset) -> list[tuple[OpenedStore, Rows | None]]:
     """Return the stores of a dataset, each with those of its rows that are read, sorted and each once; None: all."""
-    rows, found = rows_read(dataset), list[tuple[OpenedStore, Rows | None]]()
+    rows, stores = rows_read(dataset), list[tuple[OpenedStore, Rows | None]]()
     for store, first in dataset.opened_store.parts:
         count = store.manifest.rows
         own = None if rows is None else rows[(rows >= first) & (rows < first + count)] - first
-        found.append((store, None if own is None or len(own) == count else own))
-    return found
+        stores.append((store, None if own is None or len(own) == count else own))
+    return stores
 
 
 def _reads_of_store(store: OpenedStore, rows: Rows | None) -> residencies.Reads:
@@ -85,15 +164,10 @@ def _reads_of_store(store: OpenedStore, rows: Rows | None) -> residencies.Reads:
 
 
 class HostCopies(NamedTuple):
-    """Copies of the rows of a dataset in memory, one for each of its stores."""
+    """Holds the copies of a dataset's rows in memory, one for each of its stores."""
 
     store: OpenedStore
     each: Sequence[HostCopy]
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes that are there."""
-        return sum(copy.nbytes for copy in self.each)
 
     def place(self, *, device: torch.device | None = None, is_streamed: bool = False) -> Place:
         """Return where the rows are, as `HostCopy.place` does."""
@@ -132,13 +206,13 @@ def pinned_bytes() -> int:
 
 def _pinned_file(store: OpenedStore, device: torch.device) -> PinnedFile:
     key = (*_key(store, None), store.made_id)
-    found = _pinned.get(key)
-    if found is None:
+    file = _pinned.get(key)
+    if file is None:
         path = store.opened("pixels")
         assert isinstance(path, Path)
-        found = _pinned[key] = PinnedFile(path, store.file_bytes, device)
+        file = _pinned[key] = PinnedFile(path, store.file_bytes, device)
         _log.info("%s: %s in the page cache are pinned", store.path, size_text(store.file_bytes))
-    return found
+    return file
 
 
 def _host_copy(store: OpenedStore, rows: Rows | None) -> HostCopy:
@@ -167,10 +241,10 @@ def resident_on(
     rows = rows_read(dataset)
     key = _resident_key(dataset, rows, device)
     with _making:
-        found = _residents.get(key)
-        if found is None:
-            found = _residents[key] = _new_resident(dataset, rows, device, batches)
-    return found
+        resident = _residents.get(key)
+        if resident is None:
+            resident = _residents[key] = _new_resident(dataset, rows, device, batches)
+    return resident
 
 
 def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
@@ -204,8 +278,8 @@ def _new_resident(
         return ResidentImages(columns, store.spans, place, every if rows is None else rows, device)
     if rows is not None and not len(rows):
         return Resident(none, count, rows, [], device)
-    with batches(dataset.at_rows(rows)) as made:
-        return Resident(none, count, rows, made, device)
+    with batches(dataset.at_rows(rows)) as opened:
+        return Resident(none, count, rows, opened, device)
 
 
 def _key(store: OpenedStore, rows: Rows | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Torch's modes (autocast, no_grad, inference_mode, the default device) belong to a thread: those of one, given to another."""
+"""Gives one thread the modes of torch that another has: autocast, no_grad, inference_mode, the default device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KINDS = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class Modes:
-    """Torch's modes of a thread; autocast: of each kind of device whether it is on, and its dtype."""
+    """Holds torch's modes of a thread; autocast: for each kind of device whether it is on, and its dtype."""
 
     has_grad: bool
     is_inference: bool
@@ -22,13 +22,13 @@ class Modes:
 
     @classmethod
     def here(cls) -> Modes:
-        """Return those of this thread."""
+        """Return the modes of this thread."""
         autocast = tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS)
         return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_device())
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Have these modes in this thread; where it has them, nothing is done."""
+        """Run what is inside in these modes; a thread that has them is left alone."""
         now = Modes.here()
         if now == self:
             yield

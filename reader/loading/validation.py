@@ -186,10 +186,10 @@ def _number(least: int | None = None, *, or_none: bool = True) -> Callable[[str,
     def check(name: str, value: Any) -> int | None:
         if value is None and or_none:
             return None
-        found = integer(name, value)
-        if least is not None and found < least:
+        number = integer(name, value)
+        if least is not None and number < least:
             raise ValueError(f"{name} is {value!r}, expected {least} or more{', or None' if or_none else ''}.")
-        return found
+        return number
 
     return check
 
@@ -219,12 +219,12 @@ def checked_device(device: str | torch.device) -> torch.device:
         ValueError: there is no such device, or it is of another kind.
     """
     try:
-        found = torch.device(device)
+        chosen = torch.device(device)
     except (TypeError, RuntimeError):
         raise ValueError(f"device is {device!r}, expected cpu or cuda.") from None
-    if found.type not in ("cpu", "cuda"):
+    if chosen.type not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}, expected cpu or cuda.")
-    return found if found.type == "cpu" else _checked_cuda(found)
+    return chosen if chosen.type == "cpu" else _checked_cuda(chosen)
 
 
 def _checked_cuda(device: torch.device) -> torch.device:
@@ -239,13 +239,6 @@ def _checked_cuda(device: torch.device) -> torch.device:
     if index >= count:
         raise ValueError(f"device is '{device}', but this torch sees {count} CUDA devices, the first being 'cuda:0'.")
     return torch.device("cuda", index)
-
-
-def check_epoch(epoch_rows: int | None, *, is_sampled: bool, pad: bool) -> None:
-    """Raise ValueError for what a sampler says itself: what an epoch is."""
-    if is_sampled and (epoch_rows is not None or not pad):
-        name = "pad=False" if epoch_rows is None else "epoch_rows"
-        raise ValueError(f"{name} is for orders of the loader: what an epoch is, the sampler decides.")
 
 
 def checked_weights(weights: Weights, count: int) -> npt.NDArray[np.float64]:
@@ -263,13 +256,13 @@ def checked_weights(weights: Weights, count: int) -> npt.NDArray[np.float64]:
     return cumulative
 
 
-def checked_sampler(sampler: Iterable[Item] | None) -> Iterable[Item] | None:
+def checked_sampler(sampler: Iterable[Item]) -> Iterable[Item]:
     """Refuse what cannot be iterated over, or only once: each epoch starts over."""
     once = isinstance(sampler, Iterator) and not isinstance(sampler, torch.utils.data.Sampler)
-    if sampler is None or (hasattr(sampler, "__iter__") and not once):
+    if hasattr(sampler, "__iter__") and not once:
         return sampler
-    found = f"{type(sampler).__name__}, which gives its rows once only" if once else type(sampler).__name__
-    raise ValueError(f"sampler is a {found}, expected a torch Sampler or BatchSampler, or a list of rows.")
+    kind = f"{type(sampler).__name__}, which gives its rows once only" if once else type(sampler).__name__
+    raise ValueError(f"sampler is a {kind}, expected a torch Sampler or BatchSampler, or a list of rows.")
 
 
 def sampled_rows(item: Item) -> tuple[list[int], bool]:
@@ -279,12 +272,12 @@ def sampled_rows(item: Item) -> tuple[list[int], bool]:
         ValueError: what it gave are no rows.
     """
     # arrays and tensors too; those without a dimension are one row
-    found: Any = item.tolist() if hasattr(item, "tolist") else item
-    is_batch = isinstance(found, list | tuple | range)
-    if any(isinstance(row, bool) for row in (found if is_batch else [found])):
+    rows: Any = item.tolist() if hasattr(item, "tolist") else item
+    is_batch = isinstance(rows, list | tuple | range)
+    if any(isinstance(row, bool) for row in (rows if is_batch else [rows])):
         raise ValueError("the sampler gave True or False, expected rows. For a mask of rows give dataset.subset(mask).")
     try:
-        return ([operator.index(row) for row in found] if is_batch else [operator.index(found)]), is_batch
+        return ([operator.index(row) for row in rows] if is_batch else [operator.index(rows)]), is_batch
     except TypeError:
         given = " ".join(repr(item).split())
         raise ValueError(f"the sampler gave {given}, expected a row or a list of rows, integers.") from None

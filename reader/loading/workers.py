@@ -1,4 +1,4 @@
-"""Batches of transforms of single samples, made in the worker processes of a torch DataLoader that gets the loader's order.
+"""Makes batches of transforms of single samples, in worker processes of a torch DataLoader that gets the loader's order.
 
 A worker reads the rows of a step itself, from the mapped file, and makes of them what the loop gets.
 """
@@ -27,8 +27,8 @@ from torch.utils.data._utils import signal_handling
 from reader.buffers import FittingPool
 from reader.dataset.dataset import MemmapDataset
 from reader.loading.finish import Finish
+from reader.loading.plan import PlannedBatch
 from reader.loading.prefetch import Claim, Group, paced
-from reader.loading.schedule import PlannedBatch
 from reader.transforms.per_sample import has_own_generator
 
 _log = logging.getLogger("reader")
@@ -38,7 +38,7 @@ _COPIED_BYTES = 4 << 20
 
 
 class StepBatches(Dataset[bytes]):
-    """What a worker has: it makes the batch of a step."""
+    """Makes the batch of a step in a worker."""
 
     def __init__(self, dataset: MemmapDataset, finish: Finish) -> None:
         self._dataset, self._finish = dataset, finish
@@ -75,12 +75,12 @@ class StepBatches(Dataset[bytes]):
             # samples are copies: the rows' memory is used again
             self._pool = FittingPool(keep=1, has_room=self._dataset.manifest.has_own_sizes)
         rows = self._dataset.store_rows(step.positions)
-        made = self._finish(self._dataset.opened_store.gather(rows, self._pool.lease), step.start)
-        return bytes(ForkingPickler.dumps(made))
+        batch = self._finish(self._dataset.opened_store.gather(rows, self._pool.lease), step.start)
+        return bytes(ForkingPickler.dumps(batch))
 
 
 class Workers:
-    """Workers that make the batches of a pass; called as what makes its groups, each of one batch.
+    """Makes the batches of a pass in worker processes; a call gives its groups, each of one batch.
 
     Args:
         steps: of the pass.
@@ -108,7 +108,7 @@ class Workers:
         self._process = os.getpid()
         # whatever the program's default device is
         with _interrupts_blocked(), torch.device("cpu"):
-            self._made: Any = iter(loader)
+            self._batches: Any = iter(loader)
 
     def __call__(self, claim: Claim) -> Iterator[Group]:
         """Give the groups, each when there is room for it."""
@@ -118,16 +118,16 @@ class Workers:
         """End the workers, also in the middle of a transform; whoever waits for a batch then gets an error, in 5 s at most."""
         if os.getpid() != self._process:
             return
-        if self._made._worker_pids_set:
+        if self._batches._worker_pids_set:
             # torch's handler of SIGCHLD would raise in the main thread for a worker that dies before it handles SIGTERM
-            signal_handling._remove_worker_pids(id(self._made))
-            self._made._worker_pids_set = False
-        for worker in self._made._workers:
+            signal_handling._remove_worker_pids(id(self._batches))
+            self._batches._worker_pids_set = False
+        for worker in self._batches._workers:
             worker.terminate()
 
     def _groups(self) -> Iterator[Group]:
         try:
-            for pickled in self._made:
+            for pickled in self._batches:
                 batch = pytree.tree_map_only(torch.Tensor, _own, ForkingPickler.loads(pickled))
                 yield [(batch, self._sent.popleft().after)]
                 del batch
@@ -141,7 +141,7 @@ class Workers:
         finally:
             # as when it is collected; a process that is forked later must not find it running
             if os.getpid() == self._process:
-                self._made._shutdown_workers()
+                self._batches._shutdown_workers()
 
 
 def workers_for(
@@ -168,7 +168,7 @@ def start_method() -> str:
 
 
 class _Sent(Sampler[PlannedBatch]):
-    """The steps of a pass, as the DataLoader sends them to workers; `sent` has those that did not come back."""
+    """Gives the steps of a pass to the DataLoader, which sends them to workers; `sent` has those that did not come back."""
 
     def __init__(self, steps: Iterator[PlannedBatch], sent: deque[PlannedBatch]) -> None:
         self._steps, self._sent = steps, sent

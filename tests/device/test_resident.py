@@ -25,7 +25,7 @@ from reader.device.transfer import pin
 from reader.format.errors import PinnedMemoryError, StoreError
 from reader.loading import shared_residency
 from reader.loading.residencies import device_rows
-from reader.loading.residencies.host_copy import HostCopy
+from reader.loading.shared_residency import HostCopy
 
 GB = 10**9
 # Of a device's clock: ten milliseconds and more, longer than the host takes for a batch.
@@ -242,7 +242,7 @@ def test_loaders_share_a_pinned_copy_and_unpin_it_in_the_end(
     # the driver of this machine copies no batches, if there is one: they are gathered
     for name, answer in (("may_send", lambda: True), ("can_send", lambda device: False)):
         monkeypatch.setattr(f"reader.loading.gathering.{name}", answer)
-    monkeypatch.setattr("reader.loading.residencies.host_copy.pin", lambda memory, device: lambda: unpinned.append(1))
+    monkeypatch.setattr("reader.loading.shared_residency.pin", lambda memory, device: lambda: unpinned.append(1))
     loader = MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
     assert torch.equal(torch.cat([batch.pixels for batch in loader]), train.store.pixels)
     shuffled = MemmapLoader(train, 8, shuffle="full", device="cuda", residency="ram", as_tuple=False)
@@ -312,7 +312,7 @@ def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_logged_if_not
 
     world = World(eager=("copies", "kernels"))
     world.install(monkeypatch)
-    monkeypatch.setattr("reader.loading.residencies.host_copy.pin", refused)
+    monkeypatch.setattr("reader.loading.shared_residency.pin", refused)
     monkeypatch.setattr("reader.loading.gathering.may_send", lambda: True)
     with pytest.raises(PinnedMemoryError, match=r"3\.0 GB of memory cannot be pinned\."):
         MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)

@@ -222,7 +222,7 @@ def test_a_file_that_cannot_be_pinned_is_gathered_from(
         raise PinnedMemoryError("1 MB of memory cannot be pinned.")
 
     tune(sent_span_bytes=1000)
-    monkeypatch.setattr("reader.loading.residencies.host_copy.pin", refused)
+    monkeypatch.setattr("reader.loading.shared_residency.pin", refused)
     caplog.set_level("INFO", "reader")
     loader = MemmapLoader(MemmapDataset(stores / "one"), 8, device="cuda", residency="cache")
     assert sum(len(images) for images, _ in loader) == 40

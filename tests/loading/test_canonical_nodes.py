@@ -95,7 +95,7 @@ def test_rows_that_come_twice_are_the_last_of_a_step(data: MemmapDataset) -> Non
     loaders = [_loader(part, 4, rank, 4) for rank in range(4)]
     steps = _steps([_rows(loader) for loader in loaders])
     assert [len(step) for step in steps] == [16] * 24 + [8]
-    count = loaders[0].schedule.shared_rows(24 * 16)
+    count = loaders[0].epochs.plan.shared_rows(24 * 16)
     steps[-1] = steps[-1][:count]
     assert sorted(row for step in steps for row in step) == list(range(390))
 

@@ -673,8 +673,7 @@ def test_small_batches_are_handed_over_together_but_not_what_a_transform_works_o
 
 def test_a_group_has_64_batches_at_most(train: MemmapDataset) -> None:
     loader = MemmapLoader(train.subset([0] * 400), 1, as_tuple=False)
-    loader.schedule.choose_seed()
-    steps = list(loader.schedule.steps(0, 0, iter(()), tuning().batch_group_bytes))
+    steps = list(loader.epochs.upcoming().steps(iter(()), tuning().batch_group_bytes))
     assert [len(some.batches) for some in steps] == [64] * 6 + [16]
 
 
@@ -768,7 +767,10 @@ def test_a_state_outside_the_epoch_is_refused(train: MemmapDataset, change: dict
 
 def _interrupted_at(loader: MemmapLoader, opcode: int) -> bool:
     """Raise KeyboardInterrupt before an opcode of next() in this thread; says whether there were so many."""
-    left, files = opcode, ("prefetch.py", "iteration.py", "loader.py", "threads.py", "spans.py", "buffers.py", "threading.py")
+    left, files = (
+        opcode,
+        ("prefetch.py", "iteration.py", "loader.py", "threads.py", "spans.py", "buffers.py", "threading.py"),
+    )
 
     def count(frame: Any, event: str, _: Any) -> Any:
         nonlocal left
@@ -820,9 +822,7 @@ def _opcodes(code: CodeType) -> dict[int, str]:
     return {each.offset: each.opname for each in dis.get_instructions(code)}
 
 
-def _interrupted_batches(
-    loader: MemmapLoader, every: int, name: str = "images"
-) -> tuple[list[torch.Tensor], int]:
+def _interrupted_batches(loader: MemmapLoader, every: int, name: str = "images") -> tuple[list[torch.Tensor], int]:
     """Return an epoch's batches, one tensor of each, and how many KeyboardInterrupts came: one at each n-th chance for it."""
     chances = 0
 

@@ -387,4 +387,4 @@ def test_what_random_split_gives_is_read_as_a_subset(train: MemmapDataset) -> No
 def test_of_a_sampler_no_rows_of_the_last_step_are_said_to_come_twice(train: MemmapDataset) -> None:
     # accelerate's gather_for_metrics would drop real rows
     loader = MemmapLoader(train, 4, sampler=range(11), rank=0, world_size=2)
-    assert [loader.schedule.shared_rows(position) for position in (0, 8, 88)] == [0, 0, 0]
+    assert [loader.epochs.plan.shared_rows(position) for position in (0, 8, 88)] == [0, 0, 0]

@@ -14,9 +14,10 @@ from reader.device.transfer import entered
 from reader.loading.finish import Finish, Unfinished
 from reader.loading.gathering import Gathering
 from reader.loading.orders import Orders, block_rows
-from reader.loading.prefetch import Claim, Feed, Group, Made, paced
+from reader.loading.plan import EpochPlan
+from reader.loading.prefetch import Claim, Feed, Group, LoopItem, paced
 from reader.loading.ranks import ranks_sharing
-from reader.loading.schedule import Schedule
+from reader.loading.seeds import Seed
 from reader.loading.shared_residency import missing_on
 from reader.memory.residency import Residency, Room
 from reader.profiling import stage
@@ -33,9 +34,7 @@ class OnDevice:
     def __init__(self, resident: Resident | ResidentImages) -> None:
         self._resident = resident
 
-    def groups(
-        self, schedule: Schedule, epoch: int, steps: Iterator[Steps], finish: Finish, claim: Claim
-    ) -> Iterator[Group]:
+    def groups(self, plan: EpochPlan, steps: Iterator[Steps], finish: Finish, claim: Claim) -> Iterator[Group]:
         """Yield the batches of a pass, in groups, as Unfinished."""
         return paced(map(functools.partial(self._group, finish), steps), claim)
 
@@ -65,14 +64,12 @@ def room_on(dataset: MemmapDataset, device: torch.device, processes: int) -> Roo
 @contextlib.contextmanager
 def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Iterator[Iterator[ImageBatch]]:
     """Give a dataset's batches, in its order, on a device; host: where rows are read from, "cache" or "disk"."""
-    rows = block_rows(dataset.manifest)
-    schedule = Schedule(Orders("sequential", dataset), rows, seed=0)
+    orders = Orders("sequential", dataset)
+    plan = EpochPlan(orders, orders.cut(block_rows(dataset.manifest), rank=0, world_size=1), Seed(0))
     gathering = Gathering(dataset, device, Residency(host, "", host), prefetch=_PREFETCH, must_pin=False)
-    steps = schedule.steps(0, 0, schedule.sampled(), tuning().transformed_group_bytes)
-    as_they_are = Finish(
-        dataset, None, epoch=0, seed=0, as_tuple=False, as_dict=None, threads=1, on_device=device.type == "cuda"
-    )
-    source = functools.partial(gathering.groups, schedule, 0, steps, as_they_are)
+    steps = plan.steps(plan.items(), tuning().transformed_group_bytes)
+    as_they_are = Finish(plan, None, as_tuple=False, as_dict=None, threads=1, on_device=device.type == "cuda")
+    source = functools.partial(gathering.groups, plan, steps, as_they_are)
     feed = Feed(entered(device, source), _PREFETCH)
     try:
         yield _taken(feed)
@@ -80,7 +77,7 @@ def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Itera
         feed.stop(wait=True)
 
 
-def _taken(feed: Feed[Made]) -> Iterator[ImageBatch]:
+def _taken(feed: Feed[LoopItem]) -> Iterator[ImageBatch]:
     while (group := feed.first()) is not None:
         # held by nobody here: a batch that is held takes one buffer more
         yield _made(group.popleft()[0])

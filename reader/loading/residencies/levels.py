@@ -1,4 +1,4 @@
-"""Rows of a store at the size that a crop needs: those of the store, or of one of its levels, from where a loader reads.
+"""Reads rows at the size that a crop needs, of a store or of one of its levels, from where a loader reads.
 
 Knows files, copies and mappings, and what must agree between a store and its levels; which rows are read when, and at what size,
 crops say, or `levels_ahead.py` ahead of them.
@@ -57,7 +57,7 @@ def may_read_levels(dataset: MemmapDataset, residency: object, transform: object
 
 
 class LevelRows:
-    """The rows of a dataset's store, by what their sides are divided by.
+    """Reads the rows of a dataset's store by what their sides are divided by.
 
     factors: of the levels, (2,) or (2, 4). processes: of this host that read so.
 
@@ -158,10 +158,10 @@ class LevelRows:
         if factor == 1 or not self.stores[1].table.has_own_sizes:
             return
         own, level = (self.stores[n].columns(rows, ["shapes"])["shapes"] for n in (1, factor))
-        expected, found = (own[:, :2] // factor).clamp(min=1), level[:, :2]
-        if len(wrong := (found != expected).any(dim=1).nonzero()[:, 0]):
+        expected, actual = (own[:, :2] // factor).clamp(min=1), level[:, :2]
+        if len(wrong := (actual != expected).any(dim=1).nonzero()[:, 0]):
             first = int(wrong[0])
-            (height, width), (to_be, wide) = found[first].tolist(), expected[first].tolist()
+            (height, width), (to_be, wide) = actual[first].tolist(), expected[first].tolist()
             store, start = next(part for part in reversed(self.stores[factor].parts) if part[1] <= rows[first])
             raise StoreError(
                 f"{store.path}: row {rows[first] - start} has {height} x {width} pixels, expected {to_be} x {wide}."
@@ -169,7 +169,7 @@ class LevelRows:
             )
 
     def _memory(self, factor: int) -> Callable[[int], torch.Tensor]:
-        """Return what gives memory for rows of a level: that of rows whose crops are made is used again."""
+        """Return what gives memory for rows of a level: that of rows whose crops are done is used again."""
 
         def lease(size_bytes: int) -> torch.Tensor:
             """Lease as much, of a pool for the most that was asked for."""

@@ -1,4 +1,4 @@
-"""Rows of levels, read before crops ask for them: from the disk, or blocks of a store at a URL.
+"""Reads rows of levels before crops ask for them: from the disk, or blocks of a store at a URL.
 
 Which level a row is read from follows from its box, which follows from the epoch and the row's position in it; so reads may
 begin before the crop asks. What was not read ahead is read when it is asked for: no batch depends on the plan.
@@ -6,9 +6,8 @@ begin before the crop asks. What was not read ahead is read when it is asked for
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol, cast
 
 import numpy as np
@@ -19,9 +18,9 @@ from reader.buffers import FittingPool
 from reader.epoch import stamped
 from reader.loading.finish import first_step
 from reader.loading.gathering import AHEAD_SHARE, without_pixels
+from reader.loading.plan import EpochPlan
 from reader.loading.remote_ahead import blocks_of
 from reader.loading.residencies.levels import LevelRows
-from reader.loading.schedule import Schedule
 from reader.memory.joined_file import open_raw
 from reader.memory.raw_file import RawReader
 from reader.memory.read_ahead import Chunk
@@ -30,24 +29,12 @@ from reader.rows import Rows, Steps
 from reader.store import Batch
 from reader.tuning import tuning
 
-# One that is read, one that is taken from, and one whose last batch may be transformed while the next one's first is begun.
+# One that is read, one that is taken from, and one whose last batch may be transformed while the first of the next begins.
 _CHUNKS = 3
 
 
-def levels_in_pass(levels: LevelRows | None, schedule: Schedule, transform: object, epoch: int) -> LevelsAhead | None:
-    """Return what the crops of a pass read from; None: there are no levels.
-
-    transform: with the size that its crops have in the pass.
-    """
-    if levels is None:
-        return None
-    ends = schedule.order_of(epoch).window_end
-    draw = functools.partial(stamped, epoch=epoch, seed=schedule.seed)
-    return LevelsAhead(levels, cast(_LevelCrop, first_step(transform)), draw, ends)
-
-
 class _LevelCrop(Protocol):
-    """A crop that reads levels."""
+    """Draws the boxes of a crop that reads levels."""
 
     def levels(self, rows: LevelRows, batch: Batch) -> torch.Tensor:
         """Return the level of each row of a batch."""
@@ -55,18 +42,18 @@ class _LevelCrop(Protocol):
 
 
 class LevelsAhead:
-    """One pass over levels: `ahead` gives its steps, reading what their crops will ask for; `read` gives what was read.
+    """Reads levels in one pass: `ahead` gives its steps and reads what their crops will ask for; `read` gives what was read.
 
     Args:
-        crop: what draws the boxes.
-        draw: writes epoch and seed on a batch, as the loader does.
-        window_end: of a position, where a chunk must end, since the rows behind it are elsewhere.
+        transform: whose first step is a crop that draws the boxes, with the size that it has in the pass.
+        plan: of the pass.
     """
 
-    def __init__(
-        self, levels: LevelRows, crop: _LevelCrop, draw: Callable[..., Batch], window_end: Callable[[int], int]
-    ) -> None:
-        self._levels, self._crop, self._draw, self._window_end = levels, crop, draw, window_end
+    def __init__(self, levels: LevelRows, transform: object, plan: EpochPlan) -> None:
+        self._levels, self._crop = levels, cast(_LevelCrop, first_step(transform))
+        self._epoch, self._seed = plan.number, plan.seed_value
+        # of a position, where a chunk must end, since the rows behind it are elsewhere
+        self._window_end = plan.order().window_end
         self.factors, self.content = levels.factors, levels.content
         self._has_masks = levels.dataset.manifest.has_own_masks
         # of each level: chunks of one have about as many bytes
@@ -100,11 +87,11 @@ class LevelsAhead:
             chunks = self._cut(steps)
             following = next(chunks, None)
             while following is not None:
-                current = self._begun(following)
+                current = self._begin(following)
                 # the next chunk is read while this one is taken from
                 following = next(chunks, None)
                 if following is not None:
-                    self._begun(following)
+                    self._begin(following)
                 # here, by one thread: crops of one batch run on several, and copies wake one that waits
                 current.wait()
                 yield from current.steps
@@ -115,7 +102,7 @@ class LevelsAhead:
             for file in self._files.values():
                 file.close()
 
-    def _begun(self, chunk: _StepGroup) -> _StepGroup:
+    def _begin(self, chunk: _StepGroup) -> _StepGroup:
         """Begin the reads of a chunk, once."""
         if chunk not in self._chunks:
             self._chunks.append(chunk)
@@ -143,29 +130,31 @@ class LevelsAhead:
 
     def _cut(self, steps: Iterator[Steps]) -> Iterator[_StepGroup]:
         """Cut the steps into chunks: small ones first, so that the first batches need not wait for a whole one."""
-        held: list[Steps] = []
+        group_steps: list[Steps] = []
         count, most, window = 0, 0, 0
         for group in steps:
             end = self._window_end(group.starts[0])
             added = sum(map(len, group.batches))
-            if held and (end != window or count + added > most):
-                yield _StepGroup(held)
-                held, count, most = [], 0, min(2 * most, self._most)
-            held.append(group)
+            if group_steps and (end != window or count + added > most):
+                yield _StepGroup(group_steps)
+                group_steps, count, most = [], 0, min(2 * most, self._most)
+            group_steps.append(group)
             count, most, window = count + added, most or added, end
-        if held:
-            yield _StepGroup(held)
+        if group_steps:
+            yield _StepGroup(group_steps)
 
     def _planned(self, steps: list[Steps]) -> dict[int, Rows]:
         """Return the rows that the crops of some steps will ask for, sorted and each once, by the level."""
-        found: dict[int, list[Rows]] = {}
+        by_level: dict[int, list[Rows]] = {}
         for group in steps:
             for rows, start in zip(group.batches, group.starts, strict=True):
-                batch = self._draw(without_pixels(self._levels.dataset, rows), position=start)
+                # as the loader writes it on the batch that the crop gets
+                drawn = without_pixels(self._levels.dataset, rows)
+                batch = stamped(drawn, epoch=self._epoch, position=start, seed=self._seed)
                 factors = self._crop.levels(self._levels, batch).numpy()
                 for factor in np.unique(factors).tolist():
-                    found.setdefault(factor, []).append(rows[factors == factor])
-        return {factor: np.unique(np.concatenate(rows)) for factor, rows in found.items()}
+                    by_level.setdefault(factor, []).append(rows[factors == factor])
+        return {factor: np.unique(np.concatenate(rows)) for factor, rows in by_level.items()}
 
     def _file(self, factor: int) -> RawReader:
         if factor not in self._files:
@@ -175,7 +164,7 @@ class LevelsAhead:
 
 
 class _StepGroup:
-    """Steps whose rows are read together; parts: by the level."""
+    """Holds steps whose rows are read together; parts: by the level."""
 
     def __init__(self, steps: list[Steps]) -> None:
         self.steps = steps

@@ -1,4 +1,4 @@
-"""What a loader reads from, made once: the residency that was chosen, copies, levels, and what makes batches of them."""
+"""Decides, once, what a loader reads from: the residency, copies, levels, and what makes batches of them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from reader.device.resident import Resident, ResidentImages
 from reader.loading.advice import log_choices
 from reader.loading.finish import Finish
 from reader.loading.gathering import Gathering
+from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Claim, Group
 from reader.loading.ranks import Ranks, ranks_here
+from reader.loading.remote_ahead import check_nodes, check_order
 from reader.loading.residencies.device_rows import OnDevice, batches_on, room_on
 from reader.loading.residencies.levels import LevelRows, may_read_levels
-from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import reads_of, resident_on
 from reader.memory.residency import Residency, choose
 from reader.rows import Steps
 
 
 class BatchSource(Protocol):
-    """What the batches of a pass come from."""
+    """Gives the batches of a pass."""
 
-    def groups(
-        self, schedule: Schedule, epoch: int, steps: Iterator[Steps], finish: Finish, claim: Claim
-    ) -> Iterator[Group]:
+    def groups(self, plan: EpochPlan, steps: Iterator[Steps], finish: Finish, claim: Claim) -> Iterator[Group]:
         """Yield the batches of steps, in groups; what is left to the caller's thread comes as Unfinished."""
         ...
 
 
 class Reading(NamedTuple):
-    """Where a loader's rows are read from, and what reads them.
+    """Says where a loader's rows are read from, and what reads them.
 
     residency: its name. source: of the batches of a pass. gathering: what gathers on the host. resident: the rows on the device,
     where they are there. levels: what crops read their rows from, where those of levels are read.
@@ -47,7 +46,7 @@ class Reading(NamedTuple):
 
 
 def reading_of(
-    schedule: Schedule,
+    plan: EpochPlan,
     device: torch.device,
     residency: str | Residency,
     ranks: Ranks,
@@ -67,12 +66,16 @@ def reading_of(
         ValueError: they do not fit where they are asked for, or the order does not go with a cache or the ranks.
         StoreError: the store is damaged, or another one by now.
     """
-    part, processes = schedule.orders.part, ranks_here(ranks)
+    part, processes = plan.orders.part, ranks_here(ranks)
     has_levels = sized is not None and may_read_levels(part, residency, sized)
     levels = LevelRows(part, processes) if has_levels else None
     room = room_on(part, device, processes) if residency == "gpu" else None
     chosen = choose(residency, reads_of(part, processes) if levels is None else levels.reads(), room)
-    log_choices(schedule, ranks, chosen, has_collate=has_collate)
+    log_choices(plan, ranks, chosen, has_collate=has_collate)
+    check_order(plan)
+    if ranks.is_known:
+        plan.orders.check_step(plan.cut)
+        check_nodes(plan)
     gathering = Gathering(
         part,
         device,

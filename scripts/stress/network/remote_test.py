@@ -307,9 +307,9 @@ def _check_batches(trial: _NodesTrial) -> tuple[int, int]:
         lines = [line for line in (trial.work / f"log{rank}").read_text().splitlines() if line.endswith("]]")]
         found = {tuple(at): rows for at, rows in map(json.loads, lines)}
         steps += len(lines)
-        schedule_of = _loader(local, rank, trial.world_size).schedule
+        epochs = _loader(local, rank, trial.world_size).epochs
         for epoch in sorted({epoch for epoch, _ in found}):
-            expected = {(epoch, b.start): b.positions.tolist() for b in schedule_of.batches(epoch, 0, iter(()))}
+            expected = {(epoch, b.start): b.positions.tolist() for b in epochs.at(epoch).batches(iter(()))}
             wrong = [at for at, rows in found.items() if at[0] == epoch and expected.get(at) != rows]
             if wrong:
                 raise TrialError(f"rank {rank}, epoch {epoch}: the batch at {wrong[0][1]} has other rows")

@@ -63,7 +63,7 @@ def _asked(server: RangeServer) -> set[int]:
 
 def _first_blocks(loader: MemmapLoader, batches: int = 1) -> set[int]:
     """The blocks of the first batches."""
-    steps = itertools.islice(loader.schedule.batches(0, 0, iter(())), batches)
+    steps = itertools.islice(loader.epochs.at(0).batches(iter(())), batches)
     return {int(row) * ROW // BLOCK for step in steps for row in step.positions}
 
 

@@ -1,0 +1,248 @@
+"""Plans the epochs of one loader, and keeps which comes next and where the newest pass is.
+
+Here alone an epoch's ranks, seed, rows a batch and size of crops are decided; what a pass does follows from its `EpochPlan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from reader.loading.advice import log_ranks
+from reader.loading.frameworks import splits_batches
+from reader.loading.orders import Orders
+from reader.loading.plan import EpochPlan, SampledPlan
+from reader.loading.ranks import Ranks, ranks_expected, ranks_now
+from reader.loading.seeds import Seed
+from reader.loading.sizes import Sizes
+from reader.loading.validation import integer
+
+# A state names its order by position in this list: append only.
+_ORDERS = ("sequential", "full", "block", "weighted", "sampler", "mixture")
+
+
+@dataclass
+class Progress:
+    """Says where the newest iterator is; it is the loader's state after that iterator is gone.
+
+    is_taken: a batch was taken from it. moved_to: the epoch that it is of instead, set before that. is_over: there is no batch
+    behind the position.
+    """
+
+    plan: EpochPlan
+    position: int
+    finished: bool = False
+    is_taken: bool = False
+    moved_to: int | None = None
+    is_over: bool = False
+
+
+class Resumed(NamedTuple):
+    """Says where a loop goes on after a state, and with which seed."""
+
+    epoch: int
+    position: int
+    seed: Seed
+
+
+class Epochs:
+    """Plans the epochs of one loader, and begins them one after the other.
+
+    next: epoch and position where the next `iter` begins.
+    progress: of the newest iterator, which keeps it up to date.
+    seed: that determines the orders, with the epoch; it has no value before the first epoch begins.
+    plan: of the newest epoch that began; before the first one, of the next epoch, for the ranks that are expected.
+
+    Args:
+        orders: of all epochs.
+        given: ranks that the program gave.
+        seed: None: it is chosen when the first epoch begins.
+        sizes: of crops and batches.
+
+    Raises:
+        ValueError, OrderError: as `at`.
+    """
+
+    def __init__(self, orders: Orders, *, given: Ranks | None, seed: int | None, sizes: Sizes) -> None:
+        self.orders, self.sizes = orders, sizes
+        self._given, self.seed = given, Seed.given(seed)
+        self.next, self._is_placed = (0, 0), False
+        self.has_started = False
+        # whether batches are shared by ranks, and by how many; an Accelerator may be made after the loader
+        self._is_split, self._split_by = False, 1
+        self.plan = self.at(0, ranks=ranks_expected(given))
+        self.progress = Progress(self.plan, 0, finished=True)
+        # the plan whose length the program knows, by `len` or by beginning it
+        self._reported: EpochPlan | None = None
+
+    @property
+    def knows_epoch(self) -> bool:
+        """Whether an epoch has begun, or the program or a state has said which comes next."""
+        return self._is_placed or self._outside_epoch() is not None
+
+    def at(self, epoch: int, position: int = 0, *, ranks: Ranks | None = None, seed: Seed | None = None) -> EpochPlan:
+        """Plan an epoch, or its rest behind a position; begins nothing.
+
+        ranks, seed: None: those that are known by now.
+
+        Raises:
+            ValueError: there is no size for the epoch, or accelerate cannot split its batches evenly.
+            OrderError: there is no such rank, or nothing is left to it.
+        """
+        if ranks is None:
+            ranks = self.plan.ranks if self.has_started else ranks_expected(self._given)
+        sides = self.sizes.sides(epoch, position)
+        batch_size = self._share_of_rank(self.sizes.batch_size(sides), ranks.world_size)
+        cut = self.orders.cut(batch_size, ranks.rank, ranks.world_size)
+        kind = EpochPlan if self.orders.sampler is None else SampledPlan
+        return kind(self.orders, cut, self.seed if seed is None else seed, epoch, position, sides)
+
+    def steps(self) -> int:
+        """Return the steps of the epoch that runs, or of the next one, and keep in mind that the program knows it.
+
+        Raises:
+            TypeError: the sampler has no length.
+        """
+        # an epoch that begins says which rank this is; until then processes may still be set up
+        plan = self.at(*self.next) if self.progress.finished else self.progress.plan
+        if not self.has_started:
+            self.plan = plan
+        steps, self._reported = plan.steps_left(0), plan
+        return steps
+
+    def upcoming(self) -> EpochPlan:
+        """Plan the next pass: ask which rank this is, and choose the seed if none was given.
+
+        Raises:
+            ValueError, OrderError: as `at`; or nobody knows the rank, or canonical nodes do not share a step evenly.
+        """
+        before, ranks = self.plan.ranks, ranks_now(self._given)
+        outside = self._outside_epoch()
+        if outside is not None and outside != self.next[0]:
+            self.next = (outside, 0)
+        plan = self.at(*self.next, ranks=ranks, seed=self.seed.chosen(ranks.world_size))
+        self.orders.check_step(plan.cut)
+        log_ranks(plan, ranks, before=before, is_first=not self.has_started, reported=self._reported)
+        self.plan = self._reported = plan
+        self.seed, self.has_started = plan.seed, True
+        return plan
+
+    def begin(self, plan: EpochPlan) -> Progress:
+        """Begin a pass; the one after it is the next epoch's.
+
+        Raises:
+            OrderError: canonical nodes do not share a step evenly.
+        """
+        self.orders.check_step(plan.cut)
+        self.plan = plan
+        self.next, self._is_placed = (plan.number + 1, 0), True
+        self.sizes.begin(plan.number, plan.sides)
+        self.progress = Progress(plan, plan.position, is_over=plan.is_over(plan.position))
+        if self.orders.sampler is not None:
+            self.orders.sampler.begin_epoch(plan.number)
+        return self.progress
+
+    def set_epoch(self, epoch: int, *, ends_pass: bool = True) -> None:
+        """Make the next pass begin this epoch; if a state of the middle of this very epoch was loaded, resume there.
+
+        ends_pass: the pass that runs is over. Else one that nothing was taken from becomes of this epoch, and one of this epoch
+            continues: frameworks that set the epoch on a sampler, as Lightning does, may do so after they began that epoch.
+
+        Raises:
+            ValueError: epoch is not 0 or more.
+        """
+        if (epoch := integer("epoch", epoch)) < 0:
+            raise ValueError(f"epoch is {epoch}, expected 0 or more.")
+        self._is_placed = True
+        # a state that was loaded in the middle of this epoch stays: loops call set_epoch at the beginning of each
+        if epoch != self.next[0]:
+            self.next = (epoch, 0)
+        progress = self.progress
+        if not ends_pass and not progress.finished and not progress.is_taken:
+            progress.moved_to = None if epoch == progress.plan.number else epoch
+        elif ends_pass or epoch != progress.plan.number:
+            progress.finished = True
+        if self.orders.sampler is not None:
+            self.orders.sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loop is, as a few integers: after the batch that the caller got last.
+
+        The seed is None before it is chosen.
+        """
+        epoch, position = self.next
+        if not self.progress.finished and self.progress.moved_to is None:
+            epoch, position = self.progress.plan.number, self.progress.position
+            if self.progress.is_over:
+                epoch, position = epoch + 1, 0
+        return {"epoch": epoch, "position": position} | self._identity() | self.sizes.state(epoch, position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next pass resume from a state, also one taken with another batch_size or world size.
+
+        Raises:
+            ValueError: as `resumed`.
+        """
+        epoch, position, self.seed = self.resumed(state)
+        self.next, self._is_placed = (epoch, position), True
+        self.progress.finished = True
+        if self.orders.sampler is not None:
+            self.orders.sampler.set_epoch(epoch)
+        self.sizes.load(state)
+
+    def resumed(self, state: Mapping[str, Any]) -> Resumed:
+        """Return where a state says that the loop goes on; changes nothing.
+
+        Raises:
+            ValueError: the state is of another store, subset, order or explicit seed.
+        """
+        own = self._identity()
+        names = ("epoch", "position", *own)
+        if not isinstance(state, dict) or not all(_is_number(state.get(name, ""), name) for name in names):
+            raise ValueError(f"the state is {state!r}, expected what state_dict() gave: {', '.join(names)}, integers.")
+        if self.seed.takes(state["seed"]):
+            own["seed"] = state["seed"]
+        for name, what in (
+            ("rows", "number of rows"),
+            ("store", "store, subset or weights, epoch_rows or canonical_nodes"),
+            ("seed", "seed"),
+            ("order", "order"),
+        ):
+            if state[name] != own[name]:
+                raise ValueError(f"the state is of another {what}: it says {state[name]}, this loader has {own[name]}.")
+        epoch, position, count = int(state["epoch"]), int(state["position"]), self.orders.epoch_rows
+        if epoch < 0 or (not 0 <= position <= count and self.orders.sampler is None):
+            raise ValueError(f"the state is at epoch {epoch}, position {position} of {count} rows.")
+        return Resumed(epoch, position, self.seed.resumed(state["seed"]))
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what says of which loop a state is."""
+        orders = self.orders
+        return {
+            "seed": self.seed.value,
+            "order": _ORDERS.index(orders.name),
+            "rows": len(orders.dataset),
+            "store": orders.fingerprint,
+        }
+
+    def _outside_epoch(self) -> int | None:
+        """Return the epoch that another caller has set on the sampler since; None if nobody has."""
+        return None if self.orders.sampler is None else self.orders.sampler.outside_epoch()
+
+    def _share_of_rank(self, rows: int, world_size: int) -> int:
+        """Return the rows of a batch and rank; raises ValueError where accelerate cannot split a batch evenly."""
+        if not self.has_started or self._split_by != world_size:
+            self._is_split, self._split_by = world_size > 1 and splits_batches(), world_size
+        if not self._is_split:
+            return rows
+        if rows % world_size:
+            raise ValueError(
+                f"batch_size is {rows}, and accelerate's split_batches=True shares it among {world_size} processes: give a"
+                " multiple of their number."
+            )
+        return rows // world_size
+
+
+def _is_number(value: object, name: str) -> bool:
+    return type(value) is int or (name == "seed" and value is None)

@@ -1,0 +1,97 @@
+"""Follows a sampler that the program gave: its passes, its epoch, and whether it gives rows or lists of rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sized
+from typing import Protocol, cast
+
+import torch
+
+from reader.loading.validation import Item, sampled_rows
+
+
+class _EpochSampler(Protocol):
+    """A sampler that takes epochs, as torch's DistributedSampler."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch whose order comes next."""
+        ...
+
+
+class GivenSampler:
+    """Begins the passes over a sampler, and keeps its epoch and the loader's the same.
+
+    No attribute tells what a sampler gives: one of rows may have a batch_size too. The next epoch takes the pass that
+    was started to look, so that a sampler with random numbers of its own draws as it would for a DataLoader.
+    """
+
+    def __init__(self, sampler: Iterable[Item]) -> None:
+        self.sampler = sampler
+        self._first: list[Item] | None = None
+        self._started: Iterator[Item] | None = None
+        both = (sampler, getattr(sampler, "sampler", None))
+        takes = (each for each in both if callable(getattr(each, "set_epoch", None)))
+        self._takes_epochs = cast("_EpochSampler | None", next(takes, None))
+        self._epoch_set = self._epoch()
+
+    def items(self) -> Iterator[Item]:
+        """Begin a pass, with its first item drawn: torch's samplers draw their seed at that, here and not later."""
+        started, self._started = self._started, None
+        # another epoch may have been set since a pass was started to look
+        return self._new_pass() if started is None or self._takes_epochs is not None else started
+
+    def gives_batches(self) -> bool:
+        """Say whether the items are lists of rows: by the kind of sampler where it is one of torch's, else by the first item."""
+        if isinstance(self.sampler, torch.utils.data.BatchSampler):
+            return True
+        if type(self.sampler).__module__.startswith("torch."):
+            return False
+        if self._first is None:
+            self._started = self._new_pass()
+        return any(sampled_rows(item)[1] for item in self._first or ())
+
+    @property
+    def has_length(self) -> bool:
+        """Whether it says how many items a pass has."""
+        try:
+            self.count()
+        except TypeError:
+            return False
+        return True
+
+    def count(self) -> int:
+        """Return how many items a pass has.
+
+        Raises:
+            TypeError: it has no length.
+        """
+        try:
+            return len(cast(Sized, self.sampler))
+        except TypeError:
+            kind = type(self.sampler).__name__
+            raise TypeError(f"the sampler, a {kind}, has no length, so the loader has none either.") from None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of a sampler that has set_epoch, as torch's DistributedSampler has; or of the one that it draws from."""
+        if self._takes_epochs is not None:
+            self._takes_epochs.set_epoch(epoch)
+            self._epoch_set = self._epoch()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Set the epoch that begins on a sampler that shows its epoch, unless another caller has set it since."""
+        if hasattr(self._takes_epochs, "epoch") and self._epoch() == self._epoch_set:
+            self.set_epoch(epoch)
+
+    def outside_epoch(self) -> int | None:
+        """Return the epoch that another caller has set on the sampler since; None if nobody has."""
+        epoch = self._epoch()
+        return epoch if isinstance(epoch, int) and epoch != self._epoch_set else None
+
+    def _epoch(self) -> object:
+        return getattr(self._takes_epochs, "epoch", None)
+
+    def _new_pass(self) -> Iterator[Item]:
+        items = iter(self.sampler)
+        self._first = list(itertools.islice(items, 1))
+        return itertools.chain(self._first, items)

@@ -1,0 +1,231 @@
+"""Describes one epoch, as one rank takes it, in one immutable value: all that a pass does follows from it.
+
+Reads targets at most, for a look at how the rows are; never a pixel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from reader.dataset.dataset import MemmapDataset
+from reader.loading.given_sampler import GivenSampler
+from reader.loading.orders import Orders
+from reader.loading.ranks import Ranks, ranks_here
+from reader.loading.seeds import Seed
+from reader.loading.validation import Item, sampled_rows
+from reader.order import Cut, Order
+from reader.rows import Rows, Steps
+
+# Of tiny batches: each costs as much Python as a large one, and the caller waits for all of a group.
+_MOST_BATCHES = 64
+# Of a sampler: the position after its last step. What it gives may be any number of rows.
+_END = (1 << 62) - 1
+
+
+class PlannedBatch(NamedTuple):
+    """Holds a batch's positions in the dataset, the global position of the first of them, and that after the step."""
+
+    positions: Rows
+    start: int
+    after: int
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """Describes an epoch of one of our orders, as one rank takes it.
+
+    orders: what decides the orders of all epochs, with `seed`, which has no value before the first epoch begins.
+    cut: rank, world size and rows a batch, and where each step is.
+    number: of the epoch. position: where a pass over it begins, of all ranks.
+    sides: (height, width) of crops, where the loader was given a size.
+    """
+
+    orders: Orders
+    cut: Cut
+    seed: Seed
+    number: int = 0
+    position: int = 0
+    sides: tuple[int, int] | None = None
+
+    @property
+    def dataset(self) -> MemmapDataset:
+        """The dataset whose rows the epoch takes."""
+        return self.orders.dataset
+
+    @property
+    def seed_value(self) -> int:
+        """The seed, once it is chosen."""
+        assert self.seed.value is not None
+        return self.seed.value
+
+    @property
+    def ranks(self) -> Ranks:
+        """The rank and the world size."""
+        return Ranks(self.cut.rank, self.cut.world_size)
+
+    @property
+    def host_ranks(self) -> range:
+        """The ranks of this host, as far as it is known."""
+        here = ranks_here(self.ranks)
+        first = self.cut.rank // here * here
+        return range(first, min(first + here, self.cut.world_size))
+
+    @property
+    def length(self) -> int | str:
+        """The steps of the whole epoch; "some" where a sampler has no length."""
+        return self.steps_left(0)
+
+    def at(self, position: int) -> EpochPlan:
+        """Return the plan of a pass over this epoch from another position on."""
+        return replace(self, position=position)
+
+    def next(self) -> EpochPlan:
+        """Return the epoch after this one, all else alike."""
+        return replace(self, number=self.number + 1, position=0)
+
+    def order(self) -> Order:
+        """Return the order of the epoch; each thread takes one of its own."""
+        return self.orders.of(self.number, self.seed_value)
+
+    def items(self) -> Iterator[Item]:
+        """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""
+        return iter(())
+
+    def listed(self) -> Iterator[Item]:
+        """Begin an epoch of the sampler, if there is one, to be read without a pass over it.
+
+        Raises:
+            TypeError: it has no length, so that its items may not end.
+        """
+        return iter(())
+
+    def batches(self, items: Iterator[Item]) -> Iterator[PlannedBatch]:
+        """Yield the batches from the position on, by positions in the dataset; items: those of `items`."""
+        order, position = self.order(), self.position
+        for _ in range(self.cut.steps(position)):
+            start, stop = self.cut.span(position)
+            rows = order.of_step(position, self.cut.step_rows(position), start, stop)
+            position = self.cut.next_position(position)
+            yield PlannedBatch(rows, start, position)
+
+    def steps(self, items: Iterator[Item], group_bytes: int) -> Iterator[Steps]:
+        """Yield the batches by rows of the store, in groups of at most so many bytes."""
+        batches = self.batches(items)
+        group = self._group_size(group_bytes // max(1, self.dataset.manifest.row_bytes * self.cut.batch_size))
+        while taken := list(itertools.islice(batches, group)):
+            rows = [self.dataset.store_rows(batch.positions) for batch in taken]
+            yield Steps(rows, [batch.start for batch in taken], [batch.after for batch in taken])
+
+    def steps_left(self, position: int) -> int:
+        """Return the steps from a position to the epoch's end (of a sampler: all steps).
+
+        Raises:
+            TypeError: the sampler has no length.
+        """
+        return self.cut.steps(position)
+
+    def is_over(self, position: int) -> bool:
+        """Say whether an epoch has nothing behind a position; of a sampler without a length, only its end shows."""
+        return not self.cut.steps(position)
+
+    def rank_rows(self) -> int:
+        """Return how many rows this rank is given in an epoch.
+
+        Raises:
+            TypeError: the sampler has no length.
+        """
+        cut, steps = self.cut, self.cut.steps()
+        start, stop = cut.span((steps - 1) * cut.full_step) if steps else (0, 0)
+        return max(0, steps - 1) * cut.batch_size + stop - start
+
+    def shared_rows(self, position: int) -> int:
+        """Return how many rows of all ranks' step at this position count, where some come twice; else 0."""
+        left = self.cut.count - position
+        return left if self.cut.pad and left < self.cut.full_step and left % self.cut.world_size else 0
+
+    def _group_size(self, fitting: int) -> int:
+        """Return how many batches are gathered together, of as many as fit."""
+        return max(1, min(_MOST_BATCHES, fitting))
+
+
+@dataclass(frozen=True)
+class SampledPlan(EpochPlan):
+    """Describes an epoch of a torch Sampler, or of what is used as one: it gives this rank its rows."""
+
+    @property
+    def sampler(self) -> GivenSampler:
+        """The sampler that decides the order."""
+        assert self.orders.sampler is not None
+        return self.orders.sampler
+
+    @property
+    def length(self) -> int | str:
+        """The steps of the whole epoch; "some" where the sampler has no length."""
+        return self.steps_left(0) if self.sampler.has_length else "some"
+
+    def items(self) -> Iterator[Item]:
+        """Begin an epoch of the sampler: torch's draw their seed at the first item, here and not later."""
+        return self.sampler.items()
+
+    def listed(self) -> Iterator[Item]:
+        """Begin an epoch of the sampler, to be read without a pass over it.
+
+        Raises:
+            TypeError: it has no length, so that its items may not end.
+        """
+        self.steps_left(0)
+        self.sampler.begin_epoch(self.number)
+        return self.items()
+
+    def batches(self, items: Iterator[Item]) -> Iterator[PlannedBatch]:
+        """Follow the sampler; a resumed epoch skips what was taken, since only the sampler knows its order."""
+        taken, rows, steps = 0, list[int](), 0
+        last = self.steps_left(0) if self.sampler.has_length else None
+        for item in items:
+            further, is_batch = sampled_rows(item)
+            rows += further
+            if rows and (is_batch or len(rows) == self.cut.batch_size):
+                taken, steps = taken + len(rows), steps + 1
+                if taken > self.position:
+                    yield self._batch(rows, taken, is_last=steps == last)
+                rows = []
+        if rows and not self.orders.drop_last and taken + len(rows) > self.position:
+            yield self._batch(rows, taken + len(rows), is_last=True)
+
+    def steps_left(self, position: int) -> int:
+        """Return all steps.
+
+        Raises:
+            TypeError: the sampler has no length.
+        """
+        count, size = self.sampler.count(), self.cut.batch_size
+        if self.sampler.gives_batches():
+            return count
+        return count // size if self.orders.drop_last else -(-count // size)
+
+    def is_over(self, position: int) -> bool:
+        """Say whether an epoch has nothing behind a position; of a sampler without a length, only its end shows."""
+        return position == _END
+
+    def rank_rows(self) -> int:
+        """Return how many rows the sampler gives.
+
+        Raises:
+            TypeError: it has no length.
+        """
+        return self.sampler.count() * (self.cut.batch_size if self.sampler.gives_batches() else 1)
+
+    def shared_rows(self, position: int) -> int:
+        """Return 0: what ranks share, the sampler decides."""
+        return 0
+
+    def _group_size(self, fitting: int) -> int:
+        return 1
+
+    def _batch(self, rows: list[int], taken: int, *, is_last: bool) -> PlannedBatch:
+        # where the batch would stand in one order of all ranks: two ranks that are given one row draw differently for it
+        start = (taken - len(rows)) * self.cut.world_size + self.cut.rank * len(rows)
+        return PlannedBatch(self.dataset.positions(rows), start, _END if is_last else taken)
