@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -164,8 +164,7 @@ class Versions:
 
 def takes_samples(transform: object) -> bool:
     """Say whether a transform, or one that it calls, calls another one for each sample of a batch."""
-    within = getattr(transform, "transforms", [])
-    return _is_of_reader(transform) and (getattr(transform, "takes_samples", False) or any(map(takes_samples, within)))
+    return any(_is_of_reader(each) and getattr(each, "takes_samples", False) for each in _with_inner(transform))
 
 
 def begins_with_crop(transform: object) -> bool:
@@ -181,20 +180,23 @@ def first_step(transform: object) -> Transform:
 
 def _may_run_in_feeder(transform: object) -> bool:
     """Say whether a transform is of this package, and all that it calls: those draw nothing from generators of the process."""
-    return _is_ours(transform) and not takes_samples(transform)
-
-
-def _is_ours(transform: object) -> bool:
-    return _is_of_reader(transform) and all(map(_is_ours, getattr(transform, "transforms", [])))
+    return all(map(_is_of_reader, _with_inner(transform))) and not takes_samples(transform)
 
 
 def _is_by_row(transform: object) -> bool:
     """Say whether a transform, and all that it calls, is of this package and makes of a row the same in any batch."""
     needs = ("needs_full_batch", "has_own_threads", "takes_samples")
-    is_called_once = any(getattr(transform, name, False) for name in needs)
-    return (
-        _is_of_reader(transform) and not is_called_once and all(map(_is_by_row, getattr(transform, "transforms", [])))
+    return all(
+        _is_of_reader(each) and not any(getattr(each, name, False) for name in needs) for each in _with_inner(transform)
     )
+
+
+def _with_inner(transform: object) -> Iterator[object]:
+    """Yield a transform and, where it is of this package, all that it calls."""
+    yield transform
+    if _is_of_reader(transform):
+        for each in getattr(transform, "transforms", []):
+            yield from _with_inner(each)
 
 
 def _is_in_parts(is_full_batch: bool, transform: object) -> bool:

@@ -22,10 +22,11 @@ from reader.device.transfer import CudaCopier
 from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PIXELS
 from reader.loading.finish import Finish, Unfinished
+from reader.loading.host_rows import HostRows
 from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Claim, Group, InProgress, overlapped
 from reader.loading.remote_ahead import RemoteAhead
-from reader.loading.shared_residency import host_copies, pinned_bytes, pinned_files, reads_of
+from reader.loading.shared_residency import HostCopies, pinned_bytes, pinned_files
 from reader.memory import residency as residencies
 from reader.memory.device_copies import can_send, may_send
 from reader.memory.places import Place
@@ -60,11 +61,10 @@ class Gathering:
     """Gathers batches of a dataset's store, and sends them to a device.
 
     Args:
+        rows: of the dataset, where they are on this host.
         device: where batches go next.
-        chosen: "ram" copies what is read now; "cache" and "disk" as of a loader's residency.
         prefetch: batches that are gathered ahead.
         must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
-        processes: how many of this host read so.
         has_pixels: False: batches have pixels of their shape that are zeros and take no memory.
 
     Raises:
@@ -73,30 +73,23 @@ class Gathering:
 
     def __init__(
         self,
-        dataset: MemmapDataset,
+        rows: HostRows,
         device: torch.device,
-        chosen: residencies.Residency,
         *,
         prefetch: int,
         must_pin: bool,
-        processes: int = 1,
         has_pixels: bool = True,
     ) -> None:
         # False: what makes something of a batch reads its pixels itself
         self._has_pixels = has_pixels
-        self._dataset, self._device, self._prefetch, self._processes = dataset, device, prefetch, processes
+        self.rows, self._dataset, self._device, self._prefetch = rows, rows.dataset, device, prefetch
         # idle buffers that are kept
         self._keep = prefetch + 2
-        self._is_warm = chosen.is_warm
-        self._past_cache = chosen.host == "disk"
-        self._has_room = dataset.manifest.has_own_sizes
-        # other loaders of the store share it; the last one frees it
-        self.copy = host_copies(dataset) if chosen.name == "ram" else None
-        is_sent = device.type == "cuda" and has_pixels and not dataset.manifest.compression and may_send()
-        self.is_pinned = is_sent and chosen.name == "ram" and self._pin(must_pin=must_pin)
+        is_sent = device.type == "cuda" and has_pixels and not self._dataset.manifest.compression and may_send()
+        self.is_pinned = is_sent and rows.copy is not None and self._pin(rows.copy, must_pin=must_pin)
         # of the files that rows are sent from; None: not yet known
         self._sent_from: Place | None = None
-        self._may_send = is_sent and chosen.name != "ram" and self._is_worth_pinning()
+        self._may_send = is_sent and rows.copy is None and self._is_worth_pinning()
         self._pool: BufferPool | None = None
         # of what is read ahead straight into batches, from one epoch to the next
         self._ahead_pool: BufferPool | None = None
@@ -126,19 +119,16 @@ class Gathering:
         if not self._has_pixels:
             return Place()
         store, remote = self._dataset.opened_store, self._dataset.remote
-        if remote is not None and not remote.is_complete and self.copy is None:
-            return RemoteAhead(plan, remote)
-        if self.copy is not None:
+        if self.rows.copy is not None:
             is_sent = self.is_pinned and can_send(self._device)
-            return self.copy.place(device=self._device if is_sent else None, is_streamed=True)
-        is_there = not self._past_cache and (
-            self._is_warm or not reads_of(self._dataset, self._processes).are_cold(store.opened("pixels"))
-        )
-        if is_there:
+            return self.rows.copy.place(device=self._device if is_sent else None, is_streamed=True)
+        if remote is not None and not remote.is_complete:
+            return RemoteAhead(plan, remote)
+        if not self.rows.are_on_disk():
             return self._pinned_place() or store.in_memory(is_streamed=True)
         order = plan.order()
         # free memory is shared by all ranks of this host
-        room = system.available_bytes() // self._processes
+        room = system.available_bytes() // self.rows.reads.processes
         chunk_bytes = int(
             min(tuning().window_ahead_bytes if order.is_in_blocks else tuning().stream_ahead_bytes, room * AHEAD_SHARE)
         )
@@ -149,7 +139,7 @@ class Gathering:
             store.spans,
             chunk_bytes=chunk_bytes,
             window_end=order.window_end,
-            past_cache=self._past_cache,
+            past_cache=self.rows.past_cache,
             row_bytes=self._dataset.manifest.row_bytes if can_scatter else 0,
             lease=functools.partial(self._lease_ahead, chunk_bytes),
         )
@@ -171,7 +161,7 @@ class Gathering:
         """Return the pool of buffers of this size, with spare room if batches differ in size."""
         pool, pinned = self._pool, self._device if self._device.type == "cuda" else None
         if pool is None or pool.size_bytes < need:
-            room = need // 4 if self._has_room else 0
+            room = need // 4 if self._dataset.manifest.has_own_sizes else 0
             pool = self._pool = BufferPool(need + room, keep=self._keep, pinned=pinned)
         return pool
 
@@ -190,7 +180,7 @@ class Gathering:
 
     def _is_worth_pinning(self) -> bool:
         """Say whether to pin the files: rows are large enough to be sent from there, most are read, and memory is left."""
-        store, reads = self._dataset.opened_store, reads_of(self._dataset, self._processes)
+        store, reads = self._dataset.opened_store, self.rows.reads
         return (
             self._dataset.remote is None
             and all(system.file_system(part.path / PIXELS) in _PINNED_FILE_SYSTEMS for part, _ in store.parts)
@@ -215,11 +205,10 @@ class Gathering:
                 self._sent_from = self._dataset.opened_store.placed([file.place(self._device) for file in files])
         return self._sent_from
 
-    def _pin(self, *, must_pin: bool) -> bool:
+    def _pin(self, copy: HostCopies, *, must_pin: bool) -> bool:
         """Pin the copy in memory, for as long as it lives; what need not be may be refused."""
-        assert self.copy is not None
         try:
-            self.copy.pin(self._device)
+            copy.pin(self._device)
         except PinnedMemoryError as e:
             if must_pin:
                 raise

@@ -201,8 +201,8 @@ class MemmapLoader:
         )
         self.epochs = Epochs(orders, given=given, seed=options["seed"], sizes=Sizes(size, batch_size))
         plan = self.epochs.plan
-        sized = with_sides(self.transform, plan.sides)
-        self._has_warned = warn_of_small_rows(rows, sized, plan.sides)
+        sized = None if plan.sides is None else with_sides(self.transform, plan.sides)
+        self._has_warned = plan.sides is not None and warn_of_small_rows(rows, sized, plan.sides)
         self._is_logged = False
         # workers read the mapped file
         self._may_start = self._most_workers > 0 and self.device.type == "cpu"
@@ -214,7 +214,7 @@ class MemmapLoader:
             residency,
             ranks,
             prefetch=self.prefetch,
-            sized=None if plan.sides is None else sized,
+            sized=sized,
             has_collate=collate is not None,
         )
         # whose nodes a cache was checked for; None: nobody knows them yet
@@ -322,8 +322,10 @@ class MemmapLoader:
             self._checked = plan.ranks
         progress = self.epochs.begin(plan)
         items = plan.items() if items is None else items
-        transform = with_sides(self.transform, plan.sides)
-        self._has_warned = self._has_warned or warn_of_small_rows(self.dataset, transform, plan.sides)
+        transform = self.transform
+        if plan.sides is not None:
+            transform = with_sides(transform, plan.sides)
+            self._has_warned = self._has_warned or warn_of_small_rows(self.dataset, transform, plan.sides)
         if not self._is_logged:
             log_first_epoch(plan, transform, as_tuple=self.as_tuple)
             self._is_logged = True

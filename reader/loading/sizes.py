@@ -127,14 +127,12 @@ class Sizes:
             self._running = int(state["epoch"]), sides
 
 
-def with_sides(transform: Transform | None, sides: tuple[int, int] | None) -> Transform | None:
-    """Return a transform whose crops have this size; None: as it is.
+def with_sides(transform: Transform | None, sides: tuple[int, int]) -> Transform:
+    """Return a transform whose crops have this size.
 
     Raises:
         ValueError: it has no crop.
     """
-    if sides is None:
-        return transform
     if transform is None or not hasattr(transform, "with_size"):
         raise ValueError(
             f"size= is that of RandomResizedCrop and ResizeCenterCrop, and the transform is {transform!r}. Give"
@@ -144,10 +142,10 @@ def with_sides(transform: Transform | None, sides: tuple[int, int] | None) -> Tr
     return sized
 
 
-def warn_of_small_rows(dataset: MemmapDataset, transform: object, sides: tuple[int, int] | None) -> bool:
+def warn_of_small_rows(dataset: MemmapDataset, transform: object, sides: tuple[int, int]) -> bool:
     """Warn of crops that are larger than the rows, or than the largest of them; says whether they are."""
     height, width, _ = dataset.manifest.sides
-    if sides is None or (sides[0] <= height and sides[1] <= width) or not begins_with_crop(transform):
+    if (sides[0] <= height and sides[1] <= width) or not begins_with_crop(transform):
         return False
     _log.warning(
         "%s: crops of %d x %d are larger than the rows, %d x %d%s: they are enlarged, or padded. Give a smaller size=, or"

@@ -229,8 +229,8 @@ def test_taking_thousands_of_images_does_not_wait_for_the_device(own_store: Path
 
 def copy_of(loader: MemmapLoader) -> HostCopy:
     """Return the copy of one store in memory that a loader reads."""
-    assert loader.gathering.copy is not None
-    (copy,) = loader.gathering.copy.each
+    assert loader.gathering.rows.copy is not None
+    (copy,) = loader.gathering.rows.copy.each
     return copy
 
 

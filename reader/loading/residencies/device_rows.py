@@ -13,6 +13,7 @@ from reader.device.resident import Resident, ResidentImages, free_bytes, total_b
 from reader.device.transfer import entered
 from reader.loading.finish import Finish, Unfinished
 from reader.loading.gathering import Gathering
+from reader.loading.host_rows import HostRows
 from reader.loading.orders import Orders, block_rows
 from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Claim, Feed, Group, LoopItem, paced
@@ -66,7 +67,9 @@ def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Itera
     """Give a dataset's batches, in its order, on a device; host: where rows are read from, "cache" or "disk"."""
     orders = Orders("sequential", dataset)
     plan = EpochPlan(orders, orders.cut(block_rows(dataset.manifest), rank=0, world_size=1), Seed(0))
-    gathering = Gathering(dataset, device, Residency(host, "", host), prefetch=_PREFETCH, must_pin=False)
+    on_host = HostRows(dataset, processes=1)
+    on_host.bring(Residency(host, "", host))
+    gathering = Gathering(on_host, device, prefetch=_PREFETCH, must_pin=False)
     steps = plan.steps(plan.items(), tuning().transformed_group_bytes)
     as_they_are = Finish(plan, None, as_tuple=False, as_dict=None, threads=1, on_device=device.type == "cuda")
     source = functools.partial(gathering.groups, plan, steps, as_they_are)

@@ -23,7 +23,7 @@ from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST
 from reader.format.tensors import level_name, level_path
 from reader.loading.finish import begins_with_crop
-from reader.loading.shared_residency import host_copies, reads_of
+from reader.loading.host_rows import HostRows
 from reader.memory.places import Place, bytes_of
 from reader.memory.residency import Reads, Residency
 from reader.memory.spans import Spans
@@ -59,32 +59,39 @@ def may_read_levels(dataset: MemmapDataset, residency: object, transform: object
 class LevelRows:
     """Reads the rows of a dataset's store by what their sides are divided by.
 
-    factors: of the levels, (2,) or (2, 4). processes: of this host that read so.
+    own: the rows of the store. factors: of the levels, (2,) or (2, 4).
 
     Raises:
         StoreError: a level is none of this store any more.
     """
 
-    def __init__(self, dataset: MemmapDataset, processes: int) -> None:
+    def __init__(self, own: HostRows) -> None:
+        self.dataset = dataset = own.dataset
         store = dataset.opened_store
-        self.dataset, self.factors, self._processes = dataset, store.levels, processes
+        self.factors, self._pools = store.levels, dict[int, BufferPool]()
         self.stores = {1: store} | {factor: _opened(store, factor) for factor in self.factors}
-        # where copies in memory are
-        self._copies: dict[int, Place] = {}
-        self._pools: dict[int, BufferPool] = {}
-        self._is_warm, self.past_cache = True, False
+        rows = None if dataset.has_all_rows else dataset.store_rows(np.arange(len(dataset)))
+        self._on_host = {1: own} | {
+            factor: HostRows(dataset.of_store(self.stores[factor], rows), own.reads.processes)
+            for factor in self.factors
+        }
 
+    @property
+    def past_cache(self) -> bool:
+        """Whether rows are read from the disk, and leave nothing in the page cache."""
+        return self._on_host[1].past_cache
+
+    @property
     def reads(self) -> Reads:
-        """Return what a loader reads of all levels, which a copy in memory holds all of."""
-        each = [reads_of(self._of_level(factor), self._processes) for factor in self.stores]
+        """What a loader reads of all levels, which a copy in memory holds all of."""
+        each = [rows.reads for rows in self._on_host.values()]
         size, missing = sum(reads.size_bytes for reads in each), sum(reads.copy_bytes for reads in each)
         return dataclasses.replace(each[0], size_bytes=size, missing_bytes=missing)
 
-    def begin(self, chosen: Residency) -> None:
-        """Bring the rows where they are read from."""
-        self._is_warm, self.past_cache = chosen.is_warm, chosen.host == "disk"
-        if chosen.name == "ram":
-            self._copies = {factor: host_copies(self._of_level(factor)).place() for factor in self.stores}
+    def bring(self, chosen: Residency) -> None:
+        """Bring the rows of all levels to where they are read from."""
+        for rows in self._on_host.values():
+            rows.bring(chosen)
 
     def read(self, rows: Rows, factor: int, places: Sequence[Place] = ()) -> Batch:
         """Return rows of the store, smaller by a factor: views of where raw ones are in memory, or else a copy.
@@ -135,23 +142,19 @@ class LevelRows:
 
         From a URL and past the page cache all, and else those of which most of the file is not in it.
         """
-        if self._copies or not system.can_read_ahead():
+        if self._on_host[1].copy is not None or not system.can_read_ahead():
             return set()
-        if self.past_cache or not all(store.is_local for store in self.stores.values()):
+        if not all(store.is_local for store in self.stores.values()):
             return {*self.stores}
-        data = {} if self._is_warm else {factor: self._of_level(factor) for factor in self.stores}
-        return {
-            factor
-            for factor, of_level in data.items()
-            if reads_of(of_level, self._processes).are_cold(of_level.opened_store.opened("pixels"))
-        }
+        return {factor for factor, rows in self._on_host.items() if rows.are_on_disk()}
 
     def _place(self, factor: int, spans: Spans, places: Sequence[Place]) -> Place:
         """Return the first place that has the spans in memory; else a copy in memory, or where the file is."""
         for place in places:
             if place.locate(spans) is not None:
                 return place
-        return self._copies[factor] if factor in self._copies else self.stores[factor].place()
+        copy = self._on_host[factor].copy
+        return self.stores[factor].place() if copy is None else copy.place()
 
     def _check_shapes(self, rows: Rows, factor: int) -> None:
         """Raise StoreError where a row with a size of its own is of another size on a level than its box is placed on."""
@@ -179,11 +182,6 @@ class LevelRows:
             return pool.lease(size_bytes)
 
         return lease
-
-    def _of_level(self, factor: int) -> MemmapDataset:
-        """Return the dataset's rows of a level."""
-        rows = None if self.dataset.has_all_rows else self.dataset.store_rows(np.arange(len(self.dataset)))
-        return self.dataset if factor == 1 else self.dataset.of_store(self.stores[factor], rows)
 
 
 def _opened(store: OpenedStore, factor: int) -> OpenedStore:

@@ -12,13 +12,14 @@ from reader.device.resident import Resident, ResidentImages
 from reader.loading.advice import log_choices
 from reader.loading.finish import Finish
 from reader.loading.gathering import Gathering
+from reader.loading.host_rows import HostRows
 from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Claim, Group
 from reader.loading.ranks import Ranks, ranks_here
 from reader.loading.remote_ahead import check_nodes, check_order
 from reader.loading.residencies.device_rows import OnDevice, batches_on, room_on
 from reader.loading.residencies.levels import LevelRows, may_read_levels
-from reader.loading.shared_residency import reads_of, resident_on
+from reader.loading.shared_residency import resident_on
 from reader.memory.residency import Residency, choose
 from reader.rows import Steps
 
@@ -67,26 +68,17 @@ def reading_of(
         StoreError: the store is damaged, or another one by now.
     """
     part, processes = plan.orders.part, ranks_here(ranks)
-    has_levels = sized is not None and may_read_levels(part, residency, sized)
-    levels = LevelRows(part, processes) if has_levels else None
+    rows = HostRows(part, processes)
+    levels = LevelRows(rows) if sized is not None and may_read_levels(part, residency, sized) else None
     room = room_on(part, device, processes) if residency == "gpu" else None
-    chosen = choose(residency, reads_of(part, processes) if levels is None else levels.reads(), room)
+    chosen = choose(residency, (rows if levels is None else levels).reads, room)
     log_choices(plan, ranks, chosen, has_collate=has_collate)
     check_order(plan)
     if ranks.is_known:
         plan.orders.check_step(plan.cut)
         check_nodes(plan)
-    gathering = Gathering(
-        part,
-        device,
-        chosen,
-        prefetch=prefetch,
-        must_pin=residency == "ram",
-        processes=processes,
-        has_pixels=levels is None,
-    )
-    if levels is not None:
-        levels.begin(chosen)
+    (rows if levels is None else levels).bring(chosen)
+    gathering = Gathering(rows, device, prefetch=prefetch, must_pin=residency == "ram", has_pixels=levels is None)
     resident: Resident | ResidentImages | None = None
     if chosen.name == "gpu":
         resident = resident_on(part, device, functools.partial(batches_on, device, chosen.host))

@@ -56,8 +56,8 @@ def held(loader: MemmapLoader) -> Any:
     """Return the copy that a loader reads."""
     if loader.residency != "ram":
         return loader.resident
-    assert loader.gathering.copy is not None
-    return loader.gathering.copy.each[0]
+    assert loader.gathering.rows.copy is not None
+    return loader.gathering.rows.copy.each[0]
 
 
 def check(loader: MemmapLoader) -> None:
