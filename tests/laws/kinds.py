@@ -172,9 +172,8 @@ def _zip(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
     return Inputs(folder / "images.zip", folder, COMMON | {"size": 32})
 
 
-def _boxes(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
-    """Pack boxes of a COCO file, none to three an image; their categories are the labels of the images."""
-    _tree(folder / "images", samples)
+def _coco(folder: Path, samples: Sequence[Sample]) -> Path:
+    """Write boxes, none to three an image, as a COCO file; their categories are the labels of the images."""
     labels = _labels(samples)
     categories = [{"id": 3 + 5 * number, "name": name} for number, name in enumerate(labels)]
     annotations = [
@@ -193,20 +192,26 @@ def _boxes(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
     ]
     content = {"images": images, "annotations": annotations, "categories": categories}
     (folder / "boxes.json").write_text(json.dumps(content))
-    return Inputs(folder / "images", folder, COMMON | {"size": 32, "boxes": folder / "boxes.json"})
+    return folder / "boxes.json"
 
 
-def _masks(**options: Any) -> Kind:
-    """Pack a mask of random values for each image."""
+def _masks(folder: Path, samples: Sequence[Sample]) -> Path:
+    """Write a mask of random values for each image."""
+    for sample in samples:
+        path = (folder / "masks" / sample.name).with_suffix(".png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        values = np.random.default_rng(sample.values).integers(0, 5, sample.size[::-1], dtype=np.uint8)
+        Image.fromarray(values).save(path)
+    return folder / "masks"
+
+
+def _labelled(labels: dict[str, Callable[[Path, Sequence[Sample]], Path]], **options: Any) -> Kind:
+    """Pack images with labels in files of their own: option -> writes them."""
 
     def made(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
         _tree(folder / "images", samples)
-        for sample in samples:
-            path = (folder / "masks" / sample.name).with_suffix(".png")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            values = np.random.default_rng(sample.values).integers(0, 5, sample.size[::-1], dtype=np.uint8)
-            Image.fromarray(values).save(path)
-        return Inputs(folder / "images", folder, COMMON | options | {"masks": folder / "masks"})
+        given = {name: write(folder, samples) for name, write in labels.items()}
+        return Inputs(folder / "images", folder, COMMON | options | given)
 
     return made
 
@@ -227,9 +232,9 @@ KINDS: dict[str, Kind] = {
     "large": _of_tree(size=128),
     "own-sizes": _of_tree(fit="none", max_size=48),
     "rgba-own-sizes": _of_tree(fit="none", max_size="short:30", channels="rgba"),
-    "zstd": _of_tree(size=32, compress=True),
-    "zstd-own-sizes": _of_tree(fit="none", compress=True),
-    "jpeg": _of_tree(size=32, compress="jpeg:95"),
+    "zstd": _of_tree(size=(24, 40), fit="pad", compress=True),
+    "zstd-own-sizes": _of_tree(fit="none", channels="rgba", compress=True),
+    "jpeg": _of_tree(size=32, channels="gray", compress="jpeg:95"),
     "jpeg-own-sizes": _of_tree(fit="none", compress="jpeg:95"),
     "levels-2": _of_tree(size=32, levels=2),
     "levels-3": _of_tree(size=32, levels=3),
@@ -239,9 +244,9 @@ KINDS: dict[str, Kind] = {
     "table": _of_table(lambda one: {"label": one.label, "weight": one.values / 4}),
     "tar": _tar,
     "zip": _zip,
-    "boxes": _boxes,
-    "masks": _masks(size=32),
-    "masks-own-sizes": _masks(fit="none"),
+    "boxes": _labelled({"boxes": _coco}, size=32),
+    "masks": _labelled({"masks": _masks}, size=32),
+    "labels-own-sizes": _labelled({"boxes": _coco, "masks": _masks}, fit="none"),
     "texts": _of_table(
         lambda one: {
             "label": one.label,
@@ -285,7 +290,9 @@ def refusal(sentence: str | None, error: type[Exception]) -> Iterator[None]:
     pytest.skip(f"refused: {caught.value}")
 
 
-def spread(*options: Sequence[Any], every: int = 2, first: int = 0, known: Callable[..., bool] = lambda *_: True) -> list[Any]:
+def spread(
+    *options: Sequence[Any], every: int = 2, first: int = 0, known: Callable[..., bool] = lambda *_: True
+) -> list[Any]:
     """Return all combinations that `known` accepts: each `every`-th in the default run, the others nightly.
 
     Of two options with `every` values or more, each value of one is in the default run with several of the other.
