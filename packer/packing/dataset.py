@@ -32,7 +32,7 @@ from packer.pixels.row import Row
 from packer.report import PackReport
 from packer.sources.roots import Roots
 from packer.store.blocks import Task
-from packer.store.destination import Folder, recover
+from packer.store.destination import Folder
 from packer.store.out_folder import resolved_out
 from packer.workers.block_worker import Attempt, PackJob
 from packer.workers.processes import InFlight
@@ -91,7 +91,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         10
     """
     clock, target = StageClock("begin"), resolved_out(out)
-    recover(target)
+    Folder(target).recover()
     if options.has_own_sizes:
         raise OptionsError(
             "fit 'none' needs to know all sizes before, and a dataset does not say them. Pack the files, by pack."

@@ -29,7 +29,7 @@ from packer.pixels.formats import jpeg
 from packer.pixels.formats.versions import littlecms_version
 from packer.report import PackReport
 from packer.sources.roots import is_missing
-from packer.store.destination import Folder, recover
+from packer.store.destination import Folder
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.out_folder import check_destination, check_takes_splits, resolved_out
@@ -243,7 +243,7 @@ def pack_sources(
     guard_standard_streams()
     _check_libraries(options)
     check_destination(sources, target)
-    recover(target)
+    Folder(target).recover()
     try:
         parts = _listed(sources, options)
     except (ScanError, SourceError) as e:

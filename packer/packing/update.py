@@ -19,7 +19,7 @@ from packer.packing.pack import ImagesArgument, named_sources, pack_sources
 from packer.packing.recorded_labels import LABEL_OPTIONS, LabelCheck, label_files, resolved_labels
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport
-from packer.store.destination import recover
+from packer.store.destination import Folder
 from packer.store.out_folder import resolved_out
 from packer.store.sealed.reuse import check_reusable
 from packer.store.unfinished import check_finished
@@ -74,7 +74,7 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
         (5, 5, 1)
     """
     target = resolved_out(out)
-    recover(target)
+    Folder(target).recover()
     stores = stores_of(target)
     manifests = {path: _intact(path) for path in stores.values()}
     first, recorded = next(iter(manifests.items()))

@@ -18,11 +18,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from packer.errors import OptionsError, PackError
+from packer.errors import DiskFullError, OptionsError, PackError
 from packer.inputs.splits import is_split
 from packer.options import OutputOptions
 from packer.store import journal as journals
@@ -74,8 +74,12 @@ class Folder:
         notes: what went with them that is not of a store.
     """
 
+    # The file that makes a store of a folder, which gets its name last.
+    record: ClassVar[str] = MANIFEST
+
     def __init__(self, out: Path, stage: Path | None = None) -> None:
-        self.out, self.stage = out, _stage_of(out) if stage is None else stage
+        self.out = out
+        self.stage = self._begun_stage() if stage is None else stage
         self.locks: list[Lock] = []
         self.replaces = False
         self.notes: list[str] = []
@@ -85,7 +89,7 @@ class Folder:
     @property
     def is_begun(self) -> bool:
         """Whether something was begun that --resume continues: a pack, or parts of one."""
-        stores = () if self.is_moved else stores_in(self.stage)
+        stores = () if self.is_moved else self._stores_in(self.stage)
         return any(journals.has_started(store) or has_parts(store) or (store / PULLED).is_file() for store in stores)
 
     def is_finished(self, split: str) -> bool:
@@ -93,8 +97,9 @@ class Folder:
 
         Beside what was begun anew it is the one that will be replaced.
         """
-        refresh_names(self.out / split / MANIFEST)  # another host may have just finished it
-        return is_store(self.out / split) and (not self.is_begun or self._is_kept(split))
+        store = self.out / split
+        refresh_names(store / self.record)  # another host may have just finished it
+        return store in self._finished(store) and (not self.is_begun or self._is_kept(split))
 
     def store(self, split: str) -> Path:
         """Name the folder in which the store of a split is made."""
@@ -120,7 +125,7 @@ class Folder:
         if not self.is_inside or not self.stage.is_dir():
             return False
         if not os.path.isdir(self.stage / FOLDER):  # it is OUT's working folder alone
-            return bool(published(self.out))
+            return bool(self._finished(self.out))
         names = self._moved()
         return bool(names) and not any(os.path.lexists(self.stage / name) for name in names)
 
@@ -136,10 +141,78 @@ class Folder:
 
     def _published(self) -> list[Path]:
         """List the finished stores in OUT; none where a stage inside it is half moved."""
-        return [] if self._is_filling else published(self.out)
+        return [] if self._is_filling else self._finished(self.out)
+
+    # -- what is in a folder: another kind of destination holds something else than stores
+
+    def _finished(self, folder: Path) -> list[Path]:
+        """List what is finished in a folder: the store that it is, or those of splits."""
+        return published(folder)
+
+    def _stores_in(self, folder: Path) -> list[Path]:
+        """Name where stores are in a folder, or are made."""
+        return stores_in(folder)
+
+    def _foreign_in(self, folder: Path, splits: Sequence[str], ours: set[str]) -> list[str]:
+        """Name what is in a folder and belongs to no store of it, or of these splits; what the system dropped does."""
+        if is_store(folder):
+            return foreign_names(folder)
+        names = [name for name in listed(folder) if not is_dropped(name)]
+        found = [name for name in names if name not in splits and name not in ours]
+        for split in (name for name in names if name in splits):
+            inside = foreign_names(folder / split)
+            if not inside and not is_store(folder / split):
+                inside = [name for name in listed(folder / split) if not is_dropped(name)]
+            found += [f"{split}/{name}" for name in inside]
+        return found
+
+    def _foreign_in_stage(self) -> list[str]:
+        """Name what is in the stage and is none of ours."""
+        names = [name for name in listed(self.stage) if not is_dropped(name)]
+        foreign = [name for name in names if name not in OWN_NAMES and not is_split(name)]
+        for store in stores_in(self.stage)[1:]:
+            foreign += [f"{store.name}/{name}" for name in foreign_names(store)]
+        return foreign or (names if FOLDER not in names else [])
+
+    def _changed(self, replaced: Path) -> list[str]:
+        """Name what is in a replaced folder and is not what was to be replaced."""
+        stage = self.out if replaced == self.stage else self.stage
+        named, there = _read_replaced(stage), self._digests(replaced)
+        lacking = [split or self.record for split in named if split not in there]
+        changed = [split or self.record for split, digest in there.items() if named.get(split) != digest]
+        return self._foreign_in(replaced, [*named], set()) or changed or lacking
+
+    def _digest(self, store: Path) -> str:
+        return hashlib.sha256((store / self.record).read_bytes()).hexdigest()
+
+    def _digests(self, folder: Path) -> dict[str, str]:
+        """Return the digest of what makes each finished store in a folder, by split ("": the folder is one)."""
+        return {"" if store == folder else store.name: self._digest(store) for store in self._finished(folder)}
 
     def _is_kept(self, split: str) -> bool:
         return bool(split) and (self.store(split) / MANIFEST).is_file() and not (self.store(split) / FOLDER).exists()
+
+    def _begun_stage(self) -> Path:
+        """Return the folder in which OUT is made: the one where it was begun, else beside it if that is to become OUT."""
+        for stage in (beside(self.out), self.out / FOLDER):
+            if os.path.isdir(stage / FOLDER):
+                return stage
+        return self.out / FOLDER if self._why_inside() else beside(self.out)
+
+    def _why_inside(self) -> str:
+        """Say why no folder beside OUT is to become it; "" where one is."""
+        out = self.out
+        if len(os.fsencode(self._aside.name)) > _LONGEST_NAME:
+            return f"its name has more than {_LONGEST_NAME - len(_ASIDE)} bytes, and nothing beside it can be named after it"
+        above = next(folder for folder in out.absolute().parents if folder.exists())
+        if not os.access(above, os.W_OK | os.X_OK):
+            return f"{above} cannot be written"
+        # whose folder that is, who may read it, and who works in it, stays as it is
+        return "it is there already" if os.path.isdir(out) and not self._finished(out) else ""
+
+    @property
+    def _aside(self) -> Path:
+        return self.out.with_name(f"{self.out.name}{_ASIDE}")
 
     # -- before any work
 
@@ -179,7 +252,7 @@ class Folder:
 
     def _check_begun(self, options: OutputOptions, stores: Sequence[Path]) -> None:
         """Refuse to begin where something was begun: says how far it came, and how to continue it."""
-        for store in stores_in(self.stage):
+        for store in self._stores_in(self.stage):
             if has_parts(store):
                 raise PackError(
                     f"{self.named(store)} holds parts of a pack. Continue with --part, and pack seal {self.out} when all parts"
@@ -209,7 +282,7 @@ class Folder:
         named = _read_replaced(self.stage)
         for store in stores:
             split = "" if store == self.out else store.name
-            if not self._is_kept(split) and named.get(split) != _digest(store):
+            if not self._is_kept(split) and named.get(split) != self._digest(store):
                 raise PackError(
                     f"{store} is not what was there when {self.stage} was begun, and is not replaced. Move it away, and give"
                     " the command again."
@@ -217,19 +290,13 @@ class Folder:
 
     def _own_paths(self, splits: Sequence[str] = ()) -> Iterator[Path]:
         """Name what a pack writes, moves or removes."""
-        yield from (self.stage, _aside(self.out))
+        yield from (self.stage, self._aside)
         for split in ("", *splits):
             yield from (self.out / split / name for name in sorted(OWN_NAMES))
 
     def _check_stage(self) -> None:
         """Refuse a stage that holds what no pack has made: it would be published, or removed."""
-        names = [name for name in listed(self.stage) if not is_dropped(name)] if self.stage.exists() else []
-        foreign = [name for name in names if name not in OWN_NAMES and not is_split(name)]
-        for store in stores_in(self.stage):
-            foreign += [f"{store.name}/{name}" for name in foreign_names(store)] if store != self.stage else []
-        if names and FOLDER not in names:
-            foreign = foreign or names
-        if foreign:
+        if foreign := self._foreign_in_stage() if self.stage.exists() else []:
             raise OptionsError(
                 f"{self.stage} is not empty (it holds {foreign[0]}), and {self.out} is made there. Move it away, or choose"
                 " another OUT."
@@ -243,7 +310,7 @@ class Folder:
             ours = {FOLDER} | {name for name in self._moved() if not os.path.lexists(self.stage / name)}
             return [name for name in listed(self.out) if name not in ours and not is_dropped(name)]
         ours = {FOLDER} if self.is_inside or self._published() else set[str]()
-        return _foreign_in(self.out, splits, ours)
+        return self._foreign_in(self.out, splits, ours)
 
     def _check_replaceable(self, stores: Sequence[Path], foreign: list[str]) -> None:
         if foreign:
@@ -257,7 +324,7 @@ class Folder:
         if os.path.ismount(self.out):
             raise PackError(f"{self.out} is a mount point, which cannot be replaced. Pack into a folder below it.")
         if self.is_inside:
-            raise PackError(f"{self.out} cannot be replaced: {_why_inside(self.out)}. Choose another OUT.")
+            raise PackError(f"{self.out} cannot be replaced: {self._why_inside()}. Choose another OUT.")
 
     # -- the steps
 
@@ -331,7 +398,8 @@ class Folder:
         """Make the stage, which is complete and synced, OUT: in one step, but where it is inside OUT.
 
         Raises:
-            PackError: OUT was made or replaced by someone else meanwhile; what is there stays.
+            PackError: OUT was made or replaced by someone else meanwhile; what is there stays. Or OUT is finished, but that was
+                not synced; DiskFullError where room is lacking.
             OSError: the disk or its file system refuses it.
         """
         self.check_same()
@@ -346,18 +414,27 @@ class Folder:
             replaced = self._replace()
         else:
             self._rename(self.stage, self.out)
-        self.locks[0].check_moved(self.stage if self.is_inside else self.out)
-        _tidy(self.out, replaced)
+        try:
+            for folder in (self.out, self.stage) if self.is_inside else (self.out.parent,):
+                sync_folder(folder)
+            self.locks[0].check_moved(self.stage if self.is_inside else self.out)
+            self._tidy(replaced)
+        except OSError as e:
+            raise (DiskFullError if e.errno in FULL else PackError)(
+                f"{self.out} is finished, but {e.filename or self.out} cannot be synced: {system_reason(e)}. Should the power"
+                f" fail now, look whether {self.out} is there; if it is not, give the command again, with --resume where it"
+                " has that option."
+            ) from None
 
     def withdraw(self, store: Path | None = None) -> None:
         """Leave nothing of a store in the stage, or of all that is in it; nor the stage, where nothing else is."""
-        for folder in stores_in(self.stage)[::-1] if store is None else [store]:
+        for folder in self._stores_in(self.stage)[::-1] if store is None else [store]:
             clear_store(folder, self.check_same)
             if folder != self.stage:
                 self.check_same()
                 remove_tree(folder)
         if first_begun(self.stage) is None:
-            for folder in stores_in(self.stage)[1:]:  # which stay as they are in OUT
+            for folder in self._stores_in(self.stage)[1:]:  # which stay as they are in OUT
                 self.check_same()
                 remove_tree(folder)
             self._remove_stage()
@@ -394,7 +471,7 @@ class Folder:
         if not self.is_inside and self.out.is_dir():  # a mount point perhaps, since this was begun beside it
             self._check_renames()
         self._clear_unasked(options, splits)
-        there = _digests(self.out)
+        there = self._digests(self.out)
         may_replace = self.replaces and (options.overwrite or options.update or self.is_begun)
         if not may_replace and (new := [split for split in there if split not in kept]):
             raise finished_meanwhile(self.out / new[0])
@@ -422,7 +499,7 @@ class Folder:
 
     def _dropped(self) -> list[str]:
         """Say what goes with the stores that are replaced although it is not part of them."""
-        folders = dict.fromkeys([self.out, *published(self.out)])
+        folders = dict.fromkeys([self.out, *self._finished(self.out)])
         return [
             f"{folder} also held {', '.join(names)}, which went with the old store."
             for folder in folders
@@ -434,7 +511,7 @@ class Folder:
         is_resumed = options.resume and self.is_begun
         if not is_resumed:
             clear_store(self.stage, self.check_same)
-        for store in stores_in(self.stage):
+        for store in self._stores_in(self.stage):
             if store == self.stage or (is_resumed and store.name in splits):
                 continue
             if is_resumed and not options.overwrite:
@@ -449,16 +526,14 @@ class Folder:
     def _keep(self, split: str) -> None:
         """Let the stage have a store that stays as it is: by second names of its files, which never change."""
         old, new = self.out / split, self.store(split)
-        if self._is_kept(split) and _digest(old) == _digest(new):
+        if self._is_kept(split) and self._digest(old) == self._digest(new):
             return
         if new.exists():
             self.check_same()
             remove_tree(new)
-        shutil.copytree(old, new, copy_function=_linked, ignore=lambda _, names: {MANIFEST, FOLDER} & {*names})
-        for folder in (new, *(path for path in new.rglob("*") if path.is_dir()), self.stage):
-            sync_folder(folder)
+        link_tree(old, new, {MANIFEST, FOLDER})
         # last: without it nothing is kept
-        _linked(os.fspath(old / MANIFEST), os.fspath(new / MANIFEST))
+        _link(old / MANIFEST, new / MANIFEST)
         sync_folder(new)
 
     # -- publish
@@ -472,12 +547,10 @@ class Folder:
         except OSError:
             self.check_same()  # someone has taken the name, or the folder
             raise
-        sync_folder(to.parent)
 
     def _replace(self) -> Path:
         """Let the stage and OUT change names, and return where the replaced stores are; open readers keep their files."""
         if _exchange(self.stage, self.out):
-            sync_folder(self.out.parent)
             try:
                 self._check_replaced(self.stage)
             except BaseException:
@@ -486,7 +559,7 @@ class Folder:
                 raise
             return self.stage
         # a crash between the two leaves no OUT: the next command on it takes the old one back
-        aside = _aside(self.out)
+        aside = self._aside
         self._rename(self.out, aside)
         try:
             self._check_replaced(aside)
@@ -495,21 +568,15 @@ class Folder:
             if not os.path.lexists(self.out):
                 os.rename(aside, self.out)
             raise
-        sync_folder(self.out.parent)
         return aside
 
     def _check_replaced(self, replaced: Path) -> None:
         """See that what was in OUT is all that is to be replaced, and nothing that came meanwhile."""
         self.locks[0].check_replaced(replaced)
-        stage = self.out if replaced == self.stage else self.stage
-        named = _read_replaced(stage)
-        came = _foreign_in(replaced, [*named], set()) or [
-            split or MANIFEST for split, digest in _digests(replaced).items() if named.get(split) != digest
-        ]
-        if came or not named.keys() <= _digests(replaced).keys():
+        if changed := self._changed(replaced):
             raise PackError(
-                f"{self.out / (came or ['.'])[0]} was changed or put there while this command worked on it, and was left as"
-                f" it is. Move it away if {self.out} is to be replaced, and give the command again with --resume."
+                f"{self.out / changed[0]} was changed or put there while this command worked on it, and was left as it is."
+                f" Move it away if {self.out} is to be replaced, and give the command again with --resume."
             )
 
     def _move_in(self) -> None:
@@ -517,14 +584,12 @@ class Folder:
         self._check_nothing_else()
         names = [name for name in listed(self.stage) if name != FOLDER and not is_dropped(name)]
         write_atomically(self.stage / _MOVED, json.dumps(names).encode())
-        for name in sorted(names, key=lambda name: name == MANIFEST):
+        for name in sorted(names, key=lambda name: name == self.record):
             if os.path.lexists(self.out / name):
                 raise finished_meanwhile(self.out)
-            if name == MANIFEST:
+            if name == self.record:
                 sync_folder(self.out)
             os.rename(self.stage / name, self.out / name)
-        for folder in (self.out, self.stage):
-            sync_folder(folder)
 
     def _move_back(self) -> None:
         """Take back what of a stage inside OUT was moved into it before a crash: it is sealed again, and moved again."""
@@ -566,35 +631,64 @@ class Folder:
         with contextlib.suppress(OSError):  # another program has put a file there meanwhile
             self.stage.rmdir()
 
+    def recover(self) -> None:
+        """Finish what a crash in the middle of publishing has left; called by each command before it looks at OUT.
 
-def recover(out: Path) -> None:
-    """Finish what a crash in the middle of publishing has left; called by each command before it looks at OUT.
+        Raises:
+            LockedError: another process is publishing it just now.
+            PackError: the disk refuses it.
+        """
+        out, stage, aside = self.out, beside(self.out), self._aside
+        try:
+            if not os.path.lexists(out):
+                # whoever gives up may have removed the stage
+                is_ours = self._is_replaced(aside, stage) or not os.path.isdir(stage / FOLDER)
+                if is_ours and self._finished(aside) and not os.path.lexists(aside / FOLDER):
+                    with _held(stage, out):
+                        os.rename(aside, out)
+                        sync_folder(out.parent)
+                return
+            stores = self._finished(out)
+            if not stores or not os.path.isdir(out / FOLDER) or (self.is_inside and not self.is_moved):
+                return
+            check_no_links(out / FOLDER, *(store / FOLDER for store in stores))
+            with _held(self.stage if self.is_inside else out, out):
+                for replaced in (stage, aside):
+                    if self._is_replaced(replaced, out) and not os.path.lexists(replaced / FOLDER):
+                        self._tidy(replaced)
+                self._tidy(None)
+        except OSError as e:
+            raise PackError(f"{e.filename or out} cannot be moved or removed: {system_reason(e)}.") from None
 
-    Raises:
-        LockedError: another process is publishing it just now.
-        PackError: the disk refuses it.
-    """
-    stage, aside = beside(out), _aside(out)
-    try:
-        if not os.path.lexists(out):
-            # whoever gives up may have removed the stage
-            is_ours = _is_named(aside, stage) or not os.path.isdir(stage / FOLDER)
-            if is_ours and published(aside) and not os.path.lexists(aside / FOLDER):
-                with _held(stage, out):
-                    os.rename(aside, out)
-                    sync_folder(out.parent)
-            return
-        folder = Folder(out)
-        if not published(out) or not os.path.isdir(out / FOLDER) or (folder.is_inside and not folder.is_moved):
-            return
-        check_no_links(out / FOLDER, *(store / FOLDER for store in published(out)))
-        with _held(folder.stage if folder.is_inside else out, out):
-            for replaced in (stage, aside):
-                if _is_named(replaced, out) and not os.path.lexists(replaced / FOLDER):
-                    _tidy(out, replaced)
-            _tidy(out, None)
-    except OSError as e:
-        raise PackError(f"{e.filename or out} cannot be moved or removed: {system_reason(e)}.") from None
+    def _is_replaced(self, folder: Path, stage: Path) -> bool:
+        """Whether a folder holds just the stores that a stage, or the OUT that it has become, replaces."""
+        named = _read_replaced(stage)
+        return bool(named) and self._digests(folder) == named and not self._foreign_in(folder, [*named], set())
+
+    def _tidy(self, replaced: Path | None) -> None:
+        """Remove the stores that OUT has replaced, and the working folders.
+
+        First they are moved into the working folder: what a reader on this host has open over NFS stays until it is closed, and
+        is in nobody's way there.
+        """
+        working = self.out / FOLDER
+        if replaced is not None:
+            try:
+                os.rename(replaced, Path(tempfile.mkdtemp(dir=working)) / "old")
+            except OSError:  # the disk is full, or its own folder cannot be written
+                shutil.rmtree(replaced, ignore_errors=True)
+            for folder in (self.out.parent, working):
+                sync_folder(folder)
+        for store in self._finished(self.out):
+            if store != self.out:
+                shutil.rmtree(store / FOLDER, ignore_errors=True)
+                sync_folder(store)
+        # of a stage inside OUT: at once, so that none is taken for one that is half moved
+        with contextlib.suppress(OSError):
+            os.rename(working / FOLDER, working / "moved")
+        # last, and under the lock: another pack may begin here as soon as it is gone
+        shutil.rmtree(working, ignore_errors=True)
+        sync_folder(self.out)
 
 
 def published(out: Path) -> list[Path]:
@@ -602,15 +696,6 @@ def published(out: Path) -> list[Path]:
     if is_store(out):
         return [out]
     return [store for store in stores_in(out) if store != out and is_store(store)]
-
-
-def _digest(store: Path) -> str:
-    return hashlib.sha256((store / MANIFEST).read_bytes()).hexdigest()
-
-
-def _digests(out: Path) -> dict[str, str]:
-    """Return the digest of the manifest of each finished store in OUT, by split ("": OUT is one)."""
-    return {"" if store == out else store.name: _digest(store) for store in published(out)}
 
 
 def _read_replaced(stage: Path) -> dict[str, str]:
@@ -625,26 +710,6 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-
-
-def _is_named(replaced: Path, stage: Path) -> bool:
-    """Whether a folder holds just the stores that a stage, or the OUT that it has become, replaces."""
-    named = _read_replaced(stage)
-    return bool(named) and _digests(replaced) == named and not _foreign_in(replaced, [*named], set())
-
-
-def _foreign_in(folder: Path, splits: Sequence[str], ours: set[str]) -> list[str]:
-    """Name what is in a folder and belongs to no store of it, or of these splits; what the system dropped does."""
-    names = [name for name in listed(folder) if not is_dropped(name)]
-    if is_store(folder):
-        return foreign_names(folder)
-    found = [name for name in names if name not in splits and name not in ours]
-    for split in (name for name in names if name in splits):
-        inside = foreign_names(folder / split)
-        if not inside and not is_store(folder / split):
-            inside = [name for name in listed(folder / split) if not is_dropped(name)]
-        found += [f"{split}/{name}" for name in inside]
-    return found
 
 
 def clear_store(store: Path, check: Callable[[], None]) -> None:
@@ -683,31 +748,6 @@ def _check_no_stage(out: Path) -> None:
     )
 
 
-def _stage_of(out: Path) -> Path:
-    """Return the folder in which OUT is made: the one where it was begun, else beside it if that is to become OUT."""
-    for stage in (beside(out), out / FOLDER):
-        if os.path.isdir(stage / FOLDER):
-            return stage
-    return out / FOLDER if _why_inside(out) else beside(out)
-
-
-def _why_inside(out: Path) -> str:
-    """Say why no folder beside OUT is to become it; "" where one is."""
-    if len(os.fsencode(_aside(out).name)) > _LONGEST_NAME:
-        return (
-            f"its name has more than {_LONGEST_NAME - len(_ASIDE)} bytes, and nothing beside it can be named after it"
-        )
-    above = next(folder for folder in out.absolute().parents if folder.exists())
-    if not os.access(above, os.W_OK | os.X_OK):
-        return f"{above} cannot be written"
-    # whose folder that is, who may read it, and who works in it, stays as it is
-    return "it is there already" if os.path.isdir(out) and not published(out) else ""
-
-
-def _aside(out: Path) -> Path:
-    return out.with_name(f"{out.name}{_ASIDE}")
-
-
 @contextlib.contextmanager
 def _held(folder: Path, out: Path) -> Iterator[None]:
     """Hold the lock of whoever was at it, where that is still there."""
@@ -720,41 +760,48 @@ def _held(folder: Path, out: Path) -> Iterator[None]:
         yield
 
 
-def _tidy(out: Path, replaced: Path | None) -> None:
-    """Remove the stores that OUT has replaced, and the working folders.
+def link_tree(old: Path, new: Path, left_out: Container[str]) -> None:
+    """Give each file below a folder a second name below another, in place of what has that name; synced when it returns.
 
-    First they are moved into the working folder: what a reader on this host has open over NFS stays until it is closed, and is
-    in nobody's way there.
+    Args:
+        left_out: names below the folder, of files and of folders.
     """
-    working = out / FOLDER
-    if replaced is not None:
-        try:
-            os.rename(replaced, Path(tempfile.mkdtemp(dir=working)) / "old")
-        except OSError:  # the disk is full, or its own folder cannot be written
-            shutil.rmtree(replaced, ignore_errors=True)
-        for folder in (out.parent, working):
-            sync_folder(folder)
-    for store in published(out):
-        if store != out:
-            shutil.rmtree(store / FOLDER, ignore_errors=True)
-            sync_folder(store)
-    # of a stage inside OUT: at once, so that none is taken for one that is half moved
-    with contextlib.suppress(OSError):
-        os.rename(working / FOLDER, working / "moved")
-    # last, and under the lock: another pack may begin here as soon as it is gone
-    shutil.rmtree(working, ignore_errors=True)
-    sync_folder(out)
+    for folder, folders, names in os.walk(old, onerror=_raised):
+        below = Path(folder).relative_to(old)
+        (new / below).mkdir(exist_ok=True)
+        names += [name for name in folders if (old / below / name).is_symlink()]
+        folders[:] = [name for name in folders if str(below / name) not in left_out]
+        for name in names:
+            source, target = old / below / name, new / below / name
+            if str(below / name) not in left_out and file_state(source) != file_state(target):
+                target.unlink(missing_ok=True)
+                _link(source, target)
+        sync_folder(new / below)
+    sync_folder(new.parent)
 
 
-def _linked(old: str, new: str) -> str:
-    """Give a file a second name; or copy it, where its file system has one alone."""
+def file_state(path: Path) -> tuple[int, int] | None:
+    """Return the size of a file and when it was changed, which its other names share; None where there is none."""
     try:
-        os.link(old, new)
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _raised(error: OSError) -> None:
+    raise error
+
+
+def _link(old: Path, new: Path) -> None:
+    """Give a file a second name; or copy it, with its times, where its file system has one alone."""
+    try:
+        os.link(old, new, follow_symlinks=False)
     except OSError:
-        shutil.copyfile(old, new)
-        with open(new, "rb") as file:
-            os.fsync(file.fileno())
-    return new
+        shutil.copy2(old, new, follow_symlinks=False)
+        if not new.is_symlink():
+            with open(new, "rb") as file:
+                os.fsync(file.fileno())
 
 
 def _exchange(one: Path, other: Path) -> bool:

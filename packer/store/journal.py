@@ -61,7 +61,7 @@ _SPAN = optional(tuple_of(integer(0), "two integers", count=2))
 class Header:
     """The first line: what is packed and how. Field names are its keys, in this order.
 
-    `images`, `words`, `split` and `update` serve the command that resumes the pack; a resume compares the others.
+    `images`, `words`, `split`, `update` and `command` serve the command that resumes the pack; a resume compares the others.
     """
 
     # version of the lines; block_inputs is how many inputs a block has
@@ -80,6 +80,8 @@ class Header:
     split: str = key(TEXT, default="")
     further_targets: tuple[str, ...] = key(TEXTS, where_given=True, default=())
     update: bool = key(BOOL, where_given=True, default=False)
+    # what is done with them, a word of the command; "": they are packed
+    command: str = key(TEXT, where_given=True, default="")
     # which of the inputs are this part's: start and stop; None where it is no part
     span: tuple[int, int] | None = key(_SPAN, where_given=True, default=None)
 

@@ -112,7 +112,8 @@ def read_unfinished(out: Path) -> tuple[str, str]:
     header = Header()
     try:
         header, inputs_stop, rows_stop = read_progress(out)
-        progress = f"{inputs_stop} of {header.inputs} images, {rows_stop} rows written"
+        progress = f"{inputs_stop} of {header.inputs} images"
+        progress += "" if header.command else f", {rows_stop} rows written"
     except (OSError, ValueError):
         progress = "its very start"
     return progress, command_to_resume(out, header)
@@ -125,10 +126,11 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
     """
     if not header.images:
         return f"the same call of pack_dataset, with out={str(out_of(out))!r} and resume=True"
-    if not all(_is_usual(word) for word in (*header.images, *header.words)) or any(map(_is_option, header.images)):
+    named = (*header.images, header.command)
+    if not all(_is_usual(word) for word in (*named, *header.words)) or any(map(_is_option, named)):
         return f"the same pack command again with --resume ({shown(str(out / JOURNAL))} has words that are not shown)"
     target = out_of(out.parent if header.split else out)
-    words = [*header.images, str(target), *header.words]
+    words = [*([header.command] if header.command else []), *header.images, str(target), *header.words]
     command = shlex.join(["pack", *words, *(["--part", part] if part else []), "--resume"])
     return shown(redacted(command))
 

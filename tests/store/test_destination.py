@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, make_splits, make_tree, photo, store_bytes
+from conftest import ffmpeg_or_skip, interrupted, make_splits, make_tree, photo, store_bytes
 from kinds import spread
 from test_update import no_decoder
 
 from packer import OptionsError, PackError, PackReport, merge, pack, pull, push, seal_parts, update
 from packer.cli.app import run
 from packer.operations.copying import copy_rows
+from packer.operations.requantize import requantize
 from packer.store import destination
 from reader import IncompleteStoreError, MemmapDataset, StoreError
 
@@ -512,6 +514,29 @@ def test_a_disk_that_is_full_once_the_new_store_is_there_hinders_nothing(
 # -- where it is made
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_name_that_cannot_be_synced_is_no_reason_to_resume(
+    overwrite: bool, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, fsync = tmp_path / "out", os.fsync
+    if overwrite:
+        pack(images, out, size=16)
+
+    def failing(descriptor: int) -> None:
+        is_published = out.exists() and b'"width": 32' in (out / "manifest.json").read_bytes()
+        if is_published and os.path.samestat(os.fstat(descriptor), tmp_path.stat()):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(PackError, match=rf"{out} is finished, but {tmp_path} cannot be synced: Input/output error"):
+            pack(images, out, size=32, overwrite=overwrite)
+    assert len(MemmapDataset(out)) == 24
+    assert pack(images, out, size=32, resume=True).resumed_from == 24
+    assert sorted(os.listdir(tmp_path)) == ["images", "out"]
+
+
 def test_it_is_continued_where_it_was_moved(images: Path, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     interrupted(pack, images, tmp_path / "here/out", size=32, workers=1, inputs=4)
@@ -581,6 +606,22 @@ def test_a_mount_point_takes_a_store_splits_and_parts(mounted: Path, images: Pat
     assert "pack" not in seen
     assert store_bytes(mounted) == store_bytes(tmp_path / "fresh")
     assert not (tmp_path / "out.packing").exists()
+
+
+def test_images_in_a_mount_point_are_not_replaced_and_its_rejects_stay(
+    mounted: Path, images: Path, tmp_path: Path
+) -> None:
+    ffmpeg_or_skip()
+    break_some(images, 1)
+    interrupted(requantize, images, mounted, quality=4, workers=1)
+    assert os.listdir(mounted) == [".packing"]
+    for _ in range(2):
+        assert requantize(images, mounted, quality=4, resume=True, max_rejects=1).rejected == 1
+    before = store_bytes(mounted)
+    shutil.copy(images / "class1/000.jpg", images / "class1/new.jpg")
+    with pytest.raises(PackError, match="out cannot be replaced: its file system does not rename it"):
+        requantize(images, mounted, quality=4, resume=True)
+    assert store_bytes(mounted) == before
 
 
 def test_a_mount_point_that_came_after_the_begin_is_refused_before_any_work(images: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from packer.operations.copying.store_copy import AGAIN, CopyPlan, StoreCopy
 from packer.options import OutputOptions
 from packer.packing.levels import files_of, other_image
 from packer.report import PackReport
-from packer.store.destination import Folder, recover
+from packer.store.destination import Folder
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.lock import checked
@@ -70,7 +70,7 @@ def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> 
 def copy_target(out: str | os.PathLike[str]) -> Path:
     """Return OUT without dots, before any store is opened; what a crash has left of its publication is finished."""
     target = resolved_out(out)
-    recover(target)
+    Folder(target).recover()
     return target
 
 

@@ -20,7 +20,7 @@ from packer.errors import DiskFullError, OptionsError, PackError
 from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer, file_digest
 from packer.options import OutputOptions
 from packer.store import journal as journals
-from packer.store.destination import Folder, recover
+from packer.store.destination import Folder
 from packer.store.disk_space import allocate, check_room
 from packer.store.failures import as_pack_error
 from packer.store.files import sync_folder, write_at, write_atomically
@@ -59,7 +59,7 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
     _check_outside(root, copy)
     with copy.explaining("read", root):
         head, found = read_store(copy.objects, copy.url)
-    recover(root)
+    Folder(root).recover()
     to = Folder(root)
     if (root / MANIFEST).exists() and not to.is_begun:
         return _already_there(copy, root, head)

@@ -28,7 +28,7 @@ from packer.progress import notify, reports
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.destination import Folder, published, recover
+from packer.store.destination import Folder, published
 from packer.store.disk_space import allocate
 from packer.store.files import remove_tree, sync_folder, write_at
 from packer.store.lock import Lock, checked
@@ -62,7 +62,7 @@ def seal_parts(
         PackError: a part is missing, unfinished, being packed, or was packed with other options; LockedError, DiskFullError.
     """
     target, options = resolved_out(out), WorkerOptions(max_rejects=max_rejects)
-    recover(target)
+    Folder(target).recover()
     to = Folder(target)
     if published(target) and not to.is_begun:
         reports = {split: _finished_report(store) for split, store in stores_of(target).items()}

@@ -34,13 +34,14 @@ from scripts.common.program import reported
 from scripts.stress._runs import (
     COPYING,
     KINDS,
+    OTHERS,
     PUSHING,
+    WHOLE,
     Run,
     TrialError,
     are_mixed,
     check_unfinished,
     difference,
-    files,
     make_run,
 )
 from scripts.stress.crash._calls import Call, Shim
@@ -72,7 +73,7 @@ FAULTS = {
 def main() -> int:
     """Run every series."""
     parser = counts_parser(__doc__, images=24)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--kinds", nargs="+", choices=(*KINDS, *OTHERS), default=(*KINDS, *OTHERS))
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
     parser.add_argument("--every", type=int, default=1, help="spoil only every so many-th call")
     options = parser.parse_args()
@@ -104,7 +105,7 @@ def series(run: Run, work: Path, name: str, every: int) -> dict[str, int]:
         call = None if is_killed else next((call for call in shim.calls() if call.is_spoiled), None)
         where = f"{run.kind} run, {name} at call {at}" + (f", {call.name} {call.path}" if call else "")
         if call is None and not is_killed:
-            if done.returncode or files(run.disk) != run.expected:
+            if done.returncode or run.result() != run.expected:
                 raise TrialError(f"{where}: untouched, yet it exits with {done.returncode}: {done.stderr.strip()}")
             print(f"{run.kind}, {name}: {spoiled} spoiled calls, {successes} of the runs succeeded all the same")
             return {"spoiled": spoiled, "succeeded": successes}
@@ -124,10 +125,10 @@ def check_death(run: Run, where: str) -> None:
         TrialError: something was not survived.
     """
     try:
-        if run.kind not in PUSHING or run.kind == "pull":
+        if run.kind not in WHOLE:
             check_unfinished(run.out)
         # a URL pulls as the old store or the new one, or, before the first was there, as none
-        elif problem := run.unreadable():
+        elif problem := run.problem():
             raise TrialError(problem)
     except TrialError as e:
         raise TrialError(f"{where}: {e}") from e
@@ -170,8 +171,8 @@ def _check_patient(run: Run, done: subprocess.CompletedProcess[str], where: str)
 
 
 def _check_bytes(run: Run, where: str) -> None:
-    if files(run.disk) != run.expected:
-        raise TrialError(f"{where} these differ: {difference(files(run.disk), run.expected)}")
+    if (found := run.result()) != run.expected:
+        raise TrialError(f"{where} these differ: {difference(found, run.expected)}")
 
 
 if __name__ == "__main__":
