@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import interrupted, store_bytes
 from row_forms import WAYS, Formed, flip, stored, table
-from torch.utils.data import DataLoader
 
 from packer import merge, pack, subset
 from packer.errors import PackError
@@ -58,12 +56,6 @@ def packed(formed: Formed, form: str) -> Path:
 def copy(packed: Path, tmp_path: Path) -> Path:
     """A store of a test's own."""
     return Path(shutil.copytree(packed, tmp_path / "out"))
-
-
-def test_a_dataloader_of_torch_reads_them(packed: Path) -> None:
-    data = MemmapDataset(packed)
-    for workers in (0, 1):
-        assert torch.equal(torch.cat([images for images, _ in DataLoader(data, 8, num_workers=workers)]), data[:][0])
 
 
 def test_splits_are_compressed_too(tree: Path, tmp_path: Path, form: str) -> None:

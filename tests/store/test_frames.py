@@ -21,7 +21,7 @@ from packer import pack, subset, update
 from packer.cli import run
 from packer.errors import OptionsError
 from packer.operations.verify import verify
-from reader import ImageBatch, MemmapDataset, MemmapLoader, concat, system
+from reader import ImageBatch, MemmapDataset, MemmapLoader, system
 from reader.buffers import FittingPool
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
@@ -52,30 +52,6 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list):
         return len(one) == len(other) and all(map(torch.equal, one, other))
     return torch.equal(one, other)
-
-
-def test_indexing_gives_the_pixels_of_the_raw_store(pair: tuple[Path, Path]) -> None:
-    raw, packed = map(MemmapDataset, pair)
-    for index in (0, 7, -1, slice(2, 9), slice(0, 24, 5), [5, 1, 1, 7], torch.arange(24) % 3 == 0):
-        (a, targets), (b, others) = raw[index], packed[index]
-        assert same(a, b), index
-        assert targets == others if isinstance(targets, int) else torch.equal(targets, others)
-    assert packed.samples == raw.samples
-    assert packed.subset([3, 1]).targets == raw.subset([3, 1]).targets
-
-
-@pytest.mark.parametrize(("shuffle", "residency"), [(False, "disk"), ("full", "cache"), ("block", "ram")])
-def test_a_loader_gives_the_batches_of_the_raw_store(pair: tuple[Path, Path], shuffle: Any, residency: str) -> None:
-    raw, packed = map(MemmapDataset, pair)
-    part = np.arange(1, 24, 2)
-    for one, other in ((raw, packed), (raw.subset(part), packed.subset(part))):
-        with (
-            MemmapLoader(one, 5, shuffle=shuffle) as expected,
-            MemmapLoader(other, 5, shuffle=shuffle, residency=residency) as found,
-        ):
-            for (a, targets), (b, others) in zip(expected, found, strict=True):
-                assert same(a, b)
-                assert torch.equal(targets, others)
 
 
 @pytest.mark.parametrize("residency", ["cache", "ram"])
@@ -143,15 +119,6 @@ def test_memory_that_raw_rows_do_not_fit_into_holds_compressed_ones(
     assert torch.equal(found, raw[:][0])
 
 
-@pytest.mark.parametrize("residency", ["auto", "cache", "ram", "disk"])
-def test_joined_parts_of_one_store_are_read(equal: tuple[Path, Path], residency: Any) -> None:
-    raw, packed = (MemmapDataset(path) for path in equal)
-    for ways in (lambda data: [data], lambda data: [data, data], lambda data: [data.subset([5, 1]), data.subset([3])]):
-        joined = concat(ways(packed))
-        with MemmapLoader(joined, 4, residency=residency) as loader:
-            assert torch.equal(torch.cat([images for images, _ in loader]), concat(ways(raw))[:][0])
-
-
 def test_a_loader_that_is_closed_keeps_no_frames(equal: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     memory, lease = list[weakref.ref[Any]](), FittingPool.lease
 
@@ -183,19 +150,6 @@ def test_the_compiled_predictor_makes_the_bytes_of_numpy(channels: int, monkeypa
     predictor.restore(made, channels)
     assert (made == rows).all()
     assert (other == rows).all()
-
-
-def test_a_compressed_store_at_a_url_is_read_as_the_local_one(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
-    pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
-    raw = MemmapDataset(pair[0])
-    remote = MemmapDataset(pair[1].as_uri(), cache=tmp_path)
-    assert same(remote[23][0], raw[23][0])
-    with MemmapLoader(raw, 5, shuffle="block") as expected, MemmapLoader(remote, 5, shuffle="block") as found:
-        for (a, targets), (b, others) in zip(expected, found, strict=True):
-            assert same(a, b)
-            assert torch.equal(targets, others)
-    assert same(remote[5:9][0], raw[5:9][0])
 
 
 def test_own_masks_are_in_the_frames(tree: Path, tmp_path: Path) -> None:

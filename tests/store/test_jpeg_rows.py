@@ -21,7 +21,7 @@ from packer import merge, pack, subset, update
 from packer.cli import run
 from packer.errors import OptionsError, PackError
 from packer.operations.verify import verify
-from reader import MemmapDataset, MemmapLoader, frames, jpeg_frames
+from reader import MemmapDataset, frames, jpeg_frames
 from reader.dataset.concat import concat
 from reader.format.errors import StoreError
 from reader.format.manifest import read_manifest
@@ -127,26 +127,6 @@ def test_a_row_that_is_too_long_for_a_jpeg_is_a_reject(tmp_path: Path) -> None:
 # -- reading
 
 
-def test_indexing_gives_the_decoded_rows(pair: tuple[Path, Path]) -> None:
-    data = MemmapDataset(pair[1])
-    expected = [torch.tensor(decoded(frame)).movedim(-1, 0) for frame in stored(pair[1])]
-    for index in (slice(2, 9), slice(0, 24, 5), [5, 1, 1, 7]):
-        found = data[index][0]
-        wanted = [expected[n] for n in (range(24)[index] if isinstance(index, slice) else index)]
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-
-
-@pytest.mark.parametrize(("shuffle", "residency"), [(False, "disk"), ("full", "cache"), ("block", "ram")])
-def test_a_loader_gives_what_indexing_gives(pair: tuple[Path, Path], shuffle: Any, residency: str) -> None:
-    data, seen = MemmapDataset(pair[1]), 0
-    with MemmapLoader(data, 5, shuffle=shuffle, residency=residency, as_tuple=False) as loader:
-        for batch in loader:
-            for image, row in zip(batch.images, batch.rows.tolist(), strict=True):
-                assert torch.equal(image, data[row][0])
-                seen += 1
-    assert seen == 24
-
-
 def test_stores_of_any_quality_are_read_as_one(equal: tuple[Path, Path], tmp_path: Path) -> None:
     subset(equal[0], tmp_path / "worse", compress="jpeg:50")
     data = [MemmapDataset(path) for path in (equal[1], tmp_path / "worse")]
@@ -180,12 +160,6 @@ def test_the_compiled_part_or_pillow_is_needed(
         "rows that are JPEGs need the compiled part of pixpack, or the package Pillow, and neither is installed."
         " Install one: pip install pillow"
     )
-
-
-def test_without_the_compiled_part_pillow_decodes(equal: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = MemmapDataset(equal[1])[:][0]
-    monkeypatch.setattr(jpeg_frames, "_compiled", lambda: None)
-    assert torch.equal(MemmapDataset(equal[1])[:][0], expected)
 
 
 # -- packing
