@@ -15,12 +15,11 @@ from conftest import Tune, photo, store_bytes
 from PIL import Image
 from tensordict import TensorDict
 from test_boxes import SIDES, boxes_of, coco, rectangle
-from torch.utils.data import DataLoader
 
 from packer import pack
 from packer.operations.show import contact_sheet
 from packer.operations.verify import verify
-from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop, ResizeCenterCrop
+from reader import ImageBatch, MemmapDataset, RaggedBatch, RandomResizedCrop, ResizeCenterCrop
 from reader.epoch import in_epoch
 from reader.format import manifest as manifests
 from reader.format.blocks import read_blocks
@@ -197,16 +196,6 @@ def test_what_is_wrong_with_a_mask_rejects_its_image(sources: Path, tmp_path: Pa
     ] == [size[::-1] for size in SIZES[2:]]
 
 
-def test_a_flipped_bit_of_a_mask_is_found_by_its_rows(own_store: Path, tmp_path: Path) -> None:
-    shutil.copytree(own_store, tmp_path / "own")
-    _, store = open_store(own_store)
-    pixels = np.memmap(tmp_path / "own" / manifests.PIXELS, np.uint8, "r+")
-    pixels[int(store.mask_offsets[3])] ^= 1
-    pixels.flush()
-    problems = verify(tmp_path / "own").problems
-    assert (problems[0].file, problems[0].rows) == (manifests.PIXELS, (0, 7))
-
-
 def test_show_draws_both_over_rows_of_their_own_sizes(sources: Path, own_store: Path, tmp_path: Path) -> None:
     pack(sources / "images", tmp_path / "plain", fit="none", workers=1)
     drawn, plain = (np.asarray(contact_sheet(out, rows=[3])).astype(int) for out in (own_store, tmp_path / "plain"))
@@ -215,28 +204,6 @@ def test_show_draws_both_over_rows_of_their_own_sizes(sources: Path, own_store: 
 
 
 # -- reading
-
-
-def checked(batch: RaggedBatch, data: MemmapDataset) -> None:
-    for n, row in enumerate(batch.rows.tolist()):
-        one = data[row]
-        assert torch.equal(batch.image(n), one.pixels)
-        assert torch.equal(batch.mask(n), one.extras["masks"])  # type: ignore[arg-type]
-        assert torch.equal(batch.extras["boxes"][n], one.extras["boxes"])
-
-
-def test_slices_lists_and_workers_bring_masks_along(own_store: Path) -> None:
-    data = MemmapDataset(own_store, as_tuple=False)
-    for batch in (data[[5, 0, 5, 2]], data[2:6], data[1:7:2], *DataLoader(data, batch_size=3, num_workers=1)):
-        checked(batch, data)
-    assert data.store.mask_offsets is not None
-
-
-@pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
-def test_the_loader_brings_masks_along(own_store: Path, residency: str) -> None:
-    data = MemmapDataset(own_store, as_tuple=False)
-    for batch in MemmapLoader(data, 3, shuffle="full", residency=residency, as_tuple=False):
-        checked(batch, data)
 
 
 @pytest.mark.parametrize("transform", [RandomResizedCrop((20, 24), seed=4), ResizeCenterCrop(24, fraction=0.875)])

@@ -94,23 +94,6 @@ def without_labels(out: Path) -> dict[str, bytes]:
     return store_bytes(out) | {MANIFEST: encode_manifest(manifest, read_blocks(out))}
 
 
-@pytest.mark.parametrize("options", [{"size": 32}, {"fit": "none"}], ids=["one size", "own sizes"])
-def test_boxes_and_masks_come_along(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", **options, **labels(images, tmp_path))
-    subset(tmp_path / "out", tmp_path / "all", rows=range(24))
-    assert store_bytes(tmp_path / "all") == store_bytes(tmp_path / "out")
-    rows = [20, 3, 3, 11]
-    subset(tmp_path / "out", tmp_path / "few", rows=rows)
-    assert verify(tmp_path / "few").problems == []
-    full, few = MemmapDataset(tmp_path / "out", as_tuple=False), MemmapDataset(tmp_path / "few", as_tuple=False)
-    for row, source in enumerate(rows):
-        one, other = few[row], full[source]
-        assert np.array_equal(one.pixels, other.pixels)
-        assert few.source(row) == full.source(source)
-        for name in ("boxes", "box_targets", "box_count", "masks"):
-            assert np.array_equal(one.extras[name], other.extras[name])
-
-
 @pytest.mark.parametrize(
     "rows",
     [slice(3, 17, 2), np.array([5, 2, 9]), [7], iter([23, 0]), slice(-4, None)],
