@@ -426,15 +426,6 @@ def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_pat
         pack(images, tmp_path / "out", size=32, boxes=labels, min_visibility=0.5, resume=True)
 
 
-def test_damage_to_boxes_is_found(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32, boxes=many_boxes(images, tmp_path / "c.json"))
-    path = tmp_path / "out" / "_tensordict" / "extras" / "boxes.memmap"
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
-    assert [problem.file for problem in verify(tmp_path / "out").problems] == ["_tensordict/extras/boxes.memmap"]
-
-
 def test_splits_share_one_coco_file(tmp_path: Path) -> None:
     for split in ("train", "val"):
         make_tree(tmp_path / "images" / split, classes=1, each=2)

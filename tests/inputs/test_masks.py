@@ -209,16 +209,6 @@ def test_a_mask_that_changed_since_is_read_again_by_a_resume(tree: tuple[Path, d
         pack(images, tmp_path / "other", resume=True, workers=1, **options)
 
 
-def test_damage_to_masks_is_found(pairs: tuple[Path, Path], tmp_path: Path) -> None:
-    images, masks = pairs
-    pack(images, tmp_path / "out", masks=masks, workers=1)
-    path = tmp_path / "out" / "_tensordict" / "extras" / "masks.memmap"
-    data = bytearray(path.read_bytes())
-    data[77] ^= 1
-    path.write_bytes(data)
-    assert [problem.file for problem in verify(tmp_path / "out").problems] == ["_tensordict/extras/masks.memmap"]
-
-
 def test_show_tints_rows_by_their_masks(pairs: tuple[Path, Path], tmp_path: Path) -> None:
     images, masks = pairs
     half = np.zeros((40, 60), np.uint8)

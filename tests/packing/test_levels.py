@@ -161,28 +161,6 @@ def test_joined_stores_are_read_without_their_levels(folder: Path, tmp_path: Pat
     assert np.array_equal(joined[0][0], joined[6][0])
 
 
-@pytest.mark.parametrize("name", ["_tensordict/pixels.memmap", "manifest.json", "samples.jsonl"])
-def test_verify_names_damage_in_a_level(folder: Path, tmp_path: Path, name: str) -> None:
-    out = shutil.copytree(GOLDEN, tmp_path / "out")
-    path = out / "levels" / "2" / name
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
-    if name == "manifest.json":
-        with pytest.raises(StoreError, match="levels/2/manifest.json"):
-            check_store(out)
-        return
-    found = [(problem.file, problem.rows) for problem in verify(out).problems]
-    assert (f"levels/2/{name}", (2, 3) if name.endswith("memmap") else None) in found
-
-
-def test_verify_names_damage_in_the_lines_of_a_store_with_levels(tmp_path: Path) -> None:
-    out = shutil.copytree(GOLDEN, tmp_path / "out")
-    lines = (out / "samples.jsonl").read_bytes()
-    (out / "samples.jsonl").write_bytes(b"x" + lines[1:])
-    assert ("samples.jsonl", (0, 1)) in [(problem.file, problem.rows) for problem in verify(out).problems]
-
-
 def test_a_folder_of_this_name_that_is_none_of_a_store_is_not_removed(folder: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"size": 32, "max_rejects": 1, "workers": 1}
     pack(folder, tmp_path / "out", **options)

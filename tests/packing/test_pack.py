@@ -601,23 +601,6 @@ def test_inputs_that_are_not_there_are_named(tmp_path: Path) -> None:
         pack(tmp_path / "nowhere", tmp_path / "out")
 
 
-def test_verify_finds_what_changed_and_names_the_rows(store: Path) -> None:
-    pixels = store / "_tensordict/pixels.memmap"
-    data = bytearray(pixels.read_bytes())
-    data[40 * 3072 + 5] ^= 1
-    pixels.write_bytes(data)
-    (problem,) = verify(store).problems
-    assert problem.file == "_tensordict/pixels.memmap"
-    assert problem.rows is not None
-    assert problem.rows[0] <= 40 < problem.rows[1]
-    targets = bytearray((store / "_tensordict/targets.memmap").read_bytes())
-    targets[8 * 33] ^= 4
-    (store / "_tensordict/targets.memmap").write_bytes(targets)
-    assert "_tensordict/targets.memmap, row 33: the target is not the one in samples.jsonl" in [
-        str(problem) for problem in verify(store).problems
-    ]
-
-
 def test_sources_that_changed_are_found_by_decoding_again(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     photo(70, 70, 99).save(images / "class1/002.jpg")
