@@ -105,23 +105,6 @@ def test_a_store_that_was_packed_again_is_refused_when_unpickled(stores: list[Pa
         pickle.loads(pickled)
 
 
-@pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_a_loader_gives_the_same_rows_wherever_they_are_read_from(
-    stores: list[Path], residency: str, shuffle: bool | str
-) -> None:
-    joined = concat([MemmapDataset(path) for path in stores])
-    every, seen = joined.numpy(), []
-    with MemmapLoader(joined, 9, shuffle=shuffle, residency=residency, as_tuple=False) as loader:
-        for batch in loader:
-            assert np.array_equal(batch.pixels.numpy(), every[batch.rows])
-            assert batch.targets.tolist() == [joined.targets[row] for row in batch.rows]
-            seen += batch.rows.tolist()
-    assert sorted(seen) == list(range(56))
-    if shuffle == "full":
-        assert len({row // 30 for row in seen[:9]}) == 2
-
-
 @pytest.fixture(scope="module")
 def ragged(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root, paths = tmp_path_factory.mktemp("ragged"), []
@@ -130,19 +113,6 @@ def ragged(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         pack(images, root / "ab"[n], fit="none", workers=1)
         paths.append(root / "ab"[n])
     return paths
-
-
-@pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
-def test_rows_with_sizes_of_their_own_are_ragged_batches(ragged: list[Path], residency: str) -> None:
-    parts = [MemmapDataset(path, as_tuple=False) for path in ragged]
-    joined, rows = concat(parts), [(n, row) for n in (0, 1) for row in range(len(parts[n]))]
-    with MemmapLoader(joined, 4, shuffle="full", residency=residency, as_tuple=False) as loader:
-        for batch in loader:
-            for n, row in enumerate(batch.rows.tolist()):
-                part, local = rows[row]
-                assert torch.equal(batch.image(n), parts[part][local].pixels)
-    assert torch.equal(joined[12].pixels, parts[1][2].pixels)
-    assert torch.equal(joined[11:14].image(1), parts[1][2].pixels)
 
 
 @pytest.fixture(scope="module")
@@ -155,31 +125,6 @@ def compressed(stores: list[Path], ragged: list[Path], tmp_path_factory: pytest.
         made_of[path].parent.mkdir()
         subset(path, made_of[path], compress=True)
     return made_of
-
-
-@pytest.mark.parametrize("kind", ["stores", "ragged"])
-@pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
-def test_compressed_stores_are_joined_as_raw_ones_are(
-    compressed: dict[Path, Path], residency: str, kind: str, request: pytest.FixtureRequest
-) -> None:
-    paths = request.getfixturevalue(kind)
-    raw, packed = (
-        concat([MemmapDataset(path, as_tuple=False) for path in some])
-        for some in (paths, [compressed[path] for path in paths])
-    )
-    assert (packed.classes, packed.targets) == (raw.classes, raw.targets)
-    part = range(3, len(raw), 2)
-    for one, other in ((raw, packed), (raw.subset(part), packed.subset(part))):
-        with (
-            MemmapLoader(one, 5, shuffle="full", as_tuple=False) as expected,
-            MemmapLoader(other, 5, shuffle="full", residency=residency, as_tuple=False) as found,
-        ):
-            for a, b in zip(expected, found, strict=True):
-                assert a.rows.tolist() == b.rows.tolist()
-                assert all(torch.equal(x, y) for x, y in zip(a.images, b.images, strict=True))
-    assert torch.equal(raw[len(raw) - 1].pixels, packed[len(raw) - 1].pixels)
-    across = slice(len(raw) // 2 - 4, len(raw) // 2 + 5)
-    assert all(torch.equal(x, y) for x, y in zip(raw[across].images, packed[across].images, strict=True))
 
 
 def test_a_damaged_frame_names_the_store_and_its_row(

@@ -19,34 +19,13 @@ from children import Child
 from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSampler, _utils, random_split
 
 from packer import pack
-from reader import ImageBatch, MemmapDataset, MemmapLoader, StoreError
+from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.manifest import PIXELS
 
 
 @pytest.fixture
 def train(shared_store: Path) -> MemmapDataset:
     return MemmapDataset(shared_store, as_tuple=False)
-
-
-def test_one_row_a_slice_and_a_list(train: MemmapDataset) -> None:
-    pixels = train.store.pixels
-    assert torch.equal(train[7].pixels, pixels[7])
-    assert train[7].images.shape == (3, 32, 32)
-    assert int(train[-1].rows) == 89
-    assert torch.equal(train[10:20].pixels, pixels[10:20])
-    assert train[10:20].pixels.data_ptr() == pixels[10:20].data_ptr()
-    assert torch.equal(train[20:10:-3].pixels, pixels[torch.arange(20, 10, -3)])
-    for index in ([3, 1, 2], torch.tensor([3, 1, 2]), np.array([3, 1, -88]), [np.int64(3), 1, 2]):
-        batch = train[index]
-        assert batch.rows.tolist() == [3, 1, 2]
-        assert torch.equal(batch.pixels, pixels[[3, 1, 2]])
-        assert torch.equal(batch.targets, train.store.targets[[3, 1, 2]])
-    mask = np.zeros(90, dtype=bool)
-    mask[[5, 9]] = True
-    assert train[mask].rows.tolist() == [5, 9]
-    assert train[torch.from_numpy(mask)].rows.tolist() == [5, 9]
-    assert len(train[[]]) == 0
-    assert len(train[50:40]) == 0
 
 
 @pytest.mark.parametrize(
@@ -231,24 +210,6 @@ def test_as_tuple_and_transforms_are_image_folders(shared_store: Path) -> None:
 # -- torch's own DataLoader
 
 
-@pytest.mark.parametrize(
-    ("context", "as_tuple"), [("fork", False), ("fork", True), ("forkserver", False), (None, False), (None, True)]
-)
-def test_the_plain_dataloader_works_as_it_is(shared_store: Path, context: str | None, as_tuple: bool) -> None:
-    train = MemmapDataset(shared_store, as_tuple=as_tuple)
-    workers = 2 if context else 0
-    loader = DataLoader(train, batch_size=32, shuffle=True, num_workers=workers, multiprocessing_context=context)
-    seen = []
-    for batch in loader:
-        images, targets = batch if as_tuple else (batch.images, batch.targets)
-        assert type(batch) is (tuple if as_tuple else ImageBatch)
-        assert images.shape[1:] == (3, 32, 32)
-        if not as_tuple:
-            assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
-        seen += targets.tolist()
-    assert sorted(seen) == train.targets
-
-
 def _where_it_is(batch: Any) -> tuple[bool, Any]:
     return batch.pixels.is_shared(), batch
 
@@ -320,9 +281,7 @@ def _cut(pipe: Connection, store: Path, start: str, when: str) -> None:
         pipe.send(str(e))
 
 
-@pytest.mark.parametrize(
-    "start, when", [("fork", "before"), ("fork", "during"), ("forkserver", "before")]
-)
+@pytest.mark.parametrize("start, when", [("fork", "before"), ("fork", "during"), ("forkserver", "before")])
 def test_workers_name_a_store_that_is_cut_short_under_them(store: Path, start: str, when: str) -> None:
     seen = r"pixels\.memmap ((has|is) 5,?000 bytes|ends at byte \d+: it was cut short)"
     assert re.search(seen, Child(_cut, store, start, when).received())
