@@ -48,8 +48,7 @@ def own_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return own_rows(root / "images", root / "out")
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-@pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
+@pytest.mark.parametrize(("residency", "prefetch"), [("cache", 0), ("ram", 2), ("disk", 2)])
 def test_a_loop_gives_images_and_targets(shared_store: Path, residency: str, prefetch: int) -> None:
     train = MemmapDataset(shared_store)
     pairs = list(MemmapLoader(train, 16, shuffle="full", residency=residency, prefetch=prefetch))

@@ -86,24 +86,6 @@ def test_shares_hold_in_the_loop_over_epochs(joined: MemmapDataset) -> None:
         assert [int(((window >= s) & (window < s + COUNTS[n])).sum()) for n, s in STARTS.items()] == [7000, 3000, 0]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_the_order_is_the_same_for_any_world_size_and_resumes_at_any_step(
-    joined: MemmapDataset, world_size: int
-) -> None:
-    with loader_of(joined, 6, epoch_rows=54) as one:
-        expected = [rows_of(iter(one)) for _ in range(2)]
-    batch_size, ranks = 6 // world_size, range(world_size)
-    loaders = [loader_of(joined, batch_size, epoch_rows=54, rank=rank, world_size=world_size) for rank in ranks]
-    for epoch in range(2):
-        steps = zip(*(iter(loader) for loader in loaders), strict=True)
-        assert [row for step in steps for batch in step for row in batch.rows.tolist()] == expected[epoch]
-    with loader_of(joined, 6, epoch_rows=54) as started, loader_of(joined, 3, epoch_rows=54) as resumed:
-        list(started)
-        taken = list(itertools.islice(started, 4))
-        resumed.load_state_dict(started.state_dict())
-        assert rows_of(iter(taken)) + rows_of(iter(resumed)) == expected[1]  # type: ignore[arg-type]
-
-
 def test_a_state_of_other_shares_or_epochs_is_refused(joined: MemmapDataset) -> None:
     with loader_of(joined) as one:
         state = one.state_dict()

@@ -36,18 +36,6 @@ def train(shared_store: Path) -> MemmapDataset:
     return MemmapDataset(shared_store, as_tuple=False)
 
 
-@pytest.mark.parametrize("where", ["ram", "disk"])
-def test_a_subset_weights_and_a_sampler_are_read_from_everywhere(train: MemmapDataset, where: str) -> None:
-    part = train.subset([5, 80, 5, 33, 2, 2, 71])
-    for batch in MemmapLoader(part, 3, residency=where, as_tuple=False):
-        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
-    for batch in MemmapLoader(train, 8, weights=np.arange(90), residency=where, as_tuple=False):
-        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
-    sampler = torch.utils.data.RandomSampler(train)
-    for batch in MemmapLoader(train, 8, sampler=sampler, residency=where, as_tuple=False):
-        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
-
-
 def test_memory_that_is_read_into_is_used_again_in_the_next_epoch(tmp_path: Path) -> None:
     make_tree(tmp_path / "images", classes=2, each=20)
     packer.pack(tmp_path / "images", tmp_path / "out", size=96, workers=1)

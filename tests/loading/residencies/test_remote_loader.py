@@ -31,24 +31,6 @@ def _fetched(server: RangeServer) -> int:
     return sum((stop - start) * count for (name, start, stop), count in server.asked.items() if name == PIXELS)
 
 
-@pytest.mark.parametrize("order", [{"shuffle": s} for s in (False, True, "full", "block")] + [{"weights": [1.0] * 400}])
-@pytest.mark.usefixtures("small_blocks")
-def test_batches_are_those_of_the_local_store(
-    range_server: RangeServer, many_blocks: Path, tmp_path: Path, order: dict[str, Any]
-) -> None:
-    remote = MemmapDataset(range_server.url, cache=tmp_path)
-    local = {"shuffle": "block"} if order == {"shuffle": True} else order
-    with MemmapLoader(remote, 12, as_tuple=False, **order) as loader:
-        for _ in range(2):
-            for batch, expected in zip(
-                loader, MemmapLoader(MemmapDataset(many_blocks), 12, as_tuple=False, **local), strict=True
-            ):
-                if not loader.state_dict()["epoch"]:
-                    assert torch.equal(batch.rows, expected.rows)
-                assert torch.equal(batch.pixels, MemmapDataset(many_blocks)[batch.rows][0].movedim(1, -1))
-    assert set(range_server.bytes_of(PIXELS).values()) == {1}
-
-
 def test_the_order_of_a_store_at_a_url_is_block(range_server: RangeServer, tmp_path: Path) -> None:
     loader = MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 8, shuffle=True)
     assert loader.order == "block"
@@ -165,24 +147,6 @@ def test_a_subset_fetches_its_blocks_alone(range_server: RangeServer, tmp_path: 
     with MemmapLoader(remote.subset(range(100, 180)), 10, shuffle="block") as loader:
         assert len([*loader]) == 8
     assert _fetched(range_server) == (184 - 96) * ROW
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_an_epoch_is_resumed_in_another_process(range_server: RangeServer, tmp_path: Path) -> None:
-    def loader() -> MemmapLoader:
-        return MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 16, shuffle="block", as_tuple=False)
-
-    with loader() as full:
-        batches = [batch.rows.tolist() for batch in full]
-    with loader() as first:
-        steps = iter(first)
-        for _ in range(7):
-            next(steps)
-        state = first.state_dict()
-        del steps
-    with loader() as second:
-        second.load_state_dict(state)
-        assert [batch.rows.tolist() for batch in second] == batches[7:]
 
 
 def test_a_copy_in_memory_takes_all_of_it(range_server: RangeServer, many_blocks: Path, tmp_path: Path) -> None:
