@@ -190,16 +190,6 @@ def test_what_the_caller_keeps_is_never_overwritten(
             assert torch.equal(view, data.store.images[rows])
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_dropped_batches_are_recycled(train: MemmapDataset, prefetch: int) -> None:
-    loader = MemmapLoader(train, 30, shuffle="full", prefetch=prefetch, as_tuple=False)
-    for _ in range(50):
-        for batch in loader:
-            del batch
-    assert loader.gathering._pool is not None
-    assert loader.gathering._pool.allocated <= prefetch + 2
-
-
 @pytest.mark.parametrize("residency", ["cache", "disk"])
 def test_abandoned_iterators_leave_no_thread_buffer_or_file(
     large: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch

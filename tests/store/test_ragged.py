@@ -434,23 +434,6 @@ def is_same_crop(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one, other) if one.device.type == "cpu" else bool((one.int() - other.int()).abs().max() <= 1)
 
 
-def test_buffers_of_ragged_batches_are_used_again(ragged_store: Path) -> None:
-    loader = MemmapLoader(
-        MemmapDataset(ragged_store, as_tuple=False),
-        16,
-        shuffle="full",
-        transform=RandomResizedCrop(8),
-        prefetch=0,
-        as_tuple=False,
-    )
-    for _ in range(5):
-        for _ in loader:
-            pass
-    assert loader.gathering._pool is not None
-    # one in use, and the next one
-    assert loader.gathering._pool.allocated <= 2
-
-
 @pytest.mark.parametrize(
     "transform", [AlternatingFlip(), RandomCrop(8), RandomRotation(9)], ids=lambda t: type(t).__name__
 )
