@@ -65,7 +65,9 @@ def test_a_journal_that_another_host_has_just_started_is_seen(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".packing").mkdir()
-    journals.Journal.create(tmp_path, journals.Header()).close()
+    log = journals.CommitLog(tmp_path, lambda: None)
+    log.begin(journals.Header())
+    log.close()
     opened.clear()
     find_header = journals.find_header
 

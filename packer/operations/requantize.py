@@ -37,7 +37,7 @@ from packer.store.destination import Folder, file_state, link_tree
 from packer.store.files import sync_folder, temporary_of, write_atomically, write_synced
 from packer.store.journal import FOLDER
 from packer.store.lock import check_same_lock, checked
-from packer.store.out_folder import enclosing_store, is_dropped, listed, resolved_out, sync_names
+from packer.store.out_folder import enclosing_store, is_dropped, listed, resolved_out
 from packer.store.unfinished import unfinished_message
 from packer.system import FULL
 from packer.values import check_quality, lasting_path, parse_size
@@ -157,7 +157,8 @@ def requantize(
     head = {"quality": quality, "size": asked, "ffmpeg": versions()}
     job = RequantizeJob(str(source.absolute()), "", quality, _parsed(size), max_pixels, Roots.of([source]))
     folders = sorted({str(folder) for path in paths for folder in Path(path).parents if folder.name})
-    run = _Run(job, paths, refused, ImageFolder(to.out, folders=folders), head)
+    to.folders = folders
+    run = _Run(job, paths, refused, to, head)
     lines = run.run(options, resume)
     compared = _compared(job, lines, out, fidelity)
     lowest = min(((ssim, path) for _, ssim, path in compared), default=None)
@@ -194,9 +195,7 @@ class ImageFolder(Folder):
 
     record = RECORD
 
-    def __init__(self, out: Path, stage: Path | None = None, folders: Sequence[str] = ()) -> None:
-        super().__init__(out, stage)
-        self.folders = folders
+    folders: Sequence[str] = ()
 
     def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
         """Refuse a DEST that holds anything but an earlier run; raises as `Folder` does."""
@@ -313,18 +312,15 @@ class _Run:
 
     def _made(self, lines: dict[str, Any], options: WorkerOptions) -> list[dict[str, Any]]:
         """Complete the stage; returns a line for each input, in order."""
-        to, done = self._to, len(lines)
-        journal = self._journal()
+        to, log = self._to, self._log(len(lines))
         try:
             if to.replaces:
                 to.keep_old()
             for result in self._results(lines, options):
-                to.check_same()
-                done += result.inputs
-                journal.append([result], done, 0)
+                log.commit([result])
                 lines |= {line["path"]: line for line in map(json.loads, result.samples)}
         finally:
-            journal.close()
+            log.close()
         for folder, _, _ in os.walk(to.stage):
             sync_folder(Path(folder))
         ordered = [lines[path] for path in self._paths]
@@ -332,14 +328,13 @@ class _Run:
         write_atomically(to.stage / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
         return ordered
 
-    def _journal(self) -> journals.Journal:
+    def _log(self, done: int) -> journals.CommitLog:
         """Begin the journal, or continue it behind its last line that is complete."""
-        stage = self._to.stage
+        stage, log = self._to.stage, self._to.log(self._to.stage)
         if journals.has_started(stage):
             ends = [end for _, end in journals.read_blocks(stage)]
-            return journals.Journal.reopen(stage, ends[-1] if ends else journals.header_end(stage))
-        sync_folder(stage)
-        sync_names(stage)
+            log.resume(ends[-1] if ends else journals.header_end(stage), done, 0, 0)
+            return log
         size = self._head["size"]
         header = journals.Header(
             inputs=len(self._paths),
@@ -348,7 +343,8 @@ class _Run:
             words=("-q", str(self._job.quality), *(() if size is None else ("--size", size))),
             command=COMMAND,
         )
-        return journals.Journal.create(stage, header)
+        log.begin(header, done)
+        return log
 
     def _results(self, lines: dict[str, Any], options: WorkerOptions) -> Iterator[Result]:
         todo = [index for index, path in enumerate(self._paths) if path not in lines]

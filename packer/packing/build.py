@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,23 +29,19 @@ from packer.store.blocks import Result
 from packer.store.destination import Folder, clear_store
 from packer.store.disk_space import allocate, check_room, move_rows
 from packer.store.failures import as_pack_error
-from packer.store.files import remove_tree, sync_folder
+from packer.store.files import remove_tree
 from packer.store.lock import checked
-from packer.store.out_folder import sync_names
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
-from reader.format.blocks import Block
-from reader.format.filesystem import error_path
-from reader.format.manifest import PIXELS, FileEntry, Manifest, read_manifest
+from reader.format.manifest import PIXELS, FileEntry, read_manifest
 from reader.format.tensors import FACTORS, level_path
 from reader.system import available_cpus
 from reader.tuning import tuning
 
 if TYPE_CHECKING:
-    from packer.store.remote.upload import Upload
     from packer.store.sealed.reuse import ReusedLines
     from packer.workers.ray import RayWorkers
 
@@ -66,12 +61,11 @@ class Build:
         to: Folder,
         store: Path,
         *,
-        upload: Upload | None = None,
         levels: Callable[[], dict[str, FileEntry]] | None = None,
     ) -> None:
         self._levels = levels
         inputs, options, part = packing.inputs, packing.options, packing.part
-        self._part, self._store, self._upload, self._to = part, store, upload, to
+        self._part, self._store, self._to = part, store, to
         self._out = store if part is None else part.folder(store)
         # what it is called
         self._name = to.named(store) if part is None else self._out
@@ -84,9 +78,12 @@ class Build:
         # what is packed, and in blocks of how many inputs: `run` finds it out
         self._span, self._block_inputs = range(len(inputs)), 0
         self._reused: ReusedLines | None = None
-        # the files that rows are written to as they are committed
-        self._row_files = [PIXELS, MASKS] if self._job.layout.has_mask_file else [PIXELS]
         self._committed = Committed(self._span.start)
+
+    @functools.cached_property
+    def _log(self) -> journals.CommitLog:
+        """What commits its blocks, once the destination has begun."""
+        return self._to.log(self._out, self._job.layout)
 
     def divide(self, clock: StageClock) -> None:
         """Divide the inputs into blocks, for which headers are read where rows have sizes of their own.
@@ -118,8 +115,6 @@ class Build:
                 return self._made()
         except _NothingPacked as e:
             self._to.withdraw(self._out)
-            if self._upload is not None:
-                self._upload.withdraw()
             raise PackError(str(e)) from None
         except SourceError as e:
             one = " A single file that stays unreadable is rejected when an empty one takes its place."
@@ -140,27 +135,25 @@ class Build:
             begun, header = None, self._header(None)  # what was begun otherwise is replaced, as a store would be
         if self._part is not None:
             check_siblings(self._store, self._part, header)
-        self._committed, journal = self._resume(header) if begun else self._begin(header)
+        if begun:
+            self._resume(header)
+        else:
+            self._begin(header)
         resumed_from = self._committed.inputs_stop - self._span.start
         try:
-            if self._upload is not None:
-                layout = self._job.layout
-                self._upload.start(self._committed.size_bytes, layout.mask_bytes if layout.has_mask_file else None)
             if self._options.update or journals.read_header(self._out).update:
                 self._reuse(header)
             self._take_room()
             self._clock.enter("serve")
-            self._run_blocks(header.block_inputs, journal)
+            self._run_blocks(header.block_inputs)
             if self._part is not None:
                 if self._levels is not None:
                     self._levels()
                 return self._completed(self._part_report(), resumed_from)
             self._clock.enter("seal")
-            commit = None if self._upload is None else self._commit_at_url
-            layout, check = self._job.layout, self._to.check_same
-            sealed = seal(self._out, header, layout, self._inputs, check=check, commit=commit, levels=self._levels)
+            sealed = seal(self._log, header, self._job.layout, self._inputs, levels=self._levels)
         finally:
-            journal.close()
+            self._log.close()
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
         report = store_report(sealed, self._inputs, self._out, 0.0, resumed_from)
@@ -168,7 +161,7 @@ class Build:
 
     # -- begin
 
-    def _begin(self, header: journals.Header) -> tuple[Committed, journals.Journal]:
+    def _begin(self, header: journals.Header) -> None:
         """Clear away what an earlier pack left, and begin a journal."""
         out = self._out
         clear_store(out, self._to.check_same)
@@ -179,17 +172,7 @@ class Build:
                 if level.exists():
                     self._to.check_same()
                     remove_tree(level)
-        self._to.check_same()
-        paths = [out / name for name in self._row_files]
-        for path in paths:
-            path.parent.mkdir(exist_ok=True)
-            with error_path(path):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
-        for path in reversed(paths):
-            sync_folder(path.parent)
-        sync_folder(out)
-        sync_names(out)
-        return Committed(self._span.start), journals.Journal.create(out, header)
+        self._log.begin(header, self._span.start)
 
     def _reuse(self, header: journals.Header) -> None:
         """Reuse rows of the store that this one will replace, where there is one."""
@@ -201,17 +184,17 @@ class Build:
             self._reused = ReusedLines(old, manifest.rows)
             self._job = dataclasses.replace(self._job, reused_store=(str(old.absolute()), manifest.digest))
 
-    def _resume(self, header: journals.Header) -> tuple[Committed, journals.Journal]:
+    def _resume(self, header: journals.Header) -> None:
         """Resume behind the last block that is committed and whose sources are unchanged."""
         out = self._out
         found = journals.read_header(out)
         if what := header_difference(found, header, self._name_inputs):
             raise self._begun_with(what)
-        committed, end = read_committed(out, self._inputs, self._job, self._span.start)
+        self._committed, end = read_committed(out, self._inputs, self._job, self._span.start)
+        committed = self._committed
         if committed.other_plugin:
             raise self._begun_with(f"other decoders{committed.other_plugin}")
-        self._to.check_same()
-        return committed, journals.Journal.reopen(out, end)
+        self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
 
     def _begun_with(self, what: str) -> PackError:
         again = "leave --resume out" if self._options.update else "start over with --overwrite"
@@ -228,12 +211,12 @@ class Build:
         return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
 
     def _take_room(self) -> None:
-        """Allocate the files of rows; not for a URL, of which only a few blocks are here at a time."""
-        if self._upload is not None:
+        """Allocate the files of rows, where these stay."""
+        if not self._log.keeps_rows:
             check_room(self._out, self._sizes | {PIXELS: 0})
             return
         check_room(self._out, self._sizes)
-        for name in self._row_files:
+        for name in (PIXELS, MASKS) if self._job.layout.has_mask_file else (PIXELS,):
             self._allocate(name)
 
     def _allocate(self, name: str) -> None:
@@ -243,7 +226,7 @@ class Build:
 
     # -- run
 
-    def _run_blocks(self, step: int, journal: journals.Journal) -> None:
+    def _run_blocks(self, step: int) -> None:
         """Let workers make the rows that are not committed yet, and commit them block by block."""
         begun = self._committed
         launcher = self._launcher()
@@ -271,9 +254,7 @@ class Build:
             ready = functools.partial(self._tick, engine)
             for result in engine.run(tasks, begun.size_bytes, ready=ready):
                 if committer is None:
-                    rows = [self._out / name for name in self._row_files]
-                    done, check = (begun.inputs_stop, begun.rows_stop), self._to.check_same
-                    committer = Committer(rows, journal, *done, check, workers=workers, upload=self._upload)
+                    committer = Committer(self._log, workers=workers)
                 self._take(result)
                 committer.put(result)
                 ready()
@@ -334,17 +315,6 @@ class Build:
         return Progress(stage, done, total, self._committed.rejected, self._committed.source_bytes, self._split)
 
     # -- end
-
-    def _commit_at_url(self, manifest: Manifest, blocks: list[Block], content: bytes) -> None:
-        """Commit at the URL; a store there stays where too much was rejected."""
-        assert self._upload is not None
-        if self._upload.found.has_store and manifest.rejected > self._options.allowed_rejects(manifest.inputs):
-            raise PackError(
-                f"{manifest.rejected} of {manifest.inputs} inputs were rejected, more than --max-rejects"
-                f" {self._options.max_rejects}: {self._upload.url} still holds the store that was to be replaced. Allow more and"
-                " continue with --resume."
-            )
-        self._upload.commit(manifest, blocks, content)
 
     def _part_report(self) -> PackReport:
         blocks = (result for result, _ in journals.read_blocks(self._out))

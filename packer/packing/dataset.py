@@ -90,8 +90,8 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         >>> pack_dataset([(image, n % 2) for n, image in enumerate(pixels)], out_path, workers=1).rows
         10
     """
-    clock, target = StageClock("begin"), resolved_out(out)
-    Folder(target).recover()
+    clock, to = StageClock("begin"), Folder(resolved_out(out))
+    to.recover()
     if options.has_own_sizes:
         raise OptionsError(
             "fit 'none' needs to know all sizes before, and a dataset does not say them. Pack the files, by pack."
@@ -119,7 +119,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         only=None if options.size else first.size,
         class_count=len(inputs.classes),
     )
-    return pack_parts({"": inputs}, Folder(target), pack_options, clock, make_job)
+    return pack_parts({"": inputs}, to, pack_options, clock, make_job)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,12 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packer.clock import StageClock
 from packer.errors import EngineError, OptionsError, PackError, ScanError, SourceError
 from packer.inputs.class_lists import has_multi_hot, load_classes
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
-from packer.inputs.splits import stores_of
 from packer.options import PackOptions
 from packer.packing.build import Build
 from packer.packing.image_sizes import common_size
@@ -32,16 +30,13 @@ from packer.sources.roots import is_missing
 from packer.store.destination import Folder
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
-from packer.store.out_folder import check_destination, check_takes_splits, resolved_out
+from packer.store.out_folder import check_destination, resolved_out
 from packer.store.parts import Part, begun_from, check_part
 from packer.store.reports import summed_report
 from packer.values import lasting_path
 from packer.workers.block_worker import PackJob
 from reader.format.shown import redacted
 from reader.format.urls import is_url
-
-if TYPE_CHECKING:
-    from packer.store.remote.uploads import Uploads
 
 ImagesArgument = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -70,11 +65,11 @@ def pack(images: ImagesArgument, out: str | os.PathLike[str], options: PackOptio
         6
     """
     if not is_url(out):
-        return pack_sources(images, resolved_out(out), options)
-    from packer.store.remote.uploads import Uploads
+        return pack_sources(images, Folder(resolved_out(out)), options)
+    from packer.store.remote.destination import Objects
 
-    with Uploads(os.fspath(out), named_sources(images), options) as uploads:
-        return uploads.renamed(pack_sources(images, uploads.folder, options, uploads=uploads))
+    with Objects(os.fspath(out), named_sources(images), options) as to:
+        return to.renamed(pack_sources(images, to, options))
 
 
 def pack_parts(
@@ -83,12 +78,8 @@ def pack_parts(
     options: PackOptions,
     clock: StageClock,
     make_job: Callable[..., PackJob] = PackJob,
-    uploads: Uploads | None = None,
 ) -> PackReport:
-    """Pack each split into a store in a destination, or all there is into the one store; make_job takes the fields of a PackJob.
-
-    uploads: to a URL, for which the destination stands.
-    """
+    """Pack each split into a store of a destination, or all there is into the one; make_job takes the fields of a PackJob."""
     if options.part is not None:
         return _pack_one_part(parts, to, options, clock)
     finished = _finished(parts, to, options)
@@ -102,14 +93,9 @@ def pack_parts(
         clock.enter("sizes")
         shape = common_size(parts, options, to.out)
         clock.enter("begin")
-    if uploads is not None:
-        uploads.check_splits(parts)
-        uploads.announce([to.store(split) for split in unfinished])
     packings = {split: Packing(parts[split], shape, options, split, make_job) for split in unfinished}
-    made = _build(packings, [*parts], to, options, clock, uploads) if packings else {}
+    made = _build(packings, [*parts], to, options, clock) if packings else {}
     reports = {split: (finished | made)[split] for split in parts}
-    if uploads is not None:
-        uploads.reveal()
     return reports[""] if "" in reports else _splits_report(to, reports)
 
 
@@ -119,15 +105,13 @@ def _build(
     to: Folder,
     options: PackOptions,
     clock: StageClock,
-    uploads: Uploads | None,
 ) -> dict[str, PackReport]:
     """Build stores one after the other, publish all splits together, and return the report of each that was built."""
     builds: dict[str, Build] = {}
     for split, packing in packings.items():
         store = to.store(split)
         levels = None if options.levels == 1 else Levels(packing, to, store).make
-        upload = None if uploads is None else uploads.of(store)
-        builds[split] = Build(packing, to, store, upload=upload, levels=levels)
+        builds[split] = Build(packing, to, store, levels=levels)
         builds[split].divide(clock)
     reports: dict[str, PackReport] = {}
     kept = [split for split in splits if split not in packings]
@@ -228,34 +212,29 @@ def _pack_one_part(parts: dict[str, Inputs], to: Folder, options: PackOptions, c
 
 def pack_sources(
     images: ImagesArgument,
-    target: Path,
+    to: Folder,
     options: PackOptions,
     check: Callable[[dict[str, Inputs]], None] | None = None,
-    uploads: Uploads | None = None,
 ) -> PackReport:
     """Pack IMAGES, as `pack` takes it, by options that are made already; raises as `pack`.
 
-    check: called with the inputs of each split before anything is made, to raise where they may not be packed. uploads: to a
-    URL, for which target stands.
+    check: called with the inputs of each split before anything is made, to raise where they may not be packed.
     """
     sources = named_sources(images)
     clock = StageClock("list")
     guard_standard_streams()
     _check_libraries(options)
-    check_destination(sources, target)
-    Folder(target).recover()
+    check_destination(sources, to.out)
+    to.recover()
     try:
         parts = _listed(sources, options)
     except (ScanError, SourceError) as e:
-        raise _away(e, sources, target) from None
-    if "" not in parts:
-        check_takes_splits(target, f"the splits of {sources[0]} cannot be packed into it")
-    _check_no_stale_split(parts, target, sources[0])
+        raise _away(e, sources, to.out) from None
+    to.check_splits(parts, sources[0])
     if check is not None:
         check(parts)
     clock.enter("begin")
-    to = Folder(target) if uploads is None else uploads.to
-    return pack_parts(parts, to, options, clock, uploads=uploads)
+    return pack_parts(parts, to, options, clock)
 
 
 def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:
@@ -275,21 +254,6 @@ def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> E
 def named_sources(images: ImagesArgument) -> list[str]:
     """Return IMAGES, one or several, as text."""
     return [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
-
-
-def _check_no_stale_split(parts: dict[str, Inputs], target: Path, images: str) -> None:
-    """Refuse an OUT with the store of a split that IMAGES does not have: it would look like one of this pack."""
-    splits = [split for split in stores_of(target) if split]
-    if splits and "" in parts:
-        raise PackError(
-            f"{target} holds the stores of the splits {', '.join(splits)}, and {images} holds no splits"
-            f" ({parts[''].layout or 'it is a list'}). Choose another OUT, or bring the folders of the splits back."
-        )
-    if gone := [split for split in splits if split not in parts]:
-        raise PackError(
-            f"{target / gone[0]} is the store of a split that {images} does not have: it has {', '.join(parts)}."
-            f" Move {target / gone[0]} away, or bring {images}/{gone[0]} back."
-        )
 
 
 def _check_libraries(options: PackOptions) -> None:

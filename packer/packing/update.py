@@ -74,7 +74,8 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
         (5, 5, 1)
     """
     target = resolved_out(out)
-    Folder(target).recover()
+    to = Folder(target)
+    to.recover()
     stores = stores_of(target)
     manifests = {path: _intact(path) for path in stores.values()}
     first, recorded = next(iter(manifests.items()))
@@ -92,7 +93,7 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
     limit = None if options.max_gone is None else str(options.max_gone)
     check = LabelCheck({split: (path, manifests[path]) for split, path in stores.items()}, sources, given, limit)
     try:
-        report = pack_sources(images, target, pack_options, check)
+        report = pack_sources(images, to, pack_options, check)
     except ScanError as e:
         raise _explained(e, first, is_reused=options.classes is None and pack_options.classes is not None) from None
     return dataclasses.replace(report, notes=[*report.notes, *check.notes])

@@ -18,12 +18,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from packer.errors import DiskFullError, OptionsError, PackError
-from packer.inputs.splits import is_split
+from packer.inputs.splits import is_split, stores_of
 from packer.options import OutputOptions
 from packer.store import journal as journals
 from packer.store.files import remove_tree, sync_folder, write_atomically
@@ -31,6 +31,7 @@ from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import (
     OWN_NAMES,
     check_no_links,
+    check_takes_splits,
     dropped_names,
     finished_meanwhile,
     foreign_names,
@@ -50,8 +51,12 @@ from packer.store.unfinished import (
 from packer.system import FULL
 from packer.text import system_reason
 from reader.format.filesystem import refresh_names
-from reader.format.manifest import MANIFEST
+from reader.format.manifest import MANIFEST, PIXELS
 from reader.format.splits import FOLDER, beside
+
+if TYPE_CHECKING:
+    from packer.inputs.samples import Inputs
+    from packer.pixels.layout import RowLayout
 
 # Where the replaced store is between two renames, of a system that exchanges no names: OUT.packing.old.
 _ASIDE = f"{FOLDER}.old"
@@ -250,6 +255,27 @@ class Folder:
                 raise PackError(f"{what}, and {foreign[0]}, so that --overwrite cannot replace it. Choose another OUT.")
             raise PackError(f"{what}. Replace it with --overwrite, or choose another OUT.")
 
+    def check_splits(self, parts: Mapping[str, Inputs], images: str) -> None:
+        """Refuse stores of splits beside a store of all, or beside one of another split: they would look like those of one pack.
+
+        Args:
+            parts: the inputs of each split; "": of all.
+            images: what they are called.
+        """
+        if "" not in parts:
+            check_takes_splits(self.out, f"the splits of {images} cannot be packed into it")
+        splits = [split for split in stores_of(self.out) if split]
+        if splits and "" in parts:
+            raise PackError(
+                f"{self.out} holds the stores of the splits {', '.join(splits)}, and {images} holds no splits"
+                f" ({parts[''].layout or 'it is a list'}). Choose another OUT, or bring the folders of the splits back."
+            )
+        if gone := [split for split in splits if split not in parts]:
+            raise PackError(
+                f"{self.out / gone[0]} is the store of a split that {images} does not have: it has {', '.join(parts)}."
+                f" Move {self.out / gone[0]} away, or bring {images}/{gone[0]} back."
+            )
+
     def _check_begun(self, options: OutputOptions, stores: Sequence[Path]) -> None:
         """Refuse to begin where something was begun: says how far it came, and how to continue it."""
         for store in self._stores_in(self.stage):
@@ -393,6 +419,14 @@ class Folder:
     def own_lock(self) -> Lock:
         """The lock of whoever writes: of the stage, or of the part's folder."""
         return self.locks[-1]
+
+    def log(self, store: Path, layout: RowLayout | None = None) -> journals.CommitLog:
+        """Return what commits blocks of the store, or the level, that is made in a folder of the stage.
+
+        Args:
+            layout: of its rows; None: what is committed is durable already.
+        """
+        return journals.CommitLog(store, self.check_same, row_names(layout))
 
     def publish(self) -> None:
         """Make the stage, which is complete and synced, OUT: in one step, but where it is inside OUT.
@@ -638,6 +672,10 @@ class Folder:
             LockedError: another process is publishing it just now.
             PackError: the disk refuses it.
         """
+        self._finish_publishing()
+        self.stage = self._begun_stage()
+
+    def _finish_publishing(self) -> None:
         out, stage, aside = self.out, beside(self.out), self._aside
         try:
             if not os.path.lexists(out):
@@ -689,6 +727,15 @@ class Folder:
         # last, and under the lock: another pack may begin here as soon as it is gone
         shutil.rmtree(working, ignore_errors=True)
         sync_folder(self.out)
+
+
+def row_names(layout: RowLayout | None) -> list[str]:
+    """Name the files that workers write rows to."""
+    if layout is None:
+        return []
+    from packer.store.row_files import MASKS
+
+    return [PIXELS, MASKS] if layout.has_mask_file else [PIXELS]
 
 
 def published(out: Path) -> list[Path]:

@@ -63,6 +63,19 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_names(out: Path) -> None:
+    """Make OUT's name and those above it survive a power loss, up to where its file system is mounted.
+
+    All of them, since whoever made one, a pack that was killed perhaps, need not have synced it.
+    """
+    folder = out.absolute()
+    device = folder.stat().st_dev
+    for above in folder.parents:
+        if above.stat().st_dev != device:
+            return
+        sync_folder(above)
+
+
 def remove_tree(folder: Path) -> None:
     """Remove a folder and all that is in it; an error names the full path of what it could not remove."""
     try:

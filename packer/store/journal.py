@@ -1,4 +1,4 @@
-"""The record of a pack in progress, in OUT/.packing: which blocks are safely on disk. A header, then a line a block.
+"""The journal of what is made, in .packing: which blocks are safely on disk. A header, then a line a block.
 
 A line is the crc32 of its JSON as 8 hex digits, a space, and the JSON. It is appended only after the block's rows are synced; a
 resume keeps the longest prefix of complete lines.
@@ -11,15 +11,16 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from packer.clock import StageClock
 from packer.errors import JournalError
 from packer.store.blocks import Result
-from packer.store.files import sync_folder
+from packer.store.files import sync_folder, sync_names, write_atomically
 from packer.system import BINARY
 from reader.format.errors import StoreError
 from reader.format.fields import (
@@ -38,8 +39,13 @@ from reader.format.fields import (
     write_record,
 )
 from reader.format.filesystem import error_path, open_regular, retry_missing
+from reader.format.manifest import MANIFEST
 from reader.format.shown import brief
 from reader.format.splits import FOLDER
+
+if TYPE_CHECKING:
+    from reader.format.blocks import Block
+    from reader.format.manifest import Manifest
 
 JOURNAL = f"{FOLDER}/journal"
 
@@ -99,34 +105,78 @@ class Header:
         return read_record(cls, "the header of the journal", line, of_any_version=True)
 
 
-class Journal:
-    """Append-only; `append` returns when its lines are on disk."""
+class CommitLog:
+    """A store that is made, block by block, in a folder: what is committed outlives a crash.
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self._descriptor = descriptor
+    Args:
+        store: the folder.
+        check: called before each commit; raises where the folder was renamed or removed.
+        rows: the files in it that rows are written to; none where what is committed is durable already.
+    """
 
-    @classmethod
-    def create(cls, out: Path, header: Header) -> Journal:
-        """Create a journal; the header describes what is packed and how."""
-        path = out / JOURNAL
-        journal = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | BINARY, 0o666))
-        journal._append(header.encode())
-        sync_folder(path.parent)
-        return journal
+    # Whether rows stay in the folder once they are committed.
+    keeps_rows: ClassVar[bool] = True
+    # What is done with rows before a line names them, as a stage of a clock.
+    saving: ClassVar[str] = "sync"
 
-    @classmethod
-    def reopen(cls, out: Path, keep_bytes: int) -> Journal:
-        """Open a journal to append after its first keep_bytes; the rest is cut off."""
-        path = out / JOURNAL
-        journal = cls(path, os.open(path, os.O_RDWR | os.O_APPEND | BINARY))
-        with error_path(path):
-            os.ftruncate(journal._descriptor, keep_bytes)
+    def __init__(self, store: Path, check: Callable[[], None], rows: Sequence[str] = ()) -> None:
+        self.store, self.check = store, check
+        self._rows = [store / name for name in rows]
+        # of the files of rows, once the first block is committed
+        self._opened: list[int] = []
+        self._path, self._descriptor = store / JOURNAL, -1
+        self._inputs_stop = self._rows_stop = 0
+
+    def begin(self, header: Header, inputs_stop: int = 0) -> None:
+        """Create the files of rows, then the journal.
+
+        Args:
+            inputs_stop: of a part, the first of its inputs.
+        """
+        self.check()
+        for path in self._rows:
+            path.parent.mkdir(exist_ok=True)
+            with error_path(path):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
+        for path in reversed(self._rows):
+            sync_folder(path.parent)
+        sync_folder(self.store)
+        sync_names(self.store)
+        self._inputs_stop = inputs_stop
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | BINARY, 0o666)
+        self._write(header.encode())
+        sync_folder(self._path.parent)
+
+    def resume(self, keep_bytes: int, inputs_stop: int, rows_stop: int, size_bytes: int) -> None:
+        """Continue behind the journal's first keep_bytes; the rest is cut off.
+
+        Args:
+            inputs_stop, rows_stop, size_bytes: what these say is committed; size_bytes: of the file of rows.
+        """
+        self.check()
+        self._inputs_stop, self._rows_stop = inputs_stop, rows_stop
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | BINARY)
+        with error_path(self._path):
+            os.ftruncate(self._descriptor, keep_bytes)
             # before other rows overwrite the truncated ones
-            os.fsync(journal._descriptor)
+            os.fsync(self._descriptor)
         # its creator may have been killed before this step
-        sync_folder(path.parent)
-        return journal
+        sync_folder(self._path.parent)
+
+    def commit(self, results: list[Result], clock: StageClock | None = None) -> None:
+        """Make blocks durable: their rows, then their lines, which are on disk when it returns.
+
+        Args:
+            clock: told what takes time.
+        """
+        clock = clock or StageClock("other")
+        self.check()
+        clock.enter(self.saving)
+        self._save(results)
+        self._inputs_stop += sum(result.inputs for result in results)
+        self._rows_stop += sum(result.rows for result in results)
+        clock.enter("journal")
+        self.append(results, self._inputs_stop, self._rows_stop)
 
     def append(self, results: list[Result], inputs_stop: int, rows_stop: int) -> None:
         """Record blocks whose rows are on disk; the stops are the totals after the last of them."""
@@ -134,16 +184,29 @@ class Journal:
         for result in reversed(results):
             blocks.append(encode_block(result, inputs_stop, rows_stop))
             inputs_stop, rows_stop = inputs_stop - result.inputs, rows_stop - result.rows
-        self._append(b"".join(blocks[::-1]))
+        self._write(b"".join(blocks[::-1]))
+
+    def finish(self, manifest: Manifest, blocks: list[Block], content: bytes) -> None:
+        """Write the manifest, of which content is the bytes: all that it names is synced."""
+        write_atomically(self.store / MANIFEST, content)
 
     def close(self) -> None:
-        """Let the file go; it stays for a resume or until the store is sealed."""
-        with error_path(self.path):
-            os.close(self._descriptor)
+        """Let the files go; the journal stays for a resume, or until the store is published."""
+        for path, descriptor in [*zip(self._rows, self._opened, strict=False), (self._path, self._descriptor)]:
+            if descriptor >= 0:
+                with error_path(path):
+                    os.close(descriptor)
 
-    def _append(self, lines: bytes) -> None:
+    def _save(self, results: list[Result]) -> None:
+        """Bring rows where a crash leaves them."""
+        self._opened = self._opened or [os.open(path, os.O_RDWR | BINARY) for path in self._rows]
+        for path, descriptor in zip(self._rows, self._opened, strict=True):
+            with error_path(path):
+                getattr(os, "fdatasync", os.fsync)(descriptor)
+
+    def _write(self, lines: bytes) -> None:
         data = memoryview(lines)
-        with error_path(self.path):
+        with error_path(self._path):
             while len(data):
                 data = data[os.write(self._descriptor, data) :]
             os.fsync(self._descriptor)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from packer.errors import OptionsError, PackError
 from packer.store import journal as journals
-from packer.store.files import sync_folder
 from packer.store.unfinished import PARTS, PULLED, unfinished_message
 from reader.format.filesystem import error_path, plain_path
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
@@ -135,19 +134,6 @@ def enclosing_store(path: Path) -> Path | None:
             if (folder / journals.JOURNAL).is_file() or is_store(folder):
                 return folder
     return None
-
-
-def sync_names(out: Path) -> None:
-    """Make OUT's name and those above it survive a power loss, up to where its file system is mounted.
-
-    All of them, since whoever made one, a pack that was killed perhaps, need not have synced it.
-    """
-    folder = out.absolute()
-    device = folder.stat().st_dev
-    for above in folder.parents:
-        if above.stat().st_dev != device:
-            return
-        sync_folder(above)
 
 
 def is_manifest(content: bytes) -> bool:

@@ -22,7 +22,7 @@ from packer.progress import CountedBytes, notify
 from packer.report import Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.files import sync_folder, write_atomically, write_synced
+from packer.store.files import sync_folder, write_synced
 from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
 from reader.format.blocks import Block, check_content, encode_manifest
 from reader.format.check import metadata_files
@@ -38,31 +38,25 @@ _JOURNAL_BYTES, _SAMPLE_BYTES = 300, 200
 # The manifest, each meta.json and the lock: a disk allocates full pages.
 _FEW_FILES_BYTES = 32 << 10
 
-# of the manifest, its blocks, and the bytes of both
-Commit = Callable[[Manifest, list[Block], bytes], None]
-
 
 def seal(
-    out: Path,
+    log: journals.CommitLog,
     header: journals.Header,
     layout: RowLayout,
     inputs: Inputs,
     blocks: Iterable[Result] | None = None,
     *,
-    check: Callable[[], None],
-    commit: Commit | None = None,
     levels: Callable[[], dict[str, FileEntry]] | None = None,
 ) -> Manifest | None:
-    """Turn committed blocks, those of OUT's journal or the given ones, into a finished store; None where they hold no row.
+    """Turn committed blocks, those of the log's journal or the given ones, into a finished store; None where they hold no row.
 
-    check: called before each step that truncates or commits; raises where OUT was renamed or removed. commit: called instead of
-    writing the manifest, once everything it names is synced. levels: called before that, to make the
-    levels; returns their files.
+    levels: called before the manifest is written, to make the levels; returns their files.
 
     The manifest is written after everything it names is synced; no journal is touched. What became of boxes is added to the
     notes of the inputs.
     """
-    check()
+    log.check()
+    out = log.store
     if extra_specs(inputs, layout):
         (out / EXTRAS).mkdir(exist_ok=True)
     written = RowFiles(out, layout, inputs)
@@ -81,14 +75,14 @@ def seal(
         )
     if not written.rows:
         return None
-    check()
+    log.check()
     set_size(out / PIXELS, written.pixel_bytes, pixels)
     if layout.has_mask_file:
         size_bytes = layout.mask_bytes(written.pixel_bytes)
         set_size(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS, CountedBytes(size_bytes)))
     files |= levels() if levels is not None else {}
-    manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks, check, commit)
+    manifest = commit_manifest(log, _fields(written, header, layout, inputs), files, written.blocks)
     of_split = f"{header.split}: " if header.split else ""
     notes = [*written.notes(), *mask_notes(manifest)]
     inputs.notes += [f"{of_split}{note}" for note in notes]
@@ -115,22 +109,15 @@ def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
 
 
 def commit_manifest(
-    out: Path,
-    fields: dict[str, Any],
-    files: dict[str, FileEntry],
-    blocks: Iterable[Block],
-    check: Callable[[], None],
-    commit: Commit | None = None,
+    log: journals.CommitLog, fields: dict[str, Any], files: dict[str, FileEntry], blocks: Iterable[Block]
 ) -> Manifest:
-    """Write what follows from the fields of a manifest, sync all names, then the manifest itself: from then on OUT is a store.
+    """Write what follows from the fields of a manifest, sync all names, then the manifest itself: it makes the store.
 
     Args:
         files: of each file that is there, synced.
-        check: called before the first file is written, and before the commit.
-        commit: called instead of writing the manifest.
     """
-    manifest = Manifest(**fields, files=files | _metadata_entries(fields, files))
-    check()
+    manifest, out = Manifest(**fields, files=files | _metadata_entries(fields, files)), log.store
+    log.check()
     for name, content in metadata_files(manifest).items():
         write_synced(out / name, content)
     for folder in [out / EXTRAS] * bool(manifest.extras) + [out / "_tensordict", out]:
@@ -138,11 +125,8 @@ def commit_manifest(
     blocks = list(blocks)
     content = encode_manifest(manifest, blocks)
     _check_opens(content, out / MANIFEST)
-    check()
-    if commit is None:
-        write_atomically(out / MANIFEST, content)
-    else:
-        commit(manifest, blocks, content)
+    log.check()
+    log.finish(manifest, blocks, content)
     return manifest
 
 

@@ -30,7 +30,7 @@ from packer.operations.verify import verify
 from packer.packing import build
 from packer.report import Progress
 from packer.store import destination
-from packer.store.journal import Journal
+from packer.store.journal import CommitLog
 from packer.store.lock import Lock
 from packer.store.unfinished import check_finished
 from packer.workers import engine as engines
@@ -688,15 +688,15 @@ def test_a_journal_that_lost_a_line_is_never_sealed(
     """An error of the line ends the pack; a line that is not there although none was reported ends it at the seal."""
     pack(images, tmp_path / "reference", size=32)
     with monkeypatch.context() as patch:
-        append = Journal.append
+        append = CommitLog.append
 
-        def losing(self: Journal, results: Any, inputs: int, rows: int) -> None:
+        def losing(self: CommitLog, results: Any, inputs: int, rows: int) -> None:
             if inputs < 24:
                 append(self, results, inputs, rows)
             elif raises:
                 raise MemoryError("no memory for a line")
 
-        patch.setattr(Journal, "append", losing)
+        patch.setattr(CommitLog, "append", losing)
         with pytest.raises((MemoryError, PackError), match=text):
             pack(images, tmp_path / "out", size=32)
     with pytest.raises(IncompleteStoreError):

@@ -384,7 +384,9 @@ def test_a_store_or_a_pack_without_parts_in_the_way_is_named(images: Path, tmp_p
     with pytest.raises(PackError, match="already holds a store, which parts cannot replace"):
         _pack_parts(images, tmp_path / "out", 2, [1], overwrite=True)
     (tmp_path / "begun.packing/.packing").mkdir(parents=True)
-    journals.Journal.create(tmp_path / "begun.packing", Header()).close()
+    log = journals.CommitLog(tmp_path / "begun.packing", lambda: None)
+    log.begin(Header())
+    log.close()
     with pytest.raises(PackError, match=r"is being packed without --part\. Resume with"):
         _pack_parts(images, tmp_path / "begun", 2, [1])
 

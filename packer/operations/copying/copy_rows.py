@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from packer.errors import OptionsError, PackError
@@ -23,6 +23,7 @@ from packer.report import PackReport
 from packer.store.destination import Folder
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
+from packer.store.journal import CommitLog
 from packer.store.lock import checked
 from packer.store.out_folder import check_destination, check_takes_splits, resolved_out
 from packer.store.reports import store_report, summed_report
@@ -81,7 +82,7 @@ def _copied(plan: CopyPlan, to: Folder, split: str) -> PackReport:
     try:
         out.mkdir(exist_ok=True)
         with checked(to.check_same):
-            manifest = _made(plan, out, to.check_same, sizes)
+            manifest = _made(plan, to, out, sizes)
     except OSError as e:
         _check_all_same(plan)
         raise as_pack_error(e, out, sizes, AGAIN) from None
@@ -112,14 +113,14 @@ def _check_all_same(plan: CopyPlan) -> None:
             check_same(selection.path, selection.manifest)
 
 
-def _made(plan: CopyPlan, out: Path, check: Callable[[], None], sizes: dict[str, int]) -> Manifest:
+def _made(plan: CopyPlan, to: Folder, out: Path, sizes: dict[str, int]) -> Manifest:
     """Make the store in its folder; fills in what its files need as soon as that is known."""
     levels: dict[str, FileEntry] = {}
     for factor in plan.levels:
         level = level_path(out, factor)
-        _copied_into(_level_plan(plan, factor), level, check, sizes, {})
+        _copied_into(_level_plan(plan, factor), to.log(level), sizes, {})
         levels |= files_of(out, factor)
-    manifest = _copied_into(plan, out, check, sizes, levels)
+    manifest = _copied_into(plan, to.log(out), sizes, levels)
     for factor in plan.levels:
         if what := other_image(read_samples(out), read_samples(level_path(out, factor)), factor):
             copied = " or ".join(str(selection.path) for selection in plan.selections)
@@ -128,16 +129,10 @@ def _made(plan: CopyPlan, out: Path, check: Callable[[], None], sizes: dict[str,
     return manifest
 
 
-def _copied_into(
-    plan: CopyPlan,
-    out: Path,
-    check: Callable[[], None],
-    sizes: dict[str, int],
-    levels: Mapping[str, FileEntry],
-) -> Manifest:
+def _copied_into(plan: CopyPlan, log: CommitLog, sizes: dict[str, int], levels: Mapping[str, FileEntry]) -> Manifest:
     with contextlib.ExitStack() as held:
         sources = [held.enter_context(contextlib.closing(CopySource(selection))) for selection in plan.selections]
-        copy = StoreCopy(plan, sources, out, check, levels)
+        copy = StoreCopy(plan, sources, log, levels)
         sizes |= copy.sizes
         return copy.run()
 

@@ -12,7 +12,7 @@ import itertools
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +29,8 @@ from packer.progress import notify
 from packer.report import Progress
 from packer.store.blocks import block_inputs
 from packer.store.disk_space import allocate, check_room
-from packer.store.files import write_at
-from packer.store.out_folder import sync_names
+from packer.store.files import sync_names, write_at
+from packer.store.journal import CommitLog
 from packer.store.row_files import DigestedFile, channel_statistics, joint_mask_values
 from packer.store.seal import commit_manifest, set_size
 from packer.store.sealed.checked_rows import Ints
@@ -90,17 +90,16 @@ class _Copied:
 
 
 class StoreCopy:
-    """One store being made; where each row goes to is known from the start. check: of OUT's lock; levels: files there are."""
+    """One store being made; where each row goes to is known from the start. levels: files there are."""
 
     def __init__(
         self,
         plan: CopyPlan,
         sources: list[CopySource],
-        out: Path,
-        check: Callable[[], None],
+        log: CommitLog,
         levels: Mapping[str, FileEntry],
     ) -> None:
-        self._plan, self._out, self._check, self._levels = plan, out, check, levels
+        self._plan, self._log, self._out, self._check, self._levels = plan, log, log.store, log.check, levels
         self._like = plan.selections[0].manifest
         self._noted = SampleNotes()
         self._sources, self._mine = sources, threading.local()
@@ -197,7 +196,7 @@ class StoreCopy:
         entries = {name: file.close() for name, file in files.items()} | dict(self._levels)
         entries[PIXELS] = FileEntry(used + len(filling), f"crc32:{crc32:08x}")
         mean, std = channel_statistics(pixel_count, *sums.tolist())
-        return commit_manifest(self._out, self._fields(mean, std), entries, blocks, self._check)
+        return commit_manifest(self._log, self._fields(mean, std), entries, blocks)
 
     def _fields(self, mean: list[float], std: list[float]) -> dict[str, object]:
         like, plan = self._like, self._plan

@@ -23,9 +23,9 @@ from packer.store import journal as journals
 from packer.store.destination import Folder
 from packer.store.disk_space import allocate, check_room
 from packer.store.failures import as_pack_error
-from packer.store.files import sync_folder, write_at, write_atomically
+from packer.store.files import sync_folder, sync_names, write_at, write_atomically
 from packer.store.lock import checked
-from packer.store.out_folder import enclosing_store, sync_names
+from packer.store.out_folder import enclosing_store
 from packer.store.remote.at_url import name_in, read_store
 from packer.store.remote.objects import LocalObjects
 from packer.store.unfinished import PULLED, unfinished_message
@@ -59,8 +59,8 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
     _check_outside(root, copy)
     with copy.explaining("read", root):
         head, found = read_store(copy.objects, copy.url)
-    Folder(root).recover()
     to = Folder(root)
+    to.recover()
     if (root / MANIFEST).exists() and not to.is_begun:
         return _already_there(copy, root, head)
     _check_out(to, copy.url, head)

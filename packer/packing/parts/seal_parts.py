@@ -30,9 +30,9 @@ from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.destination import Folder, published
 from packer.store.disk_space import allocate
-from packer.store.files import remove_tree, sync_folder, write_at
+from packer.store.files import remove_tree, sync_folder, sync_names, write_at
 from packer.store.lock import Lock, checked
-from packer.store.out_folder import resolved_out, sync_names
+from packer.store.out_folder import resolved_out
 from packer.store.parts import Part, resume_command, started_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
@@ -62,8 +62,8 @@ def seal_parts(
         PackError: a part is missing, unfinished, being packed, or was packed with other options; LockedError, DiskFullError.
     """
     target, options = resolved_out(out), WorkerOptions(max_rejects=max_rejects)
-    Folder(target).recover()
     to = Folder(target)
+    to.recover()
     if published(target) and not to.is_begun:
         reports = {split: _finished_report(store) for split, store in stores_of(target).items()}
     else:
@@ -179,12 +179,11 @@ class _CompleteParts:
             raise PackError(f"nothing of {inputs.base} could be packed: every input was rejected.")
         self._gather(progress)
         manifest = seal(
-            self.out,
+            self.to.log(self.out),
             self.header,
             _layout(self.header),
             inputs,
             self._blocks(),
-            check=self.to.check_same,
             levels=self._seal_levels,
         )
         assert manifest is not None  # there are rows

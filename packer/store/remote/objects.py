@@ -16,8 +16,7 @@ from typing import IO, Any
 from packer.errors import OptionsError, RemoteError
 from packer.inputs.splits import SPLITS
 from packer.sources.object_storage import open_url
-from packer.store.files import sync_folder, temporary_of, write_atomically, write_synced
-from packer.store.out_folder import sync_names
+from packer.store.files import sync_folder, sync_names, temporary_of, write_atomically, write_synced
 from packer.system import BINARY
 from reader.format.errors import MissingObjectError, StoreError
 from reader.format.filesystem import error_path, open_regular, plain_path

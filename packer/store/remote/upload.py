@@ -19,10 +19,14 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
+from packer.clock import StageClock
 from packer.errors import DiskFullError, OptionsError, PackError
+from packer.options import WorkerOptions
+from packer.pixels.layout import RowLayout
 from packer.sources.object_storage import cause, is_refused, reason
 from packer.store import journal as journals
 from packer.store.blocks import Result
+from packer.store.destination import row_names
 from packer.store.files import write_at, write_synced
 from packer.store.remote.at_url import (
     RECORD,
@@ -55,15 +59,29 @@ _MASK_PIECES = f"{journals.FOLDER}/masks"
 _T = TypeVar("_T")
 
 
-class Upload:
-    """One store on its way to a URL.
+class Upload(journals.CommitLog):
+    """One store on its way to a URL: what is committed is there, rows and journal.
 
     Args:
-        url: as it is shown. folder: the local one, in which it is made.
+        url: as it is shown.
+        store: the local folder, in which it is made.
+        check: of its lock.
+        options: say how many inputs may be rejected where a store is replaced.
     """
 
-    def __init__(self, url: str, objects: ObjectsAtUrl, folder: Path) -> None:
-        self.url, self._objects, self._folder = url, objects, folder
+    keeps_rows = False
+    saving = "upload"
+
+    def __init__(
+        self,
+        url: str,
+        objects: ObjectsAtUrl,
+        store: Path,
+        check: Callable[[], None],
+        options: WorkerOptions,
+    ) -> None:
+        super().__init__(store, check)
+        self.url, self._objects, self._options = url, objects, options
         self.found: Pushed = inspect_url(objects, url)
         self._generation = self.found.record.folder if self.found.record else ""
         # of the pixels, and of the journal, what is at the URL
@@ -98,8 +116,8 @@ class Upload:
                 bounds.append(len(content))
         self._journal_bounds, self._header = bounds, bytes(content[: content.find(b"\n") + 1])
         for name, data in ((journals.JOURNAL, content), (PIXELS, b"")):
-            (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
-            write_synced(self._folder / name, bytes(data))
+            (self.store / name).parent.mkdir(parents=True, exist_ok=True)
+            write_synced(self.store / name, bytes(data))
         if is_all:
             self._fetch_masks()
 
@@ -107,7 +125,7 @@ class Upload:
         pieces = self._mask_pieces()
         if not pieces:
             return
-        path = self._folder / MASKS
+        path = self.store / MASKS
         path.parent.mkdir(parents=True, exist_ok=True)
         begins = sorted(pieces)
         with error_path(path), open(path, "wb") as file:
@@ -126,15 +144,15 @@ class Upload:
         What an interrupted pack has left at the URL behind its commit is removed.
         """
         content, found = read_store(self._objects, self.url)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        write_synced(self._folder / MANIFEST, content)
-        for name, entry in read_manifest(self._folder).files.items():
-            (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
+        self.store.mkdir(parents=True, exist_ok=True)
+        write_synced(self.store / MANIFEST, content)
+        for name, entry in read_manifest(self.store).files.items():
+            (self.store / name).parent.mkdir(parents=True, exist_ok=True)
             if name.endswith(PIXELS):  # those of levels too
-                write_synced(self._folder / name, b"")
-                os.truncate(self._folder / name, entry.size_bytes)
+                write_synced(self.store / name, b"")
+                os.truncate(self.store / name, entry.size_bytes)
             else:
-                self._objects.fetch(name_in(found.folder, name), self._folder / name)
+                self._objects.fetch(name_in(found.folder, name), self.store / name)
         if self.found.record is not None:
             self._clean(self.found.record)
             self.found = dataclasses.replace(self.found, record=None)
@@ -163,14 +181,26 @@ class Upload:
         """Start over, not where the interrupted pack stopped."""
         self._generation = ""
 
-    def start(self, size_bytes: int, mask_bytes: Callable[[int], int] | None) -> None:
-        """Begin behind so many bytes of pixels, at the end of the folder's journal; what the URL has of another one goes.
+    def of_rows(self, layout: RowLayout | None) -> Upload:
+        """Say what its rows are before it begins, or is resumed."""
+        self._rows = [self.store / name for name in row_names(layout)]
+        self._mask_bytes = layout.mask_bytes if layout is not None and layout.has_mask_file else None
+        return self
 
-        mask_bytes: converts a size in the file of rows to that in the file of masks; None: there is none.
-        """
+    def begin(self, header: journals.Header, inputs_stop: int = 0) -> None:
+        """Begin, and remove what the URL has of another journal."""
+        super().begin(header, inputs_stop)
+        self._start(0)
+
+    def resume(self, keep_bytes: int, inputs_stop: int, rows_stop: int, size_bytes: int) -> None:
+        """Continue; what the URL has behind these goes."""
+        super().resume(keep_bytes, inputs_stop, rows_stop, size_bytes)
+        self._start(size_bytes)
+
+    def _start(self, size_bytes: int) -> None:
         self._check_record()
-        self._mask_bytes = mask_bytes
-        path = self._folder / journals.JOURNAL
+        mask_bytes = self._mask_bytes
+        path = self.store / journals.JOURNAL
         with error_path(path), open(path, "rb") as file:
             is_same, journal_end = file.readline() == self._header, os.fstat(file.fileno()).st_size
         # of one that was started over, with other options, not even the header stays
@@ -179,21 +209,26 @@ class Upload:
         self._remove([self._piece(begin) for begin in self._pieces() if begin not in bounds[:-1]])
         kept_bytes = 0
         if mask_bytes is not None:
-            kept_bytes, masks = mask_bytes(size_bytes), self._folder / MASKS
+            kept_bytes, masks = mask_bytes(size_bytes), self.store / MASKS
             # of a pack that was interrupted before its first block nothing has come
             masks.parent.mkdir(exist_ok=True)
             masks.touch()
         self._remove([name for begin, name in self._mask_pieces().items() if begin >= kept_bytes])
-        self.put_journal()
+        self._put_journal()
 
-    def put_blocks(self, results: Sequence[Result]) -> None:
-        """Send the rows of blocks, each compared with its checksum, and free them in the file of rows.
+    def commit(self, results: list[Result], clock: StageClock | None = None) -> None:
+        """Make blocks durable at the URL.
 
         Raises:
             PackError: they cannot be sent, or another process has begun at the URL, or has resumed this pack.
         """
+        super().commit(results, clock)
+        self._put_journal()
+
+    def _save(self, results: list[Result]) -> None:
+        """Send the rows of blocks, each compared with its checksum, and free them in the file of rows."""
         self._check_record()
-        path = self._folder / PIXELS
+        path = self.store / PIXELS
         with error_path(path):
             descriptor = os.open(path, os.O_RDWR | BINARY)
         try:
@@ -214,18 +249,14 @@ class Upload:
         """Send the masks of rows, which stay here too; of bytes [begin, end) of the pixels."""
         if self._mask_bytes is None or begin == end:
             return
-        path, start = self._folder / MASKS, self._mask_bytes(begin)
+        path, start = self.store / MASKS, self._mask_bytes(begin)
         with error_path(path), open(path, "rb") as file:
             file.seek(start)
             self._put(f"{_MASK_PIECES}/{start:016d}", file.read(self._mask_bytes(end) - start))
 
-    def put_journal(self) -> None:
-        """Send what the journal has that is not at the URL; what it names must be there.
-
-        Raises:
-            PackError: it cannot be sent.
-        """
-        path = self._folder / journals.JOURNAL
+    def _put_journal(self) -> None:
+        """Send what the journal has that is not at the URL; what it names must be there."""
+        path = self.store / journals.JOURNAL
         with error_path(path), open(path, "rb") as file:
             file.seek(self._journal_bytes)
             piece = file.read()
@@ -233,18 +264,25 @@ class Upload:
             self._put(f"{PIECES}/{self._journal_bytes:016d}", piece)
             self._journal_bytes += len(piece)
 
-    def commit(self, manifest: Manifest, blocks: list[Block], content: bytes) -> None:
+    def finish(self, manifest: Manifest, blocks: list[Block], content: bytes) -> None:
         """Send all files but the pixels, then the manifest, by which the URL holds the store, and remove what it replaces.
 
         Raises:
-            PackError: something cannot be sent, an object is missing, or another has begun at the URL meanwhile.
+            PackError: something cannot be sent, an object is missing, another has begun at the URL meanwhile, or too much was
+                rejected where a store would be replaced.
         """
+        if self.found.has_store and manifest.rejected > self._options.allowed_rejects(manifest.inputs):
+            raise PackError(
+                f"{manifest.rejected} of {manifest.inputs} inputs were rejected, more than --max-rejects"
+                f" {self._options.max_rejects}: {self.url} still holds the store that was to be replaced. Allow more and"
+                " continue with --resume."
+            )
         self._check_record()
         for name in manifest.files:
             if is_of_level(name) or name == MASKS:
                 self._send(name)
             elif name != PIXELS:
-                self._put(name, (self._folder / name).read_bytes())
+                self._put(name, (self.store / name).read_bytes())
         objects = BlockObjects((block.size_bytes for block in blocks), manifest.files[PIXELS].size_bytes)
         for begin, end in itertools.pairwise(objects.bounds):
             if begin >= self._sent_bytes:  # the filling
@@ -271,9 +309,9 @@ class Upload:
     def reveal(self) -> None:
         """Put the manifest into the folder too, for what compares stores that were just packed: it holds no pixels."""
         if self._manifest:
-            write_synced(self._folder / MANIFEST, self._manifest)
+            write_synced(self.store / MANIFEST, self._manifest)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """End the threads."""
         self._pool.shutdown(cancel_futures=True)
 
@@ -288,7 +326,7 @@ class Upload:
             crc32 = zlib.crc32(os.pread(descriptor, size_bytes, start), crc32)
         if crc32 != result.crc32:
             raise PackError(
-                f"{self._folder / PIXELS} does not hold what was written to it: its disk is damaged. Set TMPDIR to a folder on"
+                f"{self.store / PIXELS} does not hold what was written to it: its disk is damaged. Set TMPDIR to a folder on"
                 " another disk, and continue with --resume."
             )
         return spans
@@ -311,7 +349,7 @@ class Upload:
 
     def _send(self, name: str) -> None:
         """Send a file of any size."""
-        self._retried(lambda: self._objects.send(self._folder / name, name_in(self._generation, name)))
+        self._retried(lambda: self._objects.send(self.store / name, name_in(self._generation, name)))
 
     def _piece(self, begin: int) -> str:
         return name_in(self._generation, f"{PIECES}/{begin:016d}")

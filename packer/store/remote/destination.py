@@ -1,4 +1,4 @@
-"""A pack to a URL: a folder on the local disk that stands for it, and what is at the URL brought there as far as needed.
+"""A URL as a destination: a folder on the local disk stands for it, and what is at the URL is brought there as far as needed.
 
 The pipeline packs into that folder as into any; `packer.store.remote.upload` sends what is committed there.
 """
@@ -8,18 +8,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from packer.errors import DiskFullError, OptionsError, PackError, ScanError, SourceError
+from packer.inputs.samples import Inputs
 from packer.inputs.splits import split_folders
 from packer.options import OutputOptions, PackOptions
+from packer.pixels.layout import RowLayout
 from packer.report import PackReport
 from packer.sources.object_storage import cause, reason
 from packer.store import journal as journals
 from packer.store.destination import Folder
-from packer.store.files import remove_tree
 from packer.store.out_folder import check_destination
 from packer.store.remote.objects import LocalObjects, WebObjects, open_objects
 from packer.store.remote.upload import Upload
@@ -36,8 +37,8 @@ _FOLDER = "out"
 _PROBE_BYTES = 8192
 
 
-class Uploads:
-    """The stores of one pack on their way to a URL. Use it as a context: the folder that stands for the URL is gone behind that.
+class Objects(Folder):
+    """A URL that is one store or holds those of splits. Use it as a context: the folder that stands for it is gone behind that.
 
     Args:
         sources: IMAGES, as text.
@@ -55,10 +56,10 @@ class Uploads:
         _check_outside(self._given, sources)
         self._scratch = Scratch("upload")
         # stands for the URL
-        self.folder = Path(os.path.realpath(self._scratch.path)) / _FOLDER
-        self.to = _UrlFolder(self.folder)
+        folder = Path(os.path.realpath(self._scratch.path)) / _FOLDER
+        super().__init__(folder, folder)
         try:
-            _check_punch(self.folder.parent)
+            _check_punch(folder.parent)
             with self._explained_errors():
                 self._look()
         except BaseException:
@@ -68,56 +69,76 @@ class Uploads:
     def of(self, store: Path) -> Upload:
         """Return what sends the store that is made in this folder."""
         if store not in self._uploads:
-            below = store.relative_to(self.folder).as_posix()
+            below = store.relative_to(self.out).as_posix()
             below_url = "" if below == "." else f"/{below}"
             with self._explained_errors():
                 self._uploads[store] = Upload(
-                    f"{self._url}{below_url}", open_objects(f"{self._given}{below_url}"), store
+                    f"{self._url}{below_url}",
+                    open_objects(f"{self._given}{below_url}"),
+                    store,
+                    self.check_same,
+                    self._options,
                 )
         return self._uploads[store]
 
-    def check_splits(self, splits: Collection[str]) -> None:
-        """Refuse splits that would stand beside a store of all, or beside another split's from another time.
+    # -- as a destination: what is in the way was looked at, and each store is committed at the URL
 
-        Args:
-            splits: that are packed; "": all there is is one store.
+    def recover(self) -> None:
+        """Do nothing: no step that publishes a store is two."""
 
-        Raises:
-            PackError: the URL holds such a store.
-        """
-        if "" in splits:
-            return
-        if self.of(self.folder).found.has_store:
-            raise PackError(f"{self._url} holds a store; splits cannot be packed into it. Choose another OUT.")
-        if gone := [split for split in self._splits if split not in splits]:
-            raise PackError(
-                f"{self._url}/{gone[0]} is the store of a split that IMAGES does not have: it has {', '.join(splits)}."
-                f" Choose another OUT, or bring the folder {gone[0]} back."
-            )
+    def is_finished(self, split: str) -> bool:
+        """Whether the URL holds the finished store of a split, and no pack to it was begun."""
+        return (self.store(split) / MANIFEST).is_file() and not journals.has_started(self.store(split))
 
-    def announce(self, stores: Iterable[Path]) -> None:
-        """Say at the URL that these will be packed; a finished one is replaced.
+    def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
+        """Do nothing: it was looked at."""
 
-        Raises:
-            PackError: the URL holds the stores of splits, and this is none of them.
-        """
-        for store in stores:
-            if store == self.folder and self._splits:
+    def log(self, store: Path, layout: RowLayout | None = None) -> journals.CommitLog:
+        """Return what commits blocks of a store at the URL; of a level, which is sent whole, in its folder."""
+        return self._uploads[store].of_rows(layout) if store in self._uploads else super().log(store, layout)
+
+    def publish(self) -> None:
+        """Let the folder have manifests too, for what compares stores that were just packed: they hold no pixels."""
+        for upload in self._uploads.values():
+            upload.reveal()
+
+    def withdraw(self, store: Path | None = None) -> None:
+        """Leave nothing of a store here, nor at the URL."""
+        super().withdraw(store)
+        if store in self._uploads:
+            self._uploads[store].withdraw()
+
+    def _prepare(self, options: OutputOptions, splits: Sequence[str], kept: Sequence[str]) -> None:
+        """Say at the URL that these will be packed; a finished one is replaced. What a resume needs was brought here."""
+        for split in splits:
+            if split not in kept:
+                self._announce(self.store(split))
+
+    def _published(self) -> list[Path]:
+        """Say that nothing is in the way."""
+        return []
+
+    def check_splits(self, parts: Mapping[str, Inputs], images: str) -> None:
+        """Refuse splits that would stand beside a store of all, or beside another split's from another time."""
+        if "" in parts:
+            if self._splits:
                 raise PackError(
                     f"{self._url} holds the stores of the splits {', '.join(self._splits)}. Choose another OUT."
                 )
-            upload = self.of(store)
-            if store.exists() and not journals.has_started(store):
-                remove_tree(store)
-            if self._options.overwrite and not self._options.resume:
-                upload.forget()
-            with self._explained_errors():
-                upload.announce()
+        elif self.of(self.out).found.has_store:
+            raise PackError(f"{self._url} holds a store; splits cannot be packed into it. Choose another OUT.")
+        elif gone := [split for split in self._splits if split not in parts]:
+            raise PackError(
+                f"{self._url}/{gone[0]} is the store of a split that IMAGES does not have: it has {', '.join(parts)}."
+                f" Choose another OUT, or bring the folder {gone[0]} back."
+            )
 
-    def reveal(self) -> None:
-        """Make the folder one of stores without pixels, for what compares them."""
-        for upload in self._uploads.values():
-            upload.reveal()
+    def _announce(self, store: Path) -> None:
+        upload = self.of(store)
+        if self._options.overwrite and not self._options.resume:
+            upload.forget()
+        with self._explained_errors():
+            upload.announce()
 
     def renamed(self, report: PackReport) -> PackReport:
         """Return a report of the URL, not of the folder that stands for it."""
@@ -125,12 +146,12 @@ class Uploads:
         notes = [self._named(note) for note in report.notes]
         return dataclasses.replace(report, out=self._named(report.out), notes=notes, splits=splits)
 
-    def __enter__(self) -> Uploads:
+    def __enter__(self) -> Objects:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         for upload in self._uploads.values():
-            upload.close()
+            upload.end()
         self._scratch.close()
         # a full disk is the local one
         if isinstance(error, PackError | OptionsError | ScanError) and not isinstance(error, DiskFullError):
@@ -142,9 +163,9 @@ class Uploads:
 
     def _look(self) -> None:
         """Find what is at the URL; refuse what is in the way, and bring here what a resume needs."""
-        top = self.of(self.folder)
+        top = self.of(self.out)
         if top.found.has_store or top.found.record is not None:
-            self._look_at(top, self.folder)
+            self._look_at(top, self.out)
             return
         names = open_objects(self._given).top()
         splits = [split for split in split_folders(names) if split]
@@ -153,9 +174,9 @@ class Uploads:
                 f"{self._url} is not empty (it holds {shown(top.found.foreign)}) and holds no store. Choose another URL, or an"
                 " empty folder."
             )
-        self._splits = [split for split in splits if self.of(self.folder / split).found.has_store]
+        self._splits = [split for split in splits if self.of(self.out / split).found.has_store]
         for split in splits:
-            self._look_at(self.of(self.folder / split), self.folder / split)
+            self._look_at(self.of(self.out / split), self.out / split)
 
     def _look_at(self, upload: Upload, store: Path) -> None:
         found, options = upload.found, self._options
@@ -193,31 +214,7 @@ class Uploads:
             raise PackError(f"{self._url} cannot be read: {reason(e)}. Look at the URL and the network.") from cause(e)
 
     def _named(self, text: str) -> str:
-        return text.replace(str(self.folder), self._url)
-
-
-class _UrlFolder(Folder):
-    """The local folder that stands for a URL: what is in the way there was looked at, and each store is committed there."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, folder)
-
-    def is_finished(self, split: str) -> bool:
-        """Whether the URL holds the finished store of a split, and no pack to it was begun."""
-        return (self.store(split) / MANIFEST).is_file() and not journals.has_started(self.store(split))
-
-    def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
-        """Do nothing: it was looked at."""
-
-    def publish(self) -> None:
-        """Do nothing: each store is committed at the URL when it is sealed."""
-
-    def _prepare(self, options: OutputOptions, splits: Sequence[str], kept: Sequence[str]) -> None:
-        """Leave all as it is: what a resume needs was brought here."""
-
-    def _published(self) -> list[Path]:
-        """Say that nothing is in the way."""
-        return []
+        return text.replace(str(self.out), self._url)
 
 
 def _check_options(url: str, options: PackOptions) -> None:
