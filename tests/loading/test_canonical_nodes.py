@@ -198,11 +198,11 @@ def test_a_cache_is_compared_with_the_nodes_of_a_host_once_the_ranks_are_known(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    loader.upcoming()
+    iter(loader)
     assert "canonical nodes" not in caplog.text
     monkeypatch.setenv("WORLD_SIZE", "6")
     for _ in range(2):
-        loader.upcoming()
+        iter(loader)
     assert caplog.text.count("3 nodes read 4 canonical nodes, and some of these are fetched by several") == 1
 
 

@@ -437,13 +437,12 @@ def test_a_cold_file_of_levels_is_read_ahead(leveled: Path, monkeypatch: pytest.
     wanted = batches_of(data)
     monkeypatch.setattr(Reads, "are_cold", lambda *_: True)
     monkeypatch.setattr(OpenedStore, "place", _none)
-    monkeypatch.setattr(LevelRows, "read_ahead", _unless_warm(LevelRows.read_ahead))
+    monkeypatch.setattr(LevelRows, "read_ahead", _of_all_levels(LevelRows.read_ahead))
     assert_equal(batches_of(data, residency="cache"), wanted)
 
 
-def _unless_warm(asked: Any) -> Any:
+def _of_all_levels(asked: Any) -> Any:
     def read_ahead(rows: LevelRows) -> set[int]:
-        rows._is_warm = False
         found: set[int] = asked(rows)
         assert found == {1, 2, 4}
         return found
@@ -457,7 +456,6 @@ def test_of_levels_those_that_are_not_in_the_page_cache_are_read_ahead(
     data, opened = MemmapDataset(leveled), []
     wanted = batches_of(data)
     monkeypatch.setattr(Reads, "are_cold", lambda reads, source: "levels/4" in str(reads.path))
-    monkeypatch.setattr(LevelRows, "begin", _not_warm(LevelRows.begin))
     given = levels_ahead.open_raw
 
     def open_raw(*arguments: Any, **options: Any) -> Any:
@@ -468,14 +466,6 @@ def test_of_levels_those_that_are_not_in_the_page_cache_are_read_ahead(
     assert_equal(batches_of(data, residency="cache"), wanted)
     # once an epoch; the content of padded rows has too few pixels on the quarter
     assert len(opened) == (0 if data.manifest.has_content else 2)
-
-
-def _not_warm(begin: Any) -> Any:
-    def started(rows: LevelRows, chosen: Any) -> None:
-        begin(rows, chosen)
-        rows._is_warm = False
-
-    return started
 
 
 @pytest.mark.parametrize("threads", [1, 2])
