@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import interrupted, make_tree, photo, store_bytes
+from conftest import interrupted, make_tree, photo
 from PIL import Image, ImageDraw
 
 from packer import OptionsError, PackError, ScanError, pack
@@ -387,31 +386,6 @@ def many_boxes(images: Path, path: Path) -> Path:
     }
     boxes = [(name, draw.integers(1, 40, 4).tolist()) for name in names for _ in range(draw.integers(0, 5))]
     return coco(path, names, boxes)
-
-
-def check_same_bytes(images: Path, folder: Path, labels_of: Callable[[Path], Any], options: dict[str, Any]) -> None:
-    """See that workers and a resume change no byte, and that labels go where a shuffle puts their rows."""
-    pack(images, folder / "reference", workers=1, **options)
-    pack(images, folder / "two", workers=2, **options)
-    stopped(images, folder / "resumed", workers=1, **options)
-    report = pack(images, folder / "resumed", workers=2, resume=True, **options)
-    assert (report.rows, report.resumed_from > 0, report.changed) == (23, True, "")
-    assert store_bytes(folder / "reference") == store_bytes(folder / "two") == store_bytes(folder / "resumed")
-    pack(images, folder / "shuffled", shuffle=3, **options)
-    ordered, shuffled = (
-        [path for path, _ in MemmapDataset(folder / name).samples] for name in ("reference", "shuffled")
-    )
-    expected, found = labels_of(folder / "reference"), labels_of(folder / "shuffled")
-    for path, labels in zip(shuffled, found, strict=True):
-        assert np.array_equal(labels, expected[ordered.index(path)])
-    # finished: nothing is to be done
-    assert pack(images, folder / "reference", resume=True, **options).rows == 23
-
-
-def test_workers_resuming_and_order_give_the_same_bytes(images: Path, tmp_path: Path) -> None:
-    (images / "class1" / "003.jpg").write_text("broken")
-    options = {"size": 32, "boxes": many_boxes(images, tmp_path / "c.json"), "max_rejects": "50%"}
-    check_same_bytes(images, tmp_path, boxes_of, options)
 
 
 def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Tune, photo, store_bytes
+from conftest import Tune, photo
 from PIL import Image
 from tensordict import TensorDict
 from test_boxes import SIDES, boxes_of, coco, rectangle
@@ -22,7 +22,6 @@ from packer.operations.verify import verify
 from reader import ImageBatch, MemmapDataset, RaggedBatch, RandomResizedCrop, ResizeCenterCrop
 from reader.epoch import in_epoch
 from reader.format import manifest as manifests
-from reader.format.blocks import read_blocks
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest, read_manifest
@@ -153,25 +152,6 @@ def test_a_drawn_rectangle_is_under_its_box_and_mask_however_exif_turns_it(tmp_p
             ys, xs = np.nonzero(lit.numpy())
             assert np.abs(np.subtract(boxes[0], [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])).max() <= 1
     assert {tuple(data[row].pixels.shape[:2]) for row in range(8)} == {(100, 150), (150, 100)}
-
-
-def test_workers_order_and_resuming_give_the_same_bytes(
-    sources: Path, own_store: Path, tmp_path: Path, tune: Tune
-) -> None:
-    tune(least_block_inputs=2)
-    small = packed(sources, tmp_path / "small")
-    assert len(read_blocks(small)) > len(read_blocks(own_store))
-    assert store_bytes(packed(sources, tmp_path / "two", workers=2)) == store_bytes(small)
-
-    def stop(progress: Any) -> None:
-        if progress.stage == "pack" and progress.done >= 4:
-            raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError, match="stopped"):
-        packed(sources, tmp_path / "out", progress=stop)
-    packed(sources, tmp_path / "out", resume=True)
-    assert store_bytes(tmp_path / "out") == store_bytes(small)
-    assert (own_store / manifests.PIXELS).read_bytes() == (small / manifests.PIXELS).read_bytes()
 
 
 def test_room_for_rows_and_their_masks_is_allocated_before_decoding(sources: Path, tmp_path: Path) -> None:

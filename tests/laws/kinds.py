@@ -244,8 +244,8 @@ KINDS: dict[str, Kind] = {
     "table": _of_table(lambda one: {"label": one.label, "weight": one.values / 4}),
     "tar": _tar,
     "zip": _zip,
-    "boxes": _labelled({"boxes": _coco}, size=32),
     "masks": _labelled({"masks": _masks}, size=32),
+    "boxes": _labelled({"boxes": _coco}, size=32),
     "labels-own-sizes": _labelled({"boxes": _coco, "masks": _masks}, fit="none"),
     "texts": _of_table(
         lambda one: {

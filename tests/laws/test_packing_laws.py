@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Tune, store_bytes
 from kinds import BROKEN, KINDS, Inputs, MakeInputs, MakeStore, refusal, spread, stores_of
+from stored_rows import rows_of
 
 from packer import OptionsError, Progress, pack, pull, push, seal_parts
 
@@ -65,6 +67,17 @@ def test_workers_that_share_a_block_give_the_same_bytes(
     for workers in (1, 3):
         pack(inputs.images, tmp_path / str(workers), workers=workers, **inputs.options)
     assert store_bytes(tmp_path / "3") == store_bytes(tmp_path / "1")
+
+
+@every_kind
+def test_rows_are_the_same_in_any_order(kind: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path) -> None:
+    inputs = inputs_of(kind)
+    order = {"shuffle": None if "shuffle" in inputs.options else 3}
+    pack(inputs.images, tmp_path / "out", workers=1, **inputs.options | order)
+    for split, store in stores_of(store_of(kind)).items():
+        rows, others = rows_of(store), rows_of(tmp_path / "out" / split)
+        assert rows != others
+        assert sorted(rows, key=itemgetter("path")) == sorted(others, key=itemgetter("path"))
 
 
 def pack_with_interruptions(inputs: Inputs, out: Path, **options: Any) -> int:

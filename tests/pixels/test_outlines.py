@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import photo, store_bytes
 from PIL import Image
-from test_boxes import FITS, SIDES, boxes_of, check_same_bytes, coco, flat, flat_sizes, stopped, yolo  # noqa: F401
+from test_boxes import FITS, SIDES, boxes_of, coco, flat, flat_sizes, stopped, yolo  # noqa: F401
 from test_masks import masks_of
 
 from packer import OptionsError, PackError, ScanError, pack, update
@@ -18,6 +18,7 @@ from packer.errors import OutlineError
 from packer.operations.verify import verify
 from packer.options import PackOptions
 from packer.pixels.outlines import box_around, draw, drawing, outline_of
+from reader import MemmapDataset
 from reader.format.manifest import read_manifest
 
 SQUARE = [10, 5, 30, 5, 30, 25, 10, 25]
@@ -266,7 +267,16 @@ def outlined(images: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 
 def test_workers_resuming_and_order_give_the_same_bytes(outlined: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     images, options = outlined
-    check_same_bytes(images, tmp_path, masks_of, options)
+    stopped(images, tmp_path / "resumed", workers=1, **options)
+    for name, more in (("one", {"workers": 1}), ("two", {"workers": 2}), ("resumed", {"resume": True})):
+        pack(images, tmp_path / name, **options, **more)
+    assert store_bytes(tmp_path / "one") == store_bytes(tmp_path / "two") == store_bytes(tmp_path / "resumed")
+    pack(images, tmp_path / "shuffled", shuffle=3, **options)
+    one, other = (
+        {path: mask.tobytes() for (path, _), mask in zip(MemmapDataset(out).samples, masks_of(out), strict=True)}
+        for out in (tmp_path / "one", tmp_path / "shuffled")
+    )
+    assert one == other
     # other outlines are another pack
     stopped(images, tmp_path / "other", workers=1, **options)
     labels = options["boxes"]
