@@ -246,7 +246,7 @@ def measure(
             store=str(path),
             rows=len(data),
             row_shape=(data.manifest.height, data.manifest.width, data.manifest.channels),
-            pixel_bytes=data.opened_store.mapped.pixels.nbytes,
+            pixel_bytes=data.opened_store.file_bytes,
             has_own_sizes=data.manifest.has_own_sizes,
             batch_size=size,
             device=str(where),
@@ -567,13 +567,14 @@ class FirstRows:
 
 def _warmed(first: FirstRows, cached: float, seconds: float) -> FirstRows:
     """Bring the first rows into the page cache and map their pages; returns which these are."""
-    pixels = first.data.opened_store.mapped.pixels
+    pixels = first.data.opened_store.pixels
+    assert pixels is not None
     most = min(pixels.nbytes, _MOST_BYTES)
     if cached < residencies.WARM:
         most = min(most, int(system.available_bytes() * residencies.COPY_SHARE))
     part = first.within(read_through(first.data.path / PIXELS, first.end, most=most, seconds=seconds))
     # the first fault of each page is not part of reading it in every epoch
-    pixels.view(-1)[: part.end : PAGE_BYTES].max()
+    pixels[: part.end : PAGE_BYTES].max()
     return part
 
 
@@ -621,8 +622,9 @@ def slices(part: FirstRows) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     # no two threads write to one slice at a time: that would be slower
     least_bytes = 2 * torch.get_num_threads() * size_bytes
     buffers = BufferPool(max(_BUFFERS * part.batch_bytes, least_bytes), keep=1).lease().zero_()
-    pixels = part.data.opened_store.mapped.pixels.view(-1)[: part.end]
-    ring, rows = (tensor.numpy()[: len(tensor) // size_bytes * size_bytes] for tensor in (buffers, pixels))
+    assert part.data.opened_store.pixels is not None
+    pixels = part.data.opened_store.pixels[: part.end]
+    ring, rows = (memory[: len(memory) // size_bytes * size_bytes] for memory in (buffers.numpy(), pixels))
     return zip(itertools.cycle(ring.reshape(-1, size_bytes)), itertools.cycle(rows.reshape(-1, size_bytes)))
 
 
@@ -729,7 +731,7 @@ def disk_ways(first: FirstRows, order: str, *, seconds: float) -> tuple[FirstRow
     """
     path = first.data.path / PIXELS
     least = max(tuning().small_store_bytes, first.end)
-    most = min(first.data.opened_store.mapped.pixels.nbytes, int(system.available_bytes() * residencies.COPY_SHARE))
+    most = min(first.data.opened_store.file_bytes, int(system.available_bytes() * residencies.COPY_SHARE))
     if system.file_system(path) in MEMORY_FILE_SYSTEMS:
         raise NotMeasured("the store is on a file system in memory.")
     if most <= least:

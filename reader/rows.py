@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 Rows = npt.NDArray[np.int64]
+# Names a row in an error: the path of its store, and its number there.
+Locate = Callable[[int], tuple[str, int]]
 _Reader = TypeVar("_Reader")
 
 
@@ -46,17 +48,17 @@ def rows_named(store: Path, rows: int | _Listed | None) -> Iterator[None]:
         raise
 
 
-def same_of_all(held: _Reader | list[_Reader]) -> _Reader:
+def same_of_all(readers: _Reader | list[_Reader]) -> _Reader:
     """Return what reads the texts of a batch; torch.stack makes a list of it, one for each row.
 
     Raises:
         ValueError: rows of several stores were stacked.
     """
-    if isinstance(held, list) and any(one != held[0] for one in held):
+    if isinstance(readers, list) and any(one != readers[0] for one in readers):
         raise ValueError(
             "rows of several stores were stacked, whose texts are apart. Join the datasets by reader.concat."
         )
-    return held[0] if isinstance(held, list) else held
+    return readers[0] if isinstance(readers, list) else readers
 
 
 def is_run(rows: Rows) -> bool:

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import torch
 from tensordict import TensorClass, TensorDict
@@ -20,8 +20,7 @@ from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.format.tensors import NEEDS_RAW
-from reader.host_values import sent
-from reader.rows import Rows, same_of_all
+from reader.rows import same_of_all
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
@@ -156,26 +155,6 @@ class RaggedBatch(TensorClass):
         """The views uint8[C, H, W] of all images; their memory is channels_last."""
         return [self.image(index).movedim(-1, -3) for index in range(len(self))]
 
-    def chosen(self, rows: Rows, pixels: torch.Tensor, offsets: torch.Tensor) -> RaggedBatch:
-        """Make the batch of these rows of a store, or of a batch, around their pixels.
-
-        pixels: uint8[T]. offsets: int64[B], where they begin there. All of it is on the device of the store.
-        """
-        index = sent(torch.from_numpy(rows), self.offsets.device)
-        masks = None
-        if self.mask_offsets is not None:
-            masks = self.mask_offsets.index_select(0, index) - self.offsets.index_select(0, index) + offsets
-        return RaggedBatch(
-            pixels=pixels,
-            targets=self.targets.index_select(0, index),
-            mask_offsets=masks,
-            offsets=offsets,
-            shapes=self.shapes.index_select(0, index),
-            extras=None if self.extras is None else self.extras[index],
-            rows=index if self.rows is None else self.rows.index_select(0, index),
-            batch_size=[],
-        )
-
 
 class CompressedRows(TensorClass):
     """Names, in the files of a store of compressed rows, what no tensordict can load: `MemmapDataset` unpacks them."""
@@ -204,26 +183,15 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
     Raises:
         StoreError: OUT is not a store, is incomplete, or a file's size is not what the manifest says.
     """
-    manifest = check_store(out)
-    return manifest, map_store(Path(out), manifest)
-
-
-def map_store(root: Path, manifest: Manifest, pixels: torch.Tensor | None = None) -> Batch:
-    """Map the files of a store whose manifest was checked, as `open_store` does; pixels: uint8[...] in place of their file.
-
-    Raises:
-        StoreError: a file's size is not what the manifest says.
-    """
+    manifest, root = check_store(out), Path(out)
     tensors = {}
     for (name, path), spec in zip(manifest.tensor_paths().items(), manifest.tensors.values(), strict=True):
         if name == "pixels" and manifest.compression:
             # the shape that the rows have unpacked, without memory: nothing can read it
             tensors[name] = torch.empty(manifest.pixel_shape, dtype=torch.uint8, device="meta")
-        elif name == "pixels" and pixels is not None:
-            tensors[name] = pixels.view(manifest.pixel_shape)
         else:
             tensors[name] = map_tensor(root / path, getattr(torch, spec.dtype), (manifest.count(name), *spec.row_shape))
-    return store_of(manifest, tensors)
+    return manifest, store_of(manifest, tensors)
 
 
 def store_of(manifest: Manifest, tensors: dict[str, torch.Tensor]) -> Batch:
@@ -341,40 +309,25 @@ def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
     return batch.images, named | {"targets": batch.targets}
 
 
-def tensor_of(batch: Batch, name: str) -> torch.Tensor:
-    """Return a tensor of a batch by its name in the manifest, which it has."""
-    held = batch.extras if name.startswith("extras/") else batch
-    return cast(torch.Tensor, cast(TensorDict, held).get(name.removeprefix("extras/")))
-
-
 def map_tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     """Map a raw file as a tensor: private and copy-on-write, without reserving memory for it.
 
     Raises:
         StoreError: the file no longer has the bytes that the shape needs.
     """
-    mapped = map_file(path, torch.Size(shape).numel() * dtype.itemsize)
-    if mapped is None:
-        return torch.empty(shape, dtype=dtype, device="cpu")
-    return torch.frombuffer(mapped, dtype=dtype).view(shape)
-
-
-def map_file(path: Path, size_bytes: int) -> mmap.mmap | None:
-    """Map a file of this size as `map_tensor` does; None: it has no bytes.
-
-    Raises:
-        StoreError: it has another size.
-    """
+    size_bytes = torch.Size(shape).numel() * dtype.itemsize
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size != size_bytes:
             raise StoreError(f"{path} is not {size_bytes} bytes any more. Copy the store again.")
         if size_bytes == 0:
-            return None
+            return torch.empty(shape, dtype=dtype, device="cpu")
         try:
-            if os.name == "nt":
-                return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY)
             # tensordict's mode="r" and np.memmap(mode="c") lack NORESERVE: ENOMEM on a store larger than memory
-            flags = mmap.MAP_PRIVATE | MAP_NORESERVE
-            return mmap.mmap(file.fileno(), size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            if os.name == "nt":
+                mapped = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY)
+            else:
+                flags = mmap.MAP_PRIVATE | MAP_NORESERVE
+                mapped = mmap.mmap(file.fileno(), size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         except (OSError, OverflowError, ValueError) as e:
             raise StoreError(f"{path} has {size_bytes} bytes, which cannot be mapped: {e}. Raise ulimit -v.") from None
+    return torch.frombuffer(mapped, dtype=dtype).view(shape)

@@ -63,7 +63,7 @@ _Key = tuple[Path, str, str]
 
 
 def _key(store: OpenedStore) -> _Key:
-    return store.path, store.manifest.digest, store.made_id
+    return store.path, store.manifest.digest, store.given_id
 
 
 def _stores_of(datasets: Sequence[MemmapDataset]) -> dict[_Key, OpenedStore]:
@@ -96,7 +96,7 @@ def _check_one_form(datasets: Sequence[MemmapDataset]) -> None:
     for dataset in datasets:
         check_plain(dataset, MemmapDataset)
         opened = dataset.opened_store
-        if isinstance(opened, JoinedStores) and opened.made_id != opened.joined_id:
+        if isinstance(opened, JoinedStores) and opened.given_id != opened.joined_id:
             raise ValueError(
                 "with_targets and with_extras of joined datasets come last: join all of them, then call it."
             )

@@ -19,9 +19,9 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from reader.buffers import FittingPool, fresh
 from reader.dataset import collate
 from reader.dataset.cropping import warn_of_second_crop
+from reader.dataset.given_columns import ColumnData, with_extras, with_targets
 from reader.dataset.groups import Groups
 from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
-from reader.dataset.made import ColumnData, with_extras, with_targets
 from reader.dataset.opened_store import OpenedStore
 from reader.dataset.samples import (
     JointTransform,

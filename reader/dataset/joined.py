@@ -19,9 +19,10 @@ from reader.dataset.sources import JoinedSources
 from reader.format.errors import StoreError
 from reader.format.row_values import has_boxes
 from reader.format.tensors import TEXTS_FILE
-from reader.memory.joined_file import FileSpan, RawSource, bases_of
 from reader.memory.places import Place, Places
-from reader.memory.row_table import Columns, JoinedTable
+from reader.memory.raw_file import bases_of
+from reader.memory.row_forms import Columns
+from reader.memory.row_table import joined_table
 from reader.memory.text_file import JoinedTexts
 from reader.rows import Rows, routed
 from reader.store import Batch
@@ -34,14 +35,14 @@ class JoinedStores(OpenedStore):
     """Stores with rows of the same form, concatenated.
 
     classes: the list that theirs are joined to; None: those of the first, then what the others have beside them.
-    joined_id: the made_id that it has of its stores; another one says that its rows were given targets or extras since.
+    joined_id: the given_id that it has of its stores; another one says that its rows were given targets or extras since.
 
     Raises:
         StoreError: rows are not alike, or classes clash.
     """
 
     def __init__(self, stores: Sequence[OpenedStore], classes: Sequence[str] | None) -> None:
-        self.made_id = self.joined_id = _made_id(stores)
+        self.given_id = self.joined_id = _given_id(stores)
         openers = [store.opener or functools.partial(OpenedStore, store.path) for store in stores]
         given = None if classes is None else list(classes)
         self.opener = functools.partial(open_joined, openers, [s.manifest.digest for s in stores], given)
@@ -55,16 +56,17 @@ class JoinedStores(OpenedStore):
         self._stores, self._classes = stores, given
         # the number of the first row of each
         self._firsts = np.cumsum([0, *(manifest.rows for manifest in manifests[:-1])])
-        self._bases = bases_of([store.file_bytes for store in stores])
+        self.bases = bases_of([store.file_bytes for store in stores])
         names, self._tables = joined_classes([(str(store.path), store.manifest.classes) for store in stores], classes)
         self.manifest = joined_manifest(manifests, names)
-        self.made = {}
+        # those that a user gave: others are their stores'
+        self._columns = {}
         self._changes = [self._changed_columns(n) for n in range(len(stores))]
-        self.prepare()
+        self._prepare()
         texts = [store.text_file for store in stores if store.text_file is not None]
         self.text_file = JoinedTexts(texts) if texts else None
         tables = [store.table for store in stores]
-        self.table = JoinedTable(self.manifest, self._locate, tables, self._firsts, self._bases)
+        self.table = joined_table(self.manifest, self._locate, tables, self._firsts, self.bases)
         named = zip(stores, distinct_names([store.path for store in stores]), self._firsts.tolist(), strict=True)
         self.sources = JoinedSources([(store.sources, name, first) for store, name, first in named])
 
@@ -94,11 +96,11 @@ class JoinedStores(OpenedStore):
 
     def place(self, *, reads_files: bool = False) -> Place:
         """Return where pixels are now, as `OpenedStore.place` does."""
-        return Places([store.place(reads_files=reads_files) for store in self._stores], self._bases)
+        return Places([store.place(reads_files=reads_files) for store in self._stores], self.bases)
 
     def in_memory(self, *, is_streamed: bool = False) -> Place:
         """Return the files of pixels, mapped, as `OpenedStore.in_memory` does."""
-        return Places([store.in_memory(is_streamed=is_streamed) for store in self._stores], self._bases)
+        return Places([store.in_memory(is_streamed=is_streamed) for store in self._stores], self.bases)
 
     def by_store(self, rows: Rows) -> list[Rows]:
         """Return the positions of rows by the store that they are of, as `OpenedStore.by_store` does."""
@@ -107,12 +109,11 @@ class JoinedStores(OpenedStore):
 
     def placed(self, each: Sequence[Place]) -> Place:
         """Return the place of all rows whose stores' files of pixels are in these."""
-        return Places(each, self._bases)
+        return Places(each, self.bases)
 
-    def opened(self, name: str) -> RawSource:
-        """Return what opens the files of pixels again."""
-        opened = zip([store.opened(name) for store in self._stores], self._bases, strict=True)
-        return tuple(FileSpan(path, base) for path, base in opened if isinstance(path, Path))
+    def pixel_paths(self) -> list[Path]:
+        """Return what opens the files of pixels again, as `OpenedStore.pixel_paths` does."""
+        return [path for store in self._stores for path in store.pixel_paths()]
 
     def check_files(self) -> None:
         """Raise StoreError if a file of one of the stores is no longer as large as it was."""
@@ -120,7 +121,7 @@ class JoinedStores(OpenedStore):
             store.check_files()
 
     @property
-    def views(self) -> NoReturn:
+    def _views(self) -> NoReturn:
         """Raise: there is no single tensor of all rows.
 
         Raises:
@@ -137,11 +138,11 @@ class JoinedStores(OpenedStore):
         if others:
             return self.gather(rows, own_memory)
         batch = self._stores[n].slice(int(own[0]), int(own[-1]) + 1)
-        for name, column in self.columns(rows, [*(self._changes[n] | self.made.keys())]).items():
+        for name, column in self.columns(rows, [*(self._changes[n] | self._columns.keys())]).items():
             if name.startswith("extras/") and batch.extras is None:
                 batch.extras = TensorDict({}, batch_size=[stop - start])
-            held: Any = batch.extras if name.startswith("extras/") else batch
-            held.set(name.removeprefix("extras/"), column)
+            fields: Any = batch.extras if name.startswith("extras/") else batch
+            fields.set(name.removeprefix("extras/"), column)
         batch.rows = torch.from_numpy(rows)
         return self.with_texts(batch)
 
@@ -149,9 +150,9 @@ class JoinedStores(OpenedStore):
         self, rows: Rows, names: Sequence[str] | None = None, *, reads_files: bool = False
     ) -> dict[str, torch.Tensor]:
         """Return what rows have beside their pixels, as `OpenedStore.columns` does, each store's made to fit the others'."""
-        names = self._columns if names is None else names
-        of_stores = [name for name in names if name not in self.made]
-        index, columns = torch.from_numpy(rows), dict[str, torch.Tensor]()
+        names = self._names if names is None else names
+        of_stores = [name for name in names if name not in self._columns]
+        columns = dict[str, torch.Tensor]()
         for n, at, own in routed(self._firsts, rows):
             for name, column in self._fitting(n, own, of_stores, reads_files=reads_files).items():
                 if isinstance(at, slice):
@@ -160,8 +161,8 @@ class JoinedStores(OpenedStore):
                     if name not in columns:
                         columns[name] = column.new_empty((len(rows), *column.shape[1:]))
                     columns[name][torch.from_numpy(at)] = column
-        made = {name: self.made[name].index_select(0, index) for name in names if name in self.made}
-        return {name: (columns | made)[name] for name in names}
+        given = super().columns(rows, [name for name in names if name in self._columns])
+        return {name: (columns | given)[name] for name in names}
 
     def check_rows(self, rows: Rows | None, columns: Columns | None = None) -> None:
         """Check rows as `OpenedStore` does; the error names the row's own store."""
@@ -183,8 +184,8 @@ class JoinedStores(OpenedStore):
     def _fitting(self, n: int, rows: Rows, names: Sequence[str], *, reads_files: bool) -> dict[str, torch.Tensor]:
         """Return columns of a store's rows as those of all stores are."""
         store, manifest = self._stores[n], self._stores[n].manifest
-        held = [name for name in names if name != "content" or manifest.has_content]
-        columns = store.columns(rows, held, reads_files=reads_files)
+        own = [name for name in names if name != "content" or manifest.has_content]
+        columns = store.columns(rows, own, reads_files=reads_files)
         for name in self._changes[n] & {*names}:
             columns[name] = self._changed(n, name, columns.get(name), len(rows))
         return columns
@@ -229,9 +230,9 @@ def open_joined(
     return JoinedStores(stores, classes)
 
 
-def _made_id(stores: Sequence[OpenedStore]) -> str:
+def _given_id(stores: Sequence[OpenedStore]) -> str:
     """Return what differs where one of the stores was given other targets or extras; "": none was."""
-    ids = [store.made_id for store in stores]
+    ids = [store.given_id for store in stores]
     return hashlib.sha256(" ".join(ids).encode()).hexdigest() if any(ids) else ""
 
 
@@ -247,5 +248,5 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 def _renumbered(values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """Map classes of one store to the joined ones; -1 (no label) stays."""
     known = (values >= 0) & (values < len(table))
-    found = table[values.clamp(0, max(0, len(table) - 1))] if len(table) else values
-    return torch.where(known, found, torch.where(values == -1, -1, _WRONG))
+    joined = table[values.clamp(0, max(0, len(table) - 1))] if len(table) else values
+    return torch.where(known, joined, torch.where(values == -1, -1, _WRONG))

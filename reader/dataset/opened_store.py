@@ -6,12 +6,13 @@ batches are copied from is never handed out: views are of a second mapping, in w
 
 from __future__ import annotations
 
+import copy
 import functools
-import mmap
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,77 +22,88 @@ from torch.utils.data import get_worker_info
 from reader import system
 from reader.buffers import alone, own_memory
 from reader.dataset.sources import Sources
+from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS, Manifest
 from reader.format.row_values import RowValues
-from reader.format.tensors import NEEDS_RAW
-from reader.memory.joined_file import RawSource
+from reader.format.tensors import NEEDS_RAW, TensorSpec
 from reader.memory.places import AtUrl, InFile, InMemory, Place
-from reader.memory.raw_file import RawFile, reserved
-from reader.memory.row_table import Columns, Layout, Memory, RowTable, begin_batch, row_of
-from reader.memory.spans import Bytes, Spans, equal_spans, reads_of
+from reader.memory.raw_file import RawFile
+from reader.memory.row_codecs import Memory
+from reader.memory.row_forms import Columns, row_of
+from reader.memory.row_table import RowTable, begin_batch, row_table
+from reader.memory.spans import Bytes, Layout, Spans, equal_spans, reads_of
 from reader.memory.text_file import TextFile
 from reader.memory.threads import Copies
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows
-from reader.store import (
-    Batch,
-    RaggedBatch,
-    map_file,
-    map_store,
-    map_tensor,
-    open_store,
-    store_of,
-    tensor_of,
-)
+from reader.store import Batch, RaggedBatch, map_tensor, store_of
 
 # What rows have in files beside their columns.
 _NO_COLUMNS = ("pixels", "frames")
 
 
-class Views:
-    """Tensors over a mapping of a store that belongs to its user, who may change in it what he likes.
+class Column(Protocol):
+    """One tensor of all rows, [N, ...], but for the pixels."""
 
-    The storage of each is its rows alone: torch pickles, copies and sends whole storages.
+    def take(self, rows: Rows, *, reads_file: bool) -> torch.Tensor:
+        """Copy some rows; reads_file: from the file, where there is one, not from its mapping."""
+        ...
+
+    def for_views(self) -> torch.Tensor:
+        """Return memory that a user may change, which no batch is copied from."""
+        ...
+
+
+class FileColumn:
+    """A tensor that is mapped from its file.
+
+    Args:
+        path: the file, which `file` has open.
+        shape: of all rows.
     """
 
-    def __init__(
-        self, manifest: Manifest, maps: dict[str, mmap.mmap | None], made: dict[str, torch.Tensor] | None = None
-    ) -> None:
-        """maps: of each tensor's file, None where it has no bytes. made: those that stand in memory; they are copied."""
-        self._manifest, self._maps, self._made = manifest, maps, made or {}
+    def __init__(self, path: Path, file: RawFile, spec: TensorSpec, shape: tuple[int, ...]) -> None:
+        self._spec, self._shape, self._file = spec, shape, file
+        self._dtype = getattr(torch, spec.dtype)
+        self.tensor = map_tensor(path, self._dtype, shape)
 
-    def tensor(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Return rows [start, stop) of a tensor."""
-        if name in self._made:
-            return self._made[name][start:stop].clone()
-        spec = self._manifest.tensors[name]
-        dtype, shape = getattr(torch, spec.dtype), (stop - start, *spec.row_shape)
-        count = torch.Size(shape).numel()
-        if not count:
-            return torch.empty(shape, dtype=dtype, device="cpu")
-        return torch.frombuffer(self._maps[name], dtype=dtype, count=count, offset=start * spec.row_bytes).view(shape)
+    def take(self, rows: Rows, *, reads_file: bool) -> torch.Tensor:
+        """Copy some rows."""
+        if not reads_file:
+            return self.tensor.index_select(0, torch.from_numpy(rows))
+        values = np.empty((len(rows), *self._shape[1:]), self._spec.dtype)
+        reads = reads_of(*equal_spans(rows, self._spec.row_bytes))
+        self._file.read(values.reshape(-1).view(np.uint8).data, reads)
+        return torch.from_numpy(values)
 
-    def rows(self, start: int, stop: int) -> Batch:
-        """Return rows [start, stop) of a store whose rows have one size."""
-        return store_of(self._manifest, {name: self.tensor(name, start, stop) for name in self._manifest.tensors})
+    def for_views(self) -> torch.Tensor:
+        """Map the file once more."""
+        return map_tensor(self._file.opened, self._dtype, self._shape)
 
-    @functools.cached_property
-    def store(self) -> Batch:
-        """All of the store."""
-        return store_of(
-            self._manifest, {name: self.tensor(name, 0, self._manifest.count(name)) for name in self._manifest.tensors}
-        )
+
+class MemoryColumn:
+    """A tensor that a user gave: [N, ...] in memory."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def take(self, rows: Rows, *, reads_file: bool) -> torch.Tensor:
+        """Copy some rows."""
+        return self._tensor.index_select(0, torch.from_numpy(rows))
+
+    def for_views(self) -> torch.Tensor:
+        """Copy all of it."""
+        return self._tensor.clone()
 
 
 class OpenedStore:
     """One store, whatever takes its name later.
 
-    mapped: all of it, for what copies from it; an ImageBatch, or a RaggedBatch where rows have sizes of their own.
     files: by tensor.
     table: what its rows are.
-    made: tensors that stand in memory, in place of those of files or beside them.
-    made_id: differs where what a user made of them does.
+    pixels: the file of pixels, mapped: uint8[n].
+    given_id: differs where a user gave other targets or extras.
 
     Of a remote store, path is its folder in the cache. Until that is complete, pixels are read from `place` alone, which brings
     them there first, and all that is given is a copy.
@@ -102,50 +114,77 @@ class OpenedStore:
 
     # where texts of rows are read from, where they have any
     text_file: TextFile | None = None
+    given_id = ""
+    # what opens it again, in another process too; None: its path says all
+    opener: Callable[[], OpenedStore] | None = None
+    # where the bytes of each of its files of pixels begin among those of all
+    bases: Sequence[int] = (0,)
 
     def __init__(self, path: Path, remote: RemoteStore | None = None) -> None:
         self.path, self.remote = path, remote
-        self.mapped: Batch
-        self.files: dict[str, RawFile]
-        self.table: RowTable
-        self.made: dict[str, torch.Tensor] = {}
-        self.made_id = ""
-        # what opens it again, in another process too; None: its path says all
-        self.opener: Callable[[], OpenedStore] | None = None
+        # of a small cache, blocks have files of their own
+        is_small = remote is not None and remote.folder.is_small
         is_one_store = False
         # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
         while not is_one_store:
             before = self._seen()
             try:
-                self.manifest, self.mapped = self._mapped()
-                files = {
-                    name: RawFile(path / file, past_cache=False) for name, file in self.manifest.tensor_paths().items()
-                }
+                self.manifest = check_store(path) if remote is None else remote.folder.manifest
+                paths = {name: path / file for name, file in self.manifest.tensor_paths().items()}
+                self.files = {name: RawFile(file, past_cache=False) for name, file in paths.items()}
                 self.text_file = TextFile.of(path, self.manifest) if self.manifest.texts else None
+                tensors = {name: spec for name, spec in self.manifest.tensors.items() if name != "pixels"}
+                columns = {
+                    name: FileColumn(paths[name], self.files[name], spec, (self.manifest.rows, *spec.row_shape))
+                    for name, spec in tensors.items()
+                }
+                mapped = None if is_small else map_tensor(paths["pixels"], torch.uint8, (self.file_bytes,))
             except (StoreError, OSError):  # of files of both
                 if before == self._seen():
                     raise
                 continue
             is_one_store = before == self._seen()
-        sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
-        # of a small cache, blocks have files of their own
-        is_small = remote is not None and remote.folder.is_small
-        self._sizes = [(file, sizes[name]) for name, file in files.items() if not (is_small and name == "pixels")]
-        self.files = files
-        frames = None
-        if self.manifest.compression:
-            frames = map_tensor(files["frames"].opened, torch.int64, (self.manifest.rows, 2))
-        pixel_bytes = self.mapped.pixels.numel()
-        self.table = RowTable(self.manifest, lambda row: (str(path), row), pixel_bytes, frames, sizes["pixels"])
+        self.pixels: Bytes | None = None if mapped is None else mapped.numpy()
+        self._sizes = [
+            (file, self.manifest.files[paths[name].relative_to(path).as_posix()].size_bytes)
+            for name, file in self.files.items()
+            if not (is_small and name == "pixels")
+        ]
+        frames = columns.pop("frames", None)
+        self._columns: dict[str, Column] = {**columns}
+        self.table = row_table(
+            self.manifest, lambda row: (str(path), row), None if frames is None else frames.tensor, self.file_bytes
+        )
         self.sources = Sources(path, self.manifest, remote)
-        self.prepare()
+        self._prepare()
 
-    def prepare(self) -> None:
-        """Prepare columns and checks of rows, once the manifest is known."""
-        self._specs = self.manifest.tensors
-        self._columns = [name for name in self._specs if name not in _NO_COLUMNS]
+    def _prepare(self) -> None:
+        """Prepare checks of rows, once the manifest is known."""
+        self._names = [name for name in self.manifest.tensors if name not in _NO_COLUMNS]
         self._values = RowValues(self.manifest)
         self._checked = self._values.tensors
+
+    def with_columns(self, manifest: Manifest, given: dict[str, torch.Tensor]) -> OpenedStore:
+        """Return the store with some of its tensors replaced, or with further ones; its files stay open.
+
+        manifest: that such a store would have. given: [N, ...] each, of all rows.
+        """
+        store = copy.copy(self)
+        for name in ("_views", "all_rows"):
+            store.__dict__.pop(name, None)
+        store.manifest = manifest
+        store._columns = self._columns | {name: MemoryColumn(tensor) for name, tensor in given.items()}
+        store._prepare()
+        digest = hashlib.sha256(self.given_id.encode())
+        for name, tensor in sorted(given.items()):
+            digest.update(
+                f"{name} {tensor.dtype} {list(tensor.shape)} {manifest.classes}".encode(errors="surrogatepass")
+            )
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().data if tensor.numel() else b"")
+        store.given_id = digest.hexdigest()
+        opener = self.opener or functools.partial(OpenedStore, self.path, self.remote)
+        store.opener = functools.partial(_opened_with, opener, manifest, given)
+        return store
 
     @property
     def parts(self) -> list[tuple[OpenedStore, int]]:
@@ -162,15 +201,15 @@ class OpenedStore:
         """Whether all pixels are on this machine, and stay."""
         return self.remote is None or self.remote.is_complete
 
-    def opened(self, name: str) -> RawSource:
-        """Return what opens a tensor's file again, whatever has its name by now; all of a remote store is fetched.
+    def pixel_paths(self) -> list[Path]:
+        """Return what opens its files of pixels again, whatever has their names by now; all of a remote store is fetched.
 
         Raises:
             StoreError: cache_size is too small for that, or something cannot be had.
         """
         if self.remote is not None:
             self.remote.complete()
-        return self.files[name].opened
+        return [self.files["pixels"].opened]
 
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""
@@ -178,28 +217,27 @@ class OpenedStore:
             file.check_size(size_bytes)
 
     @functools.cached_property
-    def views(self) -> Views:
-        """The mapping behind tensors that users get, made with the first of them.
+    def _views(self) -> dict[str, torch.Tensor]:
+        """The tensors behind all that users get as views: of a second mapping, made with the first of them.
 
         Raises:
             StoreError: rows are compressed.
         """
-        if self.is_compressed:
+        if not self.table.codec.is_raw:
             raise StoreError(f"{self.path}: {NEEDS_RAW}.")
-        sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
-        self.opened("pixels")
-        files = {name: file for name, file in self.files.items() if name not in self.made}
-        maps = {name: map_file(file.opened, sizes[name]) for name, file in files.items()}
-        return Views(self.manifest, maps, self.made)
+        (path,) = self.pixel_paths()
+        tensors = {"pixels": map_tensor(path, torch.uint8, (self.file_bytes,))}
+        return tensors | {name: self._columns[name].for_views() for name in self._names}
 
     @functools.cached_property
     def all_rows(self) -> Batch:
-        """All of the store, as `views` has it, once targets, content and shapes of all rows are checked.
+        """All of the store, as views, once targets, content and shapes of all rows are checked.
 
         Raises:
             StoreError: one is none of this store's; names the row.
         """
-        store = self.with_texts(self.views.store)
+        pixels = self._views["pixels"].view(self.manifest.pixel_shape)
+        store = self.with_texts(store_of(self.manifest, self._views | {"pixels": pixels}))
         self.check_rows(None)
         self.layout(np.arange(self.manifest.rows))
         return store
@@ -235,8 +273,8 @@ class OpenedStore:
         self.check_rows(rows)
         chosen = np.arange(self.manifest.rows) if rows is None else rows
         spans = self.columns(chosen, [f"extras/{name}" for name in self.manifest.texts])
-        found = {name.removeprefix("extras/"): column for name, column in spans.items()}
-        return self.text_file.texts(TensorDict(found, batch_size=[len(chosen)]))
+        extras = {name.removeprefix("extras/"): column for name, column in spans.items()}
+        return self.text_file.texts(TensorDict(extras, batch_size=[len(chosen)]))
 
     def slice(self, start: int, stop: int) -> Batch:
         """Return rows [start, stop), one at least, as views that share nothing with what batches are copied from.
@@ -250,22 +288,18 @@ class OpenedStore:
 
     def _sliced(self, start: int, stop: int) -> Batch:
         rows = np.arange(start, stop)
-        if not self.is_local or self.is_compressed:
+        if not (self.table.codec.is_raw and self.is_local):
             return self._gathered(rows, own_memory, reads_files=False)
         self.check_files()
-        if not self.table.has_own_sizes:
-            batch = self.views.rows(start, stop)
-            batch.rows = torch.from_numpy(rows)
-            # check the values on disk: a user can write to a view
-            self.check_rows(rows)
-            return batch
-        columns = self.columns(rows)
+        # as they are on disk: a user can write to a view
+        columns = self.columns(rows, list(dict.fromkeys([*self._checked, *self.table.form.located_by])))
+        self.check_rows(rows, columns)
         spans = self.table.layout(rows, columns).spans
         first, end = int(spans.begins.min()), int(spans.ends.max())
-        self.check_rows(rows, columns)
-        return self.table.batch(
-            torch.from_numpy(rows), columns, self.views.tensor("pixels", first, end), spans.begins - first
-        )
+        views = {name: _part(self._views[name], start, stop) for name in self._names}
+        located = {name: columns[name] for name in self.table.form.located_by}
+        pixels = _part(self._views["pixels"], first, end)
+        return self.table.form.batch(rows, views | located, pixels, spans.begins - first)
 
     def gather(self, rows: Rows, memory: Memory) -> Batch:
         """Copy rows into memory.
@@ -284,11 +318,19 @@ class OpenedStore:
         return batch
 
     def begin(
-        self, rows: Rows, place: Place, memory: Memory, *, reads_files: bool = False, is_one: bool = False
+        self,
+        rows: Rows,
+        place: Place,
+        memory: Memory,
+        *,
+        reads_files: bool = False,
+        is_one: bool = False,
+        table: RowTable | None = None,
     ) -> tuple[Batch, Copies | None]:
         """Begin to bring rows from a place to memory, as `begin_batch` does, and check their values.
 
         reads_files: columns are read from their files, not gathered from the mapping.
+        table: of the rows at the place; None: as the store has them.
 
         Raises:
             StoreError: as `begin_batch`, or a value of a row is none of this store.
@@ -297,15 +339,14 @@ class OpenedStore:
         columns = self.columns(rows, reads_files=reads_files)
         # before threads unpack what a row says it is
         self.check_rows(rows, columns)
-        return begin_batch(self.table, rows, columns, place, memory, is_one=is_one)
+        return begin_batch(table or self.table, rows, columns, place, memory, is_one=is_one)
 
     def place(self, *, reads_files: bool = False) -> Place:
         """Return where pixels are now; reads_files: they are read, where the file is here, not copied from its mapping."""
         if self.remote is not None and not self.remote.is_complete:
             return AtUrl(self.remote)
         # frames are read: what is unpacked is much more, and no page of the store is mapped for it
-        can_read = system.can_read_ahead()
-        is_read = can_read and (reads_files or self.is_compressed)
+        is_read = system.can_read_ahead() and (reads_files or not self.table.codec.is_raw)
         return InFile(self.files["pixels"]) if is_read else self.in_memory()
 
     @property
@@ -318,22 +359,13 @@ class OpenedStore:
 
         is_streamed: large batches are written past the caches, as `begin_copy` has it.
         """
-        return InMemory(self._mapped_bytes, is_streamed=is_streamed)
+        assert self.pixels is not None
+        return InMemory(self.pixels, is_streamed=is_streamed)
 
     def placed(self, each: Sequence[Place]) -> Place:
         """Return the place of all rows, whose file of pixels is in this one."""
         (place,) = each
         return place
-
-    @functools.cached_property
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        return {name: tensor_of(self.mapped, name) for name in self._columns if name not in self.made}
-
-    @functools.cached_property
-    def _mapped_bytes(self) -> Bytes:
-        if not self.is_compressed:
-            return self.mapped.pixels.view(-1).numpy()
-        return map_tensor(self.files["pixels"].opened, torch.uint8, (self.file_bytes,)).numpy()
 
     def columns(
         self, rows: Rows, names: Sequence[str] | None = None, *, reads_files: bool = False
@@ -342,28 +374,23 @@ class OpenedStore:
 
         names: of the tensors; None: all. reads_files: they are read from their files, not gathered from the mapping.
         """
-        index, columns = torch.from_numpy(rows), dict[str, torch.Tensor]()
-        for name in self._columns if names is None else names:
-            if name in self.made:
-                columns[name] = self.made[name].index_select(0, index)
-            elif reads_files:
-                columns[name] = self._read_column(name, rows)
-            else:
-                columns[name] = self._tensors[name].index_select(0, index)
-        return columns
+        names = self._names if names is None else names
+        return {name: self._columns[name].take(rows, reads_file=reads_files) for name in names}
 
     def by_store(self, rows: Rows) -> list[Rows]:
         """Return the positions of rows by the store that they are of: int64[...] each."""
         return [np.arange(len(rows))]
 
-    def no_rows(self) -> Batch:
-        """Return a batch of no row: it shows which tensors a batch has, and of what type and shape a row of each is."""
-        rows = np.arange(0)
-        return self.table.batch(torch.from_numpy(rows), self.columns(rows), torch.empty(0, dtype=torch.uint8), rows)
+    def without_pixels(self, rows: Rows) -> Batch:
+        """Make a batch of rows whose pixels have their shape, are zeros and take no memory."""
+        columns = self.columns(rows)
+        self.check_rows(rows, columns)
+        pixels = self.table.form.blank_pixels(len(rows))
+        return self.table.form.batch(rows, columns, pixels, np.zeros(len(rows), np.int64))
 
     def layout(self, rows: Rows) -> Layout:
         """Return where rows are in the file of pixels, and what they are; raises StoreError as `RowTable.layout`."""
-        return self.table.layout(rows, self.columns(rows) if self.table.has_own_sizes else {})
+        return self.table.layout(rows, self.columns(rows, self.table.form.located_by))
 
     def spans(self, rows: Rows) -> Spans:
         """Return where rows are in the file of pixels; raises StoreError as `RowTable.layout`."""
@@ -386,20 +413,6 @@ class OpenedStore:
             columns = self.columns(rows, self._checked)
         self._values.check(str(self.path), rows, {name: columns[name].numpy() for name in self._checked})
 
-    @property
-    def is_compressed(self) -> bool:
-        """Whether rows are unpacked, whoever asks for them."""
-        return self.manifest.compression is not None
-
-    def _mapped(self) -> tuple[Manifest, Batch]:
-        if self.remote is None:
-            return open_store(self.path)
-        folder, manifest = self.remote.folder, self.remote.folder.manifest
-        size_bytes = manifest.files[PIXELS].size_bytes
-        # what stands for blocks in files of their own has the shape of the store's, and takes no memory: nothing looks at it
-        pixels = reserved(size_bytes) if folder.is_small else None
-        return manifest, map_store(self.path, manifest, pixels)
-
     def _seen(self) -> tuple[int, int] | None:
         """Identify the file of the manifest; None if it does not exist at the moment."""
         try:
@@ -408,13 +421,17 @@ class OpenedStore:
             return None
         return status.st_dev, status.st_ino
 
-    def _read_column(self, name: str, rows: Rows) -> torch.Tensor:
-        """Read rows of a tensor from its file."""
-        spec = self._specs[name]
-        values = np.empty((len(rows), *spec.row_shape), spec.dtype)
-        reads = reads_of(*equal_spans(rows, spec.row_bytes))
-        self.files[name].read(values.reshape(-1).view(np.uint8).data, reads)
-        return torch.from_numpy(values)
+
+def _opened_with(opener: Callable[[], OpenedStore], manifest: Manifest, given: dict[str, torch.Tensor]) -> OpenedStore:
+    store = opener()
+    if store.manifest.digest != manifest.digest:
+        raise StoreError(f"{store.path} was packed again since this dataset was pickled. Open it again.")
+    return store.with_columns(manifest, given)
+
+
+def _part(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+    """Return a view of [start, stop) whose storage is no more than that: torch pickles, copies and sends whole storages."""
+    return torch.from_numpy(tensor.numpy()[start:stop])
 
 
 def _reads_files() -> bool:

@@ -1,150 +1,79 @@
-"""Rows in a device's memory, of a whole store or of those that loaders read; batches are gathered there.
+"""Pixels of rows in a device's memory, unpacked and each once: a place that batches are gathered from there.
 
-Knows no order. All of it runs on a CPU as well.
+Knows neither orders nor columns, which travel as those of other batches. All of it runs on a CPU as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-import numpy as np
 import torch
 
-from reader.device.gather import as_words, gathered, held, recorded_if_cuda
-from reader.format.manifest import PAGE_BYTES
-from reader.host_values import remember, sent
+from reader.host_values import sent
 from reader.memory.places import Place
-from reader.memory.spans import Runs, Spans, laid_out
+from reader.memory.row_forms import RowForm
+from reader.memory.row_table import CopiedTable
+from reader.memory.spans import Spans, merged
 from reader.rows import Rows
-from reader.store import Batch, ImageBatch, RaggedBatch
-from reader.tuning import tuning
+from reader.store import Batch
+
+# Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.
+_WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
 
 class Resident:
-    """Rows of a store on a device, each once."""
+    """Rows of a store on a device.
 
-    def __init__(
-        self, none: ImageBatch, count: int, rows: Rows | None, batches: Iterable[ImageBatch], device: torch.device
-    ) -> None:
+    table: what they are there. place: where.
+    """
+
+    def __init__(self, form: RowForm, rows: Rows, sizes: Rows, batches: Iterable[Batch], device: torch.device) -> None:
         """Bring rows there.
 
         Args:
-            none: a batch of no row.
-            count: of the store's rows.
-            rows: int64[n], sorted and each once; None: all.
+            form: of the store's rows.
+            rows: int64[n], sorted and each once.
+            sizes: int64[n], the bytes of each.
             batches: all of the rows in order, on the device.
 
         Raises:
             torch.OutOfMemoryError: the device has no room for them.
         """
-        # sorted
-        self._held, start = rows, 0
-        self._rows = _empty_like(none, count if rows is None else len(rows), device)
+        memory, start = torch.empty(int(sizes.sum()), dtype=torch.uint8, device=device), 0
         for batch in batches:
-            for there, come in zip(_leaves(self._rows), _leaves(batch), strict=True):
-                there[start : start + len(come)].copy_(come)
-            start += len(batch)
-        if rows is not None:
-            assert self._rows.rows is not None
-            self._rows.rows.copy_(torch.from_numpy(rows))
-        _wait_for(device)
-
-    def rows(self) -> ImageBatch:
-        """Return all rows that are there, in the store's order, for the caller's thread."""
-        return held(self._rows)
-
-    def gather(self, rows: Rows) -> ImageBatch:
-        """Gather rows; for the caller's thread."""
-        batch = gathered(held(self._rows), rows if self._held is None else np.searchsorted(self._held, rows))
-        assert batch.rows is not None
-        remember(batch.rows, torch.from_numpy(rows))
-        return batch
+            pixels = batch.pixels.reshape(-1)
+            memory[start : start + len(pixels)].copy_(pixels)
+            start += len(pixels)
+        assert start == len(memory)
+        if memory.is_cuda:
+            # whatever stream a loop is on later
+            torch.cuda.synchronize(device)
+        self.table, self.place = CopiedTable(form, rows, sizes), OnDevice(memory)
 
 
-class ResidentImages:
-    """Rows of a store on a device, each with a size of its own; held and gathered by the pages that they are in."""
+class OnDevice(Place):
+    """Bytes in the memory of a device: uint8[n]."""
 
-    def __init__(
-        self, columns: RaggedBatch, spans_of: Callable[[Rows], Spans], place: Place, rows: Rows, device: torch.device
-    ) -> None:
-        """Bring the pages of rows there, and all that the store has beside its pixels.
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = memory
 
-        Args:
-            columns: all rows of the store, without their pixels, on the host.
-            spans_of: where rows are in the file of pixels.
-            place: where that is.
-            rows: int64[n], those that are brought.
+    def send(self, spans: Spans, places: Rows) -> torch.Tensor:
+        """Gather spans there, on the current stream and without waiting for the device.
 
-        Raises:
-            torch.OutOfMemoryError: the device has no room for it.
+        Spans of one size are one index_select of rows of wide words. Those of their own sizes are one concatenation of slices:
+        CUDA copies the bytes of 128 of them by one kernel, with no index of bytes, which would take 8 times the batch's memory.
         """
-        self._spans_of, self._shapes, self._device = spans_of, columns.shapes, device
-        self._columns = columns.apply(lambda column: column.to(device), device=device)
-        self._runs = _pages_holding(spans_of(rows))
-        pages = _pages_of(Spans(self._runs.starts, self._runs.stops - self._runs.starts))
-        self._pages = torch.empty((len(pages), PAGE_BYTES), dtype=torch.uint8, device=device)
-        most = max(1, tuning().device_copy_bytes // PAGE_BYTES)
-        for start in range(0, len(pages), most):
-            some = pages[start : start + most]
-            spans = Spans(some * PAGE_BYTES, np.full(len(some), PAGE_BYTES))
-            memory = torch.empty(len(some) * PAGE_BYTES, dtype=torch.uint8, device="cpu")
-            if (copies := place.read(spans, memory, laid_out(spans.sizes))) is not None:
-                copies.wait()
-            self._pages[start : start + len(some)].copy_(memory.view(-1, PAGE_BYTES))
-        _wait_for(device)
-
-    def gather(self, rows: Rows) -> RaggedBatch:
-        """Gather rows; where they are is asked of the host, which knows it too."""
-        spans = self._spans_of(rows)
-        begins = self._runs.find(spans)
-        assert begins is not None
-        pages = _pages_of(Spans(begins, spans.sizes))
-        counts = -(-(begins % PAGE_BYTES + spans.sizes) // PAGE_BYTES)
-        pixels = self._pages.new_empty((len(pages), PAGE_BYTES))
-        words, into = as_words(recorded_if_cuda(self._pages), pixels)
-        torch.index_select(words, 0, sent(torch.from_numpy(pages), self._device), out=into)
-        offsets = laid_out(counts) * PAGE_BYTES + begins % PAGE_BYTES
-        batch = held(self._columns).chosen(rows, pixels.view(-1), sent(torch.from_numpy(offsets), self._device))
-        remember(batch.shapes, self._shapes[torch.from_numpy(rows)])
-        return batch
-
-
-def bytes_there(none: Batch, count: int, rows: int, spans: Spans) -> int:
-    """Return what rows of a store take on a device, with what it has beside their pixels.
-
-    Args:
-        none: a batch of no row.
-        count: of the store's rows.
-        rows: how many are brought.
-        spans: where they are in the file of pixels.
-    """
-    if isinstance(none, RaggedBatch):
-        columns = [column for name, column in none.items(True, True) if name != "pixels"]
-        return _pages_holding(spans).size_bytes + count * sum(map(_row_bytes, columns))
-    return rows * (sum(map(_row_bytes, _leaves(none))) + 8)
-
-
-def _row_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of a row of any[N, ...]."""
-    return tensor.element_size() * tensor.shape[1:].numel()
-
-
-def _pages_holding(spans: Spans) -> Runs:
-    """Return the runs of whole pages that hold spans, each page once."""
-    first = spans.begins // PAGE_BYTES * PAGE_BYTES
-    return Runs.holding(Spans(first, -(-spans.ends // PAGE_BYTES) * PAGE_BYTES - first))
-
-
-def _pages_of(spans: Spans) -> Rows:
-    """Return the pages that hold spans, one span after the other.
-
-    Example:
-        >>> _pages_of(Spans(np.array([4000, 100]), np.array([200, 50]))).tolist()
-        [0, 1, 0]
-    """
-    first = spans.begins // PAGE_BYTES
-    counts = -(-spans.ends // PAGE_BYTES) - first
-    return np.arange(counts.sum()) + np.repeat(first - laid_out(counts), counts)
+        memory, sizes = _recorded(self.memory), spans.sizes
+        size = int(sizes[0]) if len(sizes) else 0
+        if size and (sizes == size).all() and not (spans.begins % size).any():
+            table = memory[: len(memory) // size * size].view(-1, size)
+            out = memory.new_empty((len(sizes), size))
+            words, into = _as_words(table, out)
+            torch.index_select(words, 0, sent(torch.from_numpy(spans.begins // size), memory.device), out=into)
+            return out.view(-1)
+        joined, _ = merged(spans, places)
+        each = zip(joined.begins.tolist(), joined.ends.tolist(), strict=True)
+        return torch.cat([memory[:0], *(memory[begin:end] for begin, end in each)])
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -157,35 +86,16 @@ def total_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[1]
 
 
-def _wait_for(device: torch.device) -> None:
-    """Wait until what was copied to a device is there, whatever stream a loop is on later."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _recorded(memory: torch.Tensor) -> torch.Tensor:
+    """Keep memory from being used again before the current stream has done what was launched: its loader may go before."""
+    if memory.is_cuda:
+        memory.record_stream(torch.cuda.current_stream(memory.device))
+    return memory
 
 
-def _empty_like(none: ImageBatch, count: int, device: torch.device) -> ImageBatch:
-    """Allocate what so many rows need on a device, and number them; none: a batch of no row."""
-
-    def empty(tensor: torch.Tensor) -> torch.Tensor:
-        """Allocate what the tensor's rows need on the device, contiguous."""
-        return torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype, device=device)
-
-    return ImageBatch(
-        pixels=empty(none.pixels),
-        targets=empty(none.targets),
-        content=None if none.content is None else empty(none.content),
-        extras=None if none.extras is None else none.extras.apply(empty, device=device, batch_size=[count]),
-        rows=torch.arange(count, device=device),
-        batch_size=[count],
-        device=device,
-    )
-
-
-def _leaves(batch: ImageBatch) -> list[torch.Tensor]:
-    """List a batch's tensors, but for its row numbers."""
-    found = [tensor for tensor in (batch.pixels, batch.targets, batch.content) if tensor is not None]
-    return (
-        found
-        if batch.extras is None
-        else found + [batch.extras[key] for key in sorted(batch.extras.keys(True, True), key=str)]
-    )
+def _as_words(*tables: torch.Tensor) -> list[torch.Tensor]:
+    """View each uint8[N, size] as [N, K] of the widest integers that divide a row and that all are aligned to."""
+    for size, dtype in _WORDS:
+        if all(t.shape[1] % size == 0 and t.data_ptr() % size == 0 for t in tables):
+            return [t.view(dtype) for t in tables]
+    return list(tables)

@@ -17,7 +17,7 @@ import torch
 
 from reader import compiled, system
 from reader.buffers import BufferPool
-from reader.dataset.dataset import MemmapDataset
+from reader.device.resident import Resident
 from reader.device.transfer import CudaCopier
 from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PIXELS
@@ -31,7 +31,7 @@ from reader.memory import residency as residencies
 from reader.memory.device_copies import can_send, may_send
 from reader.memory.places import Place
 from reader.memory.read_ahead import ReadAhead
-from reader.memory.row_table import parted
+from reader.memory.row_forms import parted
 from reader.memory.threads import Copies
 from reader.profiling import stage
 from reader.rows import Rows, Steps
@@ -46,17 +46,6 @@ _PINNED_FILE_SYSTEMS = ("ext4",)
 AHEAD_SHARE = 1 / 16
 
 
-def without_pixels(dataset: MemmapDataset, rows: Rows) -> Batch:
-    """Make a batch of rows of a dataset's store whose pixels have their shape, are zeros and take no memory."""
-    store = dataset.opened_store
-    columns, nothing = store.columns(rows), torch.zeros(1, dtype=torch.uint8)
-    if not store.table.has_own_sizes:
-        nothing = nothing.expand(len(rows) * dataset.manifest.row_bytes)
-    batch = store.table.batch(torch.from_numpy(rows), columns, nothing, np.zeros(len(rows), np.int64))
-    store.check_rows(rows, columns)
-    return batch
-
-
 class Gathering:
     """Gathers batches of a dataset's store, and sends them to a device.
 
@@ -66,6 +55,7 @@ class Gathering:
         prefetch: batches that are gathered ahead.
         must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
         has_pixels: False: batches have pixels of their shape that are zeros and take no memory.
+        resident: the rows on the device, where batches are gathered there.
 
     Raises:
         PinnedMemoryError: as must_pin says.
@@ -79,13 +69,14 @@ class Gathering:
         prefetch: int,
         must_pin: bool,
         has_pixels: bool = True,
+        resident: Resident | None = None,
     ) -> None:
         # False: what makes something of a batch reads its pixels itself
-        self._has_pixels = has_pixels
+        self._has_pixels, self._resident = has_pixels, resident
         self.rows, self._dataset, self._device, self._prefetch = rows, rows.dataset, device, prefetch
         # idle buffers that are kept
         self._keep = prefetch + 2
-        is_sent = device.type == "cuda" and has_pixels and not self._dataset.manifest.compression and may_send()
+        is_sent = device.type == "cuda" and has_pixels and self._dataset.opened_store.table.codec.is_raw and may_send()
         self.is_pinned = is_sent and rows.copy is not None and self._pin(rows.copy, must_pin=must_pin)
         # of the files that rows are sent from; None: not yet known
         self._sent_from: Place | None = None
@@ -116,6 +107,8 @@ class Gathering:
 
     def _place(self, plan: EpochPlan) -> Place:
         """Return where the rows of an epoch are read from."""
+        if self._resident is not None:
+            return self._resident.place
         if not self._has_pixels:
             return Place()
         store, remote = self._dataset.opened_store, self._dataset.remote
@@ -135,8 +128,9 @@ class Gathering:
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, plan.number)
         can_scatter = self._device.type == "cpu" and not self._dataset.manifest.is_flat
         return ReadAhead(
-            store.opened("pixels"),
+            store.pixel_paths(),
             store.spans,
+            bases=store.bases,
             chunk_bytes=chunk_bytes,
             window_end=order.window_end,
             past_cache=self.rows.past_cache,
@@ -146,12 +140,14 @@ class Gathering:
 
     def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
         """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
+        store = self._dataset.opened_store
         if not self._has_pixels:
-            self._dataset.check_files()
-            return deque(without_pixels(self._dataset, rows) for rows in groups), None
+            store.check_files()
+            return deque(store.without_pixels(rows) for rows in groups), None
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
         with stage("gather"):
-            batch, copies = self._dataset.opened_store.begin(rows, place, self._memory)
+            table = None if self._resident is None else self._resident.table
+            batch, copies = store.begin(rows, place, self._memory, table=table)
         return deque(parted(batch, [len(g) for g in groups])), copies
 
     def _memory(self, size_bytes: int) -> torch.Tensor:

@@ -37,4 +37,4 @@ class HostRows:
         """Say whether an epoch that begins now has to read them ahead; of a store at a URL, once it is here."""
         if self.copy is not None or self.past_cache or self._is_warm:
             return self.past_cache
-        return self.reads.are_cold(self.dataset.opened_store.opened("pixels"))
+        return self.reads.are_cold(self.dataset.opened_store.pixel_paths())

@@ -219,7 +219,7 @@ class MemmapLoader:
         )
         # whose nodes a cache was checked for; None: nobody knows them yet
         self._checked = ranks if ranks.is_known else None
-        self.residency, self._source, self.gathering, self.resident, self._levels = reading
+        self.residency, self.gathering, self.resident, self._levels = reading
         self._feeds: set[Feed[LoopItem]] = set()
 
     @property
@@ -347,7 +347,7 @@ class MemmapLoader:
         levels = None if self._levels is None else LevelsAhead(self._levels, transform, plan)
         steps = steps if levels is None else levels.ahead(steps)
         finish = finish_of(threads=self.threads, source=levels)
-        source = functools.partial(self._source.groups, plan, steps, finish)
+        source = functools.partial(self.gathering.groups, plan, steps, finish)
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
         return Pass(progress, entered(self.device, source) if self.prefetch else source, finish)
 

@@ -24,27 +24,25 @@ import torch
 from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.opened_store import OpenedStore
-from reader.device.resident import Resident, ResidentImages, bytes_there
+from reader.device.resident import Resident
 from reader.device.transfer import pin
 from reader.format.filesystem import size_text
 from reader.format.manifest import PIXELS
-from reader.format.tensors import NEEDS_RAW
 from reader.memory import residency as residencies
-from reader.memory.joined_file import RawSource, open_raw
 from reader.memory.places import InMemory, Place
-from reader.memory.raw_file import READ_BYTES, ReadMemory, bring
+from reader.memory.raw_file import READ_BYTES, RawFile, ReadMemory, bring
 from reader.memory.spans import Runs, Spans
 from reader.rows import Rows
-from reader.store import ImageBatch, RaggedBatch
+from reader.store import Batch
 
 _log = logging.getLogger("reader")
 
 
 class HostCopy:
-    """Copies bytes of one file, or of several, to anonymous memory that may use huge pages.
+    """Copies bytes of a file to anonymous memory that may use huge pages.
 
     Args:
-        source: the file.
+        path: the file.
         spans: of the file, in any order; None: all of it.
         size_bytes: of the file.
 
@@ -52,14 +50,14 @@ class HostCopy:
         StoreError, OSError: as `RawFile.read`.
     """
 
-    def __init__(self, source: RawSource, spans: Spans | None, size_bytes: int) -> None:
+    def __init__(self, path: Path, spans: Spans | None, size_bytes: int) -> None:
         # all of it is one run
         runs = Runs.holding(Spans(np.array([0]), np.array([size_bytes])) if spans is None else spans)
         memory = ReadMemory(runs.size_bytes)
         self._bytes, self._runs, self.is_pinned = memory.bytes, None if spans is None else runs, False
         # only memory that is as the file can be read past the page cache, see `Runs.holding`
-        past_cache = spans is None and isinstance(source, Path) and residencies.is_cold(source, size_bytes)
-        with contextlib.closing(open_raw(source, past_cache=past_cache)) as file:
+        past_cache = spans is None and residencies.is_cold(path, size_bytes)
+        with contextlib.closing(RawFile(path, past_cache=past_cache)) as file:
             bring(file, memory.room, runs.reads(READ_BYTES))
 
     @property
@@ -117,7 +115,7 @@ class PinnedFile:
 # Rows in memory, by path, digest and which rows, and on devices, each for as long as a loader reads it there.
 _copies: weakref.WeakValueDictionary[tuple[str, ...], HostCopy] = weakref.WeakValueDictionary()
 _pinned: weakref.WeakValueDictionary[tuple[str, ...], PinnedFile] = weakref.WeakValueDictionary()
-_residents: weakref.WeakValueDictionary[tuple[str, ...], Resident | ResidentImages] = weakref.WeakValueDictionary()
+_residents: weakref.WeakValueDictionary[tuple[str, ...], Resident] = weakref.WeakValueDictionary()
 # Of one process: of two threads that make loaders of the same rows one makes the copy. To fill a device makes a loader too.
 _making = threading.RLock()
 # The same for pinned files: rows that fill a device, whose maker waits, may be sent from one.
@@ -205,11 +203,10 @@ def pinned_bytes() -> int:
 
 
 def _pinned_file(store: OpenedStore, device: torch.device) -> PinnedFile:
-    key = (*_key(store, None), store.made_id)
+    key = _key(store, None)
     file = _pinned.get(key)
     if file is None:
-        path = store.opened("pixels")
-        assert isinstance(path, Path)
+        (path,) = store.pixel_paths()
         file = _pinned[key] = PinnedFile(path, store.file_bytes, device)
         _log.info("%s: %s in the page cache are pinned", store.path, size_text(store.file_bytes))
     return file
@@ -222,7 +219,8 @@ def _host_copy(store: OpenedStore, rows: Rows | None) -> HostCopy:
         _log.info("%s: %s in memory are shared", store.path, size_text(copy.nbytes))
         return copy
     spans = None if rows is None else store.spans(rows)
-    copy = _copies[key] = HostCopy(store.opened("pixels"), spans, store.file_bytes)
+    (path,) = store.pixel_paths()
+    copy = _copies[key] = HostCopy(path, spans, store.file_bytes)
     huge = system.huge_page_bytes(copy.address, copy.nbytes)
     got = "the system does not report in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
     _log.info("%s: %s copied into memory, %s", store.path, size_text(copy.nbytes), got)
@@ -232,63 +230,36 @@ def _host_copy(store: OpenedStore, rows: Rows | None) -> HostCopy:
 def resident_on(
     dataset: MemmapDataset,
     device: torch.device,
-    batches: Callable[[MemmapDataset], AbstractContextManager[Iterator[ImageBatch]]],
-) -> Resident | ResidentImages:
+    batches: Callable[[MemmapDataset], AbstractContextManager[Iterator[Batch]]],
+) -> Resident:
     """Return a copy of a dataset's rows on a device.
 
     batches: opens batches of a dataset, in its order, on the device.
     """
-    rows = rows_read(dataset)
-    key = _resident_key(dataset, rows, device)
+    rows, store = rows_read(dataset), dataset.opened_store
+    key = *_key(store, rows), str(device)
     with _making:
         resident = _residents.get(key)
         if resident is None:
-            resident = _residents[key] = _new_resident(dataset, rows, device, batches)
+            read = np.arange(dataset.manifest.rows) if rows is None else rows
+            sizes = store.layout(read).sizes
+            opened = batches(dataset.at_rows(rows)) if len(read) else contextlib.nullcontext(iter(list[Batch]()))
+            with opened as each:
+                resident = _residents[key] = Resident(store.table.form, read, sizes, each, device)
     return resident
 
 
 def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
     """Return the further bytes that a dataset's rows would take on a device."""
     rows, store = rows_read(dataset), dataset.opened_store
-    if _residents.get(_resident_key(dataset, rows, device)) is not None:
+    if _residents.get((*_key(store, rows), str(device))) is not None:
         return 0
-    if dataset.manifest.has_own_sizes and dataset.manifest.compression:
-        raise ValueError(f"residency 'gpu' of rows with sizes of their own: {dataset.path}: {NEEDS_RAW}.")
-    count = dataset.manifest.rows
-    read = np.arange(count) if rows is None else rows
-    return bytes_there(store.no_rows(), count, len(read), store.spans(read))
-
-
-def _new_resident(
-    dataset: MemmapDataset,
-    rows: Rows | None,
-    device: torch.device,
-    batches: Callable[[MemmapDataset], AbstractContextManager[Iterator[ImageBatch]]],
-) -> Resident | ResidentImages:
-    store, count = dataset.opened_store, dataset.manifest.rows
-    none = store.no_rows()
-    if isinstance(none, RaggedBatch):
-        store.check_files()
-        # targets and shapes of all rows go to the device as they are
-        store.check_rows(None)
-        every = np.arange(count)
-        columns = store.table.batch(torch.from_numpy(every), store.columns(every), none.pixels, every)
-        assert isinstance(columns, RaggedBatch)
-        place = store.place()
-        return ResidentImages(columns, store.spans, place, every if rows is None else rows, device)
-    if rows is not None and not len(rows):
-        return Resident(none, count, rows, [], device)
-    with batches(dataset.at_rows(rows)) as opened:
-        return Resident(none, count, rows, opened, device)
+    return int(store.layout(np.arange(dataset.manifest.rows) if rows is None else rows).sizes.sum())
 
 
 def _key(store: OpenedStore, rows: Rows | None) -> tuple[str, ...]:
     which = "all" if rows is None else hashlib.sha256(rows.data).hexdigest()
     return str(store.path), store.manifest.digest, which
-
-
-def _resident_key(dataset: MemmapDataset, rows: Rows | None, device: torch.device) -> tuple[str, ...]:
-    return *_key(dataset.opened_store, rows), dataset.opened_store.made_id, str(device)
 
 
 def _byte_of(spans: Spans) -> Callable[[], int]:

@@ -51,6 +51,27 @@ class Place:
         located = self.locate(spans)
         return None if located is None else [CopyPart(located.memory, Spans(located.begins, spans.sizes), places)]
 
+    def send(self, spans: Spans, places: Rows) -> torch.Tensor | None:
+        """Begin to copy spans, one after the other, to the device that the place is for, on its current stream: uint8[n] there.
+
+        None: it is for none, or spans are so small that the host gathers them faster.
+
+        Raises:
+            StoreError, OSError: as `locate`.
+            TransferError: the device reports an error.
+            torch.OutOfMemoryError: it has no room for them.
+        """
+        if self.device is None or (parts := self.parts(spans, places)) is None:
+            return None
+        joined = [CopyPart(part.source, *merged(part.spans, part.places)) for part in parts]
+        size_bytes, count = int(spans.sizes.sum()), sum(len(part.places) for part in joined)
+        if not count or size_bytes < count * tuning().sent_span_bytes:
+            return None
+        with named_errors(self.device):
+            out = torch.empty(size_bytes, dtype=torch.uint8, device=self.device)
+            send(joined, out)
+        return out
+
     def view(self, spans: Spans) -> torch.Tensor | None:
         """Return a view of spans one after the other in memory that a batch may have, uint8[n]; None: they have to be read.
 
@@ -134,7 +155,7 @@ class AtUrl(Place):
 
 
 class Places(Place):
-    """Several files, each in a place of its own: its bytes begin at a base, as those of `JoinedFiles`."""
+    """Several files, each in a place of its own: its bytes begin at a base, as those of `RawFiles`."""
 
     def __init__(self, each: Sequence[Place], bases: Sequence[int]) -> None:
         self._each, self._bases = each, np.array(bases)
@@ -144,17 +165,18 @@ class Places(Place):
 
     def locate(self, spans: Spans) -> Located | None:
         """Return where spans of one file are; None also where they are of several."""
-        found = self._one(spans)
-        return None if found is None else found[0].locate(found[1])
+        of_files = list(routed(self._bases, spans.begins))
+        n, _, begins = of_files[0]
+        return self._each[n].locate(Spans(begins, spans.sizes)) if len(of_files) == 1 else None
 
     def parts(self, spans: Spans, places: Rows) -> list[CopyPart] | None:
         """Return the spans of each file."""
-        found = list[CopyPart]()
+        of_all = list[CopyPart]()
         for n, at, begins in routed(self._bases, spans.begins):
             if (parts := self._each[n].parts(Spans(begins, spans.sizes[at]), places[at])) is None:
                 return None
-            found += parts
-        return found
+            of_all += parts
+        return of_all
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
         """Begin to bring the spans of each file; those in memory are copied as one batch."""
@@ -168,34 +190,6 @@ class Places(Place):
         if in_memory and (copies := begin_copy(in_memory, out, is_streamed=self.is_streamed)) is not None:
             under_way.append(copies)
         return AllCopies(under_way) if under_way else None
-
-    def _one(self, spans: Spans) -> tuple[Place, Spans] | None:
-        """Return the place that has all of the spans, and where they are in its file; None: there are several."""
-        of_files = list(routed(self._bases, spans.begins))
-        n, _, begins = of_files[0]
-        return (self._each[n], Spans(begins, spans.sizes)) if len(of_files) == 1 else None
-
-
-def begin_sending(place: Place, spans: Spans, places: Rows) -> torch.Tensor | None:
-    """Begin to copy spans to a device, on its current stream: uint8[n] there, in which each has its place.
-
-    None: the place is not pinned for one, or spans are so small that the host gathers them faster.
-
-    Raises:
-        StoreError, OSError: as `Place.locate`.
-        TransferError: the device reports an error.
-        torch.OutOfMemoryError: it has no room for them.
-    """
-    if place.device is None or (parts := place.parts(spans, places)) is None:
-        return None
-    joined = [CopyPart(part.source, *merged(part.spans, part.places)) for part in parts]
-    size_bytes, count = int(spans.sizes.sum()), sum(len(part.places) for part in joined)
-    if not count or size_bytes < count * tuning().sent_span_bytes:
-        return None
-    with named_errors(place.device):
-        out = torch.empty(size_bytes, dtype=torch.uint8, device=place.device)
-        send(joined, out)
-    return out
 
 
 def bytes_of(place: Place, spans: Spans, memory: Callable[[int], torch.Tensor]) -> Located:

@@ -5,8 +5,10 @@ Knows files, offsets and alignment; which bytes are wanted when is `read_ahead.p
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import errno
+import itertools
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +21,6 @@ from reader.buffers import allocated
 from reader.format.errors import StoreError
 from reader.memory.spans import Read
 from reader.memory.threads import Copies, on_threads
-from reader.store import MAP_NORESERVE
 
 # Sequential to any disk: one with a head reads 8 MiB between two seeks.
 READ_BYTES = 8 << 20
@@ -33,6 +34,9 @@ _BLOCKS = (512, 4096)
 # Rows of this size and more are read past the page cache, each to its own destination: 0.02 s of CPU a GB, like reads of 8 MiB
 # into one destination (150 kB rows, 2026-11-23). Smaller ones would make the list of destinations long.
 _LEAST_SCATTERED_BYTES = 16 << 10
+
+# Between two files that are read as one is more than a read goes through; bases are multiples of every block of a disk.
+_APART_BYTES = 1 << 20
 
 _OPEN_FILES = Path("/proc/self/fd")
 _To = TypeVar("_To")
@@ -155,6 +159,50 @@ class RawFile:
                 )
 
 
+class RawFiles:
+    """Several files, read as `RawFile` reads one; no read is of two of them.
+
+    bases: where the bytes of each begin among those of all, see `bases_of`.
+    """
+
+    def __init__(self, paths: Sequence[Path], bases: Sequence[int], *, past_cache: bool) -> None:
+        self._files, self._bases = [RawFile(path, past_cache=past_cache) for path in paths], bases
+        self.align = max(file.align for file in self._files)
+
+    def can_scatter(self, row_bytes: int) -> bool:
+        """They cannot: one read would go to rows of several files."""
+        return False
+
+    def read(self, memory: memoryview, reads: Sequence[Read]) -> None:
+        """Bring bytes to their places in memory; raises as `RawFile.read`."""
+        for start, size, place in reads:
+            which = bisect.bisect_right(self._bases, start) - 1
+            self._files[which].read(memory, [(start - self._bases[which], size, place)])
+
+    def close(self) -> None:
+        """Close all of them."""
+        for file in self._files:
+            file.close()
+
+
+def open_raw(paths: Sequence[Path], bases: Sequence[int], *, past_cache: bool) -> RawFile | RawFiles:
+    """Open one file, or several as one."""
+    if len(paths) == 1:
+        return RawFile(paths[0], past_cache=past_cache)
+    return RawFiles(paths, bases, past_cache=past_cache)
+
+
+def bases_of(sizes: Sequence[int]) -> list[int]:
+    """Return where the bytes of each of several files begin, which has so many of them.
+
+    Example:
+        >>> bases_of([5, 3_000_000, 1])
+        [0, 2097152, 6291456]
+    """
+    rooms = [(-(-size // _APART_BYTES) + 1) * _APART_BYTES for size in sizes]
+    return [*itertools.accumulate(rooms, initial=0)][:-1]
+
+
 def read_all(path: Path, size_bytes: int, *, past_cache: bool) -> torch.Tensor:
     """Read a file into memory of this process that may use huge pages: uint8[size_bytes].
 
@@ -195,11 +243,6 @@ class ReadMemory:
         need = size_bytes + _BLOCKS[-1]
         memory = torch.from_numpy(allocated(need)) if lease is None else lease(need)
         self.room, self.bytes = memory.numpy().data, memory[:size_bytes]
-
-
-def reserved(size_bytes: int) -> torch.Tensor:
-    """Return uint8[size_bytes] that may be more than the machine has: what is not written takes no memory."""
-    return torch.from_numpy(allocated(size_bytes, MAP_NORESERVE))
 
 
 def _tasks(reads: Sequence[Read]) -> Iterator[list[Read]]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from reader.buffers import FittingPool
-from reader.memory.joined_file import RawSource, open_raw
 from reader.memory.places import Located, Place
-from reader.memory.raw_file import GAP_BYTES, READ_BYTES, RawFile, RawReader, ReadMemory, begin_reads
+from reader.memory.raw_file import GAP_BYTES, READ_BYTES, RawFile, RawReader, ReadMemory, begin_reads, open_raw
 from reader.memory.scatter import Destinations, scatter
 from reader.memory.spans import Read, Runs, Spans, copy, laid_out
 from reader.memory.threads import Copies
@@ -65,7 +65,7 @@ class ReadAhead(Place):
     """Reads the spans of a pass in its order.
 
     Args:
-        source: a raw file, or several.
+        paths: the file, or several, whose bytes begin at bases among those of all.
         spans_of: where rows of the pass are in the file.
         chunk_bytes: read together, at most; two chunks are in memory.
         window_end: global position at which a chunk that holds this position must end, since the rows after it are elsewhere.
@@ -78,9 +78,10 @@ class ReadAhead(Place):
 
     def __init__(
         self,
-        source: RawSource,
+        paths: Sequence[Path],
         spans_of: Callable[[Rows], Spans],
         *,
+        bases: Sequence[int] = (0,),
         chunk_bytes: int,
         window_end: Callable[[int], int],
         past_cache: bool,
@@ -95,9 +96,8 @@ class ReadAhead(Place):
         self._chunks: deque[tuple[Chunk | _Scattered, deque[_StepSpans]]] = deque()
         self._pool, self._located = (FittingPool(keep=_KEPT, has_room=True) for _ in range(2))
         self._cut: Iterator[list[_StepSpans]] = iter(())
-        self._file = open_raw(source, past_cache=past_cache)
-        can_scatter = row_bytes and isinstance(self._file, RawFile) and self._file.can_scatter(row_bytes)
-        self._lease = lease if can_scatter else None
+        self._file = open_raw(paths, bases, past_cache=past_cache)
+        self._lease = lease if row_bytes and self._file.can_scatter(row_bytes) else None
         # of the steps whose reads have begun
         self._leased: deque[torch.Tensor] = deque()
 

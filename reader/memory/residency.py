@@ -6,13 +6,12 @@ nothing to page faults, "gpu" the memory of the device that batches are wanted o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reader import system
 from reader.format.filesystem import size_text
-from reader.memory.joined_file import RawSource
 from reader.system import MEMORY_FILE_SYSTEMS
 from reader.tuning import tuning
 
@@ -70,12 +69,10 @@ class Reads:
         shares = [piece.size_bytes * piece.cached_share() for piece in self.pieces if piece.size_bytes]
         return sum(shares) / max(1, self.size_bytes)
 
-    def are_cold(self, source: RawSource) -> bool:
-        """Say whether reading any of the mapped files would mostly wait for page faults; source: the same, open."""
-        if isinstance(source, Path):
-            return is_cold(source, self.size_bytes, self.offset)
-        each = zip(source, self.pieces, strict=True)
-        return any(is_cold(file.path, reads.size_bytes, reads.offset) for file, reads in each)
+    def are_cold(self, paths: Sequence[Path]) -> bool:
+        """Say whether reading any of the mapped files would mostly wait for page faults; paths: what opens them."""
+        each = zip(paths, self.pieces, strict=True)
+        return any(is_cold(path, reads.size_bytes, reads.offset) for path, reads in each)
 
 
 @dataclass(frozen=True)

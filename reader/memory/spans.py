@@ -41,6 +41,14 @@ class Spans(NamedTuple):
         return self.begins + self.sizes
 
 
+class Layout(NamedTuple):
+    """Of some rows: where they are in the file, and, int64[B] each, the bytes of each unpacked and where it begins in a batch."""
+
+    spans: Spans
+    sizes: Rows
+    places: Rows
+
+
 class Runs(NamedTuple):
     """Runs of a file that are in memory one after the other: int64[R] each, sorted and apart.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 import shutil
 from pathlib import Path
@@ -17,8 +16,6 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from packer import pack, pack_dataset, subset
 from reader import MemmapDataset, MemmapLoader, StoreError, concat
-from reader.loading.residencies.device_rows import batches_on
-from reader.loading.shared_residency import resident_on
 
 
 def made(out: Path, count: int, names: list[str], *, side: int = 8, seed: int = 0, **options: Any) -> Path:
@@ -149,10 +146,10 @@ def test_raw_and_compressed_rows_are_not_joined(stores: list[Path], compressed: 
         concat([MemmapDataset(compressed[stores[0]]), MemmapDataset(stores[0])])
 
 
-def test_rows_on_a_device_are_numbered_as_those_of_a_batch(stores: list[Path]) -> None:
-    joined, device = concat([MemmapDataset(path, as_tuple=False) for path in stores]), torch.device("cpu")
-    resident = resident_on(joined, device, functools.partial(batches_on, device, "cache"))
-    batch = resident.gather(joined.store_rows(np.array([50, 3, 29, 30])))
+def test_rows_on_a_device_are_numbered_as_those_of_a_batch(stores: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader.loading.residencies.device_rows.free_bytes", lambda device: 1 << 30)
+    joined = concat([MemmapDataset(path, as_tuple=False) for path in stores])
+    (batch,) = MemmapLoader(joined, 4, sampler=[50, 3, 29, 30], residency="gpu", as_tuple=False)
     assert batch.rows is not None
     assert batch.rows.tolist() == [50, 3, 29, 30]
     assert batch.targets.tolist() == [joined.targets[row] for row in batch.rows]

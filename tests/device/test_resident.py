@@ -172,7 +172,7 @@ def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
 def test_a_store_outlives_its_loader_until_the_stream_of_the_loop_has_read_it(train: MemmapDataset) -> None:
     loader, stream = MemmapLoader(train, 30, device="cuda", residency="gpu", as_tuple=False), torch.cuda.Stream()
     assert loader.resident is not None
-    size_bytes = loader.resident.rows().pixels.nbytes
+    size_bytes = loader.resident.place.memory.nbytes
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10 * _CYCLES)
         taken = [batch.pixels for batch in loader]
@@ -217,7 +217,7 @@ def test_taking_a_batch_does_not_wait_for_the_device(train: MemmapDataset, resid
 @pytest.mark.cuda
 @pytest.mark.parametrize("residency", ["cache", "gpu"])
 def test_taking_thousands_of_images_does_not_wait_for_the_device(own_store: Path, residency: str) -> None:
-    # over 64 KB of page numbers
+    # more slices than one kernel of torch.cat takes
     many, data = [list(range(40)) * 100] * 5, MemmapDataset(own_store, as_tuple=False)
     assert not waits_for_the_device(
         MemmapLoader(data, 1, sampler=many, device="cuda", residency=residency, as_tuple=False)

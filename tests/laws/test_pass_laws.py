@@ -57,7 +57,6 @@ _NO_CONCAT = "is at a URL, its cache has not all of it, and concat takes stores 
 _NO_PAD = "pad=False is for orders of the loader: what an epoch is, the sampler decides"
 _NUMBERS = {name: n for n, name in enumerate(OPTIONS)}
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
-_COMPRESSED = "residency 'gpu' of rows with sizes of their own: .* its rows are compressed"
 # Two options that pixpack refuses together, and its sentence.
 REFUSED: dict[Pair, str] = {
     (("order", "mixture"), ("part", "all")): _NO_NAMES,
@@ -66,8 +65,6 @@ REFUSED: dict[Pair, str] = {
     (("order", "batches"), ("last", "pad=False")): _NO_PAD,
     (("residency", "url"), ("part", "joined")): _NO_CONCAT,
     (("order", "mixture"), ("residency", "url")): _NO_CONCAT,
-    (("kind", "zstd-own-sizes"), ("residency", "gpu")): _COMPRESSED,
-    (("kind", "jpeg-own-sizes"), ("residency", "gpu")): _COMPRESSED,
 }
 
 

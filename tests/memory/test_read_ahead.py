@@ -75,7 +75,7 @@ def test_any_plan_gives_the_rows_it_names(
     order = np.array(rows, dtype=np.int64)
     steps = steps_of([order[i : i + batch] for i in range(0, len(order), batch)])
     reader = ReadAhead(
-        rows_file,
+        [rows_file],
         spans_of,
         chunk_bytes=chunk * ROW_BYTES,
         window_end=lambda position: (position // window + 1) * window,
@@ -109,7 +109,7 @@ def read_in_steps(
     """Return the rows of all steps, each in the memory it was read into."""
     pool = BufferPool(batch * LARGE_ROW_BYTES, keep=3)
     reader = ReadAhead(
-        path,
+        [path],
         lambda rows: spans_of(rows, LARGE_ROW_BYTES),
         chunk_bytes=chunk * LARGE_ROW_BYTES,
         window_end=lambda position: (position // window + 1) * window,
@@ -295,7 +295,7 @@ def test_a_file_that_another_host_has_replaced_is_named(
 def first_rows_of(path: Path) -> ReadAhead:
     """Return what reads the first 20 rows of a file in a step, which has begun."""
     reader = ReadAhead(
-        path,
+        [path],
         spans_of,
         chunk_bytes=8 * ROW_BYTES,
         window_end=lambda _: ROWS,

@@ -25,7 +25,7 @@ from packer import PackError, pack
 from packer.store import destination, lock
 from packer.store.lock import LOCK, Lock
 from reader import MemmapDataset, MemmapLoader, StoreError
-from reader import store as stores
+from reader.dataset import opened_store
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_store_that_is_replaced_while_it_is_opened_is_not_mixed_with_the_other
     pack(images, out, size=32)
     pack(images, other, size=32, resample="box")
     wanted = MemmapDataset(other, as_tuple=False)
-    map_tensor = stores.map_tensor
+    map_tensor = opened_store.map_tensor
 
     def replaced_before(*arguments: Any) -> torch.Tensor:
         if other.exists():
@@ -157,7 +157,7 @@ def test_a_store_that_is_replaced_while_it_is_opened_is_not_mixed_with_the_other
             other.rename(out)
         return map_tensor(*arguments)
 
-    monkeypatch.setattr(stores, "map_tensor", replaced_before)
+    monkeypatch.setattr(opened_store, "map_tensor", replaced_before)
     found = MemmapDataset(out, as_tuple=False)
     assert torch.equal(found.store.pixels, wanted.store.pixels)
     assert found.manifest.digest == wanted.manifest.digest

@@ -104,11 +104,10 @@ class LevelRows:
         columns = store.columns(rows)
         layout = store.table.layout(rows, columns)
         place = self._place(factor, layout.spans, places)
-        located = None if store.is_compressed else place.locate(layout.spans)
-        if located is not None:
+        if (views := store.table.views(rows, columns, layout.spans, place)) is not None:
             # crops copy of a row what they need of it
             store.check_rows(rows, columns)
-            return store.table.views(rows, columns, located)
+            return views
         batch, copies = store.begin(rows, place, self._memory(factor))
         if copies is not None:
             copies.wait()
@@ -158,7 +157,7 @@ class LevelRows:
 
     def _check_shapes(self, rows: Rows, factor: int) -> None:
         """Raise StoreError where a row with a size of its own is of another size on a level than its box is placed on."""
-        if factor == 1 or not self.stores[1].table.has_own_sizes:
+        if factor == 1 or not self.stores[1].table.form.located_by:
             return
         own, level = (self.stores[n].columns(rows, ["shapes"])["shapes"] for n in (1, factor))
         expected, actual = (own[:, :2] // factor).clamp(min=1), level[:, :2]

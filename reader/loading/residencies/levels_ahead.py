@@ -17,12 +17,11 @@ from reader import system
 from reader.buffers import FittingPool
 from reader.epoch import stamped
 from reader.loading.finish import first_step
-from reader.loading.gathering import AHEAD_SHARE, without_pixels
+from reader.loading.gathering import AHEAD_SHARE
 from reader.loading.plan import EpochPlan
 from reader.loading.remote_ahead import blocks_of
 from reader.loading.residencies.levels import LevelRows
-from reader.memory.joined_file import open_raw
-from reader.memory.raw_file import RawReader
+from reader.memory.raw_file import RawReader, open_raw
 from reader.memory.read_ahead import Chunk
 from reader.memory.spans import Spans
 from reader.rows import Rows, Steps
@@ -149,7 +148,7 @@ class LevelsAhead:
         for group in steps:
             for rows, start in zip(group.batches, group.starts, strict=True):
                 # as the loader writes it on the batch that the crop gets
-                drawn = without_pixels(self._levels.dataset, rows)
+                drawn = self._levels.stores[1].without_pixels(rows)
                 batch = stamped(drawn, epoch=self._epoch, position=start, seed=self._seed)
                 factors = self._crop.levels(self._levels, batch).numpy()
                 for factor in np.unique(factors).tolist():
@@ -159,7 +158,7 @@ class LevelsAhead:
     def _file(self, factor: int) -> RawReader:
         if factor not in self._files:
             store = self._levels.stores[factor]
-            self._files[factor] = open_raw(store.opened("pixels"), past_cache=self._levels.past_cache)
+            self._files[factor] = open_raw(store.pixel_paths(), store.bases, past_cache=self._levels.past_cache)
         return self._files[factor]
 
 

@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
-from reader.device.resident import Resident, ResidentImages
+from reader.device.resident import Resident
 from reader.loading.advice import log_choices
-from reader.loading.finish import Finish
 from reader.loading.gathering import Gathering
 from reader.loading.host_rows import HostRows
 from reader.loading.plan import EpochPlan
-from reader.loading.prefetch import Claim, Group
 from reader.loading.ranks import Ranks, ranks_here
 from reader.loading.remote_ahead import check_nodes, check_order
-from reader.loading.residencies.device_rows import OnDevice, batches_on, room_on
+from reader.loading.residencies.device_rows import batches_on, room_on
 from reader.loading.residencies.levels import LevelRows, may_read_levels
 from reader.loading.shared_residency import resident_on
 from reader.memory.residency import Residency, choose
-from reader.rows import Steps
-
-
-class BatchSource(Protocol):
-    """Gives the batches of a pass."""
-
-    def groups(self, plan: EpochPlan, steps: Iterator[Steps], finish: Finish, claim: Claim) -> Iterator[Group]:
-        """Yield the batches of steps, in groups; what is left to the caller's thread comes as Unfinished."""
-        ...
 
 
 class Reading(NamedTuple):
     """Says where a loader's rows are read from, and what reads them.
 
-    residency: its name. source: of the batches of a pass. gathering: what gathers on the host. resident: the rows on the device,
-    where they are there. levels: what crops read their rows from, where those of levels are read.
+    residency: its name. gathering: what brings the batches of a pass. resident: the rows on the device, where they are there.
+    levels: what crops read their rows from, where those of levels are read.
     """
 
     residency: str
-    source: BatchSource
     gathering: Gathering
-    resident: Resident | ResidentImages | None
+    resident: Resident | None
     levels: LevelRows | None
 
 
@@ -78,9 +65,10 @@ def reading_of(
         plan.orders.check_step(plan.cut)
         check_nodes(plan)
     (rows if levels is None else levels).bring(chosen)
-    gathering = Gathering(rows, device, prefetch=prefetch, must_pin=residency == "ram", has_pixels=levels is None)
-    resident: Resident | ResidentImages | None = None
+    resident: Resident | None = None
     if chosen.name == "gpu":
         resident = resident_on(part, device, functools.partial(batches_on, device, chosen.host))
-    source = gathering if resident is None else OnDevice(resident)
-    return Reading(chosen.name, source, gathering, resident, levels)
+    gathering = Gathering(
+        rows, device, prefetch=prefetch, must_pin=residency == "ram", has_pixels=levels is None, resident=resident
+    )
+    return Reading(chosen.name, gathering, resident, levels)

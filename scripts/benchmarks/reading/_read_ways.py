@@ -31,7 +31,7 @@ def joined_halves(data: MemmapDataset, folder: Path) -> MemmapDataset:
     second = MemmapDataset(other, as_tuple=data.as_tuple).subset(np.arange(half, len(data)))
     joined = concat({"first": data.subset(np.arange(half)), "second": second})
     for store, _ in joined.opened_store.parts:
-        touch(store.mapped.pixels.numpy())
+        touch(store.pixels)
     return joined
 
 
@@ -44,7 +44,7 @@ class StoreIndex:
 
     def turn(self) -> float:
         """Take a turn; returns images/s."""
-        store = self._part.data.opened_store.mapped
+        store = self._part.data.store
         rows = self._random.integers(self._part.count, size=(1 + self._batches, self._part.size))
         untimed, *batches = torch.from_numpy(rows)
         store[untimed]

@@ -35,7 +35,6 @@ import torch
 
 from reader import Compose, ImageBatch, MemmapDataset, MemmapLoader, RandomHorizontalFlip, RandomResizedCrop
 from reader.bench import DEVICE_TURN_BYTES, FirstRows, Turn, loader_turns, pinned_copies, slice_copies
-from reader.device.gather import gathered
 from reader.device.transfer import pin
 from scripts import environment
 from scripts.benchmarks.reading._gpu_step import TrainingStep, spin
@@ -169,10 +168,11 @@ def resident(data: MemmapDataset, device: torch.device, options: argparse.Namesp
     )
     check(MemmapLoader(data, options.batch_size, shuffle="full", device=device, residency=where, as_tuple=False), data)
     batches, count = endless(loader), 2 if options.quick else 200
-    store = loader.resident.rows() if loader.resident else data.store
-    rows = torch.randperm(len(data)).numpy()[: options.batch_size]
+    pixels = loader.resident.place.memory if loader.resident else data.store.pixels.view(-1)
+    words = pixels.view(len(data), -1).view(torch.int64)
+    rows = torch.randperm(len(data))[: options.batch_size].to(device)
     ways = {
-        LIMIT: lambda: rate(lambda: gathered(store, rows), count, options.batch_size, device),
+        LIMIT: lambda: rate(lambda: words.index_select(0, rows), count, options.batch_size, device),
         "MemmapLoader, store on the device": lambda: rate(lambda: next(batches), count, options.batch_size, device),
     }
     found = compared(ways, options.rounds)

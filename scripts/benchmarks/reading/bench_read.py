@@ -250,7 +250,7 @@ def check_batches(data: MemmapDataset, raw_rows: RawRows, raw: np.ndarray, size:
     np.copyto(copy, source)
     count = len(copy) // data.manifest.row_bytes
     found = {
-        "store[idx]": (data.opened_store.mapped[torch.from_numpy(rows)].pixels, rows),
+        "store[idx]": (data.store[torch.from_numpy(rows)].pixels, rows),
         "DataLoader": (raw_rows.__getitems__(rows)[0].pixels, rows),
         "limit": (copy[: raw[:count].nbytes].reshape(raw[:count].shape), np.arange(count)),
     }

@@ -75,7 +75,7 @@ sys.stdin.readline()
 while loaders:
     loader = loaders.pop(0)
     # nothing of it in the cache, but for what is mapped
-    with contextlib.suppress(StoreError, OSError), open(loader.dataset.opened_store.opened("pixels"), "rb") as file:
+    with contextlib.suppress(StoreError, OSError), open(loader.dataset.opened_store.pixel_paths()[0], "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     try:
         rows = sorted((int(row), pixels.numpy().tobytes()) for batch in loader for row, pixels in zip(batch.rows, batch.pixels))

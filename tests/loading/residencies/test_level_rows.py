@@ -152,9 +152,7 @@ def test_less_is_read_of_the_disk_where_masks_are_read_without_their_pixels(mask
 def test_a_mask_that_is_not_behind_its_image_is_named(masked: Path) -> None:
     for residency in RESIDENCIES:
         data = MemmapDataset(masked)
-        offsets = data.opened_store.mapped.mask_offsets
-        assert offsets is not None
-        offsets[5] += 3
+        data.opened_store._columns["mask_offsets"].tensor[5] += 3
         with pytest.raises(StoreError, match="row 5 is not within the pixels"):
             batches_of(data, residency)
 

@@ -76,7 +76,7 @@ def units(loader: MemmapLoader) -> int:
     copy = held(loader)
     if loader.residency != "gpu":
         return int(copy.nbytes)
-    return int((copy._pages if hasattr(copy, "_pages") else copy._rows.pixels).nbytes)
+    return int(copy.place.memory.nbytes)
 
 
 def test_loaders_of_the_same_rows_share_one_copy_and_those_of_others_do_not(
@@ -158,16 +158,18 @@ def test_loaders_that_threads_make_at_one_time_share_one_copy(shared_store: Path
 # -- what is counted
 
 
-def test_pages_of_small_rows_are_on_a_device_once_and_counted_as_they_are(tmp_path: Path) -> None:
+def test_small_rows_are_on_a_device_once_and_counted_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_tree(tmp_path / "images", classes=2, each=30, size=(12, 10))
     pack(tmp_path / "images", tmp_path / "out", fit="none", workers=1)
-    # rows of 360 bytes, of which many are in one page
-    part, cpu = MemmapDataset(tmp_path / "out").subset(slice(None, None, 2)), torch.device("cpu")
-    counted = shared_residency.missing_on(part, cpu)
-    resident: Any = shared_residency.resident_on(part, cpu, lambda _: pytest.fail("rows of own sizes are no batches"))
-    assert counted == resident._pages.nbytes + sum(t.nbytes for t in resident._columns.values(True, True))
-    assert resident._pages.nbytes <= (tmp_path / "out" / PIXELS).stat().st_size
-    assert resident.gather(np.array([4])).image(0).tolist() == part[2][0].movedim(0, -1).tolist()
+    monkeypatch.setattr(device_rows, "free_bytes", lambda device: GB)
+    part = MemmapDataset(tmp_path / "out", as_tuple=False).subset(slice(None, None, 2))
+    counted = shared_residency.missing_on(part, torch.device("cpu"))
+    loader = MemmapLoader(part, 7, residency="gpu", as_tuple=False)
+    # rows of some hundred bytes: no page is counted for each
+    assert counted == units(loader) == sum(part[n].pixels.numel() for n in range(len(part)))
+    check(loader)
 
 
 def test_memory_is_counted_for_the_rows_that_are_read(data: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 from typing import Any
 
@@ -12,8 +11,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from reader import MemmapDataset, MemmapLoader, concat
-from reader.loading.residencies.device_rows import batches_on
-from reader.loading.shared_residency import resident_on
 
 N = 90
 
@@ -141,12 +138,16 @@ def test_the_store_has_other_targets_also_where_it_was_looked_at_before(train: M
     assert changed.store.extras["weight"].tolist() == list(range(N))
 
 
-def test_labels_of_joined_datasets_are_never_lost_or_those_of_others(train: MemmapDataset) -> None:
+def test_labels_of_joined_datasets_are_never_lost_or_those_of_others(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader.loading.residencies.device_rows.free_bytes", lambda device: 1 << 30)
     one, two = (concat([train.with_targets([label] * N), train]) for label in (1, 2))
-    assert one.opened_store.made_id != two.opened_store.made_id
-    device = torch.device("cpu")
-    copies = [resident_on(d, device, functools.partial(batches_on, device, "cache")) for d in (one, two)]
-    assert [copy.gather(np.array([0, N - 1])).targets.tolist() for copy in copies] == [[1, 1], [2, 2]]
+    assert one.opened_store.given_id != two.opened_store.given_id
+    loaders = [MemmapLoader(data, 2, sampler=[0, N - 1], residency="gpu") for data in (one, two)]
+    # of one copy of their pixels
+    assert loaders[0].resident is loaders[1].resident
+    assert [targets.tolist() for loader in loaders for _, targets in loader] == [[1, 1], [2, 2]]
     with pytest.raises(ValueError, match="of joined datasets come last"):
         concat([concat([train]).with_targets([1] * N), train])
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import functools
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +12,6 @@ import torch
 
 from reader.dataset.opened_store import OpenedStore
 from reader.dataset.splits import class_names
-from reader.format.errors import StoreError
 from reader.format.manifest import EXTRA_NAME, TARGET_DTYPES, FileEntry, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.tensors import ITEM_BYTES, TensorSpec, metadata_names
@@ -57,7 +53,7 @@ def with_targets(opened: OpenedStore, rows: Rows, targets: ColumnData, classes: 
     manifest = dataclasses.replace(
         m, target_kind=kind, target_count=count, classes=names, files=_files(m, {"targets": values})
     )
-    return _changed(opened, manifest, {"targets": _column(opened, rows, values, fill=-1 if kind == "class" else 0)})
+    return opened.with_columns(manifest, {"targets": _column(opened, rows, values, fill=-1 if kind == "class" else 0)})
 
 
 def with_extras(opened: OpenedStore, rows: Rows, extras: Mapping[str, ColumnData]) -> OpenedStore:
@@ -78,31 +74,7 @@ def with_extras(opened: OpenedStore, rows: Rows, extras: Mapping[str, ColumnData
     specs = {name: TensorSpec(_dtype(name, c), tuple(c.shape[1:])) for name, c in columns.items()}
     added = {name.removeprefix("extras/"): spec for name, spec in specs.items()}
     manifest = dataclasses.replace(m, extras={**m.extras, **added}, files=_files(m, columns))
-    return _changed(opened, manifest, {name: _column(opened, rows, c, fill=0) for name, c in columns.items()})
-
-
-def _changed(opened: OpenedStore, manifest: Manifest, columns: dict[str, torch.Tensor]) -> OpenedStore:
-    """Return the store with some of its tensors replaced, or with further ones; its files stay open."""
-    made = copy.copy(opened)
-    for name in ("views", "all_rows"):
-        made.__dict__.pop(name, None)
-    made.manifest, made.made = manifest, opened.made | columns
-    made.prepare()
-    digest = hashlib.sha256(opened.made_id.encode())
-    for name, column in sorted(columns.items()):
-        digest.update(f"{name} {column.dtype} {list(column.shape)} {manifest.classes}".encode(errors="surrogatepass"))
-        digest.update(column.contiguous().view(torch.uint8).numpy().data if column.numel() else b"")
-    made.made_id = digest.hexdigest()
-    base = opened.opener or functools.partial(OpenedStore, opened.path, opened.remote)
-    made.opener = functools.partial(_opened_again, base, manifest, columns)
-    return made
-
-
-def _opened_again(base: Callable[[], OpenedStore], manifest: Manifest, columns: dict[str, torch.Tensor]) -> OpenedStore:
-    opened = base()
-    if opened.manifest.digest != manifest.digest:
-        raise StoreError(f"{opened.path} was packed again since this dataset was pickled. Open it again.")
-    return _changed(opened, manifest, columns)
+    return opened.with_columns(manifest, {name: _column(opened, rows, c, fill=0) for name, c in columns.items()})
 
 
 def _tensor(name: str, values: ColumnData, count: int) -> torch.Tensor:
