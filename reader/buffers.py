@@ -78,21 +78,20 @@ class BufferPool:
 
 
 class FittingPool:
-    """Leases of any size, from buffers of the size that was asked for last, or somewhat larger; `keep` idle ones are held.
+    """Leases of any size, from buffers of the size that was asked for last and a quarter more; `keep` idle ones stay.
 
-    has_room: sizes differ from lease to lease: a little room spares most of them a fresh buffer.
+    Where sizes differ, the room spares most leases a fresh buffer; where they do not, nobody writes to it: it takes no memory.
     """
 
-    def __init__(self, *, keep: int, has_room: bool) -> None:
-        self._keep, self._has_room = keep, has_room
+    def __init__(self, *, keep: int) -> None:
+        self._keep = keep
         self._pool = BufferPool(0, keep=keep)
 
     def lease(self, size_bytes: int) -> torch.Tensor:
         """Return uint8[size_bytes], as `BufferPool.lease` does."""
         pool = self._pool
         if not size_bytes <= pool.size_bytes <= 2 * size_bytes:
-            room = size_bytes // 4 if self._has_room else 0
-            pool = self._pool = BufferPool(size_bytes + room, keep=self._keep)
+            pool = self._pool = BufferPool(size_bytes + size_bytes // 4, keep=self._keep)
         return pool.lease(size_bytes)
 
 

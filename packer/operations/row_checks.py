@@ -21,7 +21,7 @@ from reader.format.manifest import MANIFEST, REJECTED, Manifest
 from reader.format.row_values import RowValues, wrong_extents
 from reader.format.samples import Sample, read_rejects, read_samples_with_offsets
 from reader.format.shown import shown
-from reader.format.tensors import ITEM_BYTES, JPEG, MOST_TEXT_BYTES, TEXTS_FILE, TensorSpec
+from reader.format.tensors import ITEM_BYTES, MOST_TEXT_BYTES, TEXTS_FILE, JpegFrames, TensorSpec
 
 # Of all tensors beside the pixels, read at once.
 _PIECE_BYTES = 4 << 20
@@ -58,7 +58,7 @@ def wrong_rows(
     yield from itertools.islice(_wrong_values(root, manifest, runs), 1)
     if "offsets" in manifest.tensors:
         yield from itertools.islice(_wrong_offsets(root, manifest, blocks, runs), 1)
-    if manifest.compression:
+    if "frames" in manifest.tensors:
         yield from itertools.islice(_wrong_frames(root, manifest, blocks, runs), 1)
     if manifest.texts:
         yield from itertools.islice(_wrong_texts(root, manifest, runs), 1)
@@ -116,12 +116,12 @@ def _wrong_offsets(root: Path, manifest: Manifest, blocks: list[Block], runs: _R
     names = ["offsets", "shapes", *(["mask_offsets"] if manifest.has_own_masks else [])]
     offset, largest, stops = 0, np.zeros(3, np.int64), dict(runs)
     starts = np.array([*(block.start for block in blocks), manifest.rows])
-    begins = np.cumsum([0, *(block.size_bytes for block in blocks)])
+    # of frames the blocks do not say where their rows are once unpacked
+    begins = None if manifest.compression else np.cumsum([0, *(block.size_bytes for block in blocks)])
     for start, columns in pieces(root, manifest, names, runs):
         offsets, shapes = columns["offsets"], columns["shapes"]
         if start in stops and start:
-            # of frames the blocks do not say where their rows are once unpacked
-            offset = int(offsets[0] if manifest.compression else begins[np.searchsorted(starts, start)])
+            offset = int(offsets[0] if begins is None else begins[np.searchsorted(starts, start)])
         sizes, wrong = wrong_extents(offsets, shapes, columns.get("mask_offsets"), manifest.pixel_bytes)
         expected = offset + np.cumsum(sizes) - sizes
         wrong |= offsets != expected
@@ -131,18 +131,18 @@ def _wrong_offsets(root: Path, manifest: Manifest, blocks: list[Block], runs: _R
             return
         first, last = np.searchsorted(starts, (start, start + len(offsets)))
         inside = starts[first:last] - start
-        if not manifest.compression and (offsets[inside] != begins[first:last]).any():
+        if begins is not None and (offsets[inside] != begins[first:last]).any():
             row = start + int(inside[(offsets[inside] != begins[first:last]).argmax()])
             yield Wrong(MANIFEST, (row, row + 1), "the blocks have other numbers of bytes than their rows")
             return
         offset, largest = int(expected[-1] + sizes[-1]), np.maximum(largest, shapes.max(axis=0))
         stop = start + len(offsets)
-        if not manifest.compression and stop in stops.values() and offset != begins[np.searchsorted(starts, stop)]:
+        if begins is not None and stop in stops.values() and offset != begins[np.searchsorted(starts, stop)]:
             yield Wrong(MANIFEST, (stop - 1, stop), "the blocks have other numbers of bytes than their rows")
             return
     if runs != [(0, manifest.rows)]:
         return
-    end = manifest.compression.pixel_bytes if manifest.compression else begins[-1]
+    end = manifest.pixel_bytes if begins is None else begins[-1]
     if offset != end or largest.tolist() != [manifest.height, manifest.width, manifest.channels]:
         yield Wrong(MANIFEST, None, "its blocks, height and width are not those of the rows")
 
@@ -208,8 +208,7 @@ def _wrong_lines(root: Path, manifest: Manifest, blocks: list[Block], runs: _Run
         pass
     if (
         runs == [(0, manifest.rows)]
-        and manifest.compression
-        and manifest.compression.codec == JPEG
+        and isinstance(manifest.compression, JpegFrames)
         and manifest.compression.squared_error != lost
     ):
         yield Wrong(MANIFEST, None, f"its squared_error is not that of all lines, {lost}")

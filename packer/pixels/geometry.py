@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.options import RowOptions
 from packer.values import side_limit
-from reader.format.row_kinds import row_kind
+from reader.format.row_kinds import RowKind, row_kind
 from reader.tuning import tuning
 
 if TYPE_CHECKING:
@@ -72,9 +72,14 @@ class Geometry:
         return self.fit == "none"
 
     @property
+    def kind(self) -> RowKind:
+        """What follows from whether rows have one size."""
+        return row_kind(has_own_sizes=self.has_own_sizes)
+
+    @property
     def common_sides(self) -> tuple[int, int] | None:
         """Height and width of every row; None where they differ."""
-        return row_kind(has_own_sizes=self.has_own_sizes).common_sides(self.sides)
+        return self.kind.common_sides(self.sides)
 
     @property
     def has_content(self) -> bool:

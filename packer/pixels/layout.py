@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packer.options import CHANNELS
 from packer.pixels.geometry import Geometry
-from reader.format.manifest import OWN_MASKS, OWN_SIZES, PAGE_BYTES
+from reader.format.manifest import OWN_MASKS, OWN_SIZES
 from reader.format.tensors import jpeg_quality, reader_features_of
 
 # Of raw, that frames of photographs take: 0.54 of 200 of 224 x 224, as JPEGs 0.21 at quality 95, 0.49 at 100
@@ -95,8 +95,8 @@ class RowLayout:
         return packed_bytes if self.is_compressed else self.size_bytes(rows, shapes)
 
     def file_bytes(self, used_bytes: int) -> int:
-        """Size of the file of rows that take so many bytes in it: with frames complete pages, so that it is never empty."""
-        return -(-used_bytes // PAGE_BYTES) * PAGE_BYTES if self.is_compressed else used_bytes
+        """Size of the file of rows that take so many bytes in it."""
+        return self.geometry.kind.file_bytes(used_bytes, self.form)
 
     def mask_bytes(self, pixel_bytes: int) -> int:
         """Convert an offset or a size in the file of rows to that in the file of masks, which have one byte a pixel."""
@@ -135,7 +135,3 @@ class VariableRows(RowLayout):
     def size_bytes(self, rows: int, shapes: Iterable[tuple[int, int]] = ()) -> int:
         """Bytes of rows of these shapes, (height, width), with their masks."""
         return sum(height * width for height, width in shapes) * self.pixel_bytes
-
-    def file_bytes(self, used_bytes: int) -> int:
-        """Size of the file of rows: complete pages, so that it is never empty."""
-        return -(-used_bytes // PAGE_BYTES) * PAGE_BYTES

@@ -83,6 +83,7 @@ def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> 
     mean = share @ means
     std = np.sqrt(np.maximum(share @ (stds**2 + means**2) - mean**2, 0))
     size_bytes = sum(m.files[PIXELS].size_bytes for m in manifests)
+    frames = [m.compression for m in manifests if m.compression]
     has_content = any(m.has_content for m in manifests)
     holder = next((m for m in manifests if m.has_content), first)
     digest = hashlib.sha256(" ".join([*(m.digest for m in manifests), *classes]).encode(errors="surrogatepass"))
@@ -100,12 +101,7 @@ def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> 
         rejected=sum(m.rejected for m in manifests),
         # those of its stores are read by their own names
         levels=(),
-        compression=first.compression
-        and dataclasses.replace(
-            first.compression,
-            pixel_bytes=sum(m.pixel_bytes for m in manifests),
-            squared_error=sum(m.compression.squared_error for m in manifests if m.compression),
-        ),
+        compression=None if not frames else frames[0].joined(frames[1:]),
         reader_features=tuple(name for name in first.reader_features if name != LEVELS),
         files={
             **{name: entry for name, entry in holder.files.items() if not is_of_level(name)},
@@ -125,8 +121,7 @@ def _texts_entry(manifests: Sequence[Manifest]) -> dict[str, FileEntry]:
 
 def _kind(manifest: Manifest) -> str:
     """Name how rows are kept; JPEGs of any quality are read alike."""
-    codec = manifest.compression.codec if manifest.compression else ""
-    return {"": "raw", ZSTD: "compressed", JPEG: "JPEG"}[codec]
+    return {"": "raw", ZSTD: "compressed", JPEG: "JPEG"}[manifest.coding.codec]
 
 
 def names_columns(manifest: Manifest) -> bool:

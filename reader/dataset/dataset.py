@@ -110,7 +110,7 @@ class MemmapDataset(Dataset[Any]):
         self.opened_store = opened
         self.check_rows = opened.check_rows
         self.manifest = opened.manifest
-        self._pool = FittingPool(keep=_LOOP_BUFFERS, has_room=self.manifest.has_own_sizes)
+        self._pool = FittingPool(keep=_LOOP_BUFFERS)
         self._is_looped = False
         self._targets: list[object] | None = None
         self._samples: list[tuple[str, object]] | None = None
@@ -125,9 +125,10 @@ class MemmapDataset(Dataset[Any]):
 
     def _repr_html_(self) -> str:
         """Show a notebook a contact sheet."""
-        from reader.dataset.preview import html_of
+        from reader.dataset.preview import html_of, shown_positions
 
-        return html_of(self)
+        rows = self.store_rows(shown_positions(len(self))).tolist()
+        return html_of(repr(self), self.manifest, map(self.opened_store.row, rows))
 
     def __getstate__(self) -> dict[str, object]:
         opened = ("manifest", "opened_store", "check_rows", "_pool", "_targets", "_samples")
@@ -204,7 +205,7 @@ class MemmapDataset(Dataset[Any]):
             worker, self._is_looped = get_worker_info(), True
             # of several workers one says it
             if worker is None or worker.id == 0:
-                warn_of_unlabeled(self)
+                warn_of_unlabeled(self.opened_store, self._all_rows)
         is_by_row = type(self).__getitem__ is not MemmapDataset.__getitem__
         if is_by_row or (self.changes_samples and not self.takes_batches):
             return [self[int(i)] for i in indices]
@@ -232,6 +233,11 @@ class MemmapDataset(Dataset[Any]):
         """Map positions in this dataset, int64[B] in [0, len), to rows of the store."""
         return positions if self._rows is None else self._rows[positions]
 
+    @property
+    def _all_rows(self) -> Rows:
+        """The rows of the store that these are: int64[N]."""
+        return np.arange(self.manifest.rows) if self._rows is None else self._rows
+
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""
         self.opened_store.check_files()
@@ -253,8 +259,7 @@ class MemmapDataset(Dataset[Any]):
         """The targets as a list, as ImageFolder has them; the tensor is `store.targets`."""
         if self._targets is None:
             self.check_rows(self._rows)
-            rows = np.arange(self.manifest.rows) if self._rows is None else self._rows
-            self._targets = self.opened_store.columns(rows, ["targets"])["targets"].tolist()
+            self._targets = self.opened_store.columns(self._all_rows, ["targets"])["targets"].tolist()
         return self._targets
 
     @property
@@ -262,8 +267,7 @@ class MemmapDataset(Dataset[Any]):
         """(path, target) of each row; paths are relative to the packed folder."""
         if self._samples is None:
             paths = self.opened_store.sources.paths
-            rows = range(len(paths)) if self._rows is None else self._rows.tolist()
-            self._samples = list(zip((paths[row] for row in rows), self.targets, strict=True))
+            self._samples = list(zip((paths[row] for row in self._all_rows), self.targets, strict=True))
         return self._samples
 
     imgs = samples
@@ -351,13 +355,13 @@ class MemmapDataset(Dataset[Any]):
 
         classes: their names; None: those of the store, which stays as it is. Raises ValueError where they do not fit the rows.
         """
-        made = with_targets(self.opened_store, self.store_rows(np.arange(len(self))), targets, classes)
-        return self.of_store(made, self._rows, self.groups)
+        store = with_targets(self.opened_store, self._all_rows, targets, classes)
+        return self.of_store(store, self._rows, self.groups)
 
     def with_extras(self, **extras: ColumnData) -> MemmapDataset:
         """Return this dataset with further tensors [N, ...], in `extras` of batches; raises ValueError where one does not fit."""
-        made = with_extras(self.opened_store, self.store_rows(np.arange(len(self))), extras)
-        return self.of_store(made, self._rows, self.groups)
+        store = with_extras(self.opened_store, self._all_rows, extras)
+        return self.of_store(store, self._rows, self.groups)
 
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
         """Split by seed into a random fraction, 0 to 1, and the rest, both in store order; stratify: each class alike.

@@ -9,7 +9,8 @@ import base64
 import html
 import struct
 import zlib
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,6 @@ from reader.format.fields import Json
 
 if TYPE_CHECKING:
     from reader.format.manifest import Manifest
-    from reader.rows import Rows
     from reader.store import Batch
 
 TILES = 24
@@ -30,51 +30,22 @@ _FIGURE = f'<figure style="{_STYLE}">{{}}<figcaption>{{}}</figcaption></figure>'
 _IMAGE = '<img src="data:image/png;base64,{}" width="{}" height="{}" alt="row {}">'
 
 
-class _Store(Protocol):
-    """What is used of an OpenedStore."""
-
-    def row(self, row: int) -> Batch:
-        """Return one row, without a batch dimension."""
-        ...
-
-
-class _Dataset(Protocol):
-    """What is used of a MemmapDataset."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """The store's."""
-        ...
-
-    @property
-    def opened_store(self) -> _Store:
-        """What its rows are read from."""
-        ...
-
-    def store_rows(self, positions: Rows) -> Rows:
-        """Return the rows of the store that stand at positions."""
-        ...
-
-    def __len__(self) -> int: ...
-
-
-def shown_positions(count: int) -> list[int]:
+def shown_positions(count: int) -> npt.NDArray[np.int64]:
     """Return which of count rows are shown: up to 24, evenly spread, each once."""
     positions = [(2 * i + 1) * count // (2 * TILES) for i in range(TILES)]
-    return [position for position in dict.fromkeys(positions) if position < count]
+    return np.array([position for position in dict.fromkeys(positions) if position < count], np.int64)
 
 
-def html_of(dataset: _Dataset) -> str:
-    """Return HTML of some rows of a MemmapDataset, as they are stored, with their targets.
+def html_of(title: str, manifest: Manifest, rows: Iterable[Batch]) -> str:
+    """Return HTML of some rows of a dataset, each without a batch dimension, as they are stored, with their targets.
 
     Example:
         >>> from reader import MemmapDataset
         >>> MemmapDataset(store_path)._repr_html_().count("<img ")
         24
     """
-    rows = dataset.store_rows(np.array(shown_positions(len(dataset)), np.int64)).tolist()
-    tiles = "".join(_tile(dataset.manifest, dataset.opened_store.row(row)) for row in rows)
-    return f"<p><code>{html.escape(repr(dataset))}</code></p><div>{tiles}</div>"
+    tiles = "".join(_tile(manifest, row) for row in rows)
+    return f"<p><code>{html.escape(title)}</code></p><div>{tiles}</div>"
 
 
 def png(pixels: npt.NDArray[np.uint8]) -> bytes:

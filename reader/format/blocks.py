@@ -14,7 +14,7 @@ from typing import IO
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.head import with_digest
-from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Manifest, open_manifest, parse_manifest
+from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Manifest, open_manifest, parse_manifest
 
 # A line is up to five numbers of up to 19 digits.
 _MOST_LINE_BYTES = 128
@@ -101,7 +101,7 @@ def _checked(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[Block]
         start, used, least_offset = start + rows, used + size_bytes, offset + 3 * rows
     if start != manifest.rows:
         raise StoreError(f"{path}: the blocks hold {start} rows, the manifest says {manifest.rows}.")
-    if pixels_bytes - used >= (PAGE_BYTES if manifest.is_flat else 1):
+    if pixels_bytes != manifest.file_bytes(used):
         raise StoreError(f"{path}: the blocks hold {used} bytes of pixels, the manifest says {pixels_bytes}.")
 
 

@@ -68,7 +68,7 @@ def _check_level(root: Path, manifest: Manifest, factor: int) -> None:
     path = level_path(root, factor)
     level = read_manifest(path)
     # first: levels in levels may be any number deep
-    if level.levels or (level.compression is None) != (manifest.compression is None):
+    if level.levels or bool(level.form) != bool(manifest.form):
         raise StoreError(
             f"{path} is not a level of {root}: it has levels, or other rows are compressed. Copy the store again."
         )
@@ -96,7 +96,7 @@ def metadata_files(manifest: Manifest) -> dict[str, bytes]:
     """
     tensors = manifest.tensors
     top = {name: _tensor_meta(manifest.count(name), spec) for name, spec in tensors.items() if "/" not in name}
-    files = {TOP_META: json.dumps({"_type": (manifest.compression or manifest.kind).batch_type}).encode()}
+    files = {TOP_META: json.dumps({"_type": manifest.batch_type}).encode()}
     if manifest.extras:
         extras = {name: _tensor_meta(manifest.rows, spec) for name, spec in sorted(manifest.extras.items())}
         files[EXTRAS_META] = _tensordict_meta([manifest.rows], extras)

@@ -58,9 +58,10 @@ from reader.format.row_kinds import RowKind, kind_of
 from reader.format.shown import brief
 from reader.format.splits import FOLDER, ROLES, is_stage, stages
 from reader.format.tensors import (
-    FRAMES_SPEC,
     ITEM_BYTES,
+    RAW,
     Compression,
+    RawPixels,
     TensorSpec,
     level_files,
     metadata_names,
@@ -270,8 +271,7 @@ class Manifest:
         specs |= self.kind.tensors
         if self.has_own_masks:
             specs["mask_offsets"] = TensorSpec("int64", ())
-        if self.compression:
-            specs["frames"] = FRAMES_SPEC
+        specs |= self.coding.tensors
         return specs | {f"extras/{name}": spec for name, spec in sorted(self.extras.items())}
 
     def tensor_paths(self) -> dict[str, str]:
@@ -287,6 +287,16 @@ class Manifest:
     def kind(self) -> RowKind:
         """What follows from whether rows have one size."""
         return kind_of(self.reader_features)
+
+    @property
+    def coding(self) -> Compression | RawPixels:
+        """What follows from whether rows are raw or frames."""
+        return self.compression or RAW
+
+    @property
+    def form(self) -> str:
+        """What asks for such rows, as --compress has it: "" (raw), "zstd" or "jpeg:95"."""
+        return self.coding.form
 
     @property
     def has_own_sizes(self) -> bool:
@@ -321,7 +331,7 @@ class Manifest:
     @property
     def is_flat(self) -> bool:
         """Whether pixels.memmap has no dimension of rows: they have sizes of their own, or are frames."""
-        return self.kind.is_flat or self.compression is not None
+        return self.kind.is_flat or bool(self.form)
 
     def count(self, name: str) -> int:
         """Return the length of a tensor: N, but of flat pixels the bytes of their file."""
@@ -330,7 +340,7 @@ class Manifest:
     @property
     def pixel_bytes(self) -> int:
         """Bytes of the pixels of all rows, unpacked; of raw rows those of their file."""
-        return self.compression.pixel_bytes if self.compression else self.files[PIXELS].size_bytes
+        return self.coding.unpacked_bytes(self.files[PIXELS].size_bytes)
 
     @property
     def row_bytes(self) -> int:
@@ -340,7 +350,16 @@ class Manifest:
     @property
     def block_numbers(self) -> int:
         """How many numbers the line of a block has."""
-        return 5 if self.compression else self.kind.block_numbers
+        return self.coding.block_numbers or self.kind.block_numbers
+
+    @property
+    def batch_type(self) -> str:
+        """What tensordict's files name."""
+        return self.coding.batch_type or self.kind.batch_type
+
+    def file_bytes(self, used_bytes: int) -> int:
+        """Return the size of the file of pixels whose rows take so many bytes in it."""
+        return self.kind.file_bytes(used_bytes, self.form)
 
     def to_json(self) -> dict[str, object]:
         """Return the head of manifest.json, in its order."""
@@ -385,8 +404,7 @@ class Manifest:
             digest.check(f"the entry of the file {brief(name)} in the manifest", "digest", entry.digest)
         for name, spec in tensors.items():
             self._check_size(name, spec)
-        if self.compression:
-            self.compression.check_sums(self.kind.required_bytes(self.rows, self.sides), self.files[PIXELS].size_bytes)
+        self.coding.check_sums(self.kind.required_bytes(self.rows, self.sides), self.files[PIXELS].size_bytes)
 
     def _check_size(self, name: str, spec: TensorSpec) -> None:
         """Check the size of a tensor's file."""
@@ -398,7 +416,7 @@ class Manifest:
         need, found = count * spec.row_bytes, self.files[path].size_bytes
         if found != need:
             raise StoreError(f"it lists {path} with {found} bytes, {self.rows} rows need {need}.")
-        if name == "pixels" and self.is_flat and (found < max(PAGE_BYTES, self.rows) or found % PAGE_BYTES):
+        if name == "pixels" and (found < self.rows or found != self.file_bytes(found)):
             raise StoreError(f"it lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}.")
 
 

@@ -62,16 +62,15 @@ class RowKind:
         """Return the bytes that rows of (height, width, channels) must have together; 0 where that is not said."""
         return rows * math.prod(shape)
 
-    def file_bytes(self, used_bytes: int) -> int:
-        """Return the size of the file of raw rows that take so many bytes in it."""
-        return used_bytes
+    def file_bytes(self, used_bytes: int, form: str = "") -> int:
+        """Return the size of the file of rows in a form, "" raw, that take so many bytes in it.
 
-    def unit_bytes(self, row_bytes: int) -> int:
-        """Return the bytes of what raw rows are read by: rows, or pages."""
-        return row_bytes
+        Of frames, and of rows with sizes of their own, it is complete pages, so that it is never empty.
+        """
+        return _whole_pages(used_bytes) if form else used_bytes
 
     def shared_bytes(self, rows: int) -> int:
-        """Return by how much what so many rows are read by may be larger than they are."""
+        """Return by how much the pages that hold so many rows may be larger than they are; 0 where rows are read alone."""
         return 0
 
 
@@ -114,17 +113,17 @@ class OwnSizes(RowKind):
         """The shape of each row says it."""
         return 0
 
-    def file_bytes(self, used_bytes: int) -> int:
-        """Complete pages, so that the file is never empty."""
-        return -(-used_bytes // PAGE_BYTES) * PAGE_BYTES
-
-    def unit_bytes(self, row_bytes: int) -> int:
-        """Pages."""
-        return PAGE_BYTES
+    def file_bytes(self, used_bytes: int, form: str = "") -> int:
+        """Complete pages, raw too."""
+        return _whole_pages(used_bytes)
 
     def shared_bytes(self, rows: int) -> int:
         """A page that two rows share is read for each."""
         return rows * PAGE_BYTES
+
+
+def _whole_pages(used_bytes: int) -> int:
+    return -(-used_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 ONE_SIZE, OWN_SIZE_EACH = RowKind(), OwnSizes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,6 +87,25 @@ _MOST_BEYOND = {ZSTD: 512, JPEG: 4096}
 _MOST_TIMES = 4
 
 
+class RawPixels:
+    """Rows that are in their file as they are: answers for them what `Compression` answers for frames."""
+
+    form = codec = ""
+    # what the kind of rows says
+    batch_type, block_numbers = "", 0
+    tensors: ClassVar[Mapping[str, TensorSpec]] = {}
+
+    def unpacked_bytes(self, file_bytes: int) -> int:
+        """Return the bytes of all rows, whose file has so many."""
+        return file_bytes
+
+    def check_sums(self, pixel_bytes: int, file_bytes: int) -> None:
+        """There are none: the size of the file is checked as that of any tensor."""
+
+
+RAW = RawPixels()
+
+
 @record(kw_only=True)
 class Compression:
     """How rows are compressed, by `ZstdFrames` or `JpegFrames`: the key `compression` of a manifest.
@@ -96,6 +116,9 @@ class Compression:
 
     # in files of tensordict
     batch_type: ClassVar[str] = "<class 'reader.store.CompressedRows'>"
+    # of the line of a block in manifest.json
+    block_numbers: ClassVar[int] = 5
+    tensors: ClassVar[Mapping[str, TensorSpec]] = {"frames": FRAMES_SPEC}
 
     codec: str
     pixel_bytes: int = key(integer(1))
@@ -105,6 +128,16 @@ class Compression:
     def form(self) -> str:
         """What asks for such rows, as --compress and the option `compress` of a manifest have it: "zstd", or "jpeg:95"."""
         return self.codec
+
+    def unpacked_bytes(self, file_bytes: int) -> int:
+        """Return the bytes of all rows, unpacked."""
+        return self.pixel_bytes
+
+    def joined(self, others: Sequence[Compression]) -> Compression:
+        """Return that of the rows of several stores."""
+        each = [self, *others]
+        sums = {name: sum(getattr(one, name) for one in each) for name in ("pixel_bytes", "squared_error")}
+        return dataclasses.replace(self, **sums)
 
     @property
     def psnr(self) -> float:

@@ -97,7 +97,7 @@ def log_first_epoch(plan: EpochPlan, transform: Transform | None, *, as_tuple: b
     if ranks.rank == 0:
         warn_of_second_crop(dataset.path, dataset.manifest, transform)
         if as_tuple:
-            warn_of_unlabeled(dataset)
+            warn_of_unlabeled(dataset.opened_store, dataset.store_rows(np.arange(len(dataset))))
 
 
 def _warn_of_slow_recipe(dataset: MemmapDataset) -> None:

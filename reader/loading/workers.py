@@ -73,7 +73,7 @@ class StepBatches(Dataset[bytes]):
         """Return what the loop gets at a step, pickled: what cannot be sent is an error here, and nothing waits for it."""
         if self._pool is None:
             # samples are copies: the rows' memory is used again
-            self._pool = FittingPool(keep=1, has_room=self._dataset.manifest.has_own_sizes)
+            self._pool = FittingPool(keep=1)
         rows = self._dataset.store_rows(step.positions)
         batch = self._finish(self._dataset.opened_store.gather(rows, self._pool.lease), step.start)
         return bytes(ForkingPickler.dumps(batch))

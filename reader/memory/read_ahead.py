@@ -94,7 +94,7 @@ class ReadAhead(Place):
         # bytes of the first steps, which are taken together
         self._first_bytes = 0
         self._chunks: deque[tuple[Chunk | _Scattered, deque[_StepSpans]]] = deque()
-        self._pool, self._located = (FittingPool(keep=_KEPT, has_room=True) for _ in range(2))
+        self._pool, self._located = (FittingPool(keep=_KEPT) for _ in range(2))
         self._cut: Iterator[list[_StepSpans]] = iter(())
         self._file = open_raw(paths, bases, past_cache=past_cache)
         self._lease = lease if row_bytes and self._file.can_scatter(row_bytes) else None

@@ -126,7 +126,7 @@ def _plan(
         levels=like.levels,
         options=_options(manifests),
         decoders=like.decoders,
-        form=like.compression.form if like.compression else "",
+        form=like.form,
         labels=joint_labels(manifests, is_list_given=is_list_given),
         has_rejects=True,
         notes=_notes(selections, names, further),

@@ -125,7 +125,7 @@ class CopySource:
         # of the rows unpacked
         self.sizes: Ints = self._bytes[self._at(selection.rows)]
         # how the rows are kept: "", raw, "zstd" or "jpeg:95"
-        self.form = manifest.compression.form if manifest.compression else ""
+        self.form = manifest.form
         if self.form:
             self._frames = FrameRows(selection.path, manifest)
             spans = tensor_rows(selection.path, manifest, "frames", self._chosen)

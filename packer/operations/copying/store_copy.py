@@ -39,7 +39,7 @@ from packer.workers.frame_writer import FrameWriter, packed_rows, with_errors
 from reader.format.blocks import Block
 from reader.format.filesystem import error_path
 from reader.format.head import COMPRESSED_ROWS, JPEG_ROWS, READER_FEATURES
-from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, FileEntry, FurtherTarget, Manifest
+from reader.format.manifest import PIXELS, REJECTED, SAMPLES, FileEntry, FurtherTarget, Manifest
 from reader.format.tensors import FRAMES_SPEC, TEXTS_FILE, Compression, TensorSpec, reader_features_of
 from reader.system import available_cpus
 
@@ -107,7 +107,6 @@ class StoreCopy:
         self._rows = self._bounds[-1]
         self._ends = np.cumsum(np.concatenate([source.sizes for source in self._sources]))
         used = int(self._ends[-1])
-        self._is_flat = self._like.kind.is_flat or bool(plan.form)
         self._pixel_bytes = self._like.kind.file_bytes(used)
         # what the file of rows takes, of frames that are still to be packed an estimate
         self._file_bytes = self._pixel_bytes
@@ -115,7 +114,7 @@ class StoreCopy:
             are_packed = all(source.form == plan.form for source in sources)
             stored = sum(source.stored_bytes for source in sources)
             stored = stored if are_packed else int(used * expected_share(plan.form))
-            self._file_bytes = stored + -stored % PAGE_BYTES
+            self._file_bytes = self._like.kind.file_bytes(stored, plan.form)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -189,7 +188,7 @@ class StoreCopy:
         if writer is not None:
             writer.close()
             used = writer.size_bytes
-        filling = bytes(-used % PAGE_BYTES if self._is_flat else 0)
+        filling = bytes(self._like.kind.file_bytes(used, self._plan.form) - used)
         self._check()
         set_size(pixels, used, used + len(filling))
         crc32 = crc32_combine(crc32, zlib.crc32(filling), len(filling))

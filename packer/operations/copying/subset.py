@@ -140,7 +140,7 @@ def _plan(
 
 def _kept(path: Path, manifest: Manifest, compress: bool | str | None) -> dict[str, Any]:
     """Return how the copy keeps its rows, and what it says of that: as a pack with --compress, or without."""
-    before = manifest.compression.form if manifest.compression else ""
+    before = manifest.form
     form = before if compress is None else RowOptions(compress=compress).form
     if form == before:
         return {"options": manifest.options, "decoders": manifest.decoders, "form": form}

@@ -56,7 +56,7 @@ class LevelsAhead:
         self.factors, self.content = levels.factors, levels.content
         self._has_masks = levels.dataset.manifest.has_own_masks
         # of each level: chunks of one have about as many bytes
-        self._pools = defaultdict[int, FittingPool](lambda: FittingPool(keep=_CHUNKS, has_room=True))
+        self._pools = defaultdict[int, FittingPool](lambda: FittingPool(keep=_CHUNKS))
         self._read_ahead: set[int] = set()
         self._files: dict[int, RawReader] = {}
         self._chunks: deque[_StepGroup] = deque(maxlen=_CHUNKS)
