@@ -2,7 +2,7 @@
 
 A fresh 38 MB tensor costs 9,409 page faults, more than the copy into it; a reused one none. So buffers are leased: each
 lease is a fresh numpy array over the same memory, and the memory returns to the pool when that array is collected. Any
-tensor, view or numpy view made from the lease keeps it alive, so a batch that a caller keeps is never overwritten.
+tensor, view or numpy view of the lease keeps it alive, so a batch that a caller keeps is never overwritten.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Loan(weakref.ref[npt.NDArray[np.uint8]]):
 class BufferPool:
     """Equal buffers of size_bytes, leased and recycled; pinned ones for copies to or from a CUDA device, where one is given.
 
-    At most `keep` idle buffers are held. `lease` never waits: when all are in use, it allocates one more. Thread-safe.
+    At most `keep` idle buffers stay. `lease` never waits: when all are in use, it allocates one more. Thread-safe.
     """
 
     def __init__(self, size_bytes: int, *, keep: int, pinned: torch.device | None = None) -> None:

@@ -37,7 +37,7 @@ STEPS = {name: number for number, name in enumerate(_NAMES.split())}
 _NUMBERS = 6
 _LEVELS = 256
 _FLOAT_BYTES = 4
-# Smaller ones malloc reuses too. Of larger ones so many idle buffers of each power of two are held.
+# Smaller ones malloc reuses too. Of larger ones so many idle buffers of each power of two stay.
 _LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
 
 _Bytes = npt.NDArray[np.uint8]

@@ -133,8 +133,8 @@ class RaggedBatch(TensorClass):
         start, size = int(self.offsets[index]), height * width * channels
         if min(start, height, width, channels) < 0 or start + size > len(self.pixels):
             raise StoreError(f"image {index} is not within the pixels: the store is damaged. Copy it again.")
-        found, is_planes = self.pixels[start : start + size], self.pixels.is_floating_point()
-        return found.view(channels, height, width).movedim(0, -1) if is_planes else found.view(height, width, channels)
+        image, is_planes = self.pixels[start : start + size], self.pixels.is_floating_point()
+        return image.view(channels, height, width).movedim(0, -1) if is_planes else image.view(height, width, channels)
 
     def mask(self, index: int) -> torch.Tensor | None:
         """Return the mask of the image at index, a view uint8[H, W]; None if the batch has no masks.

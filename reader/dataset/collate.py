@@ -31,7 +31,7 @@ class CollatedRow(tuple[Any, ...]):
 class CollatedRows(Sequence[_Row], Generic[_Row]):
     """The rows of a gathered batch, for torch's collate functions: default_collate takes the batch as it is.
 
-    Any other one finds a sequence of rows, each made when it is asked for. It pickles.
+    Any other one finds a sequence of rows, each created when it is asked for. It pickles.
     """
 
     def __init__(self, batch: object, count: int, row: Callable[[int], _Row]) -> None:
@@ -70,8 +70,8 @@ class Step(list[int]):
         """Say whether a dataset is the loader's; in another process no dataset is known to be another."""
         return self._dataset is dataset or self._dataset is None
 
-    def made(self) -> CollatedRows[NoReturn]:
-        """Make the batch, for `collate_batch` alone."""
+    def batch_rows(self) -> CollatedRows[NoReturn]:
+        """Make the batch, as rows for `collate_batch` alone."""
         return CollatedRows(self._make(), len(self), _refuse_row)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -88,14 +88,14 @@ def seeded(batch: Batch) -> Batch:
     return batch
 
 
-def made_rows(made: object, count: int) -> CollatedRows[object]:
-    """Return what a transform made of a batch, such as (views, targets), as rows."""
-    return CollatedRows(made, count, functools.partial(row_at, made))
+def transformed_rows(result: object, count: int) -> CollatedRows[object]:
+    """Return the result of a transform of a batch, such as (views, targets), as rows."""
+    return CollatedRows(result, count, functools.partial(row_at, result))
 
 
-def row_at(made: object, n: int) -> Any:
-    """Return row n of what a transform made of a batch: of each tensor in it."""
-    return pytree.tree_map(lambda each: each[n], made, is_leaf=lambda each: isinstance(each, ImageBatch))
+def row_at(result: object, n: int) -> Any:
+    """Return row n of the result of a transform of a batch: that of each tensor in it."""
+    return pytree.tree_map(lambda each: each[n], result, is_leaf=lambda each: isinstance(each, ImageBatch))
 
 
 def tuple_rows(images: Images, targets: Targets) -> CollatedRows[CollatedRow]:

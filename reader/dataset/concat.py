@@ -68,21 +68,21 @@ def _key(store: OpenedStore) -> _Key:
 
 def _stores_of(datasets: Sequence[MemmapDataset]) -> dict[_Key, OpenedStore]:
     """Return the stores of datasets, each once, in order, including those of joined datasets."""
-    found: dict[_Key, OpenedStore] = {}
+    stores: dict[_Key, OpenedStore] = {}
     for dataset in datasets:
         for store, _ in dataset.opened_store.parts:
-            found.setdefault(_key(store), store)
-    return found
+            stores.setdefault(_key(store), store)
+    return stores
 
 
 def _rows_in(dataset: MemmapDataset, firsts: Mapping[_Key, int]) -> Rows:
     """Return a dataset's rows by their numbers in the joined stores."""
     rows = dataset.store_rows(np.arange(len(dataset)))
-    found = np.empty_like(rows)
+    joined = np.empty_like(rows)
     for store, first in dataset.opened_store.parts:
         inside = (rows >= first) & (rows < first + store.manifest.rows)
-        found[inside] = rows[inside] - first + firsts[_key(store)]
-    return found
+        joined[inside] = rows[inside] - first + firsts[_key(store)]
+    return joined
 
 
 def _check_one_form(datasets: Sequence[MemmapDataset]) -> None:

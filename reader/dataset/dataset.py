@@ -196,11 +196,11 @@ class MemmapDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Return the rows of a batch gathered at once; torch's DataLoader calls this instead of one `__getitem__` an item.
 
-        They are a sequence of (image, target), each made when it is asked for; with as_tuple=False the batch itself: a copy, in a
-        worker in shared memory, else in memory that is used again once the batch and all views of it are dropped.
+        They are a sequence of (image, target), each created on request; with as_tuple=False the batch itself: a copy, in a worker
+        in shared memory, else in memory that is used again once the batch and all views of it are dropped.
         """
         if isinstance(indices, collate.Step) and indices.is_of(self):
-            return indices.made()
+            return indices.batch_rows()
         if self.as_tuple and not self._is_looped:
             worker, self._is_looped = get_worker_info(), True
             # of several workers one says it
@@ -213,7 +213,7 @@ class MemmapDataset(Dataset[Any]):
         if self.takes_batches:
             batch = self._transformed(batch)
             if not isinstance(batch, ImageBatch | RaggedBatch):
-                return collate.made_rows(batch, len(indices))
+                return collate.transformed_rows(batch, len(indices))
         if self.as_tuple:
             return collate.tuple_rows(*plain(batch, by_name=self.names_targets))
         collate.seeded(batch)
@@ -396,7 +396,7 @@ class MemmapDataset(Dataset[Any]):
 
     @property
     def changes_samples(self) -> bool:
-        """Say whether rows are transformed, or made PIL images, one by one."""
+        """Say whether rows are transformed, or converted to PIL images, one by one."""
         return self.as_pil or any(t is not None for t in (self.transform, self.target_transform, self._joint))
 
     @property
@@ -414,9 +414,11 @@ class MemmapDataset(Dataset[Any]):
     def as_sample(self, row: Batch) -> Any:
         """Return a row, an ImageBatch without a batch dimension, as indexing gives it: transformed."""
         if self.takes_batches:
-            made = collate.row_at(self._transformed(row.unsqueeze(0)), 0)
+            result = collate.row_at(self._transformed(row.unsqueeze(0)), 0)
             return (
-                sample_of(made, by_name=self.names_targets) if self.as_tuple and isinstance(made, ImageBatch) else made
+                sample_of(result, by_name=self.names_targets)
+                if self.as_tuple and isinstance(result, ImageBatch)
+                else result
             )
         if not self.as_tuple:
             return self.transform(row) if self.transform else row

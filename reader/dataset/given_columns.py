@@ -43,9 +43,9 @@ def with_targets(opened: OpenedStore, rows: Rows, targets: ColumnData, classes: 
             raise ValueError(f"targets have {values.shape[1]} columns, expected one for each of {len(names)} classes.")
         names = ()
     if kind == "class" and len(values) and not (int(values.min()) >= -1 and int(values.max()) < len(names)):
-        found = int(values.max()) if int(values.max()) >= len(names) else int(values.min())
+        worst = int(values.max()) if int(values.max()) >= len(names) else int(values.min())
         raise ValueError(
-            f"a target is {found}, expected -1 to {len(names) - 1}, as there are {len(names)} classes: give classes=, a list of"
+            f"a target is {worst}, expected -1 to {len(names) - 1}, as there are {len(names)} classes: give classes=, a list of"
             " names."
         )
     values = values.to(getattr(torch, TARGET_DTYPES[kind]))
@@ -79,16 +79,16 @@ def with_extras(opened: OpenedStore, rows: Rows, extras: Mapping[str, ColumnData
 
 def _tensor(name: str, values: ColumnData, count: int) -> torch.Tensor:
     try:
-        found = values.detach().cpu() if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
+        tensor = values.detach().cpu() if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(
             f"{name} is a {type(values).__name__}, expected numbers, one or one row of them a row."
         ) from None
-    if found.ndim < 1 or len(found) != count:
+    if tensor.ndim < 1 or len(tensor) != count:
         raise ValueError(
-            f"{name} has the shape {list(found.shape)}, expected [{count}, ...]: one for each row of the dataset."
+            f"{name} has the shape {list(tensor.shape)}, expected [{count}, ...]: one for each row of the dataset."
         )
-    return found
+    return tensor
 
 
 def _kind_of(values: torch.Tensor) -> str:
@@ -128,8 +128,8 @@ def _column(opened: OpenedStore, rows: Rows, values: torch.Tensor, *, fill: int)
     index = torch.from_numpy(rows)
     column = torch.full((opened.manifest.rows, *values.shape[1:]), fill, dtype=values.dtype, device="cpu")
     column[index] = values
-    given, held = column[index], values
-    is_same = (given == held) | ((given != given) & (held != held))
+    written = column[index]
+    is_same = (written == values) | ((written != written) & (values != values))
     if not bool(is_same.all()):
         position = int((~is_same).reshape(len(rows), -1).any(dim=1).nonzero()[0])
         raise ValueError(f"row {rows[position]} is in the dataset twice, with different values.")

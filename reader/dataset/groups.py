@@ -72,14 +72,14 @@ class Mixture:
 
         def rows(start: int, stop: int) -> Rows:
             turns = np.arange(start, stop)
-            inside, found = turns % PERIOD, np.empty(stop - start, np.int64)
+            inside, positions = turns % PERIOD, np.empty(stop - start, np.int64)
             which = pattern[inside]
             for n in np.unique(which).tolist():
                 at = np.flatnonzero(which == n)
                 # the draws of a dataset follow each other without a gap
                 first = int(turns[at[0]]) // PERIOD * self.quotas[n] + int(before[inside[at[0]]])
-                found[at] = self._draws(n, first, first + len(at), seed)
-            return found
+                positions[at] = self._draws(n, first, first + len(at), seed)
+            return positions
 
         return rows
 
@@ -95,8 +95,8 @@ class Mixture:
             period, turn = divmod(done * count + place, len(places))
             if period * PERIOD > stop:
                 return
-            if start <= (found := period * PERIOD + int(places[turn])) < stop:
-                yield found
+            if start <= (nth := period * PERIOD + int(places[turn])) < stop:
+                yield nth
 
     def _pattern(self, seed: int) -> npt.NDArray[np.int64]:
         """Return which dataset each of 10,000 turns is of."""

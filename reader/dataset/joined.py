@@ -149,7 +149,7 @@ class JoinedStores(OpenedStore):
     def columns(
         self, rows: Rows, names: Sequence[str] | None = None, *, reads_files: bool = False
     ) -> dict[str, torch.Tensor]:
-        """Return what rows have beside their pixels, as `OpenedStore.columns` does, each store's made to fit the others'."""
+        """Return what rows have beside their pixels, as `OpenedStore.columns` does, each store's changed to fit the others'."""
         names = self._names if names is None else names
         of_stores = [name for name in names if name not in self._columns]
         columns = dict[str, torch.Tensor]()
@@ -226,7 +226,7 @@ def open_joined(
     stores = [open_one() for open_one in openers]
     for store, digest in zip(stores, digests, strict=True):
         if store.manifest.digest != digest:
-            raise StoreError(f"{store.path} was packed again since this dataset was made. Open it again.")
+            raise StoreError(f"{store.path} was packed again since this dataset was opened. Open it again.")
     return JoinedStores(stores, classes)
 
 

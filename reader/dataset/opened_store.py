@@ -1,4 +1,4 @@
-"""A store, opened: its tensors mapped and its files held open; rows are copied from the one or read from the other.
+"""An open store: its tensors are mapped, its files are open; rows are copied from the one or read from the other.
 
 Knows one store and rows of it; which of them make a dataset, and in what form they are given, is `dataset.py`'s. What
 batches are copied from is never handed out: views are of a second mapping, in which a user may change what he likes.
@@ -218,7 +218,7 @@ class OpenedStore:
 
     @functools.cached_property
     def _views(self) -> dict[str, torch.Tensor]:
-        """The tensors behind all that users get as views: of a second mapping, made with the first of them.
+        """The tensors behind all that users get as views: of a second mapping, which comes with the first of them.
 
         Raises:
             StoreError: rows are compressed.

@@ -1,6 +1,6 @@
 """One row as ImageFolder gives it, (image, target), and the functions that a dataset calls with it.
 
-Pillow is imported when the first image of PIL's is made, never before.
+Pillow is imported when the first image of PIL's is created, never before.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def transformed(transforms: PairTransform, image: object, target: object) -> obj
     except TypeError as e:
         if not isinstance(image, torch.Tensor) or not re.search("PIL Image|float tensor", str(e)):
             raise
-        found = f"{str(e).rstrip('.')}. Images of the dataset are tensors uint8[C, H, W]"
-        raise TypeError(f"{found}: for transforms of PIL images, such as ToTensor, open it with as_pil=True.") from e
+        message = f"{str(e).rstrip('.')}. Images of the dataset are tensors uint8[C, H, W]"
+        raise TypeError(f"{message}: for transforms of PIL images, such as ToTensor, open it with as_pil=True.") from e
 
 
 def pil_image(image: torch.Tensor) -> Image:

@@ -18,7 +18,7 @@ from reader.remote.presence import RemoteStore
 class Sources:
     """The sources of a store's rows.
 
-    Each first use raises StoreError if the store at its path is another one by now: its pixels are held, this file is not.
+    Each first use raises StoreError if the store at its path is another one by now: its pixels stay open, this file does not.
     """
 
     def __init__(self, path: Path, manifest: Manifest, remote: RemoteStore | None = None) -> None:

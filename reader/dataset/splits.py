@@ -34,11 +34,11 @@ def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
     if (root / MANIFEST).is_file():
         raise StoreError(f"{root} is one store, without splits. Leave split={split!r} out.")
     names = sorted(child.parent.name for child in root.glob(f"*/{MANIFEST}"))
-    found = meant(split, names)
-    if len(found) != 1:
-        held = f"it holds {', '.join(names)}" if names else "it holds no store"
-        raise StoreError(f"{root} has no split {split!r}: {held}.{' Name one of them.' if found else ''}")
-    split = found[0]
+    matches = meant(split, names)
+    if len(matches) != 1:
+        stores = f"it holds {', '.join(names)}" if names else "it holds no store"
+        raise StoreError(f"{root} has no split {split!r}: {stores}.{' Name one of them.' if matches else ''}")
+    split = matches[0]
     classes = read_manifest(root / split).classes
     for name in names:
         if (others := read_manifest(root / name).classes) != classes:
@@ -75,12 +75,12 @@ def class_names(classes: object) -> list[object]:
     raise ValueError(f"classes is {classes!r}, expected a list of names.")
 
 
-def check_classes(path: Path, found: tuple[str, ...], classes: object) -> None:
+def check_classes(path: Path, own: tuple[str, ...], classes: object) -> None:
     """Raise StoreError if a store's classes are not these, in this order."""
     expected = class_names(classes)
-    if [*found] != [*expected]:
+    if [*own] != [*expected]:
         raise StoreError(
-            f"{path} has other classes than expected: {_named(found)}, not {_named(expected)}. The same target would mean"
+            f"{path} has other classes than expected: {_named(own)}, not {_named(expected)}. The same target would mean"
             " different classes. Pack it again with --classes and the store of the others."
         )
 

@@ -46,7 +46,7 @@ _KNOWN_BYTES = 256 << 10
 class CudaCopier:
     """Copies pinned batches to the device on a side stream. Lives in the feeder thread. To make one raises as `send`.
 
-    Three hazards. A pinned slot must not be refilled before its copy has ended: its lease is held until the copy's event has
+    Three hazards. A pinned slot must not be refilled before its copy has ended: its lease stays until the copy's event has
     passed. A device batch must not be reused while the caller's stream may read it: `DeviceBatch` records that stream. A
     caller that launches work faster than the device does it would have ever more batches in use: the copier waits for it.
     """
@@ -89,7 +89,7 @@ class CudaCopier:
             # also for copies of a batch that was never sent
             end = sleeping_event()
             end.record(self._stream)
-            # batches are held meanwhile: the next epoch, in a thread of its own, would get their slots
+            # batches stay meanwhile: the next epoch, in a thread of its own, would get their slots
             end.synchronize()
             self._in_flight.clear()
 
@@ -179,8 +179,8 @@ def tensors_of(batch: Batch) -> list[Any]:
     """List every tensor of a batch."""
     if isinstance(batch, RaggedBatch):
         return list(batch.values(True, True))
-    found = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
-    return found if batch.extras is None else found + list(batch.extras.values(True, True))
+    tensors = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
+    return tensors if batch.extras is None else tensors + list(batch.extras.values(True, True))
 
 
 def pin(memory: npt.NDArray[np.uint8], device: torch.device, *, is_read_only: bool = False) -> Callable[[], None]:

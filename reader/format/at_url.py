@@ -66,12 +66,12 @@ def read_pointer(content: bytes, name: str) -> Pointer:
     Raises:
         StoreError: it was changed or cut short, or is of a version or has a feature that is unknown here.
     """
-    found = read_head(io.BytesIO(content), name)
-    head = found.fields
+    read = read_head(io.BytesIO(content), name)
+    head = read.fields
     check_fields(name, head, {"reader_features": TEXTS})
     features = head["reader_features"]
     if GENERATIONS not in features:
-        return Pointer(found.digest, "", has_block_objects=False)
+        return Pointer(read.digest, "", has_block_objects=False)
     known = (GENERATIONS, BLOCK_OBJECTS)
     try:
         check_version(head | {"reader_features": [feature for feature in features if feature not in known]})

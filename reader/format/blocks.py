@@ -111,14 +111,14 @@ def _lines(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[tuple[in
     is_last = file.readline(_MOST_LINE_BYTES) != b"\n"
     while not is_last:
         line = file.readline(_MOST_LINE_BYTES)
-        found = _LINE.fullmatch(line)
-        if not found or 3 + (found[4] is not None) + (found[5] is not None) != expected:
+        numbers = _LINE.fullmatch(line)
+        if not numbers or 3 + (numbers[4] is not None) + (numbers[5] is not None) != expected:
             raise StoreError(
                 f"{path}: the table of blocks has a line {line[:60]!r}, expected {expected} numbers in brackets."
             )
-        size_bytes = None if found[4] is None else int(found[4])
-        yield int(found[1]), int(found[2]), int(found[3]), size_bytes, int(found[5] or 0)
-        is_last = not found[6]
+        size_bytes = None if numbers[4] is None else int(numbers[4])
+        yield int(numbers[1]), int(numbers[2]), int(numbers[3]), size_bytes, int(numbers[5] or 0)
+        is_last = not numbers[6]
     if file.readline(_MOST_LINE_BYTES) != b"  ],\n":
         raise StoreError(f"{path}: the table of blocks does not end where it should.")
 

@@ -101,10 +101,10 @@ def object_of(kind: Kind, expected: str) -> Kind:
 def values_of(kind: Kind, what: str) -> Kind:
     """Expect an object of values of a kind, each refused by its own key; what begins the sentence."""
 
-    def read(found: Mapping[str, Json]) -> Mapping[str, Json]:
-        for name, value in found.items():
+    def read(entries: Mapping[str, Json]) -> Mapping[str, Json]:
+        for name, value in entries.items():
             kind.check(what, name, value)
-        return found
+        return entries
 
     return replace(OBJECT, read=read)
 
@@ -112,9 +112,9 @@ def values_of(kind: Kind, what: str) -> Kind:
 def with_known(what: str, table: Mapping[str, Kind]) -> Kind:
     """Expect a `PLAIN_OBJECT` whose keys, where the table has them, are of these kinds; what begins the sentence."""
 
-    def read(found: Mapping[str, Json]) -> Mapping[str, Json]:
-        check_fields(what, found, table, may_lack=frozenset(table))
-        return found
+    def read(entries: Mapping[str, Json]) -> Mapping[str, Json]:
+        check_fields(what, entries, table, may_lack=frozenset(table))
+        return entries
 
     return replace(PLAIN_OBJECT, read=read)
 
@@ -139,7 +139,7 @@ def records_of(of: type, what: str) -> Kind:
     """
     return replace(
         OBJECT,
-        read=lambda found: {name: read_record(of, what.format(brief(name)), each) for name, each in found.items()},
+        read=lambda entries: {name: read_record(of, what.format(brief(name)), each) for name, each in entries.items()},
         write=lambda records: {name: write_record(each) for name, each in sorted(records.items())},
     )
 
@@ -211,22 +211,22 @@ def record(*, frozen: bool = True, kw_only: bool = False) -> Callable[[type[_T]]
 @cache
 def keys_of(of: Any) -> tuple[Key, ...]:
     """Return the keys that the fields of a class of records are, in the order of the object."""
-    found: list[Key] = []
+    keys: list[Key] = []
     for own in fields(of):
         if given := own.metadata.get("key"):
             default = own.default if own.default_factory is MISSING else own.default_factory()
-            names = [each.name for each in found]
-            at = names.index(given.before) if given.before else len(found)
-            found.insert(at, given._replace(name=given.name or own.name, field=own.name, default=default))
-    return tuple(found)
+            names = [each.name for each in keys]
+            at = names.index(given.before) if given.before else len(keys)
+            keys.insert(at, given._replace(name=given.name or own.name, field=own.name, default=default))
+    return tuple(keys)
 
 
-def read_record(of: Callable[..., _T], what: str, found: Json, *, of_any_version: bool = False) -> _T:
+def read_record(of: Callable[..., _T], what: str, entries: Json, *, of_any_version: bool = False) -> _T:
     """Return the record of a class that an object says; raises StoreError as `read_values`."""
-    return of(**read_values(of, what, found, of_any_version=of_any_version))
+    return of(**read_values(of, what, entries, of_any_version=of_any_version))
 
 
-def read_values(of: Callable[..., object], what: str, found: Json, *, of_any_version: bool = False) -> dict[str, Any]:
+def read_values(of: Callable[..., object], what: str, entries: Json, *, of_any_version: bool = False) -> dict[str, Any]:
     """Return the values of the fields of a record that an object says; keys that no field is are ignored.
 
     Args:
@@ -236,10 +236,10 @@ def read_values(of: Callable[..., object], what: str, found: Json, *, of_any_ver
     Raises:
         StoreError: it lacks one, or one is of another kind; names the key, what was found and what was expected.
     """
-    check_fields(what, found, {each.inside: OBJECT for each in keys_of(of) if each.inside})
+    check_fields(what, entries, {each.inside: OBJECT for each in keys_of(of) if each.inside})
     values = {}
     for each in keys_of(of):
-        holder, where = (found[each.inside], f"{each.inside} of {what}") if each.inside else (found, what)
+        holder, where = (entries[each.inside], f"{each.inside} of {what}") if each.inside else (entries, what)
         if each.name in holder:
             each.kind.check(where, each.name, holder[each.name])
             values[each.field] = each.kind.read(holder[each.name])
@@ -248,26 +248,26 @@ def read_values(of: Callable[..., object], what: str, found: Json, *, of_any_ver
     return values
 
 
-def check_record(what: str, made: Any, names: Container[str] | None = None) -> None:
+def check_record(what: str, own: Any, names: Container[str] | None = None) -> None:
     """Check the fields of a record that was not read, of these names where they are given; raises StoreError as `read_values`."""
-    for each in keys_of(made.__class__):
+    for each in keys_of(own.__class__):
         if names is None or each.field in names:
-            each.kind.check(what, each.name, each.kind.write(getattr(made, each.field)))
+            each.kind.check(what, each.name, each.kind.write(getattr(own, each.field)))
 
 
-def write_record(made: Any) -> dict[str, Json]:
+def write_record(own: Any) -> dict[str, Json]:
     """Return the object of a record, as `read_record` reads it."""
     written: dict[str, Json] = {}
-    for each in keys_of(made.__class__):
-        value = getattr(made, each.field)
+    for each in keys_of(own.__class__):
+        value = getattr(own, each.field)
         if not (each.where_given and value == each.default):
             holder = written.setdefault(each.inside, {}) if each.inside else written
             holder[each.name] = each.kind.write(value)
     return written
 
 
-def check_fields(what: str, found: Json, table: Mapping[str, Kind], *, may_lack: Container[str] = ()) -> None:
-    """Check that found is an object that has what a table says; keys that the table does not know are ignored.
+def check_fields(what: str, entries: Json, table: Mapping[str, Kind], *, may_lack: Container[str] = ()) -> None:
+    """Check that entries are an object that has what a table says; keys that the table does not know are ignored.
 
     Args:
         what: it is, to begin a sentence with: "the manifest".
@@ -275,11 +275,11 @@ def check_fields(what: str, found: Json, table: Mapping[str, Kind], *, may_lack:
     Raises:
         StoreError: it has not; names the key, what was found and what was expected.
     """
-    if type(found) is not dict:
-        raise StoreError(f"{what} is {brief(found)}, expected an object.")
+    if type(entries) is not dict:
+        raise StoreError(f"{what} is {brief(entries)}, expected an object.")
     for name, kind in table.items():
-        if name in found:
-            kind.check(what, name, found[name])
+        if name in entries:
+            kind.check(what, name, entries[name])
         elif name not in may_lack:
             raise _lacks(what, name, kind)
 

@@ -60,11 +60,11 @@ def open_regular(path: Path, *, most_bytes: int | None = None) -> IO[bytes]:
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise StoreError(f"{path} is not a regular file. Copy the store again.")
-        if most_bytes is not None and found.st_size > most_bytes:
-            raise StoreError(f"{path} has {found.st_size} bytes, expected {most_bytes} at most. Copy the store again.")
+        if most_bytes is not None and status.st_size > most_bytes:
+            raise StoreError(f"{path} has {status.st_size} bytes, expected {most_bytes} at most. Copy the store again.")
         return open(descriptor, "rb")
     except BaseException:
         os.close(descriptor)

@@ -65,31 +65,31 @@ def read_head(file: IO[bytes], path: Path | str) -> Head:
     Raises:
         StoreError: it was changed or cut short, is not JSON, or larger than any of ours.
     """
-    digest, head, tail, found, size_bytes = hashlib.sha256(), bytearray(), b"", -1, 0
+    digest, head, tail, begin, size_bytes = hashlib.sha256(), bytearray(), b"", -1, 0
     while chunk := file.read(_READ_BYTES):
         size_bytes += len(chunk)
-        if found < 0:
+        if begin < 0:
             searched = max(0, len(head) - len(_BLOCKS_OPEN))
             head += chunk
-            found = head.find(_BLOCKS_OPEN, searched)
-        if size_bytes > MOST_MANIFEST_BYTES or (found < 0 and len(head) > _MOST_HEAD_BYTES):
+            begin = head.find(_BLOCKS_OPEN, searched)
+        if size_bytes > MOST_MANIFEST_BYTES or (begin < 0 and len(head) > _MOST_HEAD_BYTES):
             raise StoreError(f"{path} is larger than a manifest can be. Pack again.")
-        # the last line is held back: it is the digest of everything before it
+        # the last line is kept apart: it is the digest of everything before it
         data = tail + chunk
         digest.update(data[:-_DIGEST_LINE_BYTES])
         tail = data[-_DIGEST_LINE_BYTES:]
     match = _DIGEST_LINE.fullmatch(tail)
-    if not match or found < 0 or match[1].decode() != digest.hexdigest():
+    if not match or begin < 0 or match[1].decode() != digest.hexdigest():
         raise StoreError(
             f"{path} was changed after it was written or is cut short. Copy the store again, or pack again."
         )
     try:
-        fields = json.loads(head[:found] + b"\n}", object_pairs_hook=_object, parse_constant=_no_number)
+        fields = json.loads(head[:begin] + b"\n}", object_pairs_hook=_object, parse_constant=_no_number)
     except (ValueError, RecursionError) as e:
         raise StoreError(f"{path} holds no JSON ({shown(str(e), most=200)}). Pack again.") from None
     if not isinstance(fields, dict):
         raise StoreError(f"{path} holds no JSON object. Pack again.")
-    return Head(fields, f"sha256:{digest.hexdigest()}", found + len(_BLOCKS_OPEN))
+    return Head(fields, f"sha256:{digest.hexdigest()}", begin + len(_BLOCKS_OPEN))
 
 
 def with_digest(fields: Mapping[str, object], block_lines: str) -> bytes:
@@ -133,10 +133,10 @@ def check_version(head: Mapping[str, Any]) -> None:
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Refuse a key that comes twice: of two readers one would take the first, the other the second."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a key comes twice in one object")
-    return found
+    return fields
 
 
 def _no_number(name: str) -> NoReturn:

@@ -154,5 +154,5 @@ def _first(wrong: Array) -> int:
 
 def _listed(values: Array) -> str:
     """Write a number, or the first few of several."""
-    found = values.reshape(-1)[:4].tolist()
-    return str(found[0]) if values.ndim == 0 else f"{found}"
+    first = values.reshape(-1)[:4].tolist()
+    return str(first[0]) if values.ndim == 0 else f"{first}"

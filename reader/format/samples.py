@@ -170,8 +170,8 @@ def read_targets(out: Path) -> Iterator[tuple[int, str, Json]]:
     """
     begin = 0
     for row, line in enumerate(_lines(out / SAMPLES)):
-        if found := _PATH_TARGET(line):
-            yield begin, found[1].decode("ascii"), int(found[2])
+        if match := _PATH_TARGET(line):
+            yield begin, match[1].decode("ascii"), int(match[2])
         else:
             sample = _decoded(out, row, line)
             yield begin, sample.path, sample.target
@@ -263,10 +263,10 @@ def read_line(out: Path, begin: int, number: int, row: int) -> dict[str, object]
             line = file.readline(_MOST_LINE_BYTES)
     try:
         Sample.decode(line)
-        found: dict[str, object] = json.loads(line)
+        fields: dict[str, object] = json.loads(line)
     except ValueError as e:
         raise StoreError(f"{out / SAMPLES}, row {row}: {shown(str(e), most=300)} {_REMEDY}") from None
-    return found
+    return fields
 
 
 def read_paths(out: Path) -> list[str]:

@@ -27,9 +27,9 @@ def meant(split: str, names: Iterable[str]) -> list[str]:
         >>> meant("validation", ["train", "val"]), meant("Train", ["train", "Train"]), meant("test", ["train", "val"])
         (['val'], ['Train'], [])
     """
-    found, role = [*names], ROLES.get(split.lower())
+    stores, role = [*names], ROLES.get(split.lower())
     return (
-        [split] if split in found else [name for name in found if role is not None and ROLES.get(name.lower()) == role]
+        [split] if split in stores else [name for name in stores if role is not None and ROLES.get(name.lower()) == role]
     )
 
 
@@ -46,9 +46,9 @@ def is_stage(folder: Path) -> bool:
 def stages(root: Path) -> list[Path]:
     """Name the folders in which the store at root may be in the making: itself, or of OUT, or of the split of an OUT."""
     own = root if root.name else root.absolute()
-    found = [root]
+    places = [root]
     if own.name:
-        found += [beside(own), own / FOLDER]
+        places += [beside(own), own / FOLDER]
     if own.parent.name:
-        found += [stage / own.name for stage in (beside(own.parent), own.parent / FOLDER)]
-    return found
+        places += [stage / own.name for stage in (beside(own.parent), own.parent / FOLDER)]
+    return places

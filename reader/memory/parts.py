@@ -34,17 +34,17 @@ def in_parts(call: Callable[[object], object], batch: Batch, threads: int) -> ob
     if len(spans) < 2 or threads < 2 or one_thread is None:
         return call(batch)
     joined = _Joined(batch)
-    made: list[object] = [None] * len(spans)
+    results: list[object] = [None] * len(spans)
 
     def part(n: int, context: contextvars.Context) -> None:
         one_thread()
         context.run(transform_threads.set, 1)
-        made[n] = joined.write_part(context.run(call, _rows(batch, *spans[n])), spans[n][0])
+        results[n] = joined.write_part(context.run(call, _rows(batch, *spans[n])), spans[n][0])
 
     # such as the epoch that is running
     each = [(n, contextvars.copy_context()) for n in range(len(spans))]
     on_threads("transform", threads, part, each).wait()
-    return joined.result(made)
+    return joined.result(results)
 
 
 def _spans(batch: Batch, threads: int) -> list[tuple[int, int]]:
@@ -66,44 +66,44 @@ def _rows(batch: Batch, start: int, stop: int) -> Batch:
 
 
 class _Joined:
-    """Puts together what parts of a batch became; large tensors are written in place, by the thread that made them."""
+    """Joins the results of parts of a batch; large tensors are written in place, by the thread that has them."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch, self._lock = batch, threading.Lock()
-        # one for each tensor of the result, as long as the batch, made by the first part that is done
+        # one for each tensor of the result, as long as the batch, allocated by the first part that is done
         self._tensors: dict[tuple[int, ...], torch.Tensor] = {}
 
-    def write_part(self, made: object, start: int, key: tuple[int, ...] = ()) -> object:
+    def write_part(self, result: object, start: int, key: tuple[int, ...] = ()) -> object:
         """Write a part's tensors, and return what is left to join."""
-        if isinstance(made, torch.Tensor):
-            self._room(made, key)[start : start + len(made)] = made
+        if isinstance(result, torch.Tensor):
+            self._room(result, key)[start : start + len(result)] = result
             return None
-        if isinstance(made, list | tuple):
-            return type(made)(self.write_part(each, start, (*key, n)) for n, each in enumerate(made))
-        if not isinstance(made, ImageBatch):
+        if isinstance(result, list | tuple):
+            return type(result)(self.write_part(each, start, (*key, n)) for n, each in enumerate(result))
+        if not isinstance(result, ImageBatch):
             raise TypeError(
-                f"a transform of some rows gave a {type(made).__name__}, expected an ImageBatch or tensors."
+                f"a transform of some rows gave a {type(result).__name__}, expected an ImageBatch or tensors."
             )
-        self.write_part(made.pixels, start, key)
-        return made
+        self.write_part(result.pixels, start, key)
+        return result
 
-    def result(self, made: Sequence[Any], key: tuple[int, ...] = ()) -> object:
-        """Return the result of all parts, given what `write_part` returned for each."""
-        first = made[0]
+    def result(self, results: Sequence[Any], key: tuple[int, ...] = ()) -> object:
+        """Return the joined result, given what `write_part` returned for each part."""
+        first = results[0]
         if first is None:
             return self._tensors[key]
         if isinstance(first, list | tuple):
-            each = zip(*made, strict=True)
+            each = zip(*results, strict=True)
             return type(first)(self.result(parts, (*key, n)) for n, parts in enumerate(each))
         pixels = self._tensors[key]
         content = None
-        if any(part.content is not None for part in made):
-            content = torch.cat([_content_of(part) for part in made])
+        if any(part.content is not None for part in results):
+            content = torch.cat([_content_of(part) for part in results])
         return ImageBatch(
             pixels=pixels,
-            targets=torch.cat([part.targets for part in made]),
+            targets=torch.cat([part.targets for part in results]),
             content=content,
-            extras=None if first.extras is None else TensorDict.cat([part.extras for part in made]),
+            extras=None if first.extras is None else TensorDict.cat([part.extras for part in results]),
             rows=self._batch.rows,
             origin=self._batch.origin,
             text_file=self._batch.text_file,
@@ -111,13 +111,13 @@ class _Joined:
             device=pixels.device,
         )
 
-    def _room(self, made: torch.Tensor, key: tuple[int, ...]) -> torch.Tensor:
+    def _room(self, result: torch.Tensor, key: tuple[int, ...]) -> torch.Tensor:
         """Return the tensor [B, ...] that a part of the result belongs in, with the same order of dimensions in memory."""
         with self._lock:
             if key not in self._tensors:
-                order = sorted(range(1, made.ndim), key=made.stride, reverse=True)
-                room = made.new_empty(len(self._batch), *(made.shape[n] for n in order))
-                self._tensors[key] = room.permute(0, *(1 + order.index(n) for n in range(1, made.ndim)))
+                order = sorted(range(1, result.ndim), key=result.stride, reverse=True)
+                room = result.new_empty(len(self._batch), *(result.shape[n] for n in order))
+                self._tensors[key] = room.permute(0, *(1 + order.index(n) for n in range(1, result.ndim)))
             return self._tensors[key]
 
 

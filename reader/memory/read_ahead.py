@@ -98,7 +98,7 @@ class ReadAhead(Place):
         self._cut: Iterator[list[_StepSpans]] = iter(())
         self._file = open_raw(paths, bases, past_cache=past_cache)
         self._lease = lease if row_bytes and self._file.can_scatter(row_bytes) else None
-        # of the steps whose reads have begun
+        # of the steps that are being read
         self._leased: deque[torch.Tensor] = deque()
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:

@@ -99,7 +99,7 @@ def choose(asked: str | Residency, reads: Reads, room: Room | None = None) -> Re
 
     asked: a name, or what was chosen already.
 
-    "auto" takes no memory of a device: that is for the model, and mostly not taken yet when a loader is made.
+    "auto" takes no memory of a device: that is for the model, and mostly not taken yet when a loader opens.
 
     Raises:
         ValueError: there is no such residency, or the rows do not fit where they are asked for.

@@ -22,7 +22,7 @@ from reader.memory.raw_file import RawFile
 
 
 class TextFile:
-    """The texts of one store, from a file that is held open.
+    """The texts of one store, from a file that stays open.
 
     Raises:
         StoreError: the file is not of the size that the manifest says.
@@ -48,7 +48,7 @@ class TextFile:
             StoreError: one is not in the file, or is not UTF-8.
         """
         spans = {} if extras is None else {name: extras.get(name, None) for name in self.columns}
-        return {name: self._texts(name, held) for name, held in spans.items() if held is not None}
+        return {name: self._texts(name, own) for name, own in spans.items() if own is not None}
 
     def read(self, begin: int, end: int) -> bytes:
         """Return bytes of the file; raises StoreError where it has none there."""
@@ -121,5 +121,5 @@ def _opened(path: Path, digest: str, columns: tuple[str, ...], size_bytes: int) 
     # the folder of a cache, which has no manifest until all pixels are there, is one store's for good
     is_filling = (path / TEXTS_FILE).exists() and not (path / MANIFEST).exists()
     if not is_filling and read_manifest(path).digest != digest:
-        raise StoreError(f"{path} was packed again since this batch was made. Open the dataset again.")
+        raise StoreError(f"{path} was packed again since this batch was read. Open the dataset again.")
     return TextFile(path, columns, size_bytes, digest)

@@ -1,7 +1,7 @@
 """Copies, reads and unpacking that plain threads do while the caller continues, who waits for them later.
 
 One thread can nearly fill the bandwidth of memory, so what counts is that copies follow each other without a gap: those of the
-next batch are begun before those of this one are waited for. Threads of OpenMP cannot do that, and all of them wait where
+next batch begin before those of this one are waited for. Threads of OpenMP cannot do that, and all of them wait where
 another program holds the core of one.
 
 Queues are SimpleQueues, and threads are started without a lock of Python's: Ctrl-C may come between any two instructions of a
@@ -25,7 +25,7 @@ class Copies:
         self._pieces = pieces
         self._outcomes: list[BaseException | None] = []
         self._completed: SimpleQueue[None] = SimpleQueue()
-        # set where one has failed, or nobody wants them any more: pieces that are not begun are skipped
+        # set where one has failed, or nobody wants them any more: pieces that have not begun are skipped
         self.is_canceled = False
         self._process = os.getpid()
 
@@ -52,7 +52,7 @@ class Copies:
                 raise error
 
     def cancel(self) -> None:
-        """Skip the pieces that are not begun, and wait for those that are."""
+        """Skip the pieces that have not begun, and wait for the others."""
         self.is_canceled = True
         # a process that was forked has none of the threads
         if not self.are_done and os.getpid() == self._process:
@@ -115,16 +115,16 @@ def _queue(kind: str, threads: int) -> SimpleQueue[_PieceCall | None] | None:
     """Return what so many threads take pieces from; None where no thread may be started."""
     if _at_exit or (kind, threads) in _queues:
         return None if _at_exit else _queues[kind, threads]
-    made: SimpleQueue[_PieceCall | None] = SimpleQueue()
+    queue: SimpleQueue[_PieceCall | None] = SimpleQueue()
     started = 0
     with contextlib.suppress(RuntimeError):  # a limit of this user's, or of the container
         while started < threads:
-            _thread.start_new_thread(_serve, (made,))
+            _thread.start_new_thread(_serve, (queue,))
             started += 1
     # known only now: an interrupt before this leaves threads without work, the other way round work without threads
-    known = _queues.setdefault((kind, threads), made) if started else None
-    if known is not made:
-        _end(made, started)
+    known = _queues.setdefault((kind, threads), queue) if started else None
+    if known is not queue:
+        _end(queue, started)
     return known
 
 
