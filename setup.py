@@ -1,7 +1,10 @@
-"""The compiled part of packer and reader: built where there are a C compiler and libjpeg's headers, left out elsewhere."""
+"""The compiled part of packer and reader, left out where there are no C compiler and libjpeg's headers; and README for PyPI."""
 
 import glob
+import re
 import sys
+import tomllib
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -31,7 +34,24 @@ _PARTS = (
 # line of the cache, whatever is before it: 16 bytes more there cost a blur 10 % (Xeon, gcc 12, 2026-11-24).
 _FLAGS = ["-O3", "-ffp-contract=off", "-fno-trapping-math", "-fvisibility=hidden", "-falign-functions=64"]
 
+
+def described(readme: str, address: str | None, version: str) -> str:
+    """Return README as PyPI shows it: with links and pictures at the repository's address, without an address without them."""
+    readme = re.sub(r"(?m)^ *</?(picture|source)\b.*>\n", "", readme)
+    if address is None:
+        readme = re.sub(r"(?m)^ *(<img .*>|!\[.*\]\(.*\))\n", "", readme)
+        return re.sub(r"\[([^\[\]]+)\]\((?!https?://)[^)]+\)", r"\1", readme)
+    readme = re.sub(r'(src="|!\[.*\]\()(?!https?://)', rf"\1{address}/raw/v{version}/", readme)
+    return re.sub(r"(?<=\]\()(?!https?://)", f"{address}/blob/v{version}/", readme)
+
+
+_HERE = Path(__file__).resolve().parent
+_PROJECT = tomllib.loads((_HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_README = (_HERE / "README.md").read_text(encoding="utf-8")
+
 setup(
+    long_description=described(_README, _PROJECT.get("urls", {}).get("Homepage"), _PROJECT["version"]),
+    long_description_content_type="text/markdown",
     ext_modules=[
         Extension(
             "pixpack_native._native",
@@ -43,5 +63,5 @@ setup(
             extra_compile_args=[] if sys.platform == "win32" else _FLAGS,
             optional=True,
         )
-    ]
+    ],
 )

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train on several processes with random crops and flips, and continue after an interruption with more or fewer of them.
 
-    torchrun --standalone --nproc-per-node 2 examples/ddp.py out/ --checkpoint run.pt --steps 5
+    torchrun --standalone --nproc-per-node 2 examples/ddp.py out/ --images images/ --checkpoint run.pt --steps 5
     torchrun --standalone --nproc-per-node 4 examples/ddp.py out/ --checkpoint run.pt
 
 Every process makes the same MemmapLoader: it asks torch.distributed for its rank and reads that part of each step. The
@@ -22,7 +22,7 @@ from network import datasets, decayed, network, views, warmup_and_cosine
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from reader import MemmapLoader, StoreError
+from pixpack import MemmapLoader, PackError, StoreError, packed
 
 SAVE_EVERY_STEPS = 500
 
@@ -30,6 +30,7 @@ SAVE_EVERY_STEPS = 500
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store with classes, as `pack` wrote it")
+    parser.add_argument("--images", help="pack them first, where the store is not there yet")
     parser.add_argument(
         "--checkpoint", type=Path, required=True, help="continue from this file if it exists; written on the way"
     )
@@ -43,6 +44,8 @@ def main() -> int:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if is_cuda else torch.device("cpu")
     distributed.init_process_group("nccl" if is_cuda else "gloo")
     try:
+        if options.images is not None:  # one process packs, the others wait
+            packed(options.images, options.store, fit="none", max_size=512)
         train, _ = datasets(options.store, None)
         batch_size = options.batch_size // distributed.get_world_size()
         # crops and flips follow from (seed, epoch, position, row), so they do not depend on the number of processes either
@@ -53,7 +56,7 @@ def main() -> int:
         # batch norm over all processes needs CUDA; without it a step is the same only but for the statistics
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if is_cuda else model
         fit(DistributedDataParallel(model), loader, options)
-    except (StoreError, ValueError, OSError) as e:
+    except (PackError, StoreError, ValueError, OSError) as e:
         print(f"ddp.py: {e}", file=sys.stderr)
         return 1
     else:
@@ -89,9 +92,8 @@ def fit(model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> 
         if distributed.get_rank() == 0:
             save(options.checkpoint, parts)
             mean = loss.item() / steps / distributed.get_world_size()
-            print(
-                f"epoch {epoch + 1}: steps {first + 1} to {first + steps} of {len(loader)}, loss {mean:.4f}", flush=True
-            )
+            done = f"steps {first + 1} to {first + steps} of {len(loader)}"
+            print(f"epoch {epoch + 1}: {done}, loss {mean:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,20 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from packer.caller import in_callers_words
 from packer.cli.progress import NotebookBar, ProgressBar, in_notebook
 from packer.errors import DiskFullError, LockedError, OptionsError, PackError, SourceError
 from packer.options import PackOptions
 from packer.packing.keywords import takes
-from packer.packing.pack import ImagesArgument, pack
+from packer.packing.pack import ImagesArgument, pack_checked
+from packer.progress import listening, notify
 from packer.report import PackReport, Progress
 from reader.dataset.dataset import MemmapDataset
+from reader.format.splits import meant
 
 _log = logging.getLogger("pixpack")
 
@@ -53,6 +56,7 @@ class PackedOptions(PackOptions):
     as_pil: bool = False
 
 
+@in_callers_words()
 @takes(PackedOptions)
 def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedOptions) -> MemmapDataset:
     """Return the store OUT as a MemmapDataset; pack IMAGES into it first, with progress, where it is not yet what is asked for.
@@ -67,7 +71,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         options: the fields of `PackOptions` but resume and part, as keywords, and those of MemmapDataset.
 
     Raises:
-        OptionsError: an option has a value that it cannot have.
+        OptionsError: an option has a value that it cannot have; or images have splits, and split names none of them.
         ScanError: images cannot be read or holds no image.
         PackError: as of `pack`; also where OUT is a store of other images or options, without overwrite=True, or where more
             images were rejected than max_rejects allows.
@@ -83,9 +87,9 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
             raise OptionsError(f"packed takes no {name}=: {why}.")
     if images == "":
         raise OptionsError("images is empty, expected a folder, list, archive or URL of images.")
-    asked = {field.name: getattr(options, field.name) for field in fields(PackOptions)}
-    with _progress(options.progress) as progress:
-        report = _packed_by_one(images, out, {**asked, "resume": True, "progress": progress})
+    with _progress(options.progress) as progress, listening(progress):
+        packs = replace(PackOptions.among(options), resume=True, progress=progress)
+        report = _packed_by_one(images, out, packs, options.split)
     if report.too_many_rejects:
         raise PackError(
             f"{report.rejected:,} of {report.inputs:,} images were rejected, more than max_rejects={options.max_rejects!r}"
@@ -95,19 +99,21 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         _log.info(
             "%s: packed %d rows in %.1f s, %d images rejected", report.out, report.rows, report.seconds, report.rejected
         )
-    opened = {field.name: getattr(options, field.name) for field in fields(PackedOptions) if field.name not in asked}
-    return MemmapDataset(out, **opened)
+    packing = {field.name for field in fields(PackOptions)}
+    return MemmapDataset(out, **{name: value for name, value in vars(options).items() if name not in packing})
 
 
-def _packed_by_one(images: ImagesArgument, out: str | os.PathLike[str], asked: dict[str, Any]) -> PackReport:
+def _packed_by_one(
+    images: ImagesArgument, out: str | os.PathLike[str], options: PackOptions, split: str | None
+) -> PackReport:
     """Pack, or wait for the process that packs and see then that OUT is what was asked for."""
     refused = ""
     while True:
         try:
-            return pack(images, out, **asked)
+            return pack_checked(images, out, options, lambda splits: _check_split(splits, split, images))
         except LockedError as e:
             # a process that ends lets go, killed too: whoever asks next continues
-            asked["progress"](Progress("wait", 0, 0, waits_for=str(e).partition(". ")[0]))
+            notify(Progress("wait", 0, 0, waits_for=str(e).partition(". ")[0]))
             time.sleep(_WAIT_SECONDS)
         except (DiskFullError, SourceError):
             raise
@@ -116,6 +122,17 @@ def _packed_by_one(images: ImagesArgument, out: str | os.PathLike[str], asked: d
             if str(e) == refused:
                 raise
             refused = str(e)
+
+
+def _check_split(splits: Iterable[str], split: str | None, images: ImagesArgument) -> None:
+    """Refuse, before anything is packed, a split that IMAGES do not have; raises OptionsError."""
+    names = [name for name in splits if name]
+    if split is None and names:
+        raise OptionsError(f"{images} has the splits {', '.join(names)}. Give one of them: split={names[0]!r}.")
+    if split is not None and not names:
+        raise OptionsError(f"{images} has no splits. Leave split={split!r} out.")
+    if split is not None and len(meant(split, names)) != 1:
+        raise OptionsError(f"{images} has no split {split!r}. It has {', '.join(names)}.")
 
 
 @contextlib.contextmanager

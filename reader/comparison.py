@@ -5,6 +5,7 @@ For moving a program: ImageFolder with its recipe is `a`, the store with its own
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -15,8 +16,13 @@ from torch.nn.functional import interpolate
 
 from reader.dataset.cropping import repeated_steps
 
-# Another decoder, filter or resize in between changes a photograph by less on average, in levels; another cut by 20 to 60.
+# What a mean difference of an image means, in levels, up to which: of 200 photographs, see docs/how-to/migrate.md.
 _SAME_VIEW = 10.0
+_MEANINGS = (
+    (1.0, "rounding, or another JPEG decoder"),
+    (_SAME_VIEW, "another filter, or a resize in between, of the same view"),
+    (255.0, "another crop, or another image"),
+)
 # A view explains a difference where it leaves less than this share of it.
 _EXPLAINED = 0.6
 # Sides of images that are looked at for that, pixels: 50 cuts of 64 rows take 10 s of CPU at 224.
@@ -26,6 +32,10 @@ _MOST_SENTENCES = 6
 _READ_TWICE = 16
 # Images beyond 0 to 255 by more than a bicubic filter overshoots are normalized.
 _OVERSHOOT = 40
+_NORMALIZED = "is normalized. Leave Normalize out of it"
+_DRAWN = "draws at random. Give it the recipe of validation"
+# Floats that are all below are of 0 to 1, or normalized; such as go beyond, of 0 to 255.
+_LEAST_LEVEL = 16
 
 
 @dataclass
@@ -38,6 +48,7 @@ class CompareReport:
         targets: pairs of rows whose targets were compared.
         worst, mean: largest and mean difference of a value, in levels of 0 to 255; None where none were compared.
         equal: share of these pairs that have the same pixels, 0 to 1.
+        sizes: a sentence on the rows of each size of difference, and what such a one means. [] where all are equal.
         differences: sentences on what is not the same: classes, counts, targets, sizes, cuts. [] where the two agree.
         notes: sentences on what was not compared, and on what is resized twice.
     """
@@ -48,6 +59,7 @@ class CompareReport:
     worst: float | None = None
     mean: float | None = None
     equal: float | None = None
+    sizes: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -57,6 +69,7 @@ class CompareReport:
             lines[0] += (
                 f": {self.equal:.0%} are equal; mean difference {self.mean:.2f}, worst {self.worst:.3g} of 255 levels"
             )
+        lines += self.sizes
         compared = "classes, counts, targets and cuts" if self.targets else "classes, counts and cuts"
         lines += [f"differs: {sentence}" for sentence in self.differences] or [f"no difference in {compared}"]
         return "\n".join([*lines, *(f"note: {sentence}" for sentence in self.notes)])
@@ -66,7 +79,7 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
     """Compare two datasets of (image, target), such as a program's ImageFolder and the store that replaces it.
 
     Rows are paired by path where both have `samples`, else by position. Images are PIL images, arrays [H, W, C] or
-    tensors [C, H, W], of 0 to 255 or floats of 0 to 1. Give both the recipe of validation: pixels that are drawn at random
+    tensors [C, H, W], of 0 to 255 or of 0 to 1. Give both the recipe of validation: pixels that are drawn at random
     are not compared.
 
     Args:
@@ -143,17 +156,20 @@ def _paths(data: Any, depth: int) -> list[str]:
 def _compare_rows(a: Any, b: Any, pairs: list[tuple[int, int]], report: CompareReport) -> None:
     differences, seen = list[torch.Tensor](), dict[str, list[int]]()
     some = pairs[:: max(1, len(pairs) // _READ_TWICE)]
-    if why := next(filter(None, (_incomparable(a, row_a, b, row_b) for row_a, row_b in some)), ""):
-        report.notes.append(f"pixels were not compared: {why}")
+    scale_a, why_a = _scale("a", a, [row for row, _ in some])
+    scale_b, why_b = _scale("b", b, [row for _, row in some])
+    is_comparable = not (why_a or why_b) or why_a == why_b == _NORMALIZED
+    if not is_comparable:
+        report.notes.append(f"pixels were not compared: {f'a {why_a}' if why_a else f'b {why_b}'}")
     for row_a, row_b in pairs:
         (image_a, target_a), (image_b, target_b) = _row("a", a, row_a), _row("b", b, row_b)
         if target_a is not None and target_b is not None:
             report.targets += 1
-            if _differ(_label(a, target_a), _label(b, target_b)):
-                seen.setdefault("another target", []).append(row_a)
-        if why:
+            if other := _other(_label(a, target_a), _label(b, target_b)):
+                seen.setdefault(f"another {other}", []).append(row_a)
+        if not is_comparable:
             continue
-        one, other = _levels(image_a), _levels(image_b)
+        one, other = _values(image_a) * scale_a, _values(image_b) * scale_b
         if len(one) != len(other) and 1 not in (len(one), len(other)):
             seen.setdefault(f"{len(one)} channels in a, {len(other)} in b", []).append(row_a)
             continue
@@ -167,11 +183,23 @@ def _compare_rows(a: Any, b: Any, pairs: list[tuple[int, int]], report: CompareR
     if pairs and not report.targets:
         report.notes.append("targets were not compared: a, b or both have none of the other's kind")
     if differences:
-        report.compared, report.worst = len(differences), max(float(each.max()) for each in differences)
-        report.mean = sum(float(each.mean()) for each in differences) / len(differences)
-        report.equal = sum(not each.any() for each in differences) / len(differences)
+        means = [float(each.mean()) for each in differences]
+        report.compared, report.worst = len(means), max(float(each.max()) for each in differences)
+        report.mean, report.equal = sum(means) / len(means), means.count(0) / len(means)
+        report.sizes = _sizes(means)
     for what, rows in sorted(seen.items(), key=lambda one: -len(one[1]))[:_MOST_SENTENCES]:
         report.differences.append(f"{len(rows)} of {len(pairs)} rows, row {rows[0]} of a first: {what}")
+
+
+def _sizes(means: list[float]) -> list[str]:
+    """Say how many rows have a difference of each size, and what that means."""
+    sentences, least = [], 0.0
+    for most, meaning in _MEANINGS:
+        if count := sum(least < mean <= most for mean in means):
+            size = f"up to {most:.0f}" if most <= _SAME_VIEW else f"above {least:.0f}"
+            sentences.append(f"{count} of {len(means)} rows, mean difference {size}: {meaning}")
+        least = most
+    return sentences
 
 
 def _row(name: str, data: Any, row: int) -> tuple[Any, Any]:
@@ -183,38 +211,51 @@ def _row(name: str, data: Any, row: int) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-def _label(data: Any, target: Any) -> object:
-    """Return a target as its class name, or its numbers."""
-    classes, value = _classes(data), np.asarray(target).tolist()
-    return classes[value] if classes and isinstance(value, int) and 0 <= value < len(classes) else value
+def _label(data: Any, target: Any) -> Any:
+    """Return a target, in place of the number of a class its name."""
+    classes, number = _classes(data), getattr(target, "tolist", lambda: target)()
+    return classes[number] if classes and isinstance(number, int) and 0 <= number < len(classes) else target
 
 
-def _differ(a: object, b: object) -> bool:
-    """Say whether targets are not the same; numbers may have been rounded to another type."""
-    if isinstance(a, str) or isinstance(b, str):
-        return a != b
-    one, other = np.asarray(a), np.asarray(b)
-    return one.shape != other.shape or not np.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)
+def _other(a: Any, b: Any, at: str = "target") -> str:
+    """Say which part of two targets is not the same, of numbers, names, and dicts, lists and tuples of them; "": none.
+
+    Numbers may have been rounded to another type.
+    """
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        if a.keys() != b.keys():
+            return f"{at}, which has {', '.join(map(str, a))} in a, {', '.join(map(str, b))} in b"
+        return next(filter(None, (_other(a[key], b[key], f"{at}[{key!r}]") for key in a)), "")
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        found = (_other(*pair, at) for pair in zip(a, b, strict=False))
+        return at if len(a) != len(b) else next(filter(None, found), "")
+    one, other = (np.asarray(each.detach().cpu() if isinstance(each, torch.Tensor) else each) for each in (a, b))
+    if one.dtype.kind in "biuf" and other.dtype.kind in "biuf" and one.shape == other.shape:
+        return "" if np.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True) else at
+    return "" if np.array_equal(one, other) else at
 
 
-def _levels(image: Any) -> torch.Tensor:
-    """Return any image as float32[C, H, W] of 0 to 255."""
-    values = image.detach().cpu() if isinstance(image, torch.Tensor) else torch.from_numpy(np.array(image))
-    if not isinstance(image, torch.Tensor):
-        values = (values if values.ndim == 3 else values[..., None]).movedim(-1, 0)
-    return values.float() * (255 if values.is_floating_point() else 1)
+def _values(image: Any) -> torch.Tensor:
+    """Return any image as float32[C, H, W]."""
+    if isinstance(image, torch.Tensor):
+        return image.detach().cpu().float()
+    values = torch.from_numpy(np.array(image)).float()
+    return (values if values.ndim == 3 else values[..., None]).movedim(-1, 0)
 
 
-def _incomparable(a: Any, row_a: int, b: Any, row_b: int) -> str:
-    """Say why levels of these rows say nothing; "" where they do."""
-    images = []
-    for name, data, row in (("a", a, row_a), ("b", b, row_b)):
-        first, again = (_levels(_row(name, data, row)[0]) for _ in range(2))
-        if not torch.equal(first, again):
-            return f"{name} draws at random. Give it the recipe of validation"
-        images.append(first)
-    normalized = [bool(image.min() < -_OVERSHOOT or image.max() > 255 + _OVERSHOOT) for image in images]
-    return "one of the two is normalized. Leave Normalize out of it" if len({*normalized}) == 2 else ""
+def _scale(name: str, data: Any, rows: list[int]) -> tuple[float, str]:
+    """Return by what values of a dataset's images become levels, and why levels say nothing; "" where they do."""
+    low, high, has_floats = 0.0, 0.0, False
+    for row in rows:
+        image, again = _row(name, data, row)[0], _row(name, data, row)[0]
+        values = _values(image)
+        if not torch.equal(values, _values(again)):
+            return 1, _DRAWN
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
+        has_floats |= "float" in str(getattr(image, "dtype", ""))
+    scale = 255 if has_floats and high < _LEAST_LEVEL else 1
+    is_normalized = low * scale < -_OVERSHOOT or high * scale > 255 + _OVERSHOOT
+    return scale, _NORMALIZED if is_normalized else ""
 
 
 def _view(a: torch.Tensor, b: torch.Tensor) -> str:
@@ -234,7 +275,7 @@ def _view(a: torch.Tensor, b: torch.Tensor) -> str:
     unexplained = {what: float((one - other).abs().mean()) for what, (one, other) in views.items()}
     nearest = min(unexplained, key=unexplained.__getitem__)
     is_near = unexplained[nearest] < _EXPLAINED * float((a - b).abs().mean())
-    return nearest if is_near else "another picture, cut or filter"
+    return nearest if is_near else "another image, or a cut or filter that is none of these"
 
 
 def _middle(image: torch.Tensor, share: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import NoReturn, TextIO
 
 import click
 
+from packer.caller import calls_by_command
 from packer.cli.commands import (
     bench,
     build,
@@ -107,7 +108,7 @@ def run(arguments: list[str] | None = None) -> int:
     called = cli.commands.get(words[0] if words else "", build.build)
     to_continue = continuing(words, resumes=any("--resume" in param.opts for param in called.params))
     try:
-        with signals_raise(to_continue):
+        with signals_raise(to_continue), calls_by_command():
             return cli.main(words, prog_name="pack", standalone_mode=False, color=use_color()) or 0
     except click.exceptions.Exit as e:
         return e.exit_code

@@ -64,12 +64,22 @@ def pack(images: ImagesArgument, out: str | os.PathLike[str], options: PackOptio
         >>> pack(images_path, out_path, size=32).rows
         6
     """
+    return pack_checked(images, out, options)
+
+
+def pack_checked(
+    images: ImagesArgument,
+    out: str | os.PathLike[str],
+    options: PackOptions,
+    check: Callable[[dict[str, Inputs]], None] | None = None,
+) -> PackReport:
+    """Pack into a folder or to a URL, as `pack` does; check as of `pack_sources`."""
     if not is_url(out):
-        return pack_sources(images, Folder(resolved_out(out)), options)
+        return pack_sources(images, Folder(resolved_out(out)), options, check)
     from packer.store.remote.destination import Objects
 
     with Objects(os.fspath(out), named_sources(images), options) as to:
-        return to.renamed(pack_sources(images, to, options))
+        return to.renamed(pack_sources(images, to, options, check))
 
 
 def pack_parts(

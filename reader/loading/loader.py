@@ -393,7 +393,7 @@ class MemmapLoader:
 
         Raises:
             IndexError: the epoch has no such step, or there is no such rank.
-            ValueError: rows come from a sampler, no seed is chosen yet, or epoch is not 0 or more.
+            ValueError: rows come from a sampler, no seed is chosen yet and the order has one, or epoch is not 0 or more.
 
         Example:
             >>> from reader import MemmapDataset

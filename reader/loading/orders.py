@@ -81,6 +81,8 @@ class Orders:
         if canonical_nodes is not None and not (name == "block" and self._has_full_epochs):
             raise ValueError("canonical_nodes is for shuffle='block', in epochs of all rows. Leave it out.")
         self.nodes = None if canonical_nodes is None else CanonicalNodes(len(dataset), canonical_nodes)
+        # whether a seed decides it
+        self.has_seed = name != "sequential"
         # the order, as it is shown
         self.text = name if self.nodes is None else f"{name} over {self.nodes.nodes} canonical nodes"
 

@@ -88,7 +88,7 @@ class EpochPlan:
 
     def order(self) -> Order:
         """Return the order of the epoch; each thread takes one of its own."""
-        return self.orders.of(self.number, self.seed_value)
+        return self.orders.of(self.number, self.seed_value if self.orders.has_seed else 0)
 
     def items(self) -> Iterator[Item]:
         """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""

@@ -21,11 +21,11 @@ def rows_of_step(epochs: Epochs, epoch: int, step: int, rank: int | None) -> Row
     """Return the positions in the dataset that a step takes, int64[B], of one rank; None: of all ranks, rank after rank.
 
     Raises:
-        ValueError: rows come from a sampler, no seed is chosen yet, or epoch is not 0 or more.
+        ValueError: rows come from a sampler, no seed is chosen yet and the order has one, or epoch is not 0 or more.
         IndexError: the epoch has no such step, or there is no such rank.
     """
     _check_computed(epochs)
-    if epochs.seed.value is None:
+    if epochs.seed.value is None and epochs.orders.has_seed:
         raise ValueError("no seed is chosen yet: begin an epoch, load a state, or give the loader seed=.")
     if (epoch := integer("epoch", epoch)) < 0:
         raise ValueError(f"epoch is {epoch}, expected 0 or more.")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from test_docs import DOCS, DOCUMENTS, FORMAT, PAGES, ROOT
+from test_docs import DOCS, DOCUMENTS, FORMAT, PAGES, README, ROOT
 
 _FENCE = re.compile(r"^( *)```.*?^ *```$", re.M | re.S)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -69,3 +72,27 @@ def test_the_site_has_every_page() -> None:
 
 def test_the_format_page_is_linked() -> None:
     assert FORMAT in {(DOCS / link).resolve() for link in links(DOCS / "index.md")}
+
+
+@pytest.mark.parametrize("address", [None, "https://forge.example/owner/pixpack"])
+def test_pypi_shows_readme_with_links_that_lead_somewhere(address: str | None, tmp_path: Path) -> None:
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    if address is not None:
+        project = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+        project = project.replace(
+            "[project.scripts]", f'[project.urls]\nHomepage = "{address}"\n\n[project.scripts]', 1
+        )
+        (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
+    command = [sys.executable, "setup.py", "-q", "--long-description"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    found = _LINK.findall(shown) + re.findall(r'(?:src|srcset|href)="([^"]+)"', shown)
+    assert [link for link in found if not link.startswith("https://")] == []
+    ours = [link.removeprefix(f"{address}/") for link in found if address and link.startswith(address)]
+    paths = [link.partition("/")[2].partition("/")[2].partition("#")[0] for link in ours]
+    assert (len(ours) > 20) == (address is not None)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert all(link.startswith("raw/") == link.endswith((".svg", ".jpg")) for link in ours)
+    # all the rest is there
+    assert "\n## Costs and limits\n" in shown
+    assert shown.count("```") == README.read_text(encoding="utf-8").count("```")

@@ -19,7 +19,9 @@ from packer import pack
 DOCS = ROOT / "docs"
 MIGRATION, ARCHITECTURE = DOCS / "how-to" / "migrate.md", DOCS / "contributing" / "architecture.md"
 TROUBLESHOOTING = [DOCS / "how-to" / "troubleshooting" / name for name in ("packing.md", "reading.md")]
-SOURCES = sorted(path for name in ("packer", "pixpack", "pixpack_native", "reader") for path in (ROOT / name).rglob("*.py"))
+SOURCES = sorted(
+    path for name in ("packer", "pixpack", "pixpack_native", "reader") for path in (ROOT / name).rglob("*.py")
+)
 WAYS = ["ImageFolder, its DataLoader kept", "ImageFolder", "FFCV", "tensordict"]
 
 
@@ -77,6 +79,50 @@ def test_the_smallest_change_gives_the_pixels_that_the_folder_gave(packed: Path)
     assert torch.equal((before["images"] * 255).round().byte(), after["images"])
     assert torch.equal(before["targets"], after["targets"])
     assert before["val"].classes == after["val"].classes
+
+
+PACKS = {
+    "torchvision": "torchvision",
+    "timm": "timm",
+    "lightning": "lightning",
+    "hf-trainer": "torchvision",
+    "accelerate": "accelerate",
+    "two-views": "torchvision",
+}
+
+
+@pytest.mark.filterwarnings(
+    # timm's readers leave the files open
+    "ignore:unclosed file:ResourceWarning",
+    "ignore:.*unclosed file:pytest.PytestUnraisableExceptionWarning",
+    "ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning",
+)
+@pytest.mark.parametrize(("page", "needed"), PACKS.items())
+@pytest.mark.parametrize("mark", "-+")
+def test_the_program_of_a_framework_packs_by_two_lines(
+    page: str, needed: str, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torchvision_or_skip()
+    pytest.importorskip(needed)
+    images = make_tree(tmp_path / "images", each=4, size=(260, 240))
+    monkeypatch.chdir(tmp_path)
+    code = side(fenced(DOCS / "how-to" / "frameworks" / f"{page}.md", "diff")[0], mark)
+    if mark == "-" and page == "hf-trainer":
+        pytest.importorskip("datasets")
+    names = outcome(code)
+    if page == "lightning":
+        data = names["Images"]()
+        data.setup("fit")
+        names["loader"] = data.train_dataloader()
+    if page == "hf-trainer":
+        names["loader"] = torch.utils.data.DataLoader(names["train"], 8, collate_fn=names["collate_fn"])
+    batch = next(iter(names["loader"]))
+    found, targets = batch.values() if isinstance(batch, dict) else batch
+    shapes = {tuple(views.shape) for views in (found if isinstance(found, list) else [found])}
+    assert shapes == {(8, 3, 224, 224)}
+    assert len(targets) == 8
+    assert (tmp_path / "out" / "manifest.json").exists() == (mark == "+")
+    assert len([*images.rglob("*.jpg")]) == 12
 
 
 def test_the_diff_of_ray_train_which_no_program_has_compiles() -> None:

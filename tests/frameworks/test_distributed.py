@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import make_tree
 from launcher import launch
 
 from reader import MemmapDataset, MemmapLoader
@@ -113,8 +114,9 @@ def test_ranks_under_torchrun_share_one_order_and_a_checkpoint_moves_between_wor
 
 
 @pytest.mark.slow
-def test_the_example_resumes_in_the_middle_of_an_epoch_with_fewer_processes(shared_store: Path, tmp_path: Path) -> None:
-    words = [shared_store, "--checkpoint", tmp_path / "run.pt", "--batch-size", 16]
+def test_the_example_packs_and_resumes_in_the_middle_of_an_epoch_with_fewer_processes(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", each=30)
+    words = [tmp_path / "out", "--images", images, "--checkpoint", tmp_path / "run.pt", "--batch-size", 16]
     printed = launch(ROOT / "examples/ddp.py", (2, [*words, "--steps", 8]), (1, words))
     assert [line.partition(",")[0] for line in printed.splitlines()] == [
         "epoch 1: steps 1 to 6 of 6",

@@ -150,6 +150,8 @@ def test_what_cannot_be_computed_is_refused_in_a_sentence(store: Path) -> None:
     with pytest.raises(ValueError, match="no seed is chosen yet"):
         loader.rows(0, 0)
     assert loader.steps_of(0) == []
+    # store order has none
+    assert MemmapLoader(data, 8).rows(epoch=5, step=1).tolist() == [*range(8, 16)]
     seeded = MemmapLoader(data, 8, shuffle="full", seed=0, rank=0, world_size=2)
     for ask, error, said in (
         (lambda: seeded.rows(-1, 0), ValueError, "epoch is -1, expected 0 or more"),

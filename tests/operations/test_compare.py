@@ -104,14 +104,75 @@ def test_normalized_images_are_compared_with_normalized_ones_alone(folder: Calla
     floats = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.2] * 3)]
     images = folder()
     images.transform = v2.Compose([*recipe().transforms, *floats])
-    assert (
-        compare(images, MemmapDataset(cropped))
-        .notes[-1]
-        .startswith("pixels were not compared: one of the two is normalized")
-    )
+    assert compare(images, MemmapDataset(cropped)).notes[-1].startswith("pixels were not compared: a is normalized")
     both = compare(images, MemmapDataset(cropped, transform=from_torchvision(v2.Compose(floats[1:]))))
     assert both.compared == 18
     assert both.mean < 0.01
+
+
+def test_floats_of_0_to_255_are_levels() -> None:
+    levels = [(torch.from_numpy(picture(n).copy()).movedim(-1, 0), n) for n in range(4)]
+    floats = [(image.float(), target) for image, target in levels]
+    shares = [(image / 255, target) for image, target in floats]
+    for a, b in ((levels, floats), (floats, shares), (shares, levels)):
+        report = compare(a, b)
+        assert (report.compared, report.differences, report.notes) == (
+            4,
+            [],
+            ["the two name no image alike, so rows are paired by position"],
+        )
+        assert report.worst < 1e-3
+    # a black image is of any range
+    black = torch.zeros(3, 48, 48)
+    assert compare([*floats, (black, 4)], [*levels, (black.byte(), 4)]).worst == 0
+    normalized = [((image - 0.5) / 0.2, target) for image, target in shares]
+    assert "b is normalized" in compare(floats, normalized).notes[-1]
+
+
+def target(box: float = 4.0, name: str = "boxes", label: int = 1) -> dict[str, Any]:
+    return {name: torch.tensor([[0.0, 0.0, box, 8.0]]), "labels": torch.tensor([label]), "size": (4, 8)}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (target(), target(4.0000001), ""),
+        (target(), target(5.0), "another target['boxes']"),
+        (target(), target(label=2), "another target['labels']"),
+        (
+            target(),
+            target(name="masks"),
+            "another target, which has boxes, labels, size in a, masks, labels, size in b",
+        ),
+        (target(), 3, "another target"),
+        ((torch.tensor([1, 2]), "ant"), [torch.tensor([1, 2]), "ant"], ""),
+        ((torch.tensor([1, 2]), "ant"), (torch.tensor([1, 2]), "bee"), "another target"),
+        ((torch.tensor([1, 2]), "ant"), (torch.tensor([1, 2]),), "another target"),
+        ([{"bbox": [1, 2]}], [{"bbox": [1, 3]}], "another target['bbox']"),
+        (torch.zeros(2, 2), np.zeros((2, 2)), ""),
+        (torch.zeros(2, 2), np.zeros((2, 3)), "another target"),
+        ("ant", "ant", ""),
+        ((1.0, 2.0), torch.tensor([1.0, 2.0]), ""),
+    ],
+)
+def test_targets_of_every_kind_are_compared(a: Any, b: Any, said: str) -> None:
+    report = compare([(picture(0), a)], [(picture(0), b)])
+    assert report.targets == 1
+    assert [sentence.partition(" first: ")[2] for sentence in report.differences] == ([said] if said else [])
+
+
+def test_each_size_of_difference_has_its_meaning() -> None:
+    a = [(picture(n).astype(int), n) for n in range(8)]
+    changes = (0, 0, 0, 1, 2, 2, 2, 40)
+    b = [(image + change, target) for (image, target), change in zip(a, changes, strict=True)]
+    report = compare(a, [(image.clip(0, 255), target) for image, target in b])
+    assert report.equal == 3 / 8
+    assert report.sizes == [
+        "1 of 8 rows, mean difference up to 1: rounding, or another JPEG decoder",
+        "3 of 8 rows, mean difference up to 10: another filter, or a resize in between, of the same view",
+        "1 of 8 rows, mean difference above 10: another crop, or another image",
+    ]
+    assert "\n".join(report.sizes) in str(report)
 
 
 def picture(seed: int) -> np.ndarray:
@@ -125,7 +186,7 @@ def picture(seed: int) -> np.ndarray:
         (lambda image: image[:, ::-1], "b is a mirrored"),
         (lambda image: np.rot90(image), "b is a turned by 90 degrees"),
         (lambda image: image[:40, :30], "another size, [C, H, W] [3, 48, 48] in a and [3, 40, 30] in b"),
-        (lambda image: picture(99), "another picture, cut or filter"),
+        (lambda image: picture(99), "another image, or a cut or filter that is none of these"),
     ],
 )
 def test_what_was_done_to_pixels_is_named(change: Callable[[np.ndarray], np.ndarray], said: str) -> None:

@@ -18,7 +18,7 @@ from conftest import library_or_skip, make_splits, make_tree, store_bytes
 
 import pixpack
 from packer import OptionsError, PackError, Progress, ScanError, pack
-from reader import MemmapDataset, ResizeCenterCrop, StoreError
+from reader import MemmapDataset, ResizeCenterCrop
 
 OPTIONS = {"size": 16, "workers": 1}
 
@@ -57,9 +57,22 @@ def test_a_split_is_opened_of_all_that_are_packed(tmp_path: Path) -> None:
     make_splits(tmp_path / "images", ["train", "val"], each=2)
     train = pixpack.packed(tmp_path / "images", tmp_path / "out", split="train", **OPTIONS)
     assert (train.path, len(train)) == (tmp_path / "out" / "train", 6)
-    assert len(pixpack.packed(tmp_path / "images", tmp_path / "out", split="val", **OPTIONS)) == 6
-    with pytest.raises(StoreError, match="train"):
-        pixpack.packed(tmp_path / "images", tmp_path / "out", **OPTIONS)
+    # of the same role
+    assert len(pixpack.packed(tmp_path / "images", tmp_path / "out", split="validation", **OPTIONS)) == 6
+
+
+def test_a_split_that_the_images_do_not_have_is_refused_before_anything_is_packed(images: Path, tmp_path: Path) -> None:
+    make_splits(tmp_path / "both", ["train", "val"], each=2)
+    out = tmp_path / "out"
+    for folder, split, said in (
+        (tmp_path / "both", "test", r"both has no split 'test'\. It has train, val\."),
+        (tmp_path / "both", None, r"both has the splits train, val\. Give one of them: split='train'\."),
+        (images, "train", r"images has no splits\. Leave split='train' out\."),
+    ):
+        with pytest.raises(OptionsError, match=said):
+            pixpack.packed(folder, out, split=split, **OPTIONS)
+        assert not out.exists()
+        assert not [*tmp_path.glob("*.packing")]
 
 
 def test_another_store_is_refused_and_replaced_only_on_request(images: Path, tmp_path: Path) -> None:
@@ -73,6 +86,23 @@ def test_another_store_is_refused_and_replaced_only_on_request(images: Path, tmp
     assert store_bytes(tmp_path / "out") == before
     replaced = pixpack.packed(images, tmp_path / "out", size=24, overwrite=True)
     assert replaced.manifest.height == 24
+
+
+def test_errors_have_the_names_of_python(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(
+        OptionsError, match=r"^max_size belongs to fit='none', not to fit='crop': add fit='none', or give size"
+    ):
+        pixpack.packed(images, out, max_size=512)
+    with pytest.raises(
+        OptionsError, match=r": pack\('.*images', '.*out', fit='none', max_size=512\)\. Or cut all .*: size=224\."
+    ):
+        pixpack.packed(images, out)
+    pixpack.packed(images, out, **OPTIONS)
+    with pytest.raises(PackError, match=r"Choose another OUT, or replace it with overwrite=True\."):
+        pixpack.packed(images, out, size=24)
+    with pytest.raises(OptionsError, match=r"^workers is 0, expected 1 to 4096\."):
+        pixpack.packed(images, out, workers=0)
 
 
 def test_bad_arguments_are_refused_in_a_sentence(images: Path, tmp_path: Path) -> None:
@@ -211,6 +241,22 @@ def test_under_torchrun_one_rank_packs_beside_a_process_group(images: Path, tmp_
     assert done.returncode == 0, done.stderr
     check_ranks(images, tmp_path)
     assert len([*tmp_path.glob("packed-*")]) == 1
+
+
+def test_under_torchrun_a_second_start_continues_after_the_packing_rank_was_killed(
+    images: Path, tmp_path: Path, small_blocks: None
+) -> None:
+    ended = torchrun(tmp_path, images, tmp_path / "out", tmp_path, "yes", restarts=0)
+    assert ended.returncode != 0
+    assert int((tmp_path / "killed").read_text()) >= 4
+    for log in tmp_path.glob("packed-0-*"):
+        log.unlink()
+    done = torchrun(tmp_path, images, tmp_path / "out", tmp_path, "yes", restarts=0)
+    assert done.returncode == 0, done.stderr
+    check_ranks(images, tmp_path)
+    # what was committed is not decoded again; the other rank may have finished it before torchrun ended it
+    for log in tmp_path.glob("packed-0-*"):
+        assert int(log.read_text().split()[0]) >= 4
 
 
 def check_ranks(images: Path, work: Path) -> None:

@@ -1,17 +1,19 @@
 """Does a network learn the same from a store as from the folder that it was packed from, only sooner?
 
     python -m scripts.benchmarks.accuracy.parity                        draws its own photographs; about four minutes on 2 cores
-    python -m scripts.benchmarks.accuracy.parity IMAGES --epochs 20     with a folder of class folders
+    python -m scripts.benchmarks.accuracy.parity IMAGES --epochs 20     with a folder of class folders, or of MNIST's files
+
+Debian's package dataset-fashion-mnist has such files, of real photographs: /usr/share/datasets/fashion-mnist.
 
 A small network is trained from the same seeds on the same 4/5 of the images: from the folder, which Pillow decodes again in each
 epoch in two DataLoader workers, and from the store, by MemmapLoader. Twice:
 
     central    central crops, one seed. The tensors of the first epoch must be the same to the byte, in the same order; then the
                losses must be the same too, at every step.
-    random     random resized crops and flips (torchvision's definition and defaults), three seeds. The folder's are cut from
-               the originals; the store's from rows of `--fit inside`, as much larger than the crop as the README says (320 for
-               224), other boxes of the same distribution. Accuracy on the other fifth, seen in central crops, must agree within
-               what the seeds scatter: Welch's 95 % interval of the difference holds 0.
+    random     random resized crops and flips (torchvision's definition and defaults), --seeds of them. The folder's are cut from
+               the originals; the store's from rows of `--fit none` whose longer side is at most as much larger than the crop as
+               the README says (512 for 224), other boxes of the same distribution. Accuracy on the other fifth, seen in central
+               crops, must agree within what the seeds scatter: Welch's 95 % interval of the difference holds 0.
 
 The picture has the losses over steps. Seconds are reported too; a store's begin with those of packing it. The last line is JSON;
 exit code 1: not the same.
@@ -20,6 +22,7 @@ exit code 1: not the same.
 from __future__ import annotations
 
 import argparse
+import gzip
 import math
 import shutil
 import sys
@@ -43,11 +46,13 @@ from scripts.common.svg import DARK, DPI, GRAY, OTHER, OURS, WIDTH_INCHES, svg_b
 from scripts.samples.make_sample import SIZES
 from scripts.samples.scenes import SCENES, draw
 
-SEEDS = (0, 1, 2)
 # Steps that the picture averages over.
 SMOOTH = 15
-# Student's t for a 95 % interval with 4 degrees of freedom: three seeds each.
-T_95 = 2.776
+# Seeds -> Student's t for a 95 % interval of the difference of two means of so many: 2 (seeds - 1) degrees of freedom.
+T_95 = {3: 2.776, 5: 2.306, 10: 2.101, 20: 2.024}
+
+# The images and the labels of MNIST and those that follow it.
+IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
 
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
@@ -66,6 +71,8 @@ def main() -> int:
     work = Path(tempfile.mkdtemp(prefix="pixpack-parity-", dir=options.work))
     try:
         images = options.images or drawn(work / "images", options.count)
+        if (images / IDX[0]).exists():
+            images = unpacked(images, work / "images", options.count)
         trial = ParityTrial(images, work, options)
         central, random = trial.central(), trial.random()
     except (packer.PackError, packer.ScanError) as e:
@@ -92,8 +99,11 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("images", nargs="?", type=Path, help="a folder of class folders; default: drawn ones")
-    parser.add_argument("--count", type=int, default=900, help="photographs to draw")
+    parser.add_argument(
+        "images", nargs="?", type=Path, help="a folder of class folders, or of MNIST's files; default: drawn ones"
+    )
+    parser.add_argument("--count", type=int, default=900, help="photographs to draw, or the first of MNIST's to take")
+    parser.add_argument("--seeds", type=int, choices=T_95, default=3, help="with random crops")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--crop", type=int, default=64, help="side of what the network sees")
     parser.add_argument("--batch-size", type=int, default=32)
@@ -114,6 +124,17 @@ def drawn(folder: Path, count: int) -> Path:
     return folder
 
 
+def unpacked(source: Path, folder: Path, count: int) -> Path:
+    """Write the first images of MNIST's files as JPEGs of ten classes."""
+    pixels, labels = (np.frombuffer(gzip.decompress((source / name).read_bytes()), np.uint8) for name in IDX)
+    # heads of 16 and of 8 bytes: yann.lecun.com/exdb/mnist
+    for n, (image, label) in enumerate(zip(pixels[16:].reshape(-1, 28, 28)[:count], labels[8:], strict=False)):
+        path = folder / str(label) / f"{n:05}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path, quality=95)
+    return folder
+
+
 class ParityTrial:
     """The images and the two stores of them, and the four ways to train."""
 
@@ -121,7 +142,7 @@ class ParityTrial:
         self.images, self.options = images, options
         # exact: a JPEG decoded at half its size differs a little from what Pillow makes of the whole
         packed = {"size": options.crop, "exact": True}
-        full = {"size": round(options.crop * 320 / 224), "fit": "inside"}
+        full = {"fit": "none", "max_size": round(options.crop * 512 / 224)}
         self.pack_seconds = {}
         for name, shape in ("central", packed), ("random", full):
             self.pack_seconds[name] = packer.pack(images, work / name, **shape, max_rejects="100%").seconds
@@ -143,7 +164,7 @@ class ParityTrial:
 
     def random(self) -> dict[str, list[Curve]]:
         curves: dict[str, list[Curve]] = {"folder": [], "store": []}
-        for seed in SEEDS:
+        for seed in range(self.options.seeds):
             folder = self.folder(seed, RandomView(self.options.crop, seed))
             curves["folder"].append(self.learn(folder.epoch, seed))
             crop, flip = RandomResizedCrop(self.options.crop, SCALE, RATIO, seed=seed), RandomHorizontalFlip(seed=seed)
@@ -200,7 +221,8 @@ def judged(central: dict[str, Curve], random: dict[str, list[Curve]], trial: Par
     apart = max(abs(a - b) for a, b in zip(central["folder"].losses, central["store"].losses, strict=True))
     accuracy = {name: [round(curve.accuracy, 4) for curve in curves] for name, curves in random.items()}
     difference = float(np.mean(accuracy["store"]) - np.mean(accuracy["folder"]))
-    noise = T_95 * math.sqrt(sum(float(np.var(values, ddof=1)) / len(values) for values in accuracy.values()))
+    variances = [float(np.var(values, ddof=1)) / len(values) for values in accuracy.values()]
+    noise = T_95[len(accuracy["store"])] * math.sqrt(sum(variances))
     seconds = {name: sum(curve.seconds[-1] for curve in curves) / len(curves) for name, curves in random.items()}
     return {
         "central_losses_are_equal": apart == 0,
@@ -220,7 +242,7 @@ def plot(central: dict[str, Curve], random: dict[str, list[Curve]], verdict: dic
 
     figure = Figure(figsize=(WIDTH_INCHES, 3.6), dpi=DPI, layout="constrained", facecolor="white")
     axes = figure.subplots(1, 2, sharey=True, subplot_kw={"facecolor": "white"})
-    means = f"random resized crops, mean of {len(SEEDS)} seeds"
+    means = f"random resized crops, mean of {len(random['store'])} seeds"
     for panel, of, runs in (
         (axes[0], "central crops, one seed", {name: [curve] for name, curve in central.items()}),
         (axes[1], means, random),
