@@ -87,6 +87,13 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
             raise OptionsError(f"packed takes no {name}=: {why}.")
     if images == "":
         raise OptionsError("images is empty, expected a folder, list, archive or URL of images.")
+    if not isinstance(out, str | os.PathLike):
+        raise OptionsError(
+            f"out is {out!r}, expected the folder of the store. A transform is given by its name, transform=."
+        )
+    # as ImageFolder does
+    images = os.path.expanduser(images) if isinstance(images, str | os.PathLike) else images
+    out = os.path.expanduser(out)
     with _progress(options.progress) as progress, listening(progress):
         packs = replace(PackOptions.among(options), resume=True, progress=progress)
         report = _packed_by_one(images, out, packs, options.split)

@@ -98,7 +98,7 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
     if not isinstance(rows, int) or rows < 1:
         raise ValueError(f"rows is {rows!r}, expected 1 or more.")
     for name, data in (("a", a), ("b", b)):
-        if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        if isinstance(data, str) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             raise TypeError(f"{name} is {type(data).__name__}, expected a dataset with a length and rows by number.")
     report = CompareReport((len(a), len(b)))
     _compare_classes(_classes(a), _classes(b), report)

@@ -120,14 +120,14 @@ def next_step(report: PackReport) -> str:
     # of splits, what is trained on comes first
     store = next(iter(report.splits.values()), report)
     # rows of several sizes are cropped to be one batch
-    transforms = ", transforms" if store.has_own_sizes else ""
-    transform = ", transform=transforms.RandomResizedCrop(224)" if transforms else ""
+    names = ", transforms" if store.has_own_sizes else ""
+    crop = ", transform=transforms.RandomResizedCrop(224)" if store.has_own_sizes else ""
     return "\n".join(
         [
             "to train from it:",
-            f"  from pixpack import MemmapDataset, MemmapLoader{transforms}",
-            f"  train = MemmapDataset({json.dumps(store.out, ensure_ascii=False)})",
-            f"  for images, targets in MemmapLoader(train, batch_size=256, shuffle=True{transform}): ...",
+            f"  from pixpack import MemmapDataset, MemmapLoader{names}",
+            f"  train = MemmapDataset({json.dumps(store.out, ensure_ascii=False)}{crop})",
+            "  for images, targets in MemmapLoader(train, batch_size=256, shuffle=True): ...",
         ]
     )
 

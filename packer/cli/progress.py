@@ -23,7 +23,9 @@ _WAITING = "waiting for the source: "
 _NARROW_COLUMNS = 98
 # Left free at the end of a line, for the ^C that a terminal shows: on the next line it would keep the bar from being cleared.
 _FREE_COLUMNS = 2
-_NARROW_BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining}{postfix}"
+_NARROW_BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
+# In fewer the word "left" is what the bar needs.
+_WORD_COLUMNS = 70
 # of what cannot be read; a narrower terminal cuts it
 _LEAST_COLUMNS = 20
 
@@ -78,6 +80,10 @@ class ProgressBar:
         stage = f"{progress.split} {progress.stage}".strip()
         if self._lines is not None:
             self._lines.show(stage, progress.done, progress.total, self._unit_of(stage), progress)
+        elif progress.found and not self._hidden:
+            self.__exit__()
+            self._bar = None
+            print(f"found {progress.found}", file=sys.stderr, flush=True)
         elif not self._hidden:
             bar = self._stage_bar(stage, progress.total, progress.done)
             if progress.waits_for:
@@ -205,11 +211,14 @@ class _Lines:
         self._clock, self._shown_at, self._sizes = clock, clock(), tuning()
         # of the stage in progress: its name, when it began and with what done, and what was done at its last line
         self._stage, self._started, self._first, self._shown = "", 0.0, 0, 0
-        self._is_waiting = False
+        self._is_waiting, self._found = False, ""
 
     def show(self, stage: str, done: int, total: int, unit: str, progress: Progress | None = None) -> None:
-        """Write a line where one is due."""
+        """Write a line where one is due, what was found before the first."""
         now = self._clock()
+        if progress is not None and progress.found:
+            self._found = progress.found
+            return
         if stage != self._stage:
             self._stage, self._started, self._first, self._shown = stage, now, done, done
         is_tenth = total > 0 and done - self._shown >= self._sizes.log_line_share * total
@@ -239,6 +248,9 @@ class _Lines:
         elif speed and total > done:
             minutes, left = divmod(round((total - done) / speed), 60)
             line.append(f"{minutes // 60}:{minutes % 60:02}:{left:02} left")
+        if self._found:
+            print(f"found {self._found}", file=sys.stderr, flush=True)
+            self._found = ""
         print(", ".join(line), file=sys.stderr, flush=True)
 
 
@@ -250,7 +262,9 @@ def _waiting(progress: Progress) -> str:
 
 def _format(columns: int, total: int | None) -> str | None:
     """Return tqdm's format of a bar with as many figures as leave it room; None: all of them."""
-    return _NARROW_BAR if total and columns < _NARROW_COLUMNS else None
+    if not total or columns >= _NARROW_COLUMNS:
+        return None
+    return _NARROW_BAR if columns >= _WORD_COLUMNS else _NARROW_BAR.replace(" left", "")
 
 
 def _amount(count: int, unit: str) -> str:

@@ -25,7 +25,8 @@ from packer.packing.levels import Levels
 from packer.packing.tasks import Packing
 from packer.pixels.formats import jpeg
 from packer.pixels.formats.versions import littlecms_version
-from packer.report import PackReport
+from packer.progress import notify
+from packer.report import PackReport, Progress
 from packer.sources.roots import is_missing
 from packer.store.destination import Folder
 from packer.store.disk_space import guard_standard_streams
@@ -33,6 +34,7 @@ from packer.store.failures import as_pack_error
 from packer.store.out_folder import check_destination, resolved_out
 from packer.store.parts import Part, begun_from, check_part
 from packer.store.reports import summed_report
+from packer.text import counted
 from packer.values import lasting_path
 from packer.workers.block_worker import PackJob
 from reader.format.shown import redacted
@@ -243,6 +245,9 @@ def pack_sources(
     to.check_splits(parts, sources[0])
     if check is not None:
         check(parts)
+    count, layout = sum(map(len, parts.values())), next(iter(parts.values())).layout
+    found = [counted(count, "image", "images"), *([layout] if layout else [])]
+    notify(Progress("list", count, count, found=", ".join(found)))
     clock.enter("begin")
     return pack_parts(parts, to, options, clock)
 

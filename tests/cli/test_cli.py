@@ -41,7 +41,7 @@ def test_the_next_step_names_the_training_set_and_crops_rows_of_their_own_sizes(
     make_splits(tmp_path / "images", ("test", "train"), each=3)
     assert run([str(tmp_path / "images"), str(tmp_path / "out"), "--fit", "none", "--max-size", "48"]) == 0
     step = capsys.readouterr().out.partition("to train from it:\n")[2]
-    assert f'MemmapDataset("{tmp_path / "out/train"}")' in step
+    assert f'MemmapDataset("{tmp_path / "out/train"}", transform=transforms.RandomResizedCrop(224))' in step
     names: dict[str, Any] = {}
     exec(textwrap.dedent(step), names)
     assert names["images"].shape == (9, 3, 224, 224)

@@ -137,6 +137,27 @@ def test_a_terminal_shows_that_the_source_is_waited_for_instead_of_the_bar(
         assert terminal.line.endswith("photos/ is being packed by process 3 on node")
 
 
+def test_what_was_found_comes_before_the_bar_and_before_the_first_line(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Progress("list", 1000, 1000, found="1,000 images, 10 classes")
+    log.bar.update(found)
+    assert log.lines == []
+    for second in range(12):
+        log.after(second, "pack", second, 1000)
+    assert log.lines[0] == "found 1,000 images, 10 classes"
+    assert sum("found" in line for line in log.lines) == 1
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(module.os, "get_terminal_size", lambda _: (80, 24))
+    with ProgressBar(hidden=False) as bar:
+        bar.update(Progress("list", 1000, 0))
+        bar.update(found)
+        bar.update(Progress("pack", 0, 1000))
+        assert "\rfound 1,000 images, 10 classes\n" in terminal.getvalue()
+        assert terminal.line.startswith("pack:   0%|")
+
+
 def test_bytes_shares_and_what_has_no_end_have_their_words(log: Log) -> None:
     log.bar.bytes_done(0, 10_000_000_000)
     log.now += 10
@@ -260,7 +281,7 @@ def test_the_time_left_is_right_within_a_third_though_blocks_come_in_bursts(monk
             # five blocks are behind a slow one: all six come within a second
             now[0] += 59.0 if done % 6000 == 1000 else 0.2
             bar.update(Progress("pack", done, 100_000))
-    left = re.findall(r"30%\|[^|]*\| ([0-9:]+), ", terminal.getvalue())[-1]
+    left = re.findall(r"30%\|[^|]*\| ([0-9:]+) left, ", terminal.getvalue())[-1]
     seconds = sum(int(part) * 60**power for power, part in enumerate(reversed(left.split(":"))))
     assert seconds == pytest.approx(700, rel=1 / 3)
 

@@ -252,6 +252,7 @@ def test_a_subset_of_torch_is_paired_by_path(folder: Callable[..., Any], cropped
     [
         ([1], 0, ValueError, "rows is 0, expected 1 or more"),
         ([1], "64", ValueError, "rows is '64', expected 1 or more"),
+        ("images/", 4, TypeError, "a is str, expected a dataset with a length and rows by number"),
         (iter([1]), 4, TypeError, "a is list_iterator, expected a dataset with a length and rows by number"),
     ],
 )

@@ -53,6 +53,11 @@ def test_the_dataset_is_opened_as_asked(images: Path, tmp_path: Path) -> None:
     assert pixpack.packed(images, tmp_path / "out", as_tuple=False, **OPTIONS)[0].pixels.shape == (16, 16, 3)
 
 
+def test_a_path_may_begin_at_home(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert pixpack.packed("~/images", "~/out", **OPTIONS).path == tmp_path / "out"
+
+
 def test_a_split_is_opened_of_all_that_are_packed(tmp_path: Path) -> None:
     make_splits(tmp_path / "images", ["train", "val"], each=2)
     train = pixpack.packed(tmp_path / "images", tmp_path / "out", split="train", **OPTIONS)
@@ -112,6 +117,10 @@ def test_bad_arguments_are_refused_in_a_sentence(images: Path, tmp_path: Path) -
             pixpack.packed(images, out, **OPTIONS, **{name: value})
     with pytest.raises(TypeError, match="got an unexpected keyword argument 'siz'"):
         pixpack.packed(images, out, siz=3)
+    with pytest.raises(
+        OptionsError, match=r"out is <function .*, expected the folder of the store\. A transform is given by"
+    ):
+        pixpack.packed(images, lambda image: image, **OPTIONS)
     with pytest.raises(ScanError, match="does not exist"):
         pixpack.packed(tmp_path / "none", out, **OPTIONS)
     (images / "class0" / "broken.jpg").write_text("x")
