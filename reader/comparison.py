@@ -165,8 +165,8 @@ def _compare_rows(a: Any, b: Any, pairs: list[tuple[int, int]], report: CompareR
         (image_a, target_a), (image_b, target_b) = _row("a", a, row_a), _row("b", b, row_b)
         if target_a is not None and target_b is not None:
             report.targets += 1
-            if other := _other(_label(a, target_a), _label(b, target_b)):
-                seen.setdefault(f"another {other}", []).append(row_a)
+            if what := _other(_label(a, target_a), _label(b, target_b)):
+                seen.setdefault(f"another {what}", []).append(row_a)
         if not is_comparable:
             continue
         one, other = _values(image_a) * scale_a, _values(image_b) * scale_b
