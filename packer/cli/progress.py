@@ -24,6 +24,7 @@ _NARROW_COLUMNS = 98
 # Left free at the end of a line, for the ^C that a terminal shows: on the next line it would keep the bar from being cleared.
 _FREE_COLUMNS = 2
 _NARROW_BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
+_DONE_BAR = "{desc}: {percentage:3.0f}%|{bar}|"
 # In fewer the word "left" is what the bar needs.
 _WORD_COLUMNS = 70
 # of what cannot be read; a narrower terminal cuts it
@@ -153,7 +154,8 @@ class ProgressBar:
                 "smoothing": 0,
                 "unit": unit,
                 "unit_scale": unit == "B",
-                "bar_format": _format(size["ncols"], total),
+                # of a stage that is over at once no speed is known
+                "bar_format": _DONE_BAR if total and done == total else _format(size["ncols"], total),
             }
             self._bar = tqdm(total=total or None, desc=stage, file=sys.stderr, leave=False, **look, **size)
             self._stage = stage

@@ -7,6 +7,7 @@ import gc
 import itertools
 import json
 import multiprocessing
+import re
 import threading
 import time
 from collections import Counter
@@ -210,6 +211,11 @@ def test_rows_with_sizes_of_their_own_are_timed_and_recorded(
     height, width, _ = report["row_shape"]
     shown = " ".join(text(_report_of(report)).split())
     assert f"72 rows of up to uint8[{height}, {width}, 3], " in shown
+    assert re.match(
+        r"MemmapLoader gives a training loop [\d,]+ images/s from memory \(torch's DataLoader: [\d,]+\):"
+        r" a model that takes fewer does not wait for images\. /",
+        shown,
+    )
 
 
 @pytest.mark.parametrize("order", ["full", "sequential"])

@@ -294,6 +294,9 @@ def test_each_stage_shows_its_bar_at_80_columns(monkeypatch: pytest.MonkeyPatch,
     with ProgressBar(hidden=False) as bar:
         bar.update(Progress(stage, 5_000_000_000, 10_000_000_000))
         assert terminal.line.startswith(f"{stage}:  50%|######")
+    with ProgressBar(hidden=False) as bar:
+        bar.update(Progress(stage, 10_000_000_000, 10_000_000_000))
+        assert re.fullmatch(rf"{stage}: 100%\|#+\|", terminal.line)
         assert len(terminal.line) <= 78
 
 
