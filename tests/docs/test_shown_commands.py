@@ -256,6 +256,7 @@ def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_bench")
 @pytest.mark.skipif(os.name == "nt", reason="runs commands of a Unix shell")
 @pytest.mark.parametrize(("page", "line"), RUN, ids=[f"{page}: {line}" for page, line in RUN])
 def test_a_command_of_the_documents_runs(page: str, line: str, folder: Path, request: pytest.FixtureRequest) -> None:
