@@ -39,7 +39,7 @@ INTERNAL = {
     "has_all_rows",
     "joined",
 }
-INTERNAL |= {"names_targets", "of_store", "positions", "store_rows", "upcoming"}
+INTERNAL |= {"names_targets", "of_store", "positions", "store_rows"}
 
 # Page of docs/reference/python -> what it shows of packer and reader.
 PYTHON = {
