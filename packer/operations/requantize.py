@@ -199,8 +199,7 @@ class ImageFolder(Folder):
 
     def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
         """Refuse a DEST that holds anything but an earlier run; raises as `Folder` does."""
-        is_run = journals.has_started(self.stage) and journals.read_header(self.stage).command == COMMAND
-        if self.is_begun and not is_run:
+        if self.is_begun and (self.header is None or self.header.command != COMMAND):
             raise OptionsError(f"{unfinished_message(self.stage)} Or choose another DEST.")
         if not self.is_begun and (foreign := self._foreign(splits)):
             raise OptionsError(
@@ -331,7 +330,7 @@ class _Run:
     def _log(self, done: int) -> journals.CommitLog:
         """Begin the journal, or continue it behind its last line that is complete."""
         stage, log = self._to.stage, self._to.log(self._to.stage)
-        if journals.has_started(stage):
+        if self._to.header is not None:
             ends = [end for _, end in journals.read_blocks(stage)]
             log.resume(ends[-1] if ends else journals.header_end(stage), done, 0, 0)
             return log
@@ -352,7 +351,7 @@ class _Run:
             return
         workers = options.workers or available_cpus()
         blocks = -(-len(todo) // _BLOCK_INPUTS)
-        lock = self._to.own_lock
+        lock = self._to.lock_of(self._to.stage)
         job = dataclasses.replace(
             self._job, dest=str(self._to.stage.absolute()), lock=(str(lock.path.absolute()), lock.content)
         )
@@ -395,7 +394,8 @@ class _Run:
         heads, own = record[:1], dict[str, Any]()
         if to.is_begun:
             to.check(_RESUMED)
-            heads.append(dict(journals.read_header(to.stage).options))
+        if to.header is not None:
+            heads.append(dict(to.header.options))
             own = {line["path"]: line for line in to.results()}
         for head in heads:
             if head != self._head:

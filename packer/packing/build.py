@@ -31,13 +31,14 @@ from packer.store.disk_space import allocate, check_room, move_rows
 from packer.store.failures import as_pack_error
 from packer.store.files import remove_tree
 from packer.store.lock import checked
+from packer.store.parts import PartFolder
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
 from reader.format.manifest import PIXELS, FileEntry, read_manifest
-from reader.format.tensors import FACTORS, level_path
+from reader.format.tensors import FACTORS
 from reader.system import available_cpus
 from reader.tuning import tuning
 
@@ -64,11 +65,11 @@ class Build:
         levels: Callable[[], dict[str, FileEntry]] | None = None,
     ) -> None:
         self._levels = levels
-        inputs, options, part = packing.inputs, packing.options, packing.part
-        self._part, self._store, self._to = part, store, to
-        self._out = store if part is None else part.folder(store)
+        inputs, options = packing.inputs, packing.options
+        part = self._part = to.part if isinstance(to, PartFolder) else None
+        self._to, self._out = to, store
         # what it is called
-        self._name = to.named(store) if part is None else self._out
+        self._name = to.named(store)
         self._inputs, self._options, self._split = inputs, options, packing.split
         self._clock = StageClock("begin")
         self._profile: Profile = {}
@@ -92,7 +93,8 @@ class Build:
         """
         if self._job.layout.size is None:
             clock.enter("sizes")
-        division = divide(self._inputs, self._split, self._job.layout, self._options, self._store, self._part)
+        whole = self._to.whole(self._out)
+        division = divide(self._inputs, self._split, self._job.layout, self._options, whole, self._part)
         clock.enter("begin")
         self._span, self._block_inputs = division.span, division.block_inputs
         self._sizes[PIXELS] = division.pixels_bytes
@@ -107,7 +109,7 @@ class Build:
         Raises:
             PackError: nothing could be packed, or something failed on the way; says how to resume.
         """
-        self._clock, lock = clock, self._to.own_lock
+        self._clock, lock = clock, self._to.lock_of(self._out)
         self._job = dataclasses.replace(self._job, lock=(str(lock.path.absolute()), lock.content))
         try:
             (self._out / journals.FOLDER).mkdir(parents=True, exist_ok=True)
@@ -134,7 +136,7 @@ class Build:
         if begun and self._options.overwrite and (header_difference(begun, header) or begun.span != header.span):
             begun, header = None, self._header(None)  # what was begun otherwise is replaced, as a store would be
         if self._part is not None:
-            check_siblings(self._store, self._part, header)
+            check_siblings(self._to.whole(self._out), self._part, header)
         if begun:
             self._resume(header)
         else:
@@ -168,7 +170,7 @@ class Build:
         if self._part is not None:
             save_inputs(out, self._inputs, self._span)
             # of an earlier start: a level must have the same images
-            for level in (self._part.folder(level_path(self._store, factor)) for factor in FACTORS):
+            for level in (self._to.level(out, factor) for factor in FACTORS):
                 if level.exists():
                     self._to.check_same()
                     remove_tree(level)

@@ -21,6 +21,7 @@ from packer.progress import followed
 from packer.store import journal as journals
 from packer.store.destination import Folder
 from packer.store.files import remove_tree
+from packer.store.parts import PartFolder
 from packer.values import LevelLimit, check_levels, recorded_limit
 from reader.format.manifest import MANIFEST, REJECTED, FileEntry, read_manifest
 from reader.format.samples import Sample, read_samples
@@ -42,7 +43,7 @@ class Levels:
 
     def __init__(self, packing: Packing, to: Folder, store: Path) -> None:
         self._packing, self._to, self._store = packing, to, store
-        self._part, options = packing.part, packing.options
+        self._is_part, options = isinstance(to, PartFolder), packing.options
         self._factors = FACTORS[: options.levels - 1]
         check_levels(options.levels, options.row_kind.common_sides(packing.shape))
 
@@ -54,7 +55,7 @@ class Levels:
         Raises:
             PackError: an image is no row of a level, or was replaced meanwhile, twice.
         """
-        out = self._store if self._part is None else self._part.folder(self._store)
+        out = self._store
         rejected = {reject.input: reject.reason for result, _ in journals.read_blocks(out) for reject in result.rejects}
         entries: dict[str, FileEntry] = {}
         for factor in self._factors:
@@ -65,18 +66,13 @@ class Levels:
                 if not tries_left:
                     raise PackError(f"{what}. Do not change images while they are packed, and continue with --resume.")
                 self._to.check_same()
-                remove_tree(self._made(factor))
-            if self._part is None:
+                remove_tree(self._to.level(out, factor))
+            if not self._is_part:
                 entries |= files_of(self._store, factor)
         return entries
 
-    def _made(self, factor: int) -> Path:
-        """Return the folder in which a level, or a part of it, is packed."""
-        level = level_path(self._store, factor)
-        return level if self._part is None else self._part.folder(level)
-
     def _make(self, factor: int, rejected: dict[int, str]) -> None:
-        out = level_path(self._store, factor)
+        out = self._to.level(self._store, factor)
         options = self._options_of(factor)
         if (out / MANIFEST).exists():
             if dict(read_manifest(out).options) == options.shaping():
@@ -98,7 +94,7 @@ class Levels:
         build = Build(dataclasses.replace(self._packing, inputs=inputs, shape=shape, options=options), self._to, out)
         build.divide(StageClock("begin"))
         build.run(StageClock("begin"))
-        if self._part is None:
+        if not self._is_part:
             self._to.check_same()
             remove_tree(out / FOLDER)
 
@@ -116,8 +112,8 @@ class Levels:
 
     def _difference(self, out: Path, factor: int) -> str:
         """Say in what a level, or a part of it, is of other images than the store; "" where it is of the same."""
-        level = self._made(factor)
-        if self._part is not None:
+        level = self._to.level(out, factor)
+        if self._is_part:
             return part_difference(out, level, factor)
         if what := other_image(read_samples(out), read_samples(level), factor):
             return what

@@ -32,7 +32,7 @@ from packer.store.destination import Folder
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.out_folder import check_destination, resolved_out
-from packer.store.parts import Part, begun_from, check_part
+from packer.store.parts import Part, PartFolder, begun_from
 from packer.store.reports import summed_report
 from packer.text import counted
 from packer.values import lasting_path
@@ -77,11 +77,13 @@ def pack_checked(
 ) -> PackReport:
     """Pack into a folder or to a URL, as `pack` does; check as of `pack_sources`."""
     if not is_url(out):
-        return pack_sources(images, Folder(resolved_out(out)), options, check)
+        target = resolved_out(out)
+        to = Folder(target) if options.part is None else PartFolder(target, Part.parse(options.part))
+        return pack_sources(images, to, options, check)
     from packer.store.remote.destination import Objects
 
-    with Objects(os.fspath(out), named_sources(images), options) as to:
-        return to.renamed(pack_sources(images, to, options, check))
+    with Objects(os.fspath(out), named_sources(images), options) as url:
+        return url.renamed(pack_sources(images, url, options, check))
 
 
 def pack_parts(
@@ -92,8 +94,6 @@ def pack_parts(
     make_job: Callable[..., PackJob] = PackJob,
 ) -> PackReport:
     """Pack each split into a store of a destination, or all there is into the one; make_job takes the fields of a PackJob."""
-    if options.part is not None:
-        return _pack_one_part(parts, to, options, clock)
     finished = _finished(parts, to, options)
     unfinished = [split for split in parts if split not in finished]
     if unfinished:
@@ -145,7 +145,7 @@ def _build(
 def _splits_report(to: Folder, reports: dict[str, PackReport]) -> PackReport:
     """Sum up the splits, with the images that are in more than one of them or have two labels."""
     report = summed_report(to.out, reports)
-    if report.resumed_from == report.inputs or not report.is_in_place:
+    if report.resumed_from == report.inputs or not report.is_in_place or report.part:
         return report
     from packer.store.sealed.duplicates import duplicates_of
 
@@ -194,32 +194,6 @@ def _are_same(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> boo
     return all(is_as_asked(parts[split], store, options) for split, store in stores.items()) and all(
         has_same_contents(parts[split], store, options) for split, store in stores.items()
     )
-
-
-def _pack_one_part(parts: dict[str, Inputs], to: Folder, options: PackOptions, clock: StageClock) -> PackReport:
-    """Pack the same part of each split, or of all there is."""
-    part = Part.parse(options.part or "")
-    reports = _finished(parts, to, options)  # sealed already
-    for split in parts:
-        if split not in reports:
-            check_part(to, split, part, options)
-    for split, inputs in parts.items():
-        if split in reports:
-            continue
-        store = to.store(split)
-        packing = Packing(inputs, options.sides or (1, 1), options, split, part=part)
-        levels = None if options.levels == 1 else Levels(packing, to, store).make
-        build = Build(packing, to, store, levels=levels)
-        build.divide(clock)
-        try:
-            with to.held(is_shared=True), to.part(part.folder(store)):
-                check_part(to, split, part, options)
-                reports[split] = build.run(clock)
-        except OSError as e:
-            raise as_pack_error(e, to.stage, {}) from None
-        clock = StageClock("begin")
-    reports = {split: reports[split] for split in parts}
-    return reports[""] if "" in reports else summed_report(to.out, reports)
 
 
 def pack_sources(

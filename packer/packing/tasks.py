@@ -14,7 +14,6 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.sources.roots import NOWHERE
 from packer.store.blocks import Task
-from packer.store.parts import Part
 from packer.store.row_files import MASKS
 from packer.workers.block_worker import PackJob
 from reader.format.filesystem import absolute_path
@@ -30,10 +29,9 @@ _WITNESSES = 100
 
 @dataclass(frozen=True)
 class Packing:
-    """What is packed into a store, or a part of it, and how.
+    """What is packed into a store and how.
 
     shape: (height, width) of the rows. split: its name, "" where there are none. make_job: takes the fields of a PackJob.
-    part: the one that is packed; None: all.
     """
 
     inputs: Inputs
@@ -41,7 +39,6 @@ class Packing:
     options: PackOptions
     split: str = ""
     make_job: Callable[..., PackJob] = PackJob
-    part: Part | None = None
 
 
 def pack_job(

@@ -40,7 +40,6 @@ from packer.store.out_folder import (
     listed,
 )
 from packer.store.unfinished import (
-    PULLED,
     first_begun,
     has_parts,
     out_of,
@@ -53,6 +52,7 @@ from packer.text import system_reason
 from reader.format.filesystem import refresh_names
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.format.splits import FOLDER, beside
+from reader.format.tensors import level_path
 
 if TYPE_CHECKING:
     from packer.inputs.samples import Inputs
@@ -95,7 +95,12 @@ class Folder:
     def is_begun(self) -> bool:
         """Whether something was begun that --resume continues: a pack, or parts of one."""
         stores = () if self.is_moved else self._stores_in(self.stage)
-        return any(journals.has_started(store) or has_parts(store) or (store / PULLED).is_file() for store in stores)
+        return any(journals.has_started(store) or has_parts(store) for store in stores)
+
+    @property
+    def header(self) -> journals.Header | None:
+        """What the journal of the stage itself says is made there; None where it has none."""
+        return journals.read_header(self.stage) if journals.has_started(self.stage) else None
 
     def is_finished(self, split: str) -> bool:
         """Whether OUT holds the finished store of a split ("": of all), which what was begun would keep.
@@ -109,6 +114,14 @@ class Folder:
     def store(self, split: str) -> Path:
         """Name the folder in which the store of a split is made."""
         return self.stage / split if split else self.stage
+
+    def whole(self, store: Path) -> Path:
+        """Return the folder of the store that is made in a folder, as a part of it perhaps."""
+        return store
+
+    def level(self, store: Path, factor: int) -> Path:
+        """Name the folder in which a level of a store is made, beside that."""
+        return level_path(store, factor)
 
     def named(self, store: Path) -> Path:
         """Return where what is made in a folder of the stage will be."""
@@ -292,16 +305,13 @@ class Folder:
                 Lock(self.stage, named=self.out).close()
             except FileNotFoundError:
                 raise finished_meanwhile(self.out) from None
-        if not journals.has_started(found):
-            raise PackError(f"{unfinished_message(found)} (or start over with --overwrite).")
-        progress, command = read_unfinished(found)
-        if stores:
-            header = journals.read_header(found)
-            command = "the same pack update with --resume" if header.update else command
-            what = f"{self.named(found)} holds a store whose replacement was interrupted at {progress}. Continue with"
-        else:
-            what = f"{self.named(found)} is incomplete: its pack was interrupted at {progress}. Resume with"
-        raise PackError(f"{what}: {command} (or start over with --overwrite).")
+        message = unfinished_message(found)
+        if stores and journals.has_started(found):
+            progress, command = read_unfinished(found)
+            command = "the same pack update with --resume" if journals.read_header(found).update else command
+            what = f"{self.named(found)} holds a store whose replacement was interrupted at {progress}"
+            message = f"{what}. Continue with: {command}"
+        raise PackError(f"{message.removesuffix('.')} (or start over with --overwrite).")
 
     def _check_named(self, stores: Sequence[Path]) -> None:
         """Refuse to replace a store that was not in OUT when this was begun; one that stays as it is may be another now."""
@@ -400,25 +410,9 @@ class Folder:
             lock.check()
         self.locks[0].check_replaced()
 
-    @contextlib.contextmanager
-    def part(self, folder: Path) -> Iterator[None]:
-        """Hold the folder of a part, in the stage."""
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        try:
-            lock = Lock(folder)
-        except FileNotFoundError:
-            raise finished_meanwhile(self.out) from None
-        self.locks.append(lock)
-        try:
-            yield
-        finally:
-            self.locks.remove(lock)
-            lock.close()
-
-    @property
-    def own_lock(self) -> Lock:
-        """The lock of whoever writes: of the stage, or of the part's folder."""
-        return self.locks[-1]
+    def lock_of(self, store: Path) -> Lock:
+        """Return the lock that who writes to a folder of the stage holds."""
+        return next((lock for lock in self.locks if lock.path == store / LOCK), self.locks[-1])
 
     def log(self, store: Path, layout: RowLayout | None = None) -> journals.CommitLog:
         """Return what commits blocks of the store, or the level, that is made in a folder of the stage.

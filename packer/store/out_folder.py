@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError, PackError
 from packer.store import journal as journals
-from packer.store.unfinished import PARTS, PULLED, unfinished_message
+from packer.store.unfinished import PARTS, unfinished_message
 from reader.format.filesystem import error_path, plain_path
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
@@ -58,7 +58,7 @@ def check_takes_splits(out: Path, what: str) -> None:
     if (out / MANIFEST).exists():
         raise PackError(f"{out} holds a store; {what}. Choose another OUT.")
     for stage in stages(out):
-        if any(os.path.exists(stage / name) for name in (journals.JOURNAL, PARTS, PULLED)):
+        if any(os.path.exists(stage / name) for name in (journals.JOURNAL, PARTS)):
             raise PackError(f"{unfinished_message(stage)}. Until then {what}: choose another OUT.")
 
 

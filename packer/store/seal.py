@@ -24,7 +24,7 @@ from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, write_synced
 from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
-from reader.format.blocks import Block, check_content, encode_manifest
+from reader.format.blocks import Block, encode_manifest, parse_content
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
@@ -133,7 +133,7 @@ def commit_manifest(
 def _check_opens(content: bytes, path: Path) -> None:
     """Read a manifest back as a reader does, before it makes a store that nobody can open."""
     try:
-        check_content(content, path)
+        parse_content(content, path)
     except StoreError as e:
         raise PackError(
             f"{e} Readers would refuse the store, so it is not finished; this is a defect of pixpack. What is packed is kept:"

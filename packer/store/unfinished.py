@@ -18,7 +18,8 @@ from reader.format.shown import redacted, shown
 from reader.format.splits import stages
 
 PARTS = f"{FOLDER}/parts"
-PULLED = f"{FOLDER}/pull/manifest.json"
+# Of the journal of a pull, which names no blocks.
+PULL = "pull"
 # Longer than any path.
 _MOST_WORD = 4096
 # Of no journal: what a command is begun with does not say how it is continued.
@@ -52,9 +53,8 @@ def unfinished_message(out: Path) -> str:
     target = out_of(found)
     if (found / JOURNAL).is_file():
         done, command = read_unfinished(found)
-        return f"{target} is incomplete: its pack was interrupted at {done}. Resume with: {command}"
-    if (found / PULLED).is_file():
-        return f"{target} is incomplete: it was not pulled to its end. Resume with: pack pull URL {target}"
+        what = f"its pack was interrupted at {done}" if done else "it was not pulled to its end"
+        return f"{target} is incomplete: {what}. Resume with: {command}"
     return (
         f"{target} is incomplete: its parts are not sealed. When all n of pack IMAGES {target} --part i/n are there:"
         f" pack seal {target}"
@@ -72,11 +72,9 @@ def stores_in(folder: Path) -> list[Path]:
 
 def first_begun(stage: Path) -> Path | None:
     """Return the first folder in a stage where something was begun that can be continued, one that is not sealed where there is
-    one: a pack, parts of one, a pull; None where there is none.
+    one: a pack, a pull, parts of a pack; None where there is none.
     """
-    begun = [
-        store for store in stores_in(stage) if any(os.path.exists(store / name) for name in (JOURNAL, PARTS, PULLED))
-    ]
+    begun = [store for store in stores_in(stage) if any(os.path.exists(store / name) for name in (JOURNAL, PARTS))]
     return min(begun, key=lambda store: (store / MANIFEST).exists(), default=None)
 
 
@@ -105,7 +103,7 @@ def out_of(store: Path) -> Path:
 
 
 def read_unfinished(out: Path) -> tuple[str, str]:
-    """Say how far the interrupted pack in a folder came, and the command that resumes it.
+    """Say how far the interrupted pack in a folder came ("" of a pull), and the command that resumes it.
 
     Reads the first and the last whole line of its journal: milliseconds, whatever the number of rows.
     """
@@ -114,6 +112,7 @@ def read_unfinished(out: Path) -> tuple[str, str]:
         header, inputs_stop, rows_stop = read_progress(out)
         progress = f"{inputs_stop} of {header.inputs} images"
         progress += "" if header.command else f", {rows_stop} rows written"
+        progress = "" if header.command == PULL else progress
     except (OSError, ValueError):
         progress = "its very start"
     return progress, command_to_resume(out, header)
@@ -131,7 +130,9 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
         return f"the same pack command again with --resume ({shown(str(out / JOURNAL))} has words that are not shown)"
     target = out_of(out.parent if header.split else out)
     words = [*([header.command] if header.command else []), *header.images, str(target), *header.words]
-    command = shlex.join(["pack", *words, *(["--part", part] if part else []), "--resume"])
+    command = shlex.join(["pack", *words, *(["--part", part] if part else [])])
+    # whatever has come stays, without being told
+    command += "" if header.command == PULL else " --resume"
     return shown(redacted(command))
 
 

@@ -56,8 +56,8 @@ def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
     return blocks
 
 
-def check_content(content: bytes, path: Path) -> None:
-    """Check the bytes of a manifest.json, head and blocks, as opening it would; path names it in errors.
+def parse_content(content: bytes, path: Path) -> tuple[Manifest, list[Block]]:
+    """Return what the bytes of a manifest.json say, head and blocks, checked as opening it would; path names it in errors.
 
     Raises:
         StoreError: as `read_blocks`.
@@ -65,8 +65,7 @@ def check_content(content: bytes, path: Path) -> None:
     with io.BytesIO(content) as file:
         manifest, begin = parse_manifest(file, path)
         file.seek(begin)
-        for _ in _checked(file, manifest, path):
-            pass
+        return manifest, list(_checked(file, manifest, path))
 
 
 def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:

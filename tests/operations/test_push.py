@@ -29,7 +29,7 @@ from packer.cli.app import run
 from packer.errors import DiskFullError
 from packer.store.remote.at_url import RECORD, PushRecord, inspect_url
 from packer.store.remote.objects import LocalObjects, RemoteObjects, open_objects
-from packer.store.unfinished import PULLED, check_finished
+from packer.store.unfinished import check_finished
 from reader import IncompleteStoreError, MemmapDataset, StoreError
 from reader.format.at_url import encode_pointer, read_pointer
 from reader.format.manifest import MANIFEST, PIXELS, read_manifest
@@ -764,4 +764,4 @@ def test_the_look_at_a_url_is_a_value(store: Path) -> None:
     push(store, "memory://stores/out")
     found = inspect_url(open_objects("memory://stores/out"), "memory://stores/out")
     assert replace(found, content=b"") == replace(found, content=b"", store=read_manifest(store).digest)
-    assert not (store / PULLED).exists()
+    assert not (store / ".packing").exists()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import hashlib
 import itertools
-import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -23,23 +23,21 @@ from packer.store import journal as journals
 from packer.store.destination import Folder
 from packer.store.disk_space import allocate, check_room
 from packer.store.failures import as_pack_error
-from packer.store.files import sync_folder, sync_names, write_at, write_atomically
+from packer.store.files import sync_folder, sync_names, write_at
 from packer.store.lock import checked
 from packer.store.out_folder import enclosing_store
 from packer.store.remote.at_url import name_in, read_store
 from packer.store.remote.objects import LocalObjects
-from packer.store.unfinished import PULLED, unfinished_message
+from packer.store.unfinished import PULL, unfinished_message
 from packer.system import BINARY
 from reader.format.at_url import BlockObjects, Pointer
-from reader.format.blocks import Block, read_blocks
+from reader.format.blocks import Block, parse_content
 from reader.format.check import check_store
 from reader.format.filesystem import error_path, plain_path
-from reader.format.manifest import MANIFEST, PIXELS, FileEntry, Manifest, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, FileEntry, Manifest
 from reader.format.shown import redacted, shown
 from reader.tuning import tuning
 
-# Where a pull in progress comes from: what is begun from one URL is not continued from another.
-_SOURCE = f"{Path(PULLED).parent.as_posix()}/url.json"
 # Enough to fill a link while one answer is on its way; each holds a block, 8 MB.
 _REQUESTS = 8
 _AGAIN = "give the same command again"
@@ -80,15 +78,12 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
 def _pull(copy: Transfer, to: Folder, head: bytes, found: Pointer) -> Manifest:
     """Bring all files of the store into the stage, the manifest last."""
     stage = to.stage
-    (stage / PULLED).parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(stage / _SOURCE, json.dumps({"url": _public(copy.url)}).encode())
-    # read from a file of its own name, as every manifest is
-    write_atomically(stage / PULLED, head)
     # before anything else gets a name here: this says whose it is
-    for folder_made in (stage / journals.FOLDER, stage):
-        sync_folder(folder_made)
-    sync_names(stage)
-    manifest, blocks = read_manifest((stage / PULLED).parent), read_blocks((stage / PULLED).parent)
+    log, header = to.log(stage), _header(copy.url, head)
+    if to.header != header:
+        log.begin(header)
+        log.close()
+    manifest, blocks = parse_content(head, Path(f"{copy.url}/{MANIFEST}"))
     sizes = {name: entry.size_bytes for name, entry in manifest.files.items()}
     copy.total_bytes = sum(sizes.values())
     check_room(stage, sizes, again=_AGAIN)
@@ -104,7 +99,7 @@ def _pull(copy: Transfer, to: Folder, head: bytes, found: Pointer) -> Manifest:
         sync_folder(parent)
     sync_names(stage)
     to.check_same()
-    write_atomically(stage / MANIFEST, head)
+    log.finish(manifest, blocks, head)
     check_store(stage)
     return manifest
 
@@ -143,23 +138,23 @@ def _check_out(to: Folder, url: str, head: bytes) -> None:
     """Refuse an OUT that holds anything, or where something but a pull from this URL, or of this store, was begun."""
     if os.path.lexists(to.out) and not to.out.is_dir():
         raise OptionsError(f"{to.out} is a file. Expected a folder that does not exist yet.")
-    if (to.stage / PULLED).is_file():
-        begun = _begun_from(to.stage)
-        if begun != _public(url) and (to.stage / PULLED).read_bytes() != head:
+    if to.is_begun:
+        begun, expected = to.header, _header(url, head)
+        if begun is None or begun.command != PULL:
+            raise OptionsError(f"{unfinished_message(to.stage)} Or choose another OUT.")
+        if begun.images != expected.images and begun.options != expected.options:
             raise OptionsError(
-                f"{to.out} holds an unfinished pull of another store (from {shown(redacted(begun))})."
+                f"{to.out} holds an unfinished pull of another store (from {shown(redacted(begun.images[0]))})."
                 " Choose another OUT, or remove it."
             )
-    elif to.is_begun:
-        raise OptionsError(f"{unfinished_message(to.stage)} Or choose another OUT.")
     to.check(OutputOptions(resume=True))
     to.replaces = False  # what has just come stays
 
 
-def _begun_from(out: Path) -> str:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads((out / _SOURCE).read_bytes())["url"])
-    return "another URL"
+def _header(url: str, head: bytes) -> journals.Header:
+    """Return the header of the journal: what is begun from one URL is continued from another only if that has the same store."""
+    digest = f"sha256:{hashlib.sha256(head).hexdigest()}"
+    return journals.Header(images=(_public(url),), options={"store": digest}, command=PULL)
 
 
 def _public(url: str) -> str:
