@@ -53,8 +53,9 @@ def unfinished_message(out: Path) -> str:
     target = out_of(found)
     if (found / JOURNAL).is_file():
         done, command = read_unfinished(found)
-        what = f"its pack was interrupted at {done}" if done else "it was not pulled to its end"
-        return f"{target} is incomplete: {what}. Resume with: {command}"
+        if not done:
+            return f"{target} is incomplete: it was not pulled to its end. Resume with: {command}"
+        return f"{target} is incomplete: its pack was interrupted at {done}. Resume with: {command}"
     return (
         f"{target} is incomplete: its parts are not sealed. When all n of pack IMAGES {target} --part i/n are there:"
         f" pack seal {target}"
