@@ -206,6 +206,9 @@ rank, killed = os.environ["RANK"], Path(work, "killed")
 def progress(progress):
     # the rank that packs kills itself in the middle, once
     if is_killed == "yes" and progress.stage == "pack" and progress.done >= 4 and not killed.exists():
+        # once the journal has its header and two blocks of two images: what is done is committed a little later
+        while Path(f"{out}.packing/.packing/journal").read_bytes().count(b"\\n") < 3:
+            time.sleep(0.01)
         killed.write_text(str(progress.done))
         os.kill(os.getpid(), signal.SIGKILL)
     if progress.stage == "pack":
