@@ -1,21 +1,21 @@
 """`pack requantize`: a folder of images converted to smaller JPEGs, in the same folders under the same names.
 
-DEST is made as a store is, in DEST.packing, with a journal by which an interrupted run is resumed. DEST/requantized.jsonl says
-what became of each input. The images themselves are read, never touched.
+DEST/requantized.jsonl says what became of each input, and is written last. A record of what is done so far is in .packing
+until then; with it an interrupted run is resumed. The images themselves are read, never touched.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import functools
 import itertools
 import json
 import os
+import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 from packer.clock import StageClock
 from packer.errors import DecodeError, DiskFullError, EngineError, NotRequantized, OptionsError, PackError, SourceError
 from packer.inputs.scan import scan
-from packer.options import COMPARED, MAX_PIXELS, OutputOptions, WorkerOptions
+from packer.options import COMPARED, MAX_PIXELS, WorkerOptions
 from packer.pixels.ffmpeg import mean_psnr, open_ffmpeg, versions
 from packer.pixels.requantize import Recoder
 from packer.progress import notify, reports
@@ -31,30 +31,24 @@ from packer.report import Progress
 from packer.sources.base import State
 from packer.sources.local import LocalSource
 from packer.sources.roots import NOWHERE, Roots
-from packer.store import journal as journals
 from packer.store.blocks import RejectedInput, Result, Task
-from packer.store.destination import Folder, file_state, link_tree
-from packer.store.files import sync_folder, temporary_of, write_atomically, write_synced
+from packer.store.files import temporary_of, write_atomically, write_synced
 from packer.store.journal import FOLDER
-from packer.store.lock import check_same_lock, checked
-from packer.store.out_folder import enclosing_store, is_dropped, listed, resolved_out
-from packer.store.unfinished import unfinished_message
+from packer.store.lock import LOCK, Lock, checked
+from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
 from packer.system import FULL
-from packer.values import check_quality, lasting_path, parse_size
+from packer.values import check_quality, parse_size
 from packer.workers.contracts import Marks
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import InFlight
 from reader.format.filesystem import plain_path
 from reader.format.samples import encode_line, read_json_lines
-from reader.format.shown import redacted
 from reader.system import available_cpus
 from reader.tuning import tuning
 
 RECORD = "requantized.jsonl"
-# Of the journal of such a run.
-COMMAND = "requantize"
+_UNFINISHED = f"{FOLDER}/{RECORD}"
 _BLOCK_INPUTS = 32
-
 # So many results that all have other sources than IMAGES were made of another folder; of fewer, all sources may have changed.
 _ENOUGH_RESULTS = 10
 
@@ -149,18 +143,15 @@ def requantize(
     options = WorkerOptions(workers=workers, max_rejects=max_rejects, timeout=timeout)
     open_ffmpeg()
     _check_apart(source, out)
-    to = ImageFolder(resolved_out(dest))
-    to.recover()
     paths, refused, ignored = _listed(source)
     _check_names(paths)
     asked = None if size is None else str(size)
     head = {"quality": quality, "size": asked, "ffmpeg": versions()}
-    job = RequantizeJob(str(source.absolute()), "", quality, _parsed(size), max_pixels, Roots.of([source]))
-    folders = sorted({str(folder) for path in paths for folder in Path(path).parents if folder.name})
-    to.folders = folders
-    run = _Run(job, paths, refused, to, head)
-    lines = run.run(options, resume)
-    compared = _compared(job, lines, out, fidelity)
+    folders = str(source.absolute()), str(out.absolute())
+    job = RequantizeJob(*folders, quality, _parsed(size), max_pixels, Roots.of([source]))
+    destination = _Destination(job, paths, refused, out, head)
+    lines = destination.run(options, resume)
+    compared = _compared(job, lines, fidelity)
     lowest = min(((ssim, path) for _, ssim, path in compared), default=None)
     rejects = [line["reason"] for line in lines if "reason" in line]
     kept = [line["kept"] for line in lines if line.get("kept")]
@@ -180,183 +171,68 @@ def requantize(
         ssim=sum(ssim for _, ssim, _ in compared) / len(compared) if compared else None,
         lowest_ssim=lowest,
         seconds=time.monotonic() - started,
-        resumed_from=run.resumed_from,
+        resumed_from=destination.resumed_from,
         too_many_rejects=len(rejects) > options.allowed_rejects(len(lines)),
         reasons=dict(Counter(rejects).most_common()),
         kept_reasons=dict(Counter(kept).most_common()),
     )
 
 
-class ImageFolder(Folder):
-    """DEST: images in their folders, and a line for each input in the record, which makes it finished.
-
-    Whatever is in a finished one stays in it. folders: those of the inputs.
-    """
-
-    record = RECORD
-
-    folders: Sequence[str] = ()
-
-    def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
-        """Refuse a DEST that holds anything but an earlier run; raises as `Folder` does."""
-        if self.is_begun and (self.header is None or self.header.command != COMMAND):
-            raise OptionsError(f"{unfinished_message(self.stage)} Or choose another DEST.")
-        if not self.is_begun and (foreign := self._foreign(splits)):
-            raise OptionsError(
-                f"{self.out} is not empty (it holds {foreign[0]}) and was not made by pack requantize. Choose another DEST."
-            )
-        super().check(options, splits)
-
-    def results(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of what was done in the stage."""
-        for result, _ in journals.read_blocks(self.stage):
-            yield from map(json.loads, result.samples)
-
-    def keep_old(self) -> None:
-        """Let the stage have all of DEST, but what this run has made anew."""
-        link_tree(self.out, self.stage, {FOLDER, RECORD, *_names_of(self.results())})
-
-    def _finished(self, folder: Path) -> list[Path]:
-        return [folder] if os.path.isfile(folder / RECORD) else []
-
-    def _stores_in(self, folder: Path) -> list[Path]:
-        return [folder]
-
-    def _foreign_in(self, folder: Path, splits: Sequence[str], ours: set[str]) -> list[str]:
-        names = [name for name in listed(folder) if name not in ours and not is_dropped(name)]
-        return [] if self._finished(folder) else names
-
-    def _foreign_in_stage(self) -> list[str]:
-        names = listed(self.stage)
-        return [] if FOLDER in names else [name for name in names if not is_dropped(name)]
-
-    def _changed(self, replaced: Path) -> list[str]:
-        if found := super()._changed(replaced):
-            return found
-        new = self.out if replaced == self.stage else self.stage
-        made = {RECORD, *_names_of(ImageFolder(self.out, new).results())}
-        files = (Path(folder, name) for folder, _, names in os.walk(replaced) for name in names)
-        below = (str(path.relative_to(replaced)) for path in files)
-        return [name for name in below if name not in made and file_state(replaced / name) != file_state(new / name)][
-            :1
-        ]
-
-    def _own_paths(self, splits: Sequence[str] = ()) -> Iterator[Path]:
-        yield from (folder / name for folder in (self.out, self.stage) for name in (FOLDER, RECORD))
-        # a result would be written to wherever a folder leads, IMAGES perhaps
-        folders = [self._aside, self.stage, *(to / folder for to in (self.out, self.stage) for folder in self.folders)]
-        yield from itertools.islice((folder for folder in folders if folder.is_symlink()), 1)
-
-
-class _Additions(OutputOptions):
-    """Continue what was begun; else make DEST anew, of what it holds and of what is new."""
-
-    update = True
-
-
-_RESUMED = _Additions(resume=True)
-
-
-class _Run:
-    """What is done, what is to do, and the record of it. head: what all results have in common."""
+class _Destination:
+    """DEST while it is written: what is done, what is to do, and the record of it."""
 
     def __init__(
-        self, job: RequantizeJob, paths: list[str], refused: dict[int, str], to: ImageFolder, head: dict[str, Any]
+        self, job: RequantizeJob, paths: list[str], refused: dict[int, str], out: Path, head: dict[str, Any]
     ) -> None:
-        self._job, self._paths, self._refused, self._to, self._head = job, paths, refused, to, head
+        self._job, self._paths, self._refused, self._out, self._head = job, paths, refused, out, head
         self.resumed_from = 0
 
     def run(self, options: WorkerOptions, resume: bool) -> list[dict[str, Any]]:
         """Convert the remaining inputs; returns a line for each input, in order."""
+        self._check_out(resume)
+        # before anything is written: a refusal leaves DEST unchanged
+        lines = self._done_before() if resume else {}
+        self.resumed_from = len(lines)
         try:
-            return self._run(options, resume)
+            (self._out / FOLDER).mkdir(parents=True, exist_ok=True)
+            lock = Lock(self._out)
         except OSError as e:
-            what = f"{e.filename or self._to.out} cannot be written: {e.strerror}. {_advice(e)}"
-            raise _disk_error(what, e) from None
+            advice = f" {_advice(e)}" if e.errno == errno.ENAMETOOLONG else ""
+            raise _disk_error(f"{self._out} cannot be made or held: {e.strerror}.{advice}", e) from None
+        try:
+            # immediately: a killed run must keep the record of what is done
+            begun = "".join(map(encode_line, [self._head, *lines.values()]))
+            write_atomically(self._out / _UNFINISHED, begun.encode("ascii"))
+            with checked(lock.check), open(self._out / _UNFINISHED, "a", encoding="ascii") as record:
+                for result in self._results(lines, options, lock):
+                    lock.check()
+                    record.writelines(result.samples)
+                    record.flush()
+                    lines |= {line["path"]: line for line in map(json.loads, result.samples)}
+            ordered = [lines[path] for path in self._paths]
+            lock.check()
+            write_atomically(self._out / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
+            lock.check()
+            # last, and under the lock: another run may begin here as soon as it is gone
+            shutil.rmtree(self._out / FOLDER)
+        except OSError as e:
+            raise _disk_error(f"{e.filename or self._out} cannot be written: {e.strerror}. {_advice(e)}", e) from None
         except SourceError as e:
             raise SourceError(f"{e}. What is done is kept: continue with --resume when it can be read.") from None
         except EngineError as e:
             raise PackError(f"requantizing stopped: {e}") from None
-
-    def _run(self, options: WorkerOptions, resume: bool) -> list[dict[str, Any]]:
-        to = self._to
-        if not resume and (to.is_begun or to.is_finished("")):
-            raise OptionsError(
-                f"{to.out} holds an earlier run. Resume it with --resume, which does what is new or changed, or choose another"
-                " DEST."
-            )
-        # before anything is written: a refusal leaves DEST unchanged
-        seen, lines, record = self._seen(), self._done_before(), self._record()[1:]
-        # what is to do in a finished DEST; of sources that came or went, all is
-        is_same = [line["path"] for line in record] == self._paths and to.is_finished("")
-        todo = [line for line in record if lines.get(line["path"]) != line]
-        self.resumed_from = len(lines)
-        if is_same and not todo:
-            return record
-        try:
-            to.check(_RESUMED)
-            with to.begin(_RESUMED):
-                if self._seen() != seen:  # another run was at it
-                    lines = self._done_before()
-                    self.resumed_from = len(lines)
-                with checked(to.check_same):
-                    ordered = self._made(lines, options)
-                to.publish()
-        except PackError:
-            # where DEST cannot be replaced, no reject is tried again
-            if is_same and not to.is_begun and all("reason" in line for line in todo):
-                return record
-            raise
-        return ordered
-
-    def _made(self, lines: dict[str, Any], options: WorkerOptions) -> list[dict[str, Any]]:
-        """Complete the stage; returns a line for each input, in order."""
-        to, log = self._to, self._log(len(lines))
-        try:
-            if to.replaces:
-                to.keep_old()
-            for result in self._results(lines, options):
-                log.commit([result])
-                lines |= {line["path"]: line for line in map(json.loads, result.samples)}
         finally:
-            log.close()
-        for folder, _, _ in os.walk(to.stage):
-            sync_folder(Path(folder))
-        ordered = [lines[path] for path in self._paths]
-        to.check_same()
-        write_atomically(to.stage / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
+            lock.close()
         return ordered
 
-    def _log(self, done: int) -> journals.CommitLog:
-        """Begin the journal, or continue it behind its last line that is complete."""
-        stage, log = self._to.stage, self._to.log(self._to.stage)
-        if self._to.header is not None:
-            ends = [end for _, end in journals.read_blocks(stage)]
-            log.resume(ends[-1] if ends else journals.header_end(stage), done, 0, 0)
-            return log
-        size = self._head["size"]
-        header = journals.Header(
-            inputs=len(self._paths),
-            options=self._head,
-            images=(redacted(lasting_path(self._job.images)),),
-            words=("-q", str(self._job.quality), *(() if size is None else ("--size", size))),
-            command=COMMAND,
-        )
-        log.begin(header, done)
-        return log
-
-    def _results(self, lines: dict[str, Any], options: WorkerOptions) -> Iterator[Result]:
+    def _results(self, lines: dict[str, object], options: WorkerOptions, lock: Lock) -> Iterator[Result]:
         todo = [index for index, path in enumerate(self._paths) if path not in lines]
         if not todo:
             return
         workers = options.workers or available_cpus()
         blocks = -(-len(todo) // _BLOCK_INPUTS)
-        lock = self._to.lock_of(self._to.stage)
-        job = dataclasses.replace(
-            self._job, dest=str(self._to.stage.absolute()), lock=(str(lock.path.absolute()), lock.content)
-        )
         engine = LocalEngine(
-            job, workers=min(workers, blocks), timeout=options.timeout, inherited=self._to.locks, at_most=workers
+            self._job, workers=min(workers, blocks), timeout=options.timeout, inherited=[lock], at_most=workers
         )
         done, rejected, source_bytes = self.resumed_from, 0, 0
 
@@ -381,30 +257,43 @@ class _Run:
             refused = {start + i: self._refused[index] for i, index in enumerate(part) if index in self._refused}
             yield Task(start // _BLOCK_INPUTS, start, [self._paths[index] for index in part], [], [], refused)
 
-    def _seen(self) -> list[tuple[int, int] | None]:
-        return [file_state(path) for path in (self._to.out / RECORD, self._to.stage / journals.JOURNAL)]
+    def _check_out(self, resume: bool) -> None:
+        """Refuse a DEST that holds anything but an earlier run, or that run without --resume."""
+        if not self._out.exists():
+            return
+        is_started = any((self._out / name).is_file() for name in (RECORD, _UNFINISHED))
+        found = [name for name in sorted(os.listdir(self._out)) if not is_dropped(name)]
+        if not is_started and found and not self._is_bare(found):
+            raise OptionsError(
+                f"{self._out} is not empty (it holds {found[0]}) and was not made by pack requantize. Choose another DEST."
+            )
+        if is_started and not resume:
+            raise OptionsError(
+                f"{self._out} holds an earlier run. Resume it with --resume, which does what is new or changed,"
+                " or choose another DEST."
+            )
+        # a result would be written to wherever a folder of DEST leads, IMAGES perhaps
+        folders = {folder for path in self._paths for folder in Path(path).parents if folder.name}
+        links = (self._out / folder for folder in sorted(folders) if (self._out / folder).is_symlink())
+        check_no_links(self._out / FOLDER, self._out / RECORD, *itertools.islice(links, 1))
 
-    def _record(self) -> list[dict[str, Any]]:
-        return _complete_lines(self._to.out / RECORD)
+    def _is_bare(self, found: list[str]) -> bool:
+        """Whether DEST holds no more than the working folder of a run that ended before it had a record."""
+        return found == [FOLDER] and {*os.listdir(self._out / FOLDER)} <= {Path(LOCK).name, f".{RECORD}.tmp"}
 
     def _done_before(self) -> dict[str, Any]:
         """Return the lines of earlier runs whose source and result still are as they say; rejects are tried again."""
-        to = self._to
-        record = self._record()
-        heads, own = record[:1], dict[str, Any]()
-        if to.is_begun:
-            to.check(_RESUMED)
-        if to.header is not None:
-            heads.append(dict(to.header.options))
-            own = {line["path"]: line for line in to.results()}
-        for head in heads:
+        lines: dict[str, Any] = {}
+        for name in (RECORD, _UNFINISHED):
+            written = _complete_lines(self._out / name)
+            head = written[0] if written else self._head
             if head != self._head:
                 what = next(key for key in self._head if head.get(key) != self._head[key])
                 raise OptionsError(
-                    f"{to.out} was begun with another {what} ({head.get(what)}, now {self._head[what]})."
+                    f"{self._out} was begun with another {what} ({head.get(what)}, now {self._head[what]})."
                     " Resume with the same, or choose another DEST."
                 )
-        lines = {line["path"]: line for line in record[1:]} | own
+            lines |= {line["path"]: line for line in written[1:]}
         wanted = set(self._paths)
         done = [path for path, line in lines.items() if path in wanted and "to" in line]
         states = {path: LocalSource(os.path.join(self._job.images, path)).state() for path in done}
@@ -413,14 +302,14 @@ class _Run:
             states.get(line["path"], (-1,))[0] == line["bytes"] for line in made
         ):
             raise OptionsError(
-                f"{to.out} holds {len(made)} images made of others than those in {self._job.images}: none of their sources,"
+                f"{self._out} holds {len(made)} images made of others than those in {self._job.images}: none of their sources,"
                 f" such as {made[0]['path']}, is there as it was. Choose another DEST."
             )
-        return {
-            path: lines[path]
-            for path, state in states.items()
-            if _is_unchanged(lines[path], state, to.stage if path in own else to.out)
-        }
+        return {path: lines[path] for path, state in states.items() if self._is_unchanged(lines[path], state)}
+
+    def _is_unchanged(self, line: dict[str, Any], source: State) -> bool:
+        result = LocalSource(os.path.join(self._job.dest, line["to"])).state()
+        return source == (line["bytes"], line["mtime_ns"]) and result[0] == line["bytes_after"]
 
 
 # -- in a worker
@@ -428,7 +317,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class RequantizeJob:
-    """What all images of a folder have in common; size is as `Recoder` takes it; lock: path and content of that of dest."""
+    """What all images of a folder have in common; size is as `Recoder` takes it."""
 
     images: str
     dest: str
@@ -436,7 +325,6 @@ class RequantizeJob:
     size: tuple[int | None, int] | None
     max_pixels: int
     roots: Roots = NOWHERE
-    lock: tuple[str, bytes] = ("", b"")
     pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pause_seconds)
 
     def recoder(self) -> Recoder:
@@ -495,7 +383,6 @@ class RequantizeWorker:
             self._remove(path, "")
             return {"path": path, "reason": str(e)}
         to = path if recoded.kept else jpg_name(path)
-        check_same_lock(*self._job.lock)
         _write_whole(Path(self._job.dest, to), recoded.data)
         self._remove(path, to)
         line = {"path": path, "to": to, "bytes": len(data), "bytes_after": len(recoded.data), "mtime_ns": mtime}
@@ -516,17 +403,6 @@ def jpg_name(path: str) -> str:
         'n01/hen.jpg'
     """
     return f"{os.path.splitext(path)[0]}.jpg"
-
-
-def _names_of(lines: Iterable[dict[str, Any]]) -> set[str]:
-    """Name what a run has written, or has taken away, for these lines."""
-    return {name for line in lines for name in (line["path"], jpg_name(line["path"]))}
-
-
-def _is_unchanged(line: dict[str, Any], source: State, folder: Path) -> bool:
-    """Whether a line still is true of its source, and of its result in a folder."""
-    result = LocalSource(os.path.join(folder, line["to"])).state()
-    return source == (line["bytes"], line["mtime_ns"]) and result[0] == line["bytes_after"]
 
 
 def _write_whole(path: Path, data: bytes) -> None:
@@ -620,15 +496,13 @@ def _complete_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _compared(
-    job: RequantizeJob, lines: list[dict[str, Any]], dest: Path, count: int
-) -> list[tuple[float, float, str]]:
+def _compared(job: RequantizeJob, lines: list[dict[str, Any]], count: int) -> list[tuple[float, float, str]]:
     """Compare some requantized images with their sources: PSNR, SSIM, path."""
     done = [line for line in lines if "to" in line and "kept" not in line]
     count = min(count, len(done))
     recoder, found = job.recoder(), []
     for line in (done[(2 * i + 1) * len(done) // (2 * count)] for i in range(count)):
-        before, after = Path(job.images, line["path"]), Path(dest, line["to"])
+        before, after = Path(job.images, line["path"]), Path(job.dest, line["to"])
         with contextlib.suppress(OSError, NotRequantized, DecodeError):  # changed or gone since
             found.append((*recoder.compare(before.read_bytes(), after.read_bytes()), line["path"]))
     return found

@@ -18,9 +18,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from packer.errors import DiskFullError, OptionsError, PackError
 from packer.inputs.splits import is_split, stores_of
@@ -79,9 +79,6 @@ class Folder:
         notes: what went with them that is not of a store.
     """
 
-    # The file that makes a store of a folder, which gets its name last.
-    record: ClassVar[str] = MANIFEST
-
     def __init__(self, out: Path, stage: Path | None = None) -> None:
         self.out = out
         self.stage = self._begun_stage() if stage is None else stage
@@ -94,7 +91,7 @@ class Folder:
     @property
     def is_begun(self) -> bool:
         """Whether something was begun that --resume continues: a pack, or parts of one."""
-        stores = () if self.is_moved else self._stores_in(self.stage)
+        stores = () if self.is_moved else stores_in(self.stage)
         return any(journals.has_started(store) or has_parts(store) for store in stores)
 
     @property
@@ -108,8 +105,8 @@ class Folder:
         Beside what was begun anew it is the one that will be replaced.
         """
         store = self.out / split
-        refresh_names(store / self.record)  # another host may have just finished it
-        return store in self._finished(store) and (not self.is_begun or self._is_kept(split))
+        refresh_names(store / MANIFEST)  # another host may have just finished it
+        return store in published(store) and (not self.is_begun or self._is_kept(split))
 
     def store(self, split: str) -> Path:
         """Name the folder in which the store of a split is made."""
@@ -143,7 +140,7 @@ class Folder:
         if not self.is_inside or not self.stage.is_dir():
             return False
         if not os.path.isdir(self.stage / FOLDER):  # it is OUT's working folder alone
-            return bool(self._finished(self.out))
+            return bool(published(self.out))
         names = self._moved()
         return bool(names) and not any(os.path.lexists(self.stage / name) for name in names)
 
@@ -159,17 +156,9 @@ class Folder:
 
     def _published(self) -> list[Path]:
         """List the finished stores in OUT; none where a stage inside it is half moved."""
-        return [] if self._is_filling else self._finished(self.out)
+        return [] if self._is_filling else published(self.out)
 
-    # -- what is in a folder: another kind of destination holds something else than stores
-
-    def _finished(self, folder: Path) -> list[Path]:
-        """List what is finished in a folder: the store that it is, or those of splits."""
-        return published(folder)
-
-    def _stores_in(self, folder: Path) -> list[Path]:
-        """Name where stores are in a folder, or are made."""
-        return stores_in(folder)
+    # -- what is in a folder
 
     def _foreign_in(self, folder: Path, splits: Sequence[str], ours: set[str]) -> list[str]:
         """Name what is in a folder and belongs to no store of it, or of these splits; what the system dropped does."""
@@ -196,16 +185,16 @@ class Folder:
         """Name what is in a replaced folder and is not what was to be replaced."""
         stage = self.out if replaced == self.stage else self.stage
         named, there = _read_replaced(stage), self._digests(replaced)
-        lacking = [split or self.record for split in named if split not in there]
-        changed = [split or self.record for split, digest in there.items() if named.get(split) != digest]
+        lacking = [split or MANIFEST for split in named if split not in there]
+        changed = [split or MANIFEST for split, digest in there.items() if named.get(split) != digest]
         return self._foreign_in(replaced, [*named], set()) or changed or lacking
 
     def _digest(self, store: Path) -> str:
-        return hashlib.sha256((store / self.record).read_bytes()).hexdigest()
+        return hashlib.sha256((store / MANIFEST).read_bytes()).hexdigest()
 
     def _digests(self, folder: Path) -> dict[str, str]:
         """Return the digest of what makes each finished store in a folder, by split ("": the folder is one)."""
-        return {"" if store == folder else store.name: self._digest(store) for store in self._finished(folder)}
+        return {"" if store == folder else store.name: self._digest(store) for store in published(folder)}
 
     def _is_kept(self, split: str) -> bool:
         return bool(split) and (self.store(split) / MANIFEST).is_file() and not (self.store(split) / FOLDER).exists()
@@ -226,7 +215,7 @@ class Folder:
         if not os.access(above, os.W_OK | os.X_OK):
             return f"{above} cannot be written"
         # whose folder that is, who may read it, and who works in it, stays as it is
-        return "it is there already" if os.path.isdir(out) and not self._finished(out) else ""
+        return "it is there already" if os.path.isdir(out) and not published(out) else ""
 
     @property
     def _aside(self) -> Path:
@@ -291,7 +280,7 @@ class Folder:
 
     def _check_begun(self, options: OutputOptions, stores: Sequence[Path]) -> None:
         """Refuse to begin where something was begun: says how far it came, and how to continue it."""
-        for store in self._stores_in(self.stage):
+        for store in stores_in(self.stage):
             if has_parts(store):
                 raise PackError(
                     f"{self.named(store)} holds parts of a pack. Continue with --part, and pack seal {self.out} when all parts"
@@ -456,13 +445,13 @@ class Folder:
 
     def withdraw(self, store: Path | None = None) -> None:
         """Leave nothing of a store in the stage, or of all that is in it; nor the stage, where nothing else is."""
-        for folder in self._stores_in(self.stage)[::-1] if store is None else [store]:
+        for folder in stores_in(self.stage)[::-1] if store is None else [store]:
             clear_store(folder, self.check_same)
             if folder != self.stage:
                 self.check_same()
                 remove_tree(folder)
         if first_begun(self.stage) is None:
-            for folder in self._stores_in(self.stage)[1:]:  # which stay as they are in OUT
+            for folder in stores_in(self.stage)[1:]:  # which stay as they are in OUT
                 self.check_same()
                 remove_tree(folder)
             self._remove_stage()
@@ -527,7 +516,7 @@ class Folder:
 
     def _dropped(self) -> list[str]:
         """Say what goes with the stores that are replaced although it is not part of them."""
-        folders = dict.fromkeys([self.out, *self._finished(self.out)])
+        folders = dict.fromkeys([self.out, *published(self.out)])
         return [
             f"{folder} also held {', '.join(names)}, which went with the old store."
             for folder in folders
@@ -539,7 +528,7 @@ class Folder:
         is_resumed = options.resume and self.is_begun
         if not is_resumed:
             clear_store(self.stage, self.check_same)
-        for store in self._stores_in(self.stage):
+        for store in stores_in(self.stage):
             if store == self.stage or (is_resumed and store.name in splits):
                 continue
             if is_resumed and not options.overwrite:
@@ -559,9 +548,11 @@ class Folder:
         if new.exists():
             self.check_same()
             remove_tree(new)
-        link_tree(old, new, {MANIFEST, FOLDER})
+        shutil.copytree(old, new, copy_function=_linked, ignore=lambda _, names: {MANIFEST, FOLDER} & {*names})
+        for folder in (new, *(path for path in new.rglob("*") if path.is_dir()), self.stage):
+            sync_folder(folder)
         # last: without it nothing is kept
-        _link(old / MANIFEST, new / MANIFEST)
+        _linked(os.fspath(old / MANIFEST), os.fspath(new / MANIFEST))
         sync_folder(new)
 
     # -- publish
@@ -612,10 +603,10 @@ class Folder:
         self._check_nothing_else()
         names = [name for name in listed(self.stage) if name != FOLDER and not is_dropped(name)]
         write_atomically(self.stage / _MOVED, json.dumps(names).encode())
-        for name in sorted(names, key=lambda name: name == self.record):
+        for name in sorted(names, key=lambda name: name == MANIFEST):
             if os.path.lexists(self.out / name):
                 raise finished_meanwhile(self.out)
-            if name == self.record:
+            if name == MANIFEST:
                 sync_folder(self.out)
             os.rename(self.stage / name, self.out / name)
 
@@ -675,12 +666,12 @@ class Folder:
             if not os.path.lexists(out):
                 # whoever gives up may have removed the stage
                 is_ours = self._is_replaced(aside, stage) or not os.path.isdir(stage / FOLDER)
-                if is_ours and self._finished(aside) and not os.path.lexists(aside / FOLDER):
+                if is_ours and published(aside) and not os.path.lexists(aside / FOLDER):
                     with _held(stage, out):
                         os.rename(aside, out)
                         sync_folder(out.parent)
                 return
-            stores = self._finished(out)
+            stores = published(out)
             if not stores or not os.path.isdir(out / FOLDER) or (self.is_inside and not self.is_moved):
                 return
             check_no_links(out / FOLDER, *(store / FOLDER for store in stores))
@@ -711,7 +702,7 @@ class Folder:
                 shutil.rmtree(replaced, ignore_errors=True)
             for folder in (self.out.parent, working):
                 sync_folder(folder)
-        for store in self._finished(self.out):
+        for store in published(self.out):
             if store != self.out:
                 shutil.rmtree(store / FOLDER, ignore_errors=True)
                 sync_folder(store)
@@ -801,48 +792,15 @@ def _held(folder: Path, out: Path) -> Iterator[None]:
         yield
 
 
-def link_tree(old: Path, new: Path, left_out: Container[str]) -> None:
-    """Give each file below a folder a second name below another, in place of what has that name; synced when it returns.
-
-    Args:
-        left_out: names below the folder, of files and of folders.
-    """
-    for folder, folders, names in os.walk(old, onerror=_raised):
-        below = Path(folder).relative_to(old)
-        (new / below).mkdir(exist_ok=True)
-        names += [name for name in folders if (old / below / name).is_symlink()]
-        folders[:] = [name for name in folders if str(below / name) not in left_out]
-        for name in names:
-            source, target = old / below / name, new / below / name
-            if str(below / name) not in left_out and file_state(source) != file_state(target):
-                target.unlink(missing_ok=True)
-                _link(source, target)
-        sync_folder(new / below)
-    sync_folder(new.parent)
-
-
-def file_state(path: Path) -> tuple[int, int] | None:
-    """Return the size of a file and when it was changed, which its other names share; None where there is none."""
+def _linked(old: str, new: str) -> str:
+    """Give a file a second name; or copy it, where its file system has one alone."""
     try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        return None
-    return status.st_size, status.st_mtime_ns
-
-
-def _raised(error: OSError) -> None:
-    raise error
-
-
-def _link(old: Path, new: Path) -> None:
-    """Give a file a second name; or copy it, with its times, where its file system has one alone."""
-    try:
-        os.link(old, new, follow_symlinks=False)
+        os.link(old, new)
     except OSError:
-        shutil.copy2(old, new, follow_symlinks=False)
-        if not new.is_symlink():
-            with open(new, "rb") as file:
-                os.fsync(file.fileno())
+        shutil.copyfile(old, new)
+        with open(new, "rb") as file:
+            os.fsync(file.fileno())
+    return new
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -111,8 +111,7 @@ def read_unfinished(out: Path) -> tuple[str, str]:
     header = Header()
     try:
         header, inputs_stop, rows_stop = read_progress(out)
-        progress = f"{inputs_stop} of {header.inputs} images"
-        progress += "" if header.command else f", {rows_stop} rows written"
+        progress = f"{inputs_stop} of {header.inputs} images, {rows_stop} rows written"
         progress = "" if header.command == PULL else progress
     except (OSError, ValueError):
         progress = "its very start"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer import PackError, Progress, merge, pack, pull, push, requantize, seal_parts, subset, update
+from packer import PackError, Progress, merge, pack, pull, push, seal_parts, subset, update
 from reader.manifest import MANIFEST, IncompleteStoreError, StoreError, check_store
 from scripts.common.figures import BenchmarkError, photographs, repeat_files
 
@@ -43,29 +43,25 @@ KINDS = (
     "seal",
     "subset",
 )
-# As many more, whose bytes are not the same each time they are made; or whose results are no stores: part: the second of two, by
-# pack --part, to be sealed; url: a pack to a file:// URL; reurl: likewise, with --overwrite of another store, after one image was
-# replaced; requantize: the images, by pack requantize; rerequantize: likewise, of a finished run, after one image was replaced
-OTHERS = ("part", "url", "reurl", "requantize", "rerequantize")
-REQUANTIZING = ("requantize", "rerequantize")
+# More, whose files are not the same each time they are made: part: the second of two, by pack --part, to be sealed; url: a pack
+# to a file:// URL; reurl: likewise, with --overwrite of another store, after one image was replaced
+OTHERS = ("part", "url", "reurl")
 COPYING = ("merge", "remerge", "subset")
 PUSHING = ("push", "repush", "pull")
 # What they leave is looked at by `Run.problem`.
-WHOLE = ("push", "repush", "url", "reurl", *REQUANTIZING)
+WHOLE = ("push", "repush", "url", "reurl")
 
 _SIZE = 32
 # pad: so that the store has a content.memmap too
 _OPTIONS: dict[str, Any] = {"size": _SIZE, "fit": "pad", "workers": 2, "max_rejects": "20%"}
 _REPLACING, _OF_UPDATE = ("overwrite", "update", "resplit", "remerge", "reurl"), ("workers", "max_rejects")
 # of kinds that are no pack: what is done, and its options
-_VERBS = {"remerge": "merge", "repush": "push", "rerequantize": "requantize"} | {
-    verb: verb for verb in ("update", "merge", "push", "pull", "seal", "subset", "requantize")
+_VERBS = {"remerge": "merge", "repush": "push"} | {
+    verb: verb for verb in ("update", "merge", "push", "pull", "seal", "subset")
 }
-_OF_REQUANTIZE: dict[str, Any] = {"quality": 5, "workers": 2, "fidelity": 0, "max_rejects": "20%"}
 _OF_SUBSET: dict[str, Any] = {"rows": [5, 0, 3, 9, 2]}
 _OPEN_SECONDS = 0.05
 _JOURNAL = ".packing/journal"
-_RECORD = "requantized.jsonl"
 ROW_BYTES, MASK_BYTES = _SIZE * _SIZE * 3, _SIZE * _SIZE
 
 
@@ -96,7 +92,7 @@ class Run:
         """The option that makes it this kind of run."""
         if self.kind in ("restart", "overwrite", "resplit", "remerge", "repush", "reurl"):
             return ["--overwrite"]
-        return ["--resume"] if self.kind in ("resume", "rerequantize") else []
+        return ["--resume"] if self.kind == "resume" else []
 
     def command(self, flags: list[str] | None = None) -> list[str]:
         """Return the words of the command."""
@@ -116,11 +112,6 @@ class Run:
             return []
         stores = "a" if self.kind == "subset" else "ab"
         return [self.source / name for name in stores] if self.kind in COPYING else [self.source]
-
-    @property
-    def record(self) -> str:
-        """The file that makes out finished."""
-        return _RECORD if self.kind in REQUANTIZING else MANIFEST
 
     @property
     def target(self) -> str:
@@ -163,16 +154,10 @@ class Run:
         old, back = self.start.parent / "old", self.start.parent / "back"
         new = files(self.source) if self.kind in PUSHING else self.expected
         shutil.rmtree(back, ignore_errors=True)
-        if self.kind in REQUANTIZING:
-            if not (self.out / _RECORD).exists():
-                return f"{self.out} is there, and is not finished" if self.out.exists() else ""
-            old, back = self.start / "out", self.out
-            new = {name.removeprefix("out/"): content for name, content in self.expected.items()}
-        else:
-            try:
-                pull(self.target, back)
-            except (PackError, StoreError) as e:
-                return str(e) if self.kind in ("repush", "reurl") or (self.out / MANIFEST).exists() else ""
+        try:
+            pull(self.target, back)
+        except (PackError, StoreError) as e:
+            return str(e) if self.kind in ("repush", "reurl") or (self.out / MANIFEST).exists() else ""
         found = {name: content for name, content in files(back).items() if not name.startswith(".packing/")}
         is_whole = found == new or (old.exists() and found == files(old))
         return "" if is_whole else f"{self.out} differs in {difference(found, new)}"
@@ -191,8 +176,6 @@ class Run:
                 pull(str(self.source), self.out)
             case "push":
                 push(self.source, str(self.out), **flags)
-            case "requantize":
-                requantize(self.source, self.out, **self.options | {"workers": 1}, **flags)
             case verb:
                 run = update if verb == "update" else pack
                 run(self.source, self.target, **self._given | {"workers": 1}, **flags)
@@ -212,11 +195,9 @@ def make_run(kind: str, work: Path, images: int) -> Run:
         _interrupted_pack(sources, start / out)
     if kind in _REPLACING:
         pack(sources, (start / out).as_uri() if kind == "reurl" else start / out, **_OPTIONS)
-    if kind == "rerequantize":
-        requantize(sources, start / out, **_OF_REQUANTIZE)
     if kind == "reurl":
         pull((start / out).as_uri(), work / "old")
-    if kind in (*_REPLACING, "rerequantize"):
+    if kind in _REPLACING:
         shutil.copyfile(found[0].path, max(path for path in sources.rglob("*") if path.is_file()))
     reference, source = work / "reference", _listed(sources) if kind == "listed" else sources
     options = _OPTIONS | (_labels(sources) if kind == "labelled" else {})
@@ -224,9 +205,6 @@ def make_run(kind: str, work: Path, images: int) -> Run:
         return _copying_run(kind, sources, start, disk, reference, out)
     if kind in PUSHING:
         return _pushing_run(kind, sources, start, disk, reference, out)
-    if kind in REQUANTIZING:
-        requantize(sources, reference / out, **_OF_REQUANTIZE)
-        return Run(kind, sources, sources, disk, disk / out, start, _OF_REQUANTIZE, files(reference))
     pack(source, reference / out, **options)
     if kind == "seal":
         for part in ("1/2", "2/2"):

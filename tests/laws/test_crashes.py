@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, ffmpeg_or_skip, store_bytes
+from conftest import Tune, store_bytes
 from range_server import serving
 
-from scripts.stress._runs import KINDS, OTHERS, REQUANTIZING, Run, make_run
+from scripts.stress._runs import KINDS, OTHERS, Run, make_run
 from scripts.stress.crash._calls import Call, Shim
 from scripts.stress.crash._order import check_order
 from scripts.stress.crash.fault_test import check_death
@@ -26,12 +26,11 @@ from scripts.stress.crash.power_test import disks, record, survive
 needs_shim = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("cc") is None, reason="the shim needs LD_PRELOAD and a C compiler"
 )
-ALL = (*KINDS, *REQUANTIZING)
-QUICK = ("fresh", "update", "push", "repush", "pull", "seal", "merge", "subset", "rerequantize")
+QUICK = ("fresh", "update", "push", "repush", "pull", "seal", "merge", "subset")
 # and those of whose syncs there are others
 ORDERED = (*QUICK, "resume", "labelled", "resplit")
 # Of a kill the first are tried, of a power cut the others, with the two that make a store.
-CUT = (*(kind for kind in ALL if kind not in QUICK), "fresh", "seal")
+CUT = (*(kind for kind in KINDS if kind not in QUICK), "fresh", "seal")
 
 
 def moments(kinds: Sequence[str], every: Sequence[str], *, few: int, many: int) -> list[Any]:
@@ -64,8 +63,6 @@ def _several_blocks(tune: Tune) -> None:
 
 @functools.cache
 def recorded(folder: Path, kind: str, with_strace: bool = False) -> Recorded:
-    if kind in REQUANTIZING:
-        ffmpeg_or_skip()
     work = folder / f"{kind}{with_strace}"
     work.mkdir()
     run = make_run(kind, work, 16)
@@ -75,13 +72,13 @@ def recorded(folder: Path, kind: str, with_strace: bool = False) -> Recorded:
 
 @needs_shim
 @pytest.mark.parametrize(
-    "kind", [kind if kind in ORDERED else pytest.param(kind, marks=pytest.mark.slow) for kind in ALL]
+    "kind", [kind if kind in ORDERED else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 )
 def test_what_a_step_rests_on_is_synced_before(folder: Path, kind: str) -> None:
     found = recorded(folder, kind)
-    lines = check_order(found.calls, found.run.disk, found.run.record)
-    # what copies rows has no journal, of parts it was written before, and that of images names no rows
-    has_journal = kind not in ("merge", "remerge", "subset", "push", "repush", "pull", "seal", *REQUANTIZING)
+    lines = check_order(found.calls, found.run.disk)
+    # what copies rows has no journal; of parts it was written before
+    has_journal = kind not in ("merge", "remerge", "subset", "push", "repush", "pull", "seal")
     assert lines >= 2 if has_journal else lines == 0
 
 
@@ -100,7 +97,7 @@ def test_a_pull_by_http_syncs_what_it_has_written_before_the_manifest(folder: Pa
 
 
 @needs_shim
-@pytest.mark.parametrize(("kind", "cuts"), moments(CUT, ALL, few=6, many=12))
+@pytest.mark.parametrize(("kind", "cuts"), moments(CUT, KINDS, few=6, many=12))
 def test_what_a_power_cut_leaves_opens_as_the_old_or_the_new_store_and_continues_to_the_same_bytes(
     folder: Path, kind: str, cuts: int
 ) -> None:

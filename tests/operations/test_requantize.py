@@ -15,18 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from children import Child
-from conftest import ffmpeg_or_skip, interrupted, make_splits, make_tree, photo, store_bytes
+from conftest import ffmpeg_or_skip, make_splits, make_tree, photo, store_bytes
 from PIL import Image
 
-from packer import OptionsError, PackError, Progress, pack
+from packer import OptionsError, PackError, pack
 from packer.cli.app import run
-from packer.operations.info import describe
 from packer.operations.requantize import requantize
 from packer.operations.verify import verify
 from packer.pixels.requantize import Recoded, Recoder
-from reader import IncompleteStoreError, MemmapDataset
+from reader import MemmapDataset
 from reader.format.samples import read_json_lines
-from scripts.stress._runs import stage_of
 
 
 @pytest.fixture(autouse=True)
@@ -195,12 +193,12 @@ def test_a_folder_with_other_things_is_refused(images: Path, tmp_path: Path) -> 
 
 
 def _stop_in_the_middle(pipe: Connection, images: Path, tree: Path) -> None:
-    """Requantize until a block is in the journal and the next ones are not; then wait to be killed."""
+    """Requantize until a block is in the record and the next ones are not; then wait to be killed."""
     os.setsid()
-    record = stage_of(tree) / ".packing/journal"
+    record = tree / ".packing/requantized.jsonl"
 
     def progress(_: object) -> None:
-        if record.exists() and record.read_bytes().count(b"\n") > 1:
+        if record.exists() and record.stat().st_size > 300:
             pipe.send("in the middle")
             time.sleep(600)
 
@@ -213,10 +211,7 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     assert running.received() == "in the middle"
     os.killpg(running.process.pid, signal.SIGKILL)
     assert running.ended() == -signal.SIGKILL
-    assert sorted(os.listdir(tmp_path)) == ["images", "tree.packing"]
-    command = f"pack requantize {images} {tmp_path / 'tree'} -q 4 --resume"
-    with pytest.raises(IncompleteStoreError, match=rf"interrupted at \d+ of 180 images\. Resume with: {command}$"):
-        describe(tmp_path / "tree.packing")
+    assert not (tmp_path / "tree/requantized.jsonl").exists()
     with pytest.raises(OptionsError, match="holds an earlier run. Resume it with --resume"):
         requantize(images, tmp_path / "tree", quality=4)
     report = requantize(images, tmp_path / "tree", quality=4, resume=True)
@@ -276,95 +271,26 @@ def test_the_command_with_resume_reports_rejects_every_time(mixed: Path, tmp_pat
     assert [run(words) for _ in range(3)] == [3, 3, 3]
 
 
-@pytest.mark.parametrize("names", [[], ["lock"], ["lock", "journal"]])
+@pytest.mark.parametrize("names", [[], ["lock"], ["lock", ".requantized.jsonl.tmp"]])
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_run_that_ended_before_its_journal_is_started_over(
+def test_a_run_that_ended_before_its_record_is_started_over(
     images: Path, tmp_path: Path, names: list[str], resume: bool
 ) -> None:
-    working = tmp_path / "tree.packing/.packing"
-    working.mkdir(parents=True)
+    (tmp_path / "tree/.packing").mkdir(parents=True)
     for name in names:
-        (working / name).touch()
+        (tmp_path / "tree/.packing" / name).touch()
     assert requantize(images, tmp_path / "tree", quality=4, resume=resume).requantized == 24
-    assert sorted(os.listdir(tmp_path)) == ["images", "tree"]
     requantize(images, tmp_path / "whole", quality=4)
     assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "whole")
 
 
 def test_an_unfinished_pack_is_no_earlier_run(images: Path, tmp_path: Path) -> None:
-    interrupted(pack, images, tmp_path / "out", size=32, workers=1)
-    before = store_bytes(tmp_path / "out.packing")
-    with pytest.raises(OptionsError, match=r"its pack was interrupted at .* Or choose another DEST\.$"):
-        requantize(images, tmp_path / "out", quality=4, resume=True)
-    assert store_bytes(tmp_path / "out.packing") == before
-
-
-def test_an_unfinished_run_is_no_pack(images: Path, tmp_path: Path) -> None:
-    interrupted(requantize, images, tmp_path / "tree", quality=4, workers=1)
-    before = store_bytes(tmp_path / "tree.packing")
-    for flags in ({"resume": True}, {"overwrite": True}):
-        with pytest.raises((OptionsError, PackError), match=r"tree\.packing|other options"):
-            pack(images, tmp_path / "tree", size=32, **flags)
-    assert store_bytes(tmp_path / "tree.packing") == before
-    assert requantize(images, tmp_path / "tree", quality=4, resume=True).requantized == 24
-
-
-# -- an earlier run is replaced
-
-
-def test_a_finished_tree_is_old_or_new_and_keeps_what_others_put_there(images: Path, tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    requantize(images, tree, quality=4)
-    (tree / "notes").mkdir()
-    (tree / "notes/mine.txt").write_text("mine")
-    (tree / "notes/link").symlink_to("mine.txt")
-    (images / "class0/001.jpg").unlink()  # its result stays
-    shutil.copy(images / "class0/000.jpg", images / "class0/new.jpg")
-    before = store_bytes(tree)
-    seen = []
-
-    def progress(_: Progress) -> None:
-        seen.append(store_bytes(tree) == before)
-
-    requantize(images, tree, quality=4, resume=True, progress=progress)
-    assert all(seen)
-    assert len(seen) > 1
-    assert store_bytes(tree).keys() - before.keys() == {"class0/new.jpg"}
-    assert not before.keys() - store_bytes(tree).keys()
-    assert (tree / "notes/link").readlink() == Path("mine.txt")
-    assert sorted(os.listdir(tmp_path)) == ["images", "tree"]
-
-
-@pytest.mark.parametrize("name", ["class0/000.jpg", "class0/theirs.txt"])
-def test_what_comes_to_a_finished_tree_meanwhile_stays(name: str, images: Path, tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    requantize(images, tree, quality=4)
-    shutil.copy(images / "class0/000.jpg", images / "class0/new.jpg")
-
-    def progress(report: Progress) -> None:
-        if report.stage == "pack" and report.done == report.total:
-            (tree / "theirs").write_text("theirs")
-            (tree / "theirs").rename(tree / name)
-
-    with pytest.raises(PackError, match=rf"tree/{name} was changed or put there while this command worked on it"):
-        requantize(images, tree, quality=4, resume=True, progress=progress)
-    assert (tree / name).read_text() == "theirs"
-    assert not (tree / "class0/new.jpg").exists()
-    (tree / name).unlink()
-    requantize(images, tree, quality=4, resume=True)
-    assert (tree / "class0/new.jpg").exists()
-
-
-def test_an_empty_folder_that_is_there_is_filled(mixed: Path, tmp_path: Path) -> None:
-    tree = tmp_path / "d" / "tree"
-    tree.mkdir(parents=True)
-    inode = tree.stat().st_ino
-    interrupted(requantize, mixed, tree, quality=4, workers=1)
-    assert os.listdir(tree) == [".packing"]
-    assert requantize(mixed, tree, quality=4, resume=True).rejected == 1
-    assert tree.stat().st_ino == inode
-    requantize(mixed, tmp_path / "whole", quality=4)
-    assert store_bytes(tree) == store_bytes(tmp_path / "whole")
+    (tmp_path / "out/.packing").mkdir(parents=True)
+    (tmp_path / "out/.packing/journal").write_text("00000000 {}\n")
+    for resume in (False, True):
+        with pytest.raises(OptionsError, match=r"is not empty \(it holds .packing\)"):
+            requantize(images, tmp_path / "out", quality=4, resume=resume)
+    assert (tmp_path / "out/.packing/journal").exists()
 
 
 def test_results_of_another_folder_are_not_mixed_with_those_of_this_one(images: Path, tmp_path: Path) -> None:

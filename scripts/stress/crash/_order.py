@@ -43,8 +43,7 @@ class _Unsynced:
         if call.name == "pwrite":
             self.rows.append((call.path, call.offset, call.offset + len(call.data)))
         if call.name in _NAME_CALLS:
-            # the first name of what is linked stays
-            self.names |= {path for path in (call.path if call.name != "link" else "", call.to) if path}
+            self.names |= {path for path in (call.path, call.to) if path}
         if call.name == "rename" and call.path in self.files:
             self.files = self.files - {call.path} | {call.to}
         if call.name in ("fsync", "fdatasync"):
@@ -54,19 +53,16 @@ class _Unsynced:
             self.rows = [row for row in self.rows if row[0] != call.path]
 
 
-def check_order(calls: Sequence[Call], disk: Path, record: str = MANIFEST) -> int:
+def check_order(calls: Sequence[Call], disk: Path) -> int:
     """Check a run from its first call to its last; returns how many journal lines with rows were seen.
 
-    Args:
-        record: the file that makes a folder finished.
-
     Raises:
-        SyncOrderError: a rule is broken, or the run wrote no such file.
+        SyncOrderError: a rule is broken, or the run wrote no manifest.
     """
     unsynced, lines, stores, renamed = _Unsynced(), 0, set[str](), ""
     for call in calls:
         # the other name of a manifest that was linked
-        is_second = call.name == "unlink" and call.path == f"{renamed}/.{record}.tmp"
+        is_second = call.name == "unlink" and call.path == f"{renamed}/.{MANIFEST}.tmp"
         if renamed in unsynced.folders and call.name in _NAME_CALLS and not is_second:
             raise SyncOrderError(
                 f"{call.name} {call.path} comes before the folder of a store that was renamed, or of its manifest, is synced"
@@ -78,9 +74,9 @@ def check_order(calls: Sequence[Call], disk: Path, record: str = MANIFEST) -> in
         if call.name == "write" and call.path.endswith(f"/{_JOURNAL}"):
             lines += _check_journal(call, unsynced, disk)
         _check_finished(call, stores)
-        if call.name in ("create", "truncate") and os.path.basename(call.path) == f".{record}.tmp":
+        if call.name in ("create", "truncate") and os.path.basename(call.path) == f".{MANIFEST}.tmp":
             _check_store(os.path.dirname(call.path), unsynced, disk)
-        if call.name in ("rename", "link") and os.path.basename(call.to) == record and "/.packing/" not in call.to:
+        if call.name in ("rename", "link") and os.path.basename(call.to) == MANIFEST and "/.packing/" not in call.to:
             if call.path in unsynced.files:
                 raise SyncOrderError(f"{call.path} is renamed before it is synced")
             renamed = os.path.dirname(call.to)
@@ -92,7 +88,7 @@ def check_order(calls: Sequence[Call], disk: Path, record: str = MANIFEST) -> in
             stores = stores - moved | {call.to + store.removeprefix(call.path) for store in moved}
         unsynced.follow(call)
     if not stores:
-        raise SyncOrderError(f"no {record} was written")
+        raise SyncOrderError("no manifest was written")
     if left := sorted(folder for folder in unsynced.folders if os.path.exists(folder)):
         raise SyncOrderError(f"names in these folders are never synced: {left}")
     return lines

@@ -33,7 +33,7 @@ from packer import PackError
 from reader.manifest import MANIFEST, StoreError, check_store
 from scripts.common.arguments import counts_parser
 from scripts.common.program import reported
-from scripts.stress._runs import KINDS, REQUANTIZING, WHOLE, Run, TrialError, are_mixed, difference, files, make_run
+from scripts.stress._runs import KINDS, WHOLE, Run, TrialError, are_mixed, difference, files, make_run
 from scripts.stress.crash._calls import Call, Shim, read_strace, strace_words, without_opens
 from scripts.stress.crash._disk import Disk, Tree, write_tree
 from scripts.stress.crash._order import check_order
@@ -42,7 +42,7 @@ from scripts.stress.crash._order import check_order
 def main() -> int:
     """Record and cut each kind of run."""
     parser = counts_parser(__doc__, images=240, seed=0)
-    parser.add_argument("--kinds", nargs="+", choices=(*KINDS, *REQUANTIZING), default=(*KINDS, *REQUANTIZING))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--cuts", type=int, default=0, help="cut only at so many calls, evenly spread; 0: at each")
     parser.add_argument("--draws", type=int, default=3, help="disks that kept any part, for each cut")
     parser.add_argument("--no-strace", action="store_true", help="record with the shim alone")
@@ -64,7 +64,7 @@ def cut_everywhere(kind: str, work: Path, options: argparse.Namespace) -> dict[s
     run = make_run(kind, work, options.images)
     run.lay_out()
     calls = record(run, work, with_strace=_has_strace(options))
-    lines = check_order(calls, run.disk, run.record)
+    lines = check_order(calls, run.disk)
     cuts = set(range(0, len(calls) + 1, max(1, len(calls) // options.cuts) if options.cuts else 1))
     seen: set[str] = set()
     for at, variant, tree in disks(run, calls, cuts, draws=options.draws, seed=options.seed):
