@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from reader.loading.advice import log_ranks
 from reader.loading.frameworks import splits_batches
@@ -26,12 +26,14 @@ _ORDERS = ("sequential", "full", "block", "weighted", "sampler", "mixture")
 class Progress:
     """Says where the newest iterator is; it is the loader's state after that iterator is gone.
 
+    sides: (height, width) of crops, where the loader was given a size.
     is_taken: a batch was taken from it. moved_to: the epoch that it is of instead, set before that. is_over: there is no batch
     behind the position.
     """
 
     plan: EpochPlan
     position: int
+    sides: tuple[int, int] | None = None
     finished: bool = False
     is_taken: bool = False
     moved_to: int | None = None
@@ -87,16 +89,16 @@ class Epochs:
         ranks, seed: None: those that are known by now.
 
         Raises:
-            ValueError: there is no size for the epoch, or accelerate cannot split its batches evenly.
+            ValueError: rows a batch follow from the size, and there is none for the epoch; or accelerate cannot split its
+                batches evenly.
             OrderError: there is no such rank, or nothing is left to it.
         """
         if ranks is None:
             ranks = self.plan.ranks if self.has_started else ranks_expected(self._given)
-        sides = self.sizes.sides(epoch, position)
-        batch_size = self._share_of_rank(self.sizes.batch_size(sides), ranks.world_size)
+        batch_size = self._share_of_rank(self.sizes.batch_size(epoch, position), ranks.world_size)
         cut = self.orders.cut(batch_size, ranks.rank, ranks.world_size)
         kind = EpochPlan if self.orders.sampler is None else SampledPlan
-        return kind(self.orders, cut, self.seed if seed is None else seed, epoch, position, sides)
+        return kind(self.orders, cut, self.seed if seed is None else seed, epoch, position)
 
     def steps(self) -> int:
         """Return the steps of the epoch that runs, or of the next one, and keep in mind that the program knows it.
@@ -133,12 +135,14 @@ class Epochs:
 
         Raises:
             OrderError: canonical nodes do not share a step evenly.
+            ValueError: there is no size for the epoch.
         """
         self.orders.check_step(plan.cut)
-        self.plan = plan
-        self.next, self._is_placed = (plan.number + 1, 0), True
-        self.sizes.begin(plan.number, plan.sides)
-        self.progress = Progress(plan, plan.position, is_over=plan.is_over(plan.position))
+        sides = self.sizes.sides(plan.number, plan.position)
+        self.sizes.begin(plan.number, sides)
+        progress = Progress(plan, plan.position, sides, is_over=plan.is_over(plan.position))
+        # without a call between them: Ctrl-C, which may come behind one, would leave an epoch out
+        self.plan, self.next, self._is_placed, self.progress = plan, (plan.number + 1, 0), True, progress
         if self.orders.sampler is not None:
             self.orders.sampler.begin_epoch(plan.number)
         return self.progress
@@ -215,6 +219,12 @@ class Epochs:
         if epoch < 0 or (not 0 <= position <= count and self.orders.sampler is None):
             raise ValueError(f"the state is at epoch {epoch}, position {position} of {count} rows.")
         return Resumed(epoch, position, self.seed.resumed(state["seed"]))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a MemmapLoader's sampler is of its process, and cannot be pickled or copied. Send the loader's dataset, and make a"
+            " loader there."
+        )
 
     def _identity(self) -> dict[str, Any]:
         """Return what says of which loop a state is."""

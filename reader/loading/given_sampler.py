@@ -30,10 +30,14 @@ class GivenSampler:
         self.sampler = sampler
         self._first: list[Item] | None = None
         self._started: Iterator[Item] | None = None
-        both = (sampler, getattr(sampler, "sampler", None))
-        takes = (each for each in both if callable(getattr(each, "set_epoch", None)))
-        self._takes_epochs = cast("_EpochSampler | None", next(takes, None))
         self._epoch_set = self._epoch()
+
+    @property
+    def _takes_epochs(self) -> _EpochSampler | None:
+        """The sampler that takes epochs: the one that was given, or the one that it draws from, which a program may exchange."""
+        both = (self.sampler, getattr(self.sampler, "sampler", None))
+        takes = (each for each in both if callable(getattr(each, "set_epoch", None)))
+        return cast("_EpochSampler | None", next(takes, None))
 
     def items(self) -> Iterator[Item]:
         """Begin a pass, with its first item drawn: torch's samplers draw their seed at that, here and not later."""

@@ -201,8 +201,9 @@ class MemmapLoader:
         )
         self.epochs = Epochs(orders, given=given, seed=options["seed"], sizes=Sizes(size, batch_size))
         plan = self.epochs.plan
-        sized = None if plan.sides is None else with_sides(self.transform, plan.sides)
-        self._has_warned = plan.sides is not None and warn_of_small_rows(rows, sized, plan.sides)
+        sides = self.epochs.sizes.sides(0)
+        sized = None if sides is None else with_sides(self.transform, sides)
+        self._has_warned = sides is not None and warn_of_small_rows(rows, sized, sides)
         self._is_logged = False
         # workers read the mapped file
         self._may_start = self._most_workers > 0 and self.device.type == "cpu"
@@ -323,9 +324,9 @@ class MemmapLoader:
         progress = self.epochs.begin(plan)
         items = plan.items() if items is None else items
         transform = self.transform
-        if plan.sides is not None:
-            transform = with_sides(transform, plan.sides)
-            self._has_warned = self._has_warned or warn_of_small_rows(self.dataset, transform, plan.sides)
+        if (sides := progress.sides) is not None:
+            transform = with_sides(transform, sides)
+            self._has_warned = self._has_warned or warn_of_small_rows(self.dataset, transform, sides)
         if not self._is_logged:
             log_first_epoch(plan, transform, as_tuple=self.as_tuple)
             self._is_logged = True

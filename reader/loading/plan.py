@@ -40,7 +40,6 @@ class EpochPlan:
     orders: what decides the orders of all epochs, with `seed`, which has no value before the first epoch begins.
     cut: rank, world size and rows a batch, and where each step is.
     number: of the epoch. position: where a pass over it begins, of all ranks.
-    sides: (height, width) of crops, where the loader was given a size.
     """
 
     orders: Orders
@@ -48,7 +47,6 @@ class EpochPlan:
     seed: Seed
     number: int = 0
     position: int = 0
-    sides: tuple[int, int] | None = None
 
     @property
     def dataset(self) -> MemmapDataset:

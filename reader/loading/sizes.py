@@ -86,10 +86,12 @@ class Sizes:
             raise ValueError(f"size is {size!r} in epoch {epoch}, expected pixels: one number, or height and width.")
         return sides[0], sides[1]
 
-    def batch_size(self, sides: tuple[int, int] | None) -> int:
-        """Return the rows of a batch of crops of this size; raises ValueError where that is no integer."""
+    def batch_size(self, epoch: int, position: int) -> int:
+        """Return the rows of a batch of an epoch; raises ValueError where that is no integer, or as `sides`."""
+        # a function may have no size for the epoch behind the last one: where it need not be asked, it is not
         if not callable(self._batch_size):
             return integer("batch_size", self._batch_size)
+        sides = self.sides(epoch, position)
         assert sides is not None
         return integer("batch_size of crops of {} x {}".format(*sides), self._batch_size(*sides))
 

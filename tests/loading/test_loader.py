@@ -65,6 +65,18 @@ def test_a_loader_that_is_pickled_or_copied_says_what_to_send_instead(train: Mem
         duplicate(MemmapLoader(train, 16, as_tuple=False))
 
 
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.deepcopy])
+def test_a_sampler_of_a_loader_that_is_pickled_or_copied_says_what_to_send_instead(
+    train: MemmapDataset, duplicate: Any
+) -> None:
+    loader = MemmapLoader(train, 16, shuffle=True)
+    for sampler in (loader.sampler, loader.batch_sampler):
+        with pytest.raises(
+            TypeError, match=r"cannot be pickled or copied\. Send .* dataset, and make a loader there\.$"
+        ):
+            duplicate(sampler)
+
+
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize(("shuffle", "prefetch"), [(False, 0), (True, 1), ("full", 3), ("block", 2)])
 def test_every_row_comes_once_and_is_right(train: MemmapDataset, shuffle: Any, prefetch: int, device: str) -> None:

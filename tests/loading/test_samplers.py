@@ -115,6 +115,15 @@ def test_an_epoch_set_on_the_callers_sampler_is_the_loaders(train: MemmapDataset
     assert [batch.epoch for batch in loader] == [7, 7, 7]
 
 
+def test_a_sampler_that_is_exchanged_later_gets_the_epochs(train: MemmapDataset) -> None:
+    """As Lightning does, which gives a BatchSampler another sampler."""
+    batches = BatchSampler(SequentialSampler(train), 5, drop_last=False)
+    loader = MemmapLoader(train, 5, sampler=batches, rank=0, world_size=1)
+    batches.sampler = DistributedSampler(train, num_replicas=1, rank=0)
+    loader.set_epoch(4)
+    assert batches.sampler.epoch == 4
+
+
 def test_an_epoch_set_on_a_sampler_after_that_epoch_began_leaves_its_state(train: MemmapDataset) -> None:
     # as Lightning does in the first epoch
     loader = MemmapLoader(train, 16, shuffle="full", as_tuple=False)

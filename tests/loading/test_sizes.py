@@ -53,6 +53,21 @@ def test_a_size_replaces_that_of_the_crops(train: MemmapDataset) -> None:
     assert (crops.transforms[0].height, shapes(MemmapLoader(train, 30, transform=crops))) == (8, {(8, 8)})
 
 
+def test_a_size_is_asked_for_where_a_pass_begins_and_not_for_its_steps(train: MemmapDataset) -> None:
+    """A schedule of sizes ends with the last epoch; len, rows and samplers go on."""
+    sides = [8, 12]
+    loader = MemmapLoader(
+        train, 30, shuffle=True, seed=0, transform=RandomResizedCrop(8), size=lambda epoch: sides[epoch]
+    )
+    assert [shapes(loader) for _ in sides] == [{(8, 8)}, {(12, 12)}]
+    assert len(loader) == len(loader.batch_sampler) == -(-len(train) // 30)
+    assert len([*loader.sampler]) == len(train)
+    row = int(loader.rows(5, 0)[0])
+    assert (5, 0) in loader.steps_of(row, {**loader.state_dict(), "epoch": 6, "position": 0})
+    with pytest.raises(IndexError):
+        iter(loader)
+
+
 def test_a_size_is_a_function_of_the_epoch(train: MemmapDataset) -> None:
     loader = MemmapLoader(train, 45, transform=ResizeCenterCrop(32), size=lambda epoch: (8, 8, 12, 16)[epoch])
     assert [shapes(loader) for _ in range(4)] == [{(side, side)} for side in (8, 8, 12, 16)]
