@@ -45,13 +45,19 @@ def described(readme: str, address: str | None, version: str) -> str:
     return re.sub(r"(?<=\]\()(?!https?://)", f"{address}/blob/v{version}/", readme)
 
 
-_HERE = Path(__file__).resolve().parent
-_PROJECT = tomllib.loads((_HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-_README = (_HERE / "README.md").read_text(encoding="utf-8")
+def description() -> dict[str, str]:
+    """Return what PyPI shows; nothing where the compiled part alone is built, beside which neither file is."""
+    here = Path(__file__).resolve().parent
+    if not (here / "pyproject.toml").exists():
+        return {}
+    project = tomllib.loads((here / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    readme = (here / "README.md").read_text(encoding="utf-8")
+    shown = described(readme, project.get("urls", {}).get("Homepage"), project["version"])
+    return {"long_description": shown, "long_description_content_type": "text/markdown"}
+
 
 setup(
-    long_description=described(_README, _PROJECT.get("urls", {}).get("Homepage"), _PROJECT["version"]),
-    long_description_content_type="text/markdown",
+    **description(),
     ext_modules=[
         Extension(
             "pixpack_native._native",

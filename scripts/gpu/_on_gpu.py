@@ -143,8 +143,10 @@ def collect(folder: Path, version: str, there: list[str]) -> int:
             ".git", ".venv", "tests", "scripts", "docs", "*.egg-info", "build", "sample", "*.so"
         )
         shutil.copytree(ROOT, source, ignore=keep)
-        # a wheel of Python alone: the compiled part is built there
+        # a wheel of Python alone: the compiled part is built there; without setup.py nothing gives the readme
         (source / "setup.py").unlink()
+        project = source / "pyproject.toml"
+        project.write_text(project.read_text(encoding="utf-8").replace('dynamic = ["readme"]\n', ""), encoding="utf-8")
         words = ["wheel", "-q", "--no-deps", "-c", str(CONSTRAINTS), "-w", str(folder), *BUILT, str(source)]
         subprocess.run([*pip, *words], check=True)
     collect_jpeg(folder)
