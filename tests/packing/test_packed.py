@@ -296,15 +296,16 @@ def test_a_log_has_few_lines_of_a_long_wait(images: Path, tmp_path: Path, small_
     packing.received()
     waiting = Child(show_waiting, images, out, log)
     deadline = time.monotonic() + 60
-    while not (log.exists() and log.read_text()) and time.monotonic() < deadline:
+    while not (log.exists() and "wait" in log.read_text()) and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(4)
     lines = log.read_text().splitlines()
     packing.kill()
     assert waiting.received() == "done"
-    assert len(lines) == 1
+    assert len(lines) == 2
+    assert lines[0] == "found 24 images, 3 classes"
     assert re.fullmatch(
-        rf"wait, {re.escape(str(out))} is being packed by process {packing.process.pid} on .+", lines[0]
+        rf"wait, {re.escape(str(out))} is being packed by process {packing.process.pid} on .+", lines[1]
     )
 
 
