@@ -367,7 +367,8 @@ def test_lists_of_rows_do_not_stay_in_memory(train: MemmapDataset) -> None:
     assert train._pool._pool.allocated <= 2
     train[list(range(80))]
     train.subset([3, 4, 8])[:]
-    assert (train._pool._pool.allocated, train._pool._pool.size_bytes) == (2, 30 * train.manifest.row_bytes)
+    # a quarter more, which nobody writes to
+    assert (train._pool._pool.allocated, train._pool._pool.size_bytes) == (2, 30 * train.manifest.row_bytes * 5 // 4)
 
 
 @pytest.mark.skipif(not hasattr(Exception, "add_note"), reason="errors have notes from Python 3.11 on")

@@ -108,7 +108,7 @@ def test_the_program_of_a_framework_packs_by_two_lines(
     monkeypatch.chdir(tmp_path)
     code = side(fenced(DOCS / "how-to" / "frameworks" / f"{page}.md", "diff")[0], mark)
     if mark == "-" and page == "hf-trainer":
-        pytest.importorskip("datasets")
+        pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
     names = outcome(code)
     if page == "lightning":
         data = names["Images"]()
