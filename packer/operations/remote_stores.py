@@ -64,9 +64,12 @@ def local_store(store: str, cache: str | None, *, all_pixels: bool = False) -> I
         if all_pixels:
             face.fetch_all()
         manifest = read_manifest(face.path)
-        yield LocalStore(
-            str(face.path), lambda rows: face.fetch(_spans(face.path, manifest, rows)), lambda path: face.stream()
-        )
+
+        def opened(path: Path) -> FetchedPixels:
+            # the files of levels are in the folder whole
+            return face.stream() if path == face.path else open_pixels(path)
+
+        yield LocalStore(str(face.path), lambda rows: face.fetch(_spans(face.path, manifest, rows)), opened)
 
 
 def open_pixels(store: Path) -> FetchedPixels:

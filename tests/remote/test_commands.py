@@ -52,6 +52,21 @@ def test_verify_reads_every_byte_once_and_keeps_none(
     assert [*scratch.iterdir()] == []
 
 
+def test_verify_reads_the_levels_of_a_store_at_a_url(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file://{tmp_path}/url"
+    pack(images, url, size=32, levels=2)
+    assert run(["verify", url]) == 0
+    assert "is intact: 24 rows" in capsys.readouterr().out
+    (pixels,) = (tmp_path / "url").glob("generations/*/levels/2/_tensordict/pixels.memmap")
+    flipped = bytearray(pixels.read_bytes())
+    flipped[100] ^= 1
+    pixels.write_bytes(flipped)
+    assert run(["verify", url]) == 1
+    assert "levels/2/_tensordict/pixels.memmap is not what its manifest says" in capsys.readouterr().err
+
+
 def test_verify_names_the_rows_of_a_flipped_bit(
     many_blocks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
