@@ -18,6 +18,8 @@ from typing import BinaryIO
 
 from reader.format.filesystem import error_path
 
+# What mkdtemp adds to a name.
+_RANDOM = "[a-z0-9_]" * 8
 # The name of a file while it is written, see `path_beside`.
 _BESIDE = re.compile(r"\..+\.[0-9]+\.[0-9]+")
 
@@ -33,7 +35,8 @@ class Scratch:
 
     def __init__(self, kind: str, parent: str | os.PathLike[str] | None = None) -> None:
         prefix, folder = f"pixpack-{kind}-", Path(tempfile.gettempdir() if parent is None else parent)
-        remove_abandoned(path for path in folder.glob(f"{prefix}*") if _is_own(path))
+        # as mkdtemp names them: what a user calls pixpack-KIND-mine stays
+        remove_abandoned(path for path in folder.glob(f"{prefix}{_RANDOM}") if _is_own(path))
         self.path, self._descriptor = held_folder(folder, prefix)
 
     def __enter__(self) -> Path:

@@ -105,12 +105,20 @@ def test_a_file_that_was_removed_before_it_is_held_is_reported(tmp_path: Path) -
 
 
 def test_folders_of_other_users_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pixpack-url-left").mkdir()
+    (tmp_path / "pixpack-url-left_1ab").mkdir()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: 12345)
         with Scratch("url", tmp_path) as folder:
-            assert (tmp_path / "pixpack-url-left").exists()
+            assert (tmp_path / "pixpack-url-left_1ab").exists()
             assert folder.parent == tmp_path
-    assert [path.name for path in tmp_path.iterdir()] == ["pixpack-url-left"]
+    assert [path.name for path in tmp_path.iterdir()] == ["pixpack-url-left_1ab"]
     with Scratch("url", tmp_path):
-        assert not (tmp_path / "pixpack-url-left").exists()
+        assert not (tmp_path / "pixpack-url-left_1ab").exists()
+
+
+def test_a_folder_of_a_user_whose_name_is_alike_stays(tmp_path: Path) -> None:
+    for name in ("pixpack-url-mine", "pixpack-url-read/store"):
+        (tmp_path / name).mkdir(parents=True)
+    with Scratch("url", tmp_path):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pixpack-url-mine", "pixpack-url-read"]
