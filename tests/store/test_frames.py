@@ -114,7 +114,7 @@ def test_memory_that_raw_rows_do_not_fit_into_holds_compressed_ones(
         MemmapLoader(raw, 4, residency="ram")
     with MemmapLoader(packed, 4, residency="ram") as loader:
         found = torch.cat([images for images, _ in loader])
-        copy = shared_residency.host_copies(packed)
+        (copy,) = shared_residency.host_copies(packed).each
         assert copy.nbytes == os.path.getsize(packed.path / PIXELS)
     assert torch.equal(found, raw[:][0])
 
