@@ -63,15 +63,16 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_complete(
     (name, replaces), out = moment, tmp_path / "out"
     if replaces:
         pack(images, out, size=16)
-    original = getattr(destination, name)
+    owner = destination if hasattr(destination, name) else destination.Folder
+    original = getattr(owner, name)
     errors = []
 
     def late(*arguments: Any) -> Any:
-        monkeypatch.setattr(destination, name, original)
+        monkeypatch.setattr(owner, name, original)
         errors.append(_command(images, out, *second).stderr)
         return original(*arguments)
 
-    monkeypatch.setattr(destination, name, late)
+    monkeypatch.setattr(owner, name, late)
     pack(images, out, size=32, overwrite=replaces)
     assert store_bytes(out) == reference
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "out"]
