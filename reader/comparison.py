@@ -122,7 +122,8 @@ def _classes(data: Any) -> list[str] | None:
 def _compare_classes(a: list[str] | None, b: list[str] | None, report: CompareReport) -> None:
     if a is not None and b is not None and a != b:
         for name, missing in (("a", [c for c in b if c not in a]), ("b", [c for c in a if c not in b])):
-            report.differences += [f"{name} lacks {len(missing)} classes: {', '.join(missing[:3])}"] if missing else []
+            what = "class" if len(missing) == 1 else "classes"
+            report.differences += [f"{name} lacks {len(missing)} {what}: {', '.join(missing[:3])}"] if missing else []
         if sorted(a) == sorted(b):
             number = next(n for n in range(len(a)) if a[n] != b[n])
             report.differences.append(f"other order of classes: number {number} is {a[number]} in a, {b[number]} in b")
@@ -135,8 +136,8 @@ def _pairs(a: Any, b: Any, report: CompareReport) -> list[tuple[int, int]]:
         in_a, in_b = ({path: n for n, path in enumerate(_paths(data, depth))} for data in (a, b))
         if shared := [(in_a[path], in_b[path]) for path in in_a if path in in_b]:
             for name, missing in (("a", in_b.keys() - in_a.keys()), ("b", in_a.keys() - in_b.keys())):
-                named = ", ".join(sorted(missing)[:3])
-                report.differences += [f"{name} lacks {len(missing):,} images: {named}"] if missing else []
+                named, what = ", ".join(sorted(missing)[:3]), "image" if len(missing) == 1 else "images"
+                report.differences += [f"{name} lacks {len(missing):,} {what}: {named}"] if missing else []
             return shared
     report.notes.append("the two name no image alike, so rows are paired by position")
     return [(n, n) for n in range(min(len(a), len(b)))]

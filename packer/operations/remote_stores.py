@@ -66,7 +66,7 @@ def local_store(store: str, cache: str | None, *, all_pixels: bool = False) -> I
         manifest = read_manifest(face.path)
 
         def opened(path: Path) -> FetchedPixels:
-            # the files of levels are in the folder whole
+            """Open the pixels of the store, or of a level, whose file is in the folder whole."""
             return face.stream() if path == face.path else open_pixels(path)
 
         yield LocalStore(str(face.path), lambda rows: face.fetch(_spans(face.path, manifest, rows)), opened)

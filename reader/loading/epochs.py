@@ -41,7 +41,7 @@ class Progress:
 
 
 class Resumed(NamedTuple):
-    """Says where a loop goes on after a state, and with which seed."""
+    """Says where a loop continues after a state, and with which seed."""
 
     epoch: int
     position: int
@@ -196,7 +196,7 @@ class Epochs:
         self.sizes.load(state)
 
     def resumed(self, state: Mapping[str, Any]) -> Resumed:
-        """Return where a state says that the loop goes on; changes nothing.
+        """Return where a state says that the loop continues; changes nothing.
 
         Raises:
             ValueError: the state is of another store, subset, order or explicit seed.

@@ -222,7 +222,7 @@ def test_classes_are_compared_by_name_and_order() -> None:
         in compare(Named(rows, ["ant", "bee", "cow"]), Named(rows, ["cow", "ant", "bee"])).differences
     )
     lacking = compare(Named(rows, ["ant", "bee", "cow"]), Named(rows, ["ant", "bee", "dog"])).differences
-    assert lacking[:2] == ["a lacks 1 classes: dog", "b lacks 1 classes: cow"]
+    assert lacking[:2] == ["a lacks 1 class: dog", "b lacks 1 class: cow"]
 
 
 def test_rows_are_paired_by_path_and_counted() -> None:
@@ -230,7 +230,7 @@ def test_rows_are_paired_by_path_and_counted() -> None:
     shuffled = Named([rows[2], rows[0]], ["ant"], ["ant/2.png", "ant/0.png"])
     report = compare(Named(rows, ["ant"], paths), shuffled)
     assert (report.compared, report.equal) == (2, 1)
-    assert report.differences == ["a has 3 rows, b has 2", "b lacks 1 images: ant/1.png"]
+    assert report.differences == ["a has 3 rows, b has 2", "b lacks 1 image: ant/1.png"]
 
 
 def test_rows_that_pack_made_smaller_are_said_to_be_resized_twice(images: Path, folder: Callable[..., Any]) -> None:
@@ -280,7 +280,7 @@ def test_the_command_exits_1_where_the_folder_changed(
     shutil.copy(changed / "class0" / "000.jpg", changed / "class2" / "000.jpg")
     assert run(["compare", str(changed), str(cropped)]) == 1
     said = capsys.readouterr().out
-    assert "a lacks 1 images: class1/000.jpg" in said
+    assert "a lacks 1 image: class1/000.jpg" in said
     assert "1 of 17 rows" in said
 
 

@@ -139,12 +139,12 @@ def _check_out(to: Folder, url: str, head: bytes) -> None:
     if os.path.lexists(to.out) and not to.out.is_dir():
         raise OptionsError(f"{to.out} is a file. Expected a folder that does not exist yet.")
     if to.is_begun:
-        begun, expected = to.header, _header(url, head)
-        if begun is None or begun.command != PULL:
+        header, expected = to.header, _header(url, head)
+        if header is None or header.command != PULL:
             raise OptionsError(f"{unfinished_message(to.stage)} Or choose another OUT.")
-        if begun.images != expected.images and begun.options != expected.options:
+        if header.images != expected.images and header.options != expected.options:
             raise OptionsError(
-                f"{to.out} holds an unfinished pull of another store (from {shown(redacted(begun.images[0]))})."
+                f"{to.out} holds an unfinished pull of another store (from {shown(redacted(header.images[0]))})."
                 " Choose another OUT, or remove it."
             )
     to.check(OutputOptions(resume=True))
@@ -152,7 +152,7 @@ def _check_out(to: Folder, url: str, head: bytes) -> None:
 
 
 def _header(url: str, head: bytes) -> journals.Header:
-    """Return the header of the journal: what is begun from one URL is continued from another only if that has the same store."""
+    """Return the header of the journal: a pull that began from one URL continues from another only if that has the same store."""
     digest = f"sha256:{hashlib.sha256(head).hexdigest()}"
     return journals.Header(images=(_public(url),), options={"store": digest}, command=PULL)
 
