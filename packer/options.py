@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from packer import values
 from packer.errors import OptionsError
+from packer.option_names import Option
 from packer.report import Progress
 from reader.format.row_kinds import RowKind, row_kind
 from reader.format.tensors import ZSTD
@@ -57,7 +58,7 @@ class _Options:
                 try:
                     object.__setattr__(self, name, parse(value))
                 except TypeError:
-                    raise OptionsError(f"--{name.replace('_', '-')} is {value!r}, expected text or a path.") from None
+                    raise OptionsError(f"{Option(name)} is {value!r}, expected text or a path.") from None
 
     @classmethod
     def among(cls: type[_Group], others: object) -> _Group:
@@ -103,15 +104,20 @@ class ShapeOptions(_Options):
         values.check_one_of("resample", self.resample, RESAMPLES)
         values.check_one_of("channels", self.channels, tuple(CHANNELS))
         if (sides := self.sides) is not None and not all(1 <= side <= _MAX_SIDE for side in sides):
-            raise OptionsError(f"--size is {values.format_size(sides)}, expected 1 to {_MAX_SIDE} pixels a side.")
+            raise OptionsError(
+                f"{Option('size')} is {values.format_size(sides)}, expected 1 to {_MAX_SIDE} pixels a side."
+            )
         if self.has_own_sizes and self.size is not None:
             raise OptionsError(
-                "--size gives all rows one size, --fit none leaves each its own. For a limit give --max-size."
+                f"{Option('size')} gives all rows one size, {Option('fit', 'none')} leaves each its own. For a limit give"
+                f" {Option('max_size')}."
             )
         if not 0.05 <= self.crop_fraction <= 1:
-            raise OptionsError(f"--crop-fraction is {self.crop_fraction}, expected 0.05 to 1.")
+            raise OptionsError(f"{Option('crop_fraction')} is {self.crop_fraction}, expected 0.05 to 1.")
         if self.crop_fraction != 1 and self.fit != "crop":
-            raise OptionsError(f"--crop-fraction belongs to --fit crop, not to --fit {self.fit}.")
+            raise OptionsError(
+                f"{Option('crop_fraction')} belongs to {Option('fit', 'crop')}, not to {Option('fit', self.fit)}."
+            )
 
     @property
     def sides(self) -> tuple[int, int] | None:
@@ -165,12 +171,12 @@ class RowOptions(ShapeOptions):
         super().__post_init__()
         values.check_one_of("icc", self.icc, ICC)
         if self.bit_depth is not None and not 8 <= self.bit_depth <= 16:
-            raise OptionsError(f"--bit-depth is {self.bit_depth!r}, expected 8 to 16 bits.")
+            raise OptionsError(f"{Option('bit_depth')} is {self.bit_depth!r}, expected 8 to 16 bits.")
         values.check_max_size(self.max_size, self.fit, _MAX_SIDE)
         values.check_levels(self.levels, self.sides)
-        values.check_quality("--requantize", self.requantize)
+        values.check_quality(Option("requantize"), self.requantize)
         if self.max_pixels < 1:
-            raise OptionsError(f"--max-pixels is {self.max_pixels}, expected 1 or more.")
+            raise OptionsError(f"{Option('max_pixels')} is {self.max_pixels}, expected 1 or more.")
 
     @property
     def form(self) -> str:
@@ -214,12 +220,14 @@ class LabelOptions(_Options):
     def __post_init__(self) -> None:
         if self.classes is not None:
             if not isinstance(self.classes, str | os.PathLike):
-                raise OptionsError(f"--classes is {self.classes!r}, expected the path of a store or of a file.")
+                raise OptionsError(
+                    f"{Option('classes')} is {self.classes!r}, expected the path of a store or of a file."
+                )
             object.__setattr__(self, "classes", os.fspath(self.classes))
         super().__post_init__()
         values.check_mask_suffix(self.mask_suffix)
         if self.mask_suffix is not None and not self.reads_masks:
-            raise OptionsError("--mask-suffix belongs to --masks DIR.")
+            raise OptionsError(f"{Option('mask_suffix')} belongs to {Option('masks')}, a folder.")
 
     @property
     def draws_masks(self) -> bool:
@@ -254,22 +262,24 @@ class InputOptions(LabelOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mask_values is not None and not self.reads_masks:
-            raise OptionsError("--mask-values belongs to --masks DIR: masks that are drawn have their classes.")
+            raise OptionsError(
+                f"{Option('mask_values')} belongs to {Option('masks')} of a folder: masks that are drawn have their classes."
+            )
         if self.shuffle is not None and self.shuffle < 0:
-            raise OptionsError(f"--shuffle is {self.shuffle!r}, expected an integer of 0 or more.")
+            raise OptionsError(f"{Option('shuffle')} is {self.shuffle!r}, expected an integer of 0 or more.")
         if not 0 <= self.min_visibility <= 1:
-            raise OptionsError(f"--min-visibility is {self.min_visibility}, expected a share from 0 to 1.")
+            raise OptionsError(f"{Option('min_visibility')} is {self.min_visibility}, expected a share from 0 to 1.")
         if self.max_boxes is not None and self.max_boxes < 1:
-            raise OptionsError(f"--max-boxes is {self.max_boxes!r}, expected 1 or more.")
+            raise OptionsError(f"{Option('max_boxes')} is {self.max_boxes!r}, expected 1 or more.")
         if self.boxes is None and (self.max_boxes, self.min_visibility) != (None, InputOptions.min_visibility):
-            raise OptionsError("--min-visibility and --max-boxes belong to --boxes.")
+            raise OptionsError(f"{Option('min_visibility')} and {Option('max_boxes')} belong to {Option('boxes')}.")
         if self.draws_masks and self.boxes is None:
             raise OptionsError(
-                f"--masks {DRAWN} draws the outlines that --boxes names, and there is no --boxes. A folder of masks so named"
-                f" is ./{DRAWN}."
+                f"{Option('masks', DRAWN)} draws the outlines that {Option('boxes')} names, and there is no"
+                f" {Option('boxes')}. A folder of masks so named is ./{DRAWN}."
             )
         if self.upright_labels and self.boxes is None and self.masks is None:
-            raise OptionsError("--upright-labels belongs to --boxes and --masks.")
+            raise OptionsError(f"{Option('upright_labels')} belongs to {Option('boxes')} and {Option('masks')}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,17 +303,17 @@ class WorkerOptions(_Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.workers is not None and not 1 <= self.workers <= 4096:
-            raise OptionsError(f"--workers is {self.workers!r}, expected 1 to 4096.")
-        values.check_one_of("on-error", self.on_error, ON_ERROR)
+            raise OptionsError(f"{Option('workers')} is {self.workers!r}, expected 1 to 4096.")
+        values.check_one_of("on_error", self.on_error, ON_ERROR)
         if self.progress is not None and not callable(self.progress):
             raise OptionsError(f"progress is {self.progress!r}, expected a function that takes a Progress.")
         self.allowed_rejects(0)
         if not self.timeout > 0:
-            raise OptionsError(f"--timeout is {self.timeout}, expected more than 0 seconds.")
+            raise OptionsError(f"{Option('timeout')} is {self.timeout}, expected more than 0 seconds.")
 
     def allowed_rejects(self, inputs: int) -> int:
         """Return how many of so many inputs may be rejected; --max-rejects is a count or a percentage."""
-        return values.allowed_share("--max-rejects", self.max_rejects, inputs)
+        return values.allowed_share(Option("max_rejects"), self.max_rejects, inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,7 +332,7 @@ class RunOptions(WorkerOptions):
         super().__post_init__()
         values.check_one_of("engine", self.engine, ENGINES)
         if self.address is not None and self.engine != "ray":
-            raise OptionsError("--address is that of a Ray cluster: give it with --engine ray.")
+            raise OptionsError(f"{Option('address')} is that of a Ray cluster: give it with {Option('engine', 'ray')}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,14 +367,18 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
             return
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(self.part))
         if not match or not 1 <= int(match[1]) <= int(match[2]):
-            raise OptionsError(f"--part is {self.part!r}, expected i/n such as 2/8: the second of eight equal parts.")
+            raise OptionsError(
+                f"{Option('part')} is {self.part!r}, expected i/n such as 2/8: the second of eight equal parts."
+            )
         if self.least_sides is None:
             raise OptionsError(
-                "--part needs --size or --fit none: one size for all would be found in all headers alone."
+                f"{Option('part')} needs {Option('size')} or {Option('fit', 'none')}: one size for all would be found in all"
+                " headers alone."
             )
         if self.boxes is not None or self.masks is not None:
             raise OptionsError(
-                "--boxes and --masks do not go together with --part yet. Leave --part out, or pack with --engine ray."
+                f"{Option('boxes')} and {Option('masks')} do not go together with {Option('part')} yet. Leave"
+                f" {Option('part')} out, or pack with {Option('engine', 'ray')}."
             )
 
     @property

@@ -6,9 +6,11 @@ import errno
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
+from packer.option_names import Option
+
 _NAMED = 3
 # options that are recorded only beside another
-_BESIDE = {"min_visibility": "--boxes", "max_boxes": "--boxes", "upright_labels": "--masks"}
+_BESIDE = {"min_visibility": "boxes", "max_boxes": "boxes", "upright_labels": "masks"}
 
 # Recorded, but not compared by a resume, update or merge: they shape no pixel of an image that was accepted.
 _LIMITS = ("max_pixels",)
@@ -36,14 +38,14 @@ def labels_difference(found: dict[str, object], expected: dict[str, object]) -> 
         before, now = found.get(key), expected.get(key)
         if before != now:
             if (key in found) != (key in expected):
-                return with_and_without(f"--{key.replace('_', '-')}", key in found)
+                return with_and_without(key, key in found)
             return difference({key: before}, {key: now})
     return ""
 
 
-def with_and_without(option: str, was_given: bool) -> str:
+def with_and_without(name: str, was_given: bool) -> str:
     """Say that an option was given and is not any more, or the reverse."""
-    return f" (with {option}, now without)" if was_given else f" (without {option}, now with it)"
+    return f" (with {Option(name)}, now without)" if was_given else f" (without {Option(name)}, now with it)"
 
 
 def without_limits(recorded: Mapping[str, object]) -> dict[str, object]:

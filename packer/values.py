@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import SupportsIndex
 
 from packer.errors import OptionsError
+from packer.option_names import Option
 from reader.format.filesystem import absolute_path
 from reader.format.tensors import JPEG, ZSTD, jpeg_quality
 from reader.format.urls import is_url
@@ -38,7 +39,7 @@ def of_kind(name: str, value: object, kinds: tuple[type, ...]) -> object:
     elif float in kinds and isinstance(value, numbers.Real):
         return float(value)
     expected = " or ".join(words for kind, words in _KINDS.items() if kind in kinds)
-    raise OptionsError(f"--{name.replace('_', '-')} is {value!r}, expected {expected}.")
+    raise OptionsError(f"{Option(name)} is {value!r}, expected {expected}.")
 
 
 def parsed_size(size: int | str | Iterable[SupportsIndex] | None) -> tuple[int, int] | None:
@@ -63,7 +64,9 @@ def parse_size(text: str) -> tuple[int, int]:
     """
     match = re.fullmatch(r"(\d{1,9})(?:x(\d{1,9}))?", text.strip().lower())
     if not match:
-        raise OptionsError(f"--size is {text!r}, expected pixels such as 224, or height x width such as 192x256.")
+        raise OptionsError(
+            f"{Option('size')} is {text!r}, expected pixels such as 224, or height x width such as 192x256."
+        )
     return int(match[1]), int(match[2] or match[1])
 
 
@@ -79,7 +82,8 @@ def side_limit(max_size: int | str | None) -> tuple[int, bool, int]:
     )
     if not match:
         raise OptionsError(
-            f"--max-size is {max_size!r}, expected pixels such as 512 for the longer side, or short:256 for the shorter."
+            f"{Option('max_size')} is {max_size!r}, expected pixels such as 512 for the longer side, or short:256 for the"
+            " shorter."
         )
     return int(match[2]), match[1] == "short", int(match[3] or 1)
 
@@ -102,11 +106,12 @@ def check_max_size(max_size: int | str | None, fit: str, most: int) -> None:
         return
     if fit != "none":
         raise OptionsError(
-            f"--max-size belongs to --fit none, not to --fit {fit}: add --fit none, or give --size instead."
+            f"{Option('max_size')} belongs to {Option('fit', 'none')}, not to {Option('fit', fit)}: add"
+            f" {Option('fit', 'none')}, or give {Option('size')} instead."
         )
     side, _, divisor = side_limit(max_size)
     if not isinstance(max_size, LevelLimit) and (divisor > 1 or not 1 <= side <= most):
-        raise OptionsError(f"--max-size is {max_size!r}, expected 1 to {most} pixels.")
+        raise OptionsError(f"{Option('max_size')} is {max_size!r}, expected 1 to {most} pixels.")
 
 
 # A level of smaller rows is of no use: no crop has so few pixels.
@@ -117,16 +122,18 @@ def check_levels(levels: int, sides: tuple[int, int] | None) -> None:
     """Refuse a number of levels that is none, or for which rows of (height, width) are too small or not even."""
     if not 1 <= levels <= 3:
         raise OptionsError(
-            f"--levels is {levels!r}, expected 1 to 3: the rows; also at half the size; also at a quarter."
+            f"{Option('levels')} is {levels!r}, expected 1 to 3: the rows; also at half the size; also at a quarter."
         )
     factor = 1 << (levels - 1)
     if sides is not None and (min(sides) // factor < _LEAST_LEVEL_SIDE) * (levels > 1):
         raise OptionsError(
-            f"--levels {levels} of rows of {format_size(sides)} would have rows of {min(sides) // factor} pixels a side, expected"
-            f" {_LEAST_LEVEL_SIDE} or more. Give fewer levels, or a larger --size."
+            f"{Option('levels', levels)} of rows of {format_size(sides)} would have rows of {min(sides) // factor} pixels a"
+            f" side, expected {_LEAST_LEVEL_SIDE} or more. Give fewer levels, or a larger {Option('size')}."
         )
     if sides is not None and any(side % factor for side in sides):
-        raise OptionsError(f"--levels {levels} needs rows whose sides {factor} divides, not {format_size(sides)}.")
+        raise OptionsError(
+            f"{Option('levels', levels)} needs rows whose sides {factor} divides, not {format_size(sides)}."
+        )
 
 
 def lasting_path(path: str) -> str:
@@ -140,7 +147,7 @@ def format_size(size: tuple[int, int]) -> str:
     return str(height) if height == width else f"{height}x{width}"
 
 
-def allowed_share(option: str, limit: int | str, count: int) -> int:
+def allowed_share(option: Option, limit: int | str, count: int) -> int:
     """Return how many of so many an option allows: a number, or a share such as "1%", rounded down."""
     text = str(limit).strip()
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text)
@@ -149,7 +156,7 @@ def allowed_share(option: str, limit: int | str, count: int) -> int:
     return math.floor(count * float(match[1]) / 100) if match[2] else int(match[1])
 
 
-def check_quality(option: str, quality: int | None) -> None:
+def check_quality(option: Option | str, quality: int | None) -> None:
     """Refuse what is no -q:v of FFmpeg's, 2 (best) to 31 (smallest); None is none."""
     if quality is not None and not (isinstance(quality, int) and 2 <= quality <= 31):
         raise OptionsError(f"{option} is {quality!r}, expected 2 (best) to 31 (smallest), as ffmpeg's -q:v.")
@@ -165,11 +172,13 @@ def row_form(value: bool | str | None) -> bool | str:
     if value is None or isinstance(value, bool) or value == ZSTD:
         return bool(value)
     if not isinstance(value, str):
-        raise OptionsError(f"--compress is {value!r}, expected True, False, {ZSTD}, or {JPEG}: and a quality.")
+        raise OptionsError(
+            f"{Option('compress')} is {value!r}, expected True, False, {ZSTD}, or {JPEG}: and a quality."
+        )
     match = re.fullmatch(rf"{JPEG}:(\d{{1,3}})", value)
     if not match or not 1 <= int(match[1]) <= 100:
         raise OptionsError(
-            f"--compress is {value!r}, expected {ZSTD}, or {JPEG}: and a quality from 1 to 100, such as {JPEG}:95."
+            f"{Option('compress')} is {value!r}, expected {ZSTD}, or {JPEG}: and a quality from 1 to 100, such as {JPEG}:95."
         )
     return f"{JPEG}:{int(match[1])}"
 
@@ -189,8 +198,8 @@ def mask_values(values: str | Iterable[SupportsIndex] | None) -> tuple[int, ...]
         found = ()
     if not 0 < len(found) == len({*found}) < 256 or not all(0 <= value <= 255 for value in found):
         raise OptionsError(
-            f"--mask-values is {values!r}, expected the values of classes 0, 1, ... in masks, such as 0,255: each once, from 0"
-            " to 255, up to 255 of them."
+            f"{Option('mask_values')} is {values!r}, expected the values of classes 0, 1, ... in masks, such as 0,255: each"
+            " once, from 0 to 255, up to 255 of them."
         )
     return found
 
@@ -199,28 +208,33 @@ def check_mask_suffix(suffix: str | None) -> None:
     """Refuse what is no end of the name of a mask, without its extension; None is none."""
     if suffix is not None and (not suffix or "/" in suffix or "." in suffix):
         raise OptionsError(
-            f"--mask-suffix is {suffix!r}, expected what the names of masks add to those of images, without an extension: _mask"
-            " where the mask of a.jpg is a_mask.png."
+            f"{Option('mask_suffix')} is {suffix!r}, expected what the names of masks add to those of images, without an"
+            " extension: _mask where the mask of a.jpg is a_mask.png."
         )
 
 
 def check_form(form: str, channels: str, *, has_masks: bool, has_mask_file: bool) -> None:
     """Refuse what rows in a form cannot hold, or do not yet."""
     if jpeg_quality(form) and channels == "rgba":
-        raise OptionsError(f"--compress {form} takes --channels rgb or gray, as a JPEG has no alpha.")
+        raise OptionsError(
+            f"{Option('compress', form)} takes {Option('channels')} rgb or gray, as a JPEG has no alpha."
+        )
     if jpeg_quality(form) and has_masks:
         raise OptionsError(
-            f"--compress {form} does not go with --masks, which a JPEG would change. Leave one of them out, or give --compress"
-            " zstd and --fit none, which lose nothing."
+            f"{Option('compress', form)} does not go with {Option('masks')}, which a JPEG would change. Leave one of them"
+            f" out, or give {Option('compress')} zstd and {Option('fit', 'none')}, which lose nothing."
         )
     if form and has_mask_file:
-        raise OptionsError("--compress takes --masks with --fit none alone. Leave one of them out, or --size.")
+        raise OptionsError(
+            f"{Option('compress')} takes {Option('masks')} with {Option('fit', 'none')} alone. Leave one of them out, or"
+            f" {Option('size')}."
+        )
 
 
 def check_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     """Refuse a value of an option that is none of those known."""
     if value not in known:
-        raise OptionsError(f"--{name} is {value!r}, expected {', '.join(known[:-1])} or {known[-1]}.")
+        raise OptionsError(f"{Option(name)} is {value!r}, expected {', '.join(known[:-1])} or {known[-1]}.")
 
 
 def words_of(words: str | Sequence[str]) -> tuple[str, ...]:

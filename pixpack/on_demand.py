@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from packer.caller import in_callers_words
 from packer.cli.progress import NotebookBar, ProgressBar, in_notebook
 from packer.errors import DiskFullError, LockedError, OptionsError, PackError, SourceError
 from packer.options import PackOptions
@@ -56,7 +55,6 @@ class PackedOptions(PackOptions):
     as_pil: bool = False
 
 
-@in_callers_words()
 @takes(PackedOptions)
 def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedOptions) -> MemmapDataset:
     """Return the store OUT as a MemmapDataset; pack IMAGES into it first, with progress, where it is not yet what is asked for.

@@ -11,7 +11,6 @@ from typing import NoReturn, TextIO
 
 import click
 
-from packer.caller import calls_by_command
 from packer.cli.commands import (
     bench,
     build,
@@ -33,6 +32,7 @@ from packer.cli.help import use_color
 from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, fail
 from packer.cli.signals import continuing, ended, signals_raise
 from packer.errors import OptionsError, Terminated
+from packer.option_names import named_for_command
 
 for _command in (
     build.build,
@@ -108,7 +108,7 @@ def run(arguments: list[str] | None = None) -> int:
     called = cli.commands.get(words[0] if words else "", build.build)
     to_continue = continuing(words, resumes=any("--resume" in param.opts for param in called.params))
     try:
-        with signals_raise(to_continue), calls_by_command():
+        with signals_raise(to_continue), named_for_command():
             return cli.main(words, prog_name="pack", standalone_mode=False, color=use_color()) or 0
     except click.exceptions.Exit as e:
         return e.exit_code

@@ -14,6 +14,7 @@ import click
 
 from packer.cli.help import Command
 from packer.errors import OptionsError
+from packer.option_names import Option
 from packer.options import ENGINES, ON_ERROR, RunOptions
 
 
@@ -226,7 +227,7 @@ def checked_spans(spans: list[range], store: str) -> Iterator[int]:
     from packer.inputs.splits import check_one_store
     from packer.operations.copying.row_sources import open_for_copy
 
-    check_one_store(store, "--rows")
+    check_one_store(store, Option("rows"))
     count = open_for_copy(store)[1].rows
     if wrong := next((span[-1] for span in spans if span[-1] >= count), None):
         raise OptionsError(f"row {wrong} is out of range: the store has rows 0 to {count - 1}.")

@@ -31,6 +31,7 @@ from packer.inputs.tar_samples import (
     read_samples,
 )
 from packer.inputs.tree import FileCounter, Tree, inputs_of, named_trees
+from packer.option_names import Option
 from packer.options import InputOptions
 from packer.pixels.compiled import native
 from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member
@@ -146,7 +147,7 @@ def _no_labels_note(table: Table, what: str) -> str:
     expected = ", ".join(TARGET_COLUMNS)
     return (
         f"the .json beside images of {table.name} have none of the columns {expected}: they are {what}, and the folders decide;"
-        " --target-column names one."
+        f" {Option('target_column')} names one."
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from packer.errors import ScanError
 from packer.inputs.splits import stores_of
+from packer.option_names import Option
 from packer.text import counted, some
 from reader.format.errors import StoreError
 from reader.format.fields import Json
@@ -37,7 +38,9 @@ def load_classes(source: str) -> tuple[str, ...]:
             lists = [[*read_manifest(store).classes] for store in stores_of(path).values()]
             names = lists[0]
             if any(other != names for other in lists):
-                raise ScanError(f"--classes {source} holds splits with different class lists. Name the store of one.")
+                raise ScanError(
+                    f"{Option('classes', source)} holds splits with different class lists. Name the store of one."
+                )
         elif path.suffix in YAML_SUFFIXES:
             return read_data_yaml(path)
         elif path.suffix == ".json":
@@ -47,17 +50,17 @@ def load_classes(source: str) -> tuple[str, ...]:
     except ScanError:
         raise
     except StoreError as e:
-        raise ScanError(f"--classes {source} cannot be read: {e}") from e
+        raise ScanError(f"{Option('classes', source)} cannot be read: {e}") from e
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         why = getattr(e, "strerror", None) or e
         raise ScanError(
-            f"--classes {source} cannot be read ({why}). Expected a store, or a file with one name a line."
+            f"{Option('classes', source)} cannot be read ({why}). Expected a store, or a file with one name a line."
         ) from e
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise ScanError(f"--classes {source} holds no list of names.")
+        raise ScanError(f"{Option('classes', source)} holds no list of names.")
     # a store's list stays as it is: its numbers are those of its rows
     if (twice := named_twice(names if not path.is_dir() else list(map(ascii, names)))) is not None:
-        raise ScanError(f"--classes {source} names the class {twice!r} twice.")
+        raise ScanError(f"{Option('classes', source)} names the class {twice!r} twice.")
     return tuple(names)
 
 
@@ -79,8 +82,8 @@ def numbered_classes(numbers: Collection[int], source: str, where: str = "") -> 
     if count > _MANY_NUMBERS and count > _EMPTY_FOR_ONE * present:
         raise ScanError(
             f"{where or source} has the label {count - 1}, one of {present} different labels: that would make {count} classes,"
-            " nearly all of them empty. If these are ids, list them in a file, one a line, for --classes FILE; if they are"
-            " indices, list the names of all classes there."
+            f" nearly all of them empty. If these are ids, list them in a file, one a line, and give that as"
+            f" {Option('classes')}; if they are indices, list the names of all classes there."
         )
     return tuple(map(str, range(count))), gap_notes(numbers, source)
 
@@ -150,7 +153,7 @@ def read_data_yaml(path: Path) -> tuple[str, ...]:
         import yaml
     except ImportError:
         raise ScanError(
-            f"{path} needs PyYAML: pip install 'pixpack[yaml]', or give --classes FILE with one name a line."
+            f"{path} needs PyYAML: pip install 'pixpack[yaml]', or give {Option('classes')} a file with one name a line."
         ) from None
     try:
         # every scalar stays text: to YAML 1.1 a class called "no" would be False
@@ -194,7 +197,7 @@ def further_targets(source: str | None) -> dict[str, FurtherTarget]:
     try:
         return dict(read_manifest(_store(source)).further_targets)
     except StoreError as e:
-        raise ScanError(f"--classes {source} cannot be read: {e}") from None
+        raise ScanError(f"{Option('classes', source)} cannot be read: {e}") from None
 
 
 def _store(source: str) -> Path:

@@ -17,6 +17,7 @@ from packer.errors import ScanError
 from packer.inputs.paths import Paths
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import is_junk_file, junk_above
+from packer.option_names import Option
 from packer.options import InputOptions
 from packer.progress import followed
 from reader.format.fields import Json
@@ -85,8 +86,8 @@ def locate_inputs(listing: Listing, start: Path, options: InputOptions, *, is_fo
     if outside is not None or (is_found and options.root is None):
         if options.root is not None:
             notes.append(
-                f"{listing.where(outside or 0)} is outside of --root {options.root}: paths are relative to the last folder"
-                " that holds all images."
+                f"{listing.where(outside or 0)} is outside of {Option('root', options.root)}: paths are relative to the last"
+                " folder that holds all images."
             )
         root = _common_folder(folders)
     if is_found:
@@ -135,7 +136,7 @@ def root_of(options: InputOptions) -> str:
     """Return --root as an absolute path."""
     root = absolute_path(options.root or "")
     if not os.path.isdir(root):
-        raise ScanError(f"--root {options.root} is not a folder.")
+        raise ScanError(f"{Option('root', options.root)} is not a folder.")
     return root
 
 
@@ -159,7 +160,8 @@ def _base(listing: Listing, start: Path, options: InputOptions) -> str:
     is_below, is_here = (os.path.exists(os.path.join(base, first)) for base in (root, here))
     if first and is_below and is_here:
         raise ScanError(
-            f"{first!r} of {listing.name} is a file both in the current folder and in --root {options.root}. Give absolute paths."
+            f"{first!r} of {listing.name} is a file both in the current folder and in {Option('root', options.root)}. Give"
+            " absolute paths."
         )
     return root if is_below else here
 
@@ -170,7 +172,7 @@ def _check_base(name: str, first: str, base: str, folders: set[str], root: objec
     if not os.path.isdir(folder):
         raise ScanError(
             f"the paths of {name}, {first!r} first, start from {base}, and there is no folder {folder}. Give"
-            " the --root that they start from, or one that they begin with."
+            f" the {Option('root')} that they start from, or one that they begin with."
         )
 
 

@@ -21,6 +21,7 @@ from packer.inputs.tables.reading import UTF16_MARKS, path_column, read_records
 from packer.inputs.tables.target_columns import label_columns
 from packer.inputs.tables.text_columns import take_texts
 from packer.inputs.tree import STRAY, FileCounter
+from packer.option_names import Option
 from packer.options import InputOptions
 from packer.progress import followed
 from packer.sources.roots import NOWHERE
@@ -133,7 +134,7 @@ def _add_record(listing: Listing, line: int, record: dict[str, object], path_col
         known = ", ".join(map(str, record)) or "none"
         raise ScanError(
             f"{listing.unit} {line} of {listing.name} has no column {path_column!r}. It has: {known}."
-            " --path-column names another."
+            f" {Option('path_column')} names another."
         )
     before = len(listing.paths)
     listing.add(line, record[path_column])
@@ -201,14 +202,14 @@ def _labels_below_root(
     splits = split_folders({name for name in names if name is not None})
     if splits != [""]:
         raise ScanError(
-            f"the folders below --root {options.root} are splits ({', '.join(splits)}), and a list makes one store. List one of"
-            f" them, with --root {os.path.join(options.root or '', splits[0])}."
+            f"the folders below {Option('root', options.root)} are splits ({', '.join(splits)}), and a list makes one store."
+            f" List one of them, with {Option('root', os.path.join(options.root or '', splits[0]))}."
         )
     for index, name in enumerate(names):
         if name is None:
             inputs.refused.setdefault(index, STRAY)
     labels = name_targets(names, classes, where)
-    inputs.layout = f"{counted(len(labels.classes), 'class', 'classes')}, the first folders below --root"
+    inputs.layout = f"{counted(len(labels.classes), 'class', 'classes')}, the first folders below {Option('root')}"
     if deeper := sum(path.count("/") > 1 for path in inputs.paths):
         inputs.layout += f", {counted(deeper, 'image', 'images')} in folders below those"
     return labels
@@ -226,5 +227,5 @@ def _shared_names(folders: set[str]) -> list[str]:
     are = "1 class is" if len(shared) == 1 else f"{len(shared)} classes are"
     return [
         f"{are} of several folders, such as {name!r} of {some(several)}: the folder that holds an image is its"
-        " class. --root DIR takes the first folder below DIR."
+        f" class. With {Option('root')} it is the first folder below that."
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 
+from packer.option_names import Option
 from packer.text import counted, some, spans
 from reader.format.manifest import Manifest
 from reader.format.samples import Sample
@@ -23,7 +24,7 @@ def mask_notes(manifest: Manifest) -> list[str]:
         return [f"{note}."]
     return [
         f"{note}: 255 is what losses are told to ignore, so that nothing but class 0 is trained. If it is a class, pack with"
-        " --mask-values 0,255, which makes it class 1."
+        f" {Option('mask_values', '0,255')}, which makes it class 1."
     ]
 
 
@@ -68,7 +69,7 @@ class SampleNotes:
             return f"{what} and {'was' if count == 1 else 'were'} converted to sRGB."
         if self._converted:
             return f"{what}; {self._converted:,} were converted to sRGB, the profiles of the others do not fit or are damaged."
-        return f"{what}. Their values are stored as they are; --icc convert converts them to sRGB."
+        return f"{what}. Their values are stored as they are; {Option('icc', 'convert')} converts them to sRGB."
 
     def _of_bits(self) -> str:
         if not self._dark:
@@ -76,5 +77,5 @@ class SampleNotes:
         images = counted(self._dark, "image has", "images have")
         return (
             f"{images} 16 bits of which {self._bits} or fewer are used, so that the rows are dark."
-            f" If that is what the camera records, pack with --bit-depth {max(9, self._bits)}."
+            f" If that is what the camera records, pack with {Option('bit_depth', max(9, self._bits))}."
         )

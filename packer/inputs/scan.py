@@ -14,6 +14,7 @@ from packer.errors import OptionsError, ScanError, SourceError, UnreadableError
 from packer.inputs.folders import scan_folder
 from packer.inputs.samples import Inputs
 from packer.inputs.tree import FileCounter
+from packer.option_names import Option
 from packer.options import MAX_PIXELS, InputOptions
 from packer.progress import notify
 from packer.report import Progress
@@ -85,7 +86,7 @@ def _scan(
     kind = _kind(sources)
     for name, kinds in _BELONGS.items():
         if getattr(options, name) not in (None, ()) and kind not in kinds:
-            option, other = f"--{name.replace('_', '-')}", " or ".join(_A[each] for each in kinds)
+            option, other = Option(name), " or ".join(_A[each] for each in kinds)
             raise OptionsError(
                 f"{option} does not belong to {sources[0]}, which is a {kind}: it is for {other}. Leave it out."
             )
@@ -112,7 +113,7 @@ def _scan(
         try:
             inputs.roots = _roots(inputs, options)
         except SourceError as e:
-            other = ", or name by --root the folder that they start in" if kind in _BELONGS["root"] else ""
+            other = f", or name by {Option('root')} the folder that they start in" if kind in _BELONGS["root"] else ""
             raise SourceError(f"{e}; inputs are there: mount or restore it, or correct the paths{other}") from None
         _record(inputs, options)
     return splits

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from packer.errors import OptionsError, ScanError
+from packer.option_names import Option
 from reader.format.manifest import MANIFEST
 from reader.format.splits import FOLDER, ROLES, is_stage
 
@@ -90,7 +91,7 @@ def stores_of(out: str | os.PathLike[str], holds: Callable[[Path], bool] | None 
     return {name: root / name for name in sorted(names, key=_order) if is_found(root / name)} or {"": root}
 
 
-def check_one_store(store: str | os.PathLike[str], option: str) -> None:
+def check_one_store(store: str | os.PathLike[str], option: Option) -> None:
     """Refuse an option that names rows of one store where the folder holds the stores of splits; raises OptionsError."""
     stores = stores_of(store)
     if "" not in stores:

@@ -17,6 +17,7 @@ from packer.errors import ScanError
 from packer.inputs.class_lists import one_spelling, spelling_note
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import is_junk_file, junk_above, split_folders
+from packer.option_names import Option
 from packer.pixels.formats.plugins import SUFFIXES
 from packer.progress import notify
 from packer.report import Progress
@@ -78,7 +79,7 @@ def _layout(trees: dict[str, Tree], classes: tuple[str, ...] | None) -> str:
     """Say what the folders were taken for: "2 splits (train, val), 1,000 classes"."""
     texts = [] if "" in trees else [f"{counted(len(trees), 'split', 'splits')} ({', '.join(trees)})"]
     if classes is None:
-        texts.append("classes from --boxes, not from folders")
+        texts.append(f"classes from {Option('boxes')}, not from folders")
     elif any(tree.has_classes() for tree in trees.values()):
         texts.append(counted(len(classes), "class", "classes"))
         deeper = sum(
@@ -119,7 +120,9 @@ def class_list(trees: dict[str, Tree], images: Path | str, classes: tuple[str, .
     known = set(imposed)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ScanError(f"{images} has the class {unknown[0]!r} that --classes does not list ({len(imposed)} classes).")
+        raise ScanError(
+            f"{images} has the class {unknown[0]!r} that {Option('classes')} does not list ({len(imposed)} classes)."
+        )
     return imposed
 
 

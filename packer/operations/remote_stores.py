@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Protocol
 
 from packer.errors import OptionsError
+from packer.option_names import Option
 from reader.format.manifest import PIXELS, Manifest, read_manifest
 from reader.format.urls import is_url
 
@@ -51,7 +52,7 @@ def local_store(store: str, cache: str | None, *, all_pixels: bool = False) -> I
     """
     if not is_url(store):
         if cache is not None:
-            raise OptionsError(f"--cache is for a store at a URL, and {store} is a folder.")
+            raise OptionsError(f"{Option('cache')} is for a store at a URL, and {store} is a folder.")
         yield LocalStore(store, lambda rows: None, open_pixels)
         return
     from reader.remote.face import Face

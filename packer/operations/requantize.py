@@ -23,6 +23,7 @@ from typing import Any
 from packer.clock import StageClock
 from packer.errors import DecodeError, DiskFullError, EngineError, NotRequantized, OptionsError, PackError, SourceError
 from packer.inputs.scan import scan
+from packer.option_names import RESUME, Option
 from packer.options import COMPARED, MAX_PIXELS, WorkerOptions
 from packer.pixels.ffmpeg import mean_psnr, open_ffmpeg, versions
 from packer.pixels.requantize import Recoder
@@ -218,7 +219,7 @@ class _Destination:
         except OSError as e:
             raise _disk_error(f"{e.filename or self._out} cannot be written: {e.strerror}. {_advice(e)}", e) from None
         except SourceError as e:
-            raise SourceError(f"{e}. What is done is kept: continue with --resume when it can be read.") from None
+            raise SourceError(f"{e}. What is done is kept: continue with {RESUME} when it can be read.") from None
         except EngineError as e:
             raise PackError(f"requantizing stopped: {e}") from None
         finally:
@@ -269,7 +270,7 @@ class _Destination:
             )
         if is_started and not resume:
             raise OptionsError(
-                f"{self._out} holds an earlier run. Resume it with --resume, which does what is new or changed,"
+                f"{self._out} holds an earlier run. Resume it with {RESUME}, which does what is new or changed,"
                 " or choose another DEST."
             )
         # a result would be written to wherever a folder of DEST leads, IMAGES perhaps
@@ -422,7 +423,7 @@ def _parsed(size: str | int | None) -> tuple[int | None, int] | None:
         return None
     height, width = parse_size(str(size))
     if min(height, width) < 1 or max(height, width) > 65_500:  # libjpeg's limit
-        raise OptionsError(f"--size is {size}, expected 1 to 65500 pixels a side.")
+        raise OptionsError(f"{Option('size')} is {size}, expected 1 to 65500 pixels a side.")
     return (height, width) if "x" in str(size).lower() else (None, width)
 
 
@@ -480,7 +481,7 @@ def _advice(e: OSError) -> str:
     """Say what to do about a result that cannot be written."""
     if e.errno == errno.ENAMETOOLONG:
         return "Its name, or the path to it, is too long there: choose a DEST with a shorter path, or shorten the name."
-    return "Continue with --resume."
+    return f"Continue with {RESUME}."
 
 
 def _disk_error(message: str, e: OSError) -> PackError:

@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 from packer.errors import OptionsError
 from packer.operations.overlay import Overlay
 from packer.operations.pictures import SOFTWARE
+from packer.option_names import Option
 from packer.options import TILES, TILES_A_LINE
 from packer.store.sealed.ragged_rows import EqualRows, FrameRows, RaggedRows, mapped_tensor, stored_rows
 from packer.store.unfinished import check_finished
@@ -75,7 +76,7 @@ def class_sheet(out: str | os.PathLike[str], count: int, *, fetch: Fetch = _no_f
     """
     manifest, pixels, targets = _open(out)
     if manifest.target_kind == "regression" or not manifest.classes:
-        raise OptionsError(f"{out} has no classes to draw a line of. Leave --per-class out.")
+        raise OptionsError(f"{out} has no classes to draw a line of. Leave {Option('per_class')} out.")
     chosen: list[int | None] = []
     for index in spread(len(manifest.classes), _CLASSES):
         own = np.flatnonzero(targets[:, index] if manifest.target_kind == "multi-hot" else targets == index)

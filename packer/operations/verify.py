@@ -21,6 +21,7 @@ from packer.errors import OptionsError
 from packer.inputs.splits import stores_of
 from packer.operations.remote_stores import FetchedPixels, open_pixels
 from packer.operations.row_checks import wrong_rows
+from packer.option_names import Option
 from packer.pixels.geometry import Geometry
 from packer.progress import CountedBytes, followed
 from packer.store.sealed.ragged_rows import FrameRows, stored_rows
@@ -110,7 +111,7 @@ def verify(
     """
     if images is not None and not is_url(images) and not os.path.exists(images):
         raise OptionsError(
-            f"--images {os.fspath(images)} does not exist. Expected the folder, tar or zip that was packed."
+            f"{Option('images', os.fspath(images))} does not exist. Expected the folder, tar or zip that was packed."
         )
     stores = stores_of(out)
     total = sum(_total_bytes(check_finished(store)) for store in stores.values())
@@ -197,7 +198,7 @@ def _verified(
         problems.append(Problem(MANIFEST, None, "the digest of the pixels is not that of their blocks"))
     if redecode:
         if images is None:
-            raise ValueError("decoding rows again needs the folder they came from: give --images IMAGES.")
+            raise ValueError(f"decoding rows again needs the folder they came from: give {Option('images')}.")
         from packer.packing.redecode import redecode_rows
 
         found = redecode_rows(root, manifest, os.fspath(images), redecode)

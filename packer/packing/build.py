@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from packer.clock import Profile, StageClock
 from packer.errors import EngineError, PackError, SourceError, UnreadableError
+from packer.option_names import OVERWRITE, RESUME, Option
 from packer.packing.committer import Committer
 from packer.packing.differences import header_difference, inputs_difference
 from packer.packing.parts.division import divide
@@ -121,13 +122,13 @@ class Build:
         except SourceError as e:
             one = " A single file that stays unreadable is rejected when an empty one takes its place."
             raise SourceError(
-                f"{e}. What is packed is kept: continue with --resume when it can be read."
+                f"{e}. What is packed is kept: continue with {RESUME} when it can be read."
                 f"{one if isinstance(e, UnreadableError) else ''}"
             ) from None
         except OSError as e:
             raise as_pack_error(e, self._out, self._sizes) from None
         except EngineError as e:
-            raise PackError(f"packing stopped: {e}") from None
+            raise PackError(f"packing stopped: {e} What is packed is kept: continue with {RESUME}.") from None
 
     def _made(self) -> PackReport:
         is_resumed = self._options.resume and journals.has_started(self._out)
@@ -199,7 +200,7 @@ class Build:
         self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
 
     def _begun_with(self, what: str) -> PackError:
-        again = "leave --resume out" if self._options.update else "start over with --overwrite"
+        again = f"leave {RESUME} out" if self._options.update else f"start over with {OVERWRITE}"
         return PackError(f"{self._name} was begun with {what}. Resume with the same, or {again}.")
 
     def _name_inputs(self) -> str:
@@ -292,7 +293,7 @@ class Build:
             line = self._inputs.line(first.input)
             where = first.path if line is None else f"line {line}, {first.path}"
             raise PackError(
-                f"{where}: {first.reason} (--on-error fail). Fix or replace the file, then continue with --resume."
+                f"{where}: {first.reason} ({Option('on_error', 'fail')}). Fix or replace the file, then continue with {RESUME}."
             )
 
     def _launcher(self) -> RayWorkers | None:
@@ -346,7 +347,7 @@ class Build:
         first = next((reject for result, _ in results for reject in result.rejects), None)
         example = f" For example {first.path}: {first.reason}." if first else ""
         if first and first.reason in MISSING:
-            example += " If its paths start in another folder, name that by --root."
+            example += f" If its paths start in another folder, name that by {Option('root')}."
         every = "its only input was" if len(self._inputs) == 1 else f"all {len(self._inputs)} inputs were"
         return f"nothing of {self._inputs.base} could be packed: {every} rejected.{example}"
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from packer.errors import PackError, SourceError
 from packer.inputs.samples import Column, Inputs
+from packer.option_names import OVERWRITE
 from packer.options import PackOptions, RowOptions
 from packer.packing.differences import store_difference
 from packer.packing.recorded_labels import LABEL_OPTIONS, other_labels_options
@@ -246,7 +247,7 @@ def _found_again(out: Path, inputs: Inputs) -> list[str]:
 
 def _replace(options: PackOptions) -> str:
     """Say how a finished store makes room for another; a part has no --overwrite for it."""
-    return "remove it" if options.part else "replace it with --overwrite"
+    return "remove it" if options.part else f"replace it with {OVERWRITE}"
 
 
 def _update(inputs: Inputs, options: PackOptions, target: Path) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError, PackError, SourceError
 from packer.inputs.samples import Inputs
+from packer.option_names import Option, pack_call
 from packer.options import PackOptions
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
@@ -80,7 +81,7 @@ def count_sizes(
                 notify(Progress("sizes", done, total))
     except concurrent.futures.BrokenExecutor:
         raise PackError(
-            "a worker was killed while it read headers. Give --size, then no header is read before."
+            f"a worker was killed while it read headers. Give {Option('size')}, then no header is read before."
         ) from None
     finally:
         # the thread of a pool whose join is interrupted counts as ended, and one that ends while Python exits may print an
@@ -125,8 +126,8 @@ def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tu
         raise OptionsError(
             f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
             f" Leave each its own, up to 512 pixels ({uncropped}):"
-            f" pack {images} {out} --fit none --max-size 512. Or cut all to one ({cropped}):"
-            " --size 224."
+            f" {pack_call([images, str(out), '--fit', 'none', '--max-size', '512'])}. Or cut all to one ({cropped}):"
+            f" {Option('size', 224)}."
         )
     height, width = next(iter(counts))
     return PackOptions(size=(height, width)).sides or (height, width)

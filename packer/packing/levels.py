@@ -14,6 +14,7 @@ from typing import Any
 from packer.checksums import sha256_file
 from packer.clock import StageClock
 from packer.errors import PackError
+from packer.option_names import RESUME
 from packer.options import PackOptions
 from packer.packing.build import Build
 from packer.packing.tasks import Packing
@@ -64,7 +65,7 @@ class Levels:
                 if not (what := self._difference(out, factor)):
                     break
                 if not tries_left:
-                    raise PackError(f"{what}. Do not change images while they are packed, and continue with --resume.")
+                    raise PackError(f"{what}. Do not change images while they are packed, and continue with {RESUME}.")
                 self._to.check_same()
                 remove_tree(self._to.level(out, factor))
             if not self._is_part:

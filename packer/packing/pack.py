@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from packer.errors import EngineError, OptionsError, PackError, ScanError, Sourc
 from packer.inputs.class_lists import has_multi_hot, load_classes
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
+from packer.option_names import OVERWRITE, RESUME, Option, pack_call
 from packer.options import PackOptions
 from packer.packing.build import Build
 from packer.packing.image_sizes import common_size
@@ -162,7 +162,7 @@ def _check_splits(parts: dict[str, Inputs], to: Folder, options: PackOptions) ->
         words = [*next(iter(parts.values())).images, str(to.out), *options.words(), "--resume"]
         raise PackError(
             f"{to.out} is incomplete: {done[0]} is a finished store, {lacking[0]} is none."
-            f" Continue with: {shlex.join(['pack', *words])} (or start over with --overwrite)."
+            f" Continue with: {pack_call(words)} (or start over with {OVERWRITE})."
         )
 
 
@@ -228,7 +228,7 @@ def pack_sources(
 
 def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:
     """Return what to raise where IMAGES cannot be listed: they are away, or no such images have ever been packed to OUT."""
-    again = "Run the same command with --resume when it can be read."
+    again = f"Run the same command with {RESUME} when it can be read."
     if isinstance(error, SourceError):
         return type(error)(f"{error}. {again}")
     begun = begun_from(target)
@@ -253,12 +253,13 @@ def _check_libraries(options: PackOptions) -> None:
         open_ffmpeg()
     if options.strict and jpeg.version() is None:
         raise PackError(
-            "--strict needs jpeg4py and libturbojpeg, which alone report what is wrong with a JPEG that decodes, and one of them"
-            " is missing. Install it (pack doctor says how), or leave --strict out."
+            f"{Option('strict')} needs jpeg4py and libturbojpeg, which alone report what is wrong with a JPEG that decodes,"
+            f" and one of them is missing. Install it (pack doctor says how), or leave {Option('strict')} out."
         )
     if options.icc == "convert" and not littlecms_version():
         raise PackError(
-            "--icc convert needs a Pillow with littleCMS, as its own wheel is. Install one, or leave --icc out."
+            f"{Option('icc', 'convert')} needs a Pillow with littleCMS, as its own wheel is. Install one, or leave"
+            f" {Option('icc')} out."
         )
     if options.engine == "ray":
         _check_ray(options.address)

@@ -7,7 +7,6 @@ nothing.
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 from packer.errors import PackError
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.scan import STDIN_NAMES, belongs
+from packer.option_names import OVERWRITE, Option
 from packer.options import PackOptions
 from packer.progress import followed
 from packer.store.row_files import EXTRAS
@@ -32,7 +32,6 @@ _REUSED = ("target_column", "text_column", "path_column", "extension", "missing"
 LABEL_OPTIONS = ("classes", "root", *_REUSED)
 # Without --max-gone: so large a share of the rows may vanish, and this many in any case.
 _GONE_SHARE, _GONE_LEAST = "10%", 10
-_REPACK = "pack again with --overwrite"
 
 
 def resolved_labels(out: Path, before: Manifest, given: dict[str, object], images: Sequence[str]) -> dict[str, object]:
@@ -49,7 +48,8 @@ def resolved_labels(out: Path, before: Manifest, given: dict[str, object], image
         reused["classes"] = str(out)
     if before.labels.get("root") and given["root"] is None and belongs("root", images):
         raise PackError(
-            f"{out} was packed with --root. Give --root again: the folder that the paths of the list start from."
+            f"{out} was packed with {Option('root')}. Give {Option('root')} again: the folder that the paths of the list"
+            " start from."
         )
     if reused.get("missing") is not None:
         reused["missing"] = tuple(reused["missing"])
@@ -73,21 +73,21 @@ def other_labels_options(manifest: Manifest, inputs: Inputs, options: PackOption
     if not inputs.images:
         return ""
     recorded = label_files(manifest)
-    had = {f"--{name}" for name, is_there in recorded.items() if is_there}
-    given = {f"--{name}" for name in recorded if getattr(options, name) is not None}
+    had = {str(Option(name)) for name, is_there in recorded.items() if is_there}
+    given = {str(Option(name)) for name in recorded if getattr(options, name) is not None}
     was = manifest.labels if manifest.records_labels else {}
     if was.get("classes") and options.classes is None:
-        had.add("--classes")
+        had.add(str(Option("classes")))
     for name in ("root", *_REUSED):
-        before, now, word = was.get(name), inputs.labels.get(name), f"--{name.replace('_', '-')}"
+        before, now = was.get(name), inputs.labels.get(name)
         if not before or not belongs(name, inputs.images):
             continue
         if name == "missing":
-            had |= {f"{word} {shlex.quote(cell)}" for cell in before if cell not in options.missing}
+            had |= {str(Option(name, cell)) for cell in before if cell not in options.missing}
         elif before != now:
-            had.add(word if before is True else f"{word} {shlex.quote(before)}")
+            had.add(str(Option(name, before)))
     if manifest.records_labels and options.target_column is not None and not was.get("target_column"):
-        given.add("--target-column")
+        given.add(str(Option("target_column")))
     if forgotten := sorted(had - given):
         again = "them" if len(forgotten) > 1 else "it"
         return f"with {' and '.join(forgotten)}. Give {again} again"
@@ -113,7 +113,7 @@ class LabelCheck:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        allowed_share("--max-gone", self._max_gone, 0)
+        allowed_share(Option("max_gone"), self._max_gone, 0)
 
     @property
     def _max_gone(self) -> str:
@@ -136,13 +136,17 @@ class LabelCheck:
     def _check_kind(self, out: Path, before: Manifest, now: Inputs) -> None:
         kinds = [_kind(before.target_kind, before.target_count), _kind(now.target_kind, now.targets.count)]
         if kinds[0] != kinds[1]:
-            hint = f"--classes {out} keeps lists of classes; else " if before.target_kind == "multi-hot" else ""
-            raise PackError(f"{out} has {kinds[0]} targets, {self._source} has {kinds[1]} ones. {hint}{_REPACK}.")
+            hint = (
+                f"{Option('classes', out)} keeps lists of classes; else " if before.target_kind == "multi-hot" else ""
+            )
+            raise PackError(
+                f"{out} has {kinds[0]} targets, {self._source} has {kinds[1]} ones. {hint}pack again with {OVERWRITE}."
+            )
         lost = [name for name in before.further_targets if name not in now.further_targets]
         if lost:
             raise PackError(
                 f"{out} has the further target {lost[0]}, which {self._source} does not have."
-                f" Give --target-column as it was packed, or {_REPACK}."
+                f" Give {Option('target_column')} as it was packed, or pack again with {OVERWRITE}."
             )
 
     def _check_numbers(self, out: Path, before: Manifest, now: Inputs) -> None:
@@ -156,13 +160,13 @@ class LabelCheck:
             if moved and self.given["classes"] is None:
                 new_names = sorted(set(new) - set(old))
                 how = (
-                    f"give --classes FILE with its names in their order and {some(new_names)} behind them"
+                    f"give {Option('classes')} a file with its names in their order and {some(new_names)} behind them"
                     if new_names
-                    else f"give --classes {out}"
+                    else f"give {Option('classes', out)}"
                 )
                 raise PackError(
                     f"classes{of_column} would have other numbers than in {out}: {some(moved)} ({what})."
-                    f" To keep them, {how}; for those of a fresh pack, {_REPACK}."
+                    f" To keep them, {how}; for those of a fresh pack, pack again with {OVERWRITE}."
                 )
             if old != new:
                 numbers = f"numbers moved: {some(moved)}" if moved else "all others keep their numbers"
@@ -209,13 +213,13 @@ class LabelCheck:
             self.notes.append(f"{rows} of {out} had another {name} before: {changed}.")
 
     def _check_gone(self, out: Path, before: Manifest, gone: _Named) -> None:
-        share = allowed_share("--max-gone", self._max_gone, before.rows)
+        share = allowed_share(Option("max_gone"), self._max_gone, before.rows)
         allowed = share if self.max_gone is not None else max(share, _GONE_LEAST)
         if gone.count > allowed:
             raise PackError(
                 f"{gone.count} of {before.rows} rows of {out} would be gone, as {self._source} does not have their images:"
-                f" {gone}. That is more than --max-gone allows, {allowed}. Give all that {out} was packed from, or"
-                f" --max-gone {gone.count}."
+                f" {gone}. That is more than {Option('max_gone')} allows, {allowed}. Give all that {out} was packed from, or"
+                f" {Option('max_gone', gone.count)}."
             )
 
     def _check_changed(self, out: Path, before: Manifest, now: Inputs, changed: _Named) -> None:
@@ -230,25 +234,26 @@ class LabelCheck:
         if not before.records_labels:
             raise PackError(
                 f"{changes} {out} does not record how its targets were read (format 1.0). If they are of the column"
-                f" {column or 'NAME'}, give --target-column {column or 'NAME'}; else {_REPACK}."
+                f" {column or 'NAME'}, give {Option('target_column', column or 'NAME')}; else pack again with {OVERWRITE}."
             )
         sources = [f"the column {name}" if name else "folders" for name in (was, column)]
         raise PackError(
-            f"{changes} Its targets are of {sources[0]}, those of {self._source} of {sources[1]}. Give the same, or {_REPACK}."
+            f"{changes} Its targets are of {sources[0]}, those of {self._source} of {sources[1]}. Give the same, or pack"
+            f" again with {OVERWRITE}."
         )
 
     def _check_columns(self, out: Path, before: Manifest, now: Inputs) -> None:
         if columns := sorted(before.extras.keys() - now.extra_names()):
             raise PackError(
                 f"{out} has the column {some(columns)}, which {self._source} does not have."
-                f" Give the list that it was packed from, or {_REPACK}."
+                f" Give the list that it was packed from, or pack again with {OVERWRITE}."
             )
 
     def _add_notes(self, out: Path, before: Manifest, now: Inputs) -> None:
         had, has = before.labels.get("boxes"), now.labels.get("boxes")
         if had is not None and had != has:
             self.notes.append(
-                f"--boxes holds other labels than those that {out} was packed with: all boxes are read again."
+                f"{Option('boxes')} holds other labels than those that {out} was packed with: all boxes are read again."
             )
 
     @property

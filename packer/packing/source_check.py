@@ -14,6 +14,7 @@ from pathlib import Path
 
 from packer.errors import DecodeError, OptionsError, ScanError
 from packer.inputs.scan import scan
+from packer.option_names import Option
 from packer.packing.redecode import NO_MEMBER, Finder
 from packer.sources import roots
 from packer.sources.base import Readable
@@ -60,7 +61,9 @@ def check_sources(out: Path, images: str, split: str = "") -> SourcesReport:
         nonlocal count
         for sample in read_samples(out):
             if sample.sha256 is None:
-                raise OptionsError(f"{out} was packed from a dataset, whose items are no files: leave --images out.")
+                raise OptionsError(
+                    f"{out} was packed from a dataset, whose items are no files: leave {Option('images')} out."
+                )
             count += 1
             known.add(sample.path)
             yield sample, functools.partial(finder.source, sample)

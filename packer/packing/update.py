@@ -13,6 +13,7 @@ from pathlib import Path
 
 from packer.errors import PackError, ScanError
 from packer.inputs.splits import stores_of
+from packer.option_names import OVERWRITE, Option
 from packer.options import LabelOptions, PackOptions, RunOptions
 from packer.packing.keywords import takes
 from packer.packing.pack import ImagesArgument, named_sources, pack_sources
@@ -107,10 +108,11 @@ def _recorded(manifest: Manifest, max_pixels: int | None) -> dict[str, object]:
 
 def _explained(error: ScanError, store: Path, *, is_reused: bool) -> ScanError:
     """Say whose class list does not fit, where the user gave none."""
-    if not is_reused or "--classes" not in str(error):
+    if not is_reused or str(Option("classes")) not in str(error):
         return error
     return ScanError(
-        f"{error} That is the list of {store}, which was packed with --classes. Give --classes with one that fits."
+        f"{error} That is the list of {store}, which was packed with {Option('classes')}. Give {Option('classes')} with one"
+        " that fits."
     )
 
 
@@ -126,8 +128,10 @@ def _check_labels(target: Path, manifest: Manifest, options: LabelOptions) -> No
     for name, had in label_files(manifest).items():
         is_given = getattr(options, name) is not None
         if had and not is_given:
-            raise PackError(f"{target} was packed with --{name}. Give --{name} again, or its rows would lose them.")
+            raise PackError(
+                f"{target} was packed with {Option(name)}. Give {Option(name)} again, or its rows would lose them."
+            )
         if is_given and not had:
             raise PackError(
-                f"{target} was packed without --{name}, which an update cannot add. Pack again with --overwrite."
+                f"{target} was packed without {Option(name)}, which an update cannot add. Pack again with {OVERWRITE}."
             )

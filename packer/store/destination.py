@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.errors import DiskFullError, OptionsError, PackError
 from packer.inputs.splits import is_split, stores_of
+from packer.option_names import OVERWRITE, RESUME, Option
 from packer.options import OutputOptions
 from packer.store import journal as journals
 from packer.store.files import remove_tree, sync_folder, write_atomically
@@ -254,8 +255,8 @@ class Folder:
         if stores and not (options.overwrite or options.update or options.resume):
             what = f"{stores[0]} already holds a store"
             if foreign:  # such as the generations of a URL
-                raise PackError(f"{what}, and {foreign[0]}, so that --overwrite cannot replace it. Choose another OUT.")
-            raise PackError(f"{what}. Replace it with --overwrite, or choose another OUT.")
+                raise PackError(f"{what}, and {foreign[0]}, so that {OVERWRITE} cannot replace it. Choose another OUT.")
+            raise PackError(f"{what}. Replace it with {OVERWRITE}, or choose another OUT.")
 
     def check_splits(self, parts: Mapping[str, Inputs], images: str) -> None:
         """Refuse stores of splits beside a store of all, or beside one of another split: they would look like those of one pack.
@@ -283,8 +284,8 @@ class Folder:
         for store in stores_in(self.stage):
             if has_parts(store):
                 raise PackError(
-                    f"{self.named(store)} holds parts of a pack. Continue with --part, and pack seal {self.out} when all parts"
-                    " are packed; or start over, without parts, with --overwrite."
+                    f"{self.named(store)} holds parts of a pack. Continue with {Option('part')}, and pack seal {self.out}"
+                    f" when all parts are packed; or start over, without parts, with {OVERWRITE}."
                 )
         found = first_begun(self.stage)
         if options.resume or options.update or found is None:
@@ -297,10 +298,10 @@ class Folder:
         message = unfinished_message(found)
         if stores and journals.has_started(found):
             progress, command = read_unfinished(found)
-            command = "the same pack update with --resume" if journals.read_header(found).update else command
+            command = f"the same pack update with {RESUME}" if journals.read_header(found).update else command
             what = f"{self.named(found)} holds a store whose replacement was interrupted at {progress}"
             message = f"{what}. Continue with: {command}"
-        raise PackError(f"{message.removesuffix('.')} (or start over with --overwrite).")
+        raise PackError(f"{message.removesuffix('.')} (or start over with {OVERWRITE}).")
 
     def _check_named(self, stores: Sequence[Path]) -> None:
         """Refuse to replace a store that was not in OUT when this was begun; one that stays as it is may be another now."""
@@ -439,7 +440,7 @@ class Folder:
         except OSError as e:
             raise (DiskFullError if e.errno in FULL else PackError)(
                 f"{self.out} is finished, but {e.filename or self.out} cannot be synced: {system_reason(e)}. Should the power"
-                f" fail now, look whether {self.out} is there; if it is not, give the command again, with --resume where it"
+                f" fail now, look whether {self.out} is there; if it is not, give the command again, with {RESUME} where it"
                 " has that option."
             ) from None
 
@@ -534,7 +535,7 @@ class Folder:
             if is_resumed and not options.overwrite:
                 raise PackError(
                     f"{self.out} was begun with other splits: {store.name} is one of them. Resume with the same, or start over"
-                    " with --overwrite."
+                    f" with {OVERWRITE}."
                 )
             clear_store(store, self.check_same)
             self.check_same()
@@ -595,7 +596,7 @@ class Folder:
         if changed := self._changed(replaced):
             raise PackError(
                 f"{self.out / changed[0]} was changed or put there while this command worked on it, and was left as it is."
-                f" Move it away if {self.out} is to be replaced, and give the command again with --resume."
+                f" Move it away if {self.out} is to be replaced, and give the command again with {RESUME}."
             )
 
     def _move_in(self) -> None:

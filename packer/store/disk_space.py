@@ -9,21 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from packer.errors import DiskFullError
+from packer.option_names import RESUME
 from packer.store.files import _WRITE_BYTES, write_at
 from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS
 
 _ALLOCATE_BYTES = 1 << 30
-# What an error says to do once it is fixed.
-RESUME = "continue with --resume"
 
 
-def check_room(out: Path, sizes: dict[str, int], again: str = RESUME) -> None:
+def check_room(out: Path, sizes: dict[str, int], again: str = "") -> None:
     """Compare what OUT's files still need with what is free on its disk.
 
     Args:
         sizes: name below OUT -> bytes that the file will have.
-        again: what to do once there is room.
+        again: what to do once there is room; "": resume.
 
     Raises:
         DiskFullError: names path, needed, free and missing bytes.
@@ -71,8 +70,9 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.exists())).free
 
 
-def disk_full(path: Path | str, need: int, free: int, again: str = RESUME) -> DiskFullError:
+def disk_full(path: Path | str, need: int, free: int, again: str = "") -> DiskFullError:
     """Say how many bytes are missing, and how to resume."""
+    again = again or f"continue with {RESUME}"
     return DiskFullError(
         f"{path} needs {need} more bytes, its disk has {free} free: {max(0, need - free)} are missing."
         f" Free some space and {again}, or choose another OUT."

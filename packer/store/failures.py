@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from packer.errors import DiskFullError, PackError
-from packer.store.disk_space import RESUME, disk_full, free_bytes, needed_bytes
+from packer.option_names import RESUME, Option
+from packer.store.disk_space import disk_full, free_bytes, needed_bytes
 from packer.system import FULL, NO_DESCRIPTOR
 from packer.text import system_reason
 from reader.format.manifest import PIXELS
@@ -14,17 +15,19 @@ from reader.format.manifest import PIXELS
 _LEAST_BYTES = 4096
 
 
-def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str = RESUME) -> PackError:
+def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str = "") -> PackError:
     """Return what to raise instead of an error of files, processes or the disk; DiskFullError where room is lacking.
 
     Args:
         sizes: name below OUT -> bytes that the file will have.
-        again: what to do once it is fixed.
+        again: what to do once it is fixed; "": resume.
     """
+    fewer = "" if again else f" or give fewer {Option('workers')}"
+    again = again or f"continue with {RESUME}"
     if error.errno in NO_DESCRIPTOR:
         return PackError(
             f"{error.filename or 'a pipe to a worker'} cannot be opened: {system_reason(error)}, {open_files_limit()}."
-            f" Allow more{' or give fewer --workers' if again == RESUME else ''}, and {again}."
+            f" Allow more{fewer}, and {again}."
         )
     if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
         return PackError(

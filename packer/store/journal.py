@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from packer.clock import StageClock
 from packer.errors import JournalError
+from packer.option_names import OVERWRITE
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, sync_names, write_atomically
 from packer.system import BINARY
@@ -231,7 +232,7 @@ def read_header(out: Path) -> Header:
     """
     if found := find_header(out):
         return found[0]
-    raise JournalError(f"{out / JOURNAL} is empty or damaged. Start over with --overwrite.")
+    raise JournalError(f"{out / JOURNAL} is empty or damaged. Start over with {OVERWRITE}.")
 
 
 def has_started(out: Path) -> bool:
@@ -319,7 +320,7 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except StoreError as e:
-        raise StoreError(f"{path}: {e} Start over with --overwrite.") from None
+        raise StoreError(f"{path}: {e} Start over with {OVERWRITE}.") from None
 
 
 def _last_stops(lines: bytes) -> tuple[int, int]:

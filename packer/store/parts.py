@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer.errors import PackError
+from packer.option_names import OVERWRITE, Option
 from packer.options import OutputOptions
 from packer.store import journal as journals
 from packer.store.destination import Folder, published
@@ -154,7 +155,7 @@ class PartFolder(Folder):
             )
         super().check(OutputOptions(overwrite=True), [split])  # of which parts that are there are no reason
         if journals.has_started(store):
-            raise PackError(f"{out} is being packed without --part. Resume with: {read_unfinished(store)[1]}")
+            raise PackError(f"{out} is being packed without {Option('part')}. Resume with: {read_unfinished(store)[1]}")
         if (store / PIXELS).exists() and started_parts(store):
             raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {self.out}")
         if (store / PIXELS).exists():
@@ -169,7 +170,7 @@ class PartFolder(Folder):
             Lock(folder).close()
             raise PackError(
                 f"part {part} of {out} was begun before, and may be done. Resume with: {resume_command(store, part)}"
-                " (or start this part over with --overwrite)."
+                f" (or start this part over with {OVERWRITE})."
             )
 
 

@@ -17,6 +17,7 @@ from packer.checksums import sha256_file
 from packer.errors import JournalError, PackError
 from packer.inputs.sample_notes import mask_notes
 from packer.inputs.samples import Inputs
+from packer.option_names import RESUME
 from packer.pixels.layout import RowLayout
 from packer.progress import CountedBytes, notify
 from packer.report import Progress
@@ -71,7 +72,7 @@ def seal(
     if written.inputs != header.inputs:
         raise JournalError(
             f"{out / journals.JOURNAL} holds {written.inputs} of {header.inputs} inputs: it was damaged."
-            " Continue with --resume."
+            f" Continue with {RESUME}."
         )
     if not written.rows:
         return None
@@ -137,7 +138,7 @@ def _check_opens(content: bytes, path: Path) -> None:
     except StoreError as e:
         raise PackError(
             f"{e} Readers would refuse the store, so it is not finished; this is a defect of pixpack. What is packed is kept:"
-            " report this sentence, and continue with --resume once it is fixed."
+            f" report this sentence, and continue with {RESUME} once it is fixed."
         ) from None
 
 

@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 from packer.inputs.splits import is_split
+from packer.option_names import RESUME, pack_call
 from packer.store.journal import FOLDER, JOURNAL, Header, has_started, read_progress
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError, StoreError
@@ -127,13 +128,13 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
         return f"the same call of pack_dataset, with out={str(out_of(out))!r} and resume=True"
     named = (*header.images, header.command)
     if not all(_is_usual(word) for word in (*named, *header.words)) or any(map(_is_option, named)):
-        return f"the same pack command again with --resume ({shown(str(out / JOURNAL))} has words that are not shown)"
+        return f"the same pack command again with {RESUME} ({shown(str(out / JOURNAL))} has words that are not shown)"
     target = out_of(out.parent if header.split else out)
     words = [*([header.command] if header.command else []), *header.images, str(target), *header.words]
-    command = shlex.join(["pack", *words, *(["--part", part] if part else [])])
+    command = [*words, *(["--part", part] if part else [])]
     # whatever has come stays, without being told
-    command += "" if header.command == PULL else " --resume"
-    return shown(redacted(command))
+    command += [] if header.command == PULL else ["--resume"]
+    return shown(redacted(shlex.join(["pack", *command]) if header.command else pack_call(command)))
 
 
 def _is_usual(word: str) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from packer.clock import StageClock
-from packer.errors import DecodeError, PackError, SourceError
+from packer.errors import DecodeError, EngineError, SourceError
 from packer.options import RowOptions
 from packer.pixels.decode import Decoder, serves
 from packer.pixels.geometry import Geometry
@@ -221,10 +221,9 @@ class BlockWorker:
                 raise
             # Pillow raises OSError for damaged images too, which then has no number
             if isinstance(e, ImportError) or (isinstance(e, OSError) and e.errno is not None):
-                raise PackError(
+                raise EngineError(
                     f"{task.paths[index - task.start]} could not be decoded, by an error of this machine"
-                    f" ({type(e).__name__}: {e}). `pack doctor` shows what is missing. What is packed is kept: continue with"
-                    " --resume."
+                    f" ({type(e).__name__}: {e}). `pack doctor` shows what is missing."
                 ) from e
             # the reason names the kind for a report
             attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"

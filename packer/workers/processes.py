@@ -198,7 +198,11 @@ def serve(job: Job, pipe: Pipe, in_flight: Marks | None, clock: StageClock) -> N
         return
     except MemoryError:  # reported by the exit code: a message would need memory
         os._exit(_NO_MEMORY)
-    except (OSError, PackError) as e:  # the store's disk, or that of the inputs: the pack must stop
+    except (
+        OSError,
+        PackError,
+        EngineError,
+    ) as e:  # the store's disk, that of the inputs, or this machine: the pack must stop
         with contextlib.suppress(OSError):
             end.send(("failed", e))
 

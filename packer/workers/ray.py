@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from packer.errors import EngineError
+from packer.option_names import Option
 from packer.workers.contracts import Job
 from packer.workers.ray_node import Host, keep_alive
 from reader.tuning import tuning
@@ -48,7 +49,7 @@ def check_ray(address: str | None) -> None:
         EngineError: says which.
     """
     if (sys.modules["ray"] if "ray" in sys.modules else importlib.util.find_spec("ray")) is None:
-        raise EngineError("--engine ray needs ray, which is not installed: pip install 'pixpack[ray]'.")
+        raise EngineError(f"{Option('engine', 'ray')} needs ray, which is not installed: pip install 'pixpack[ray]'.")
     if address is not None and not _is_host_port(address):
         raise EngineError(f"--address is {address!r}, expected host:port, as `ray start --head` prints it.")
     asked = address or os.environ.get("RAY_ADDRESS", "")

@@ -13,6 +13,7 @@ from packer.cli.help import command
 from packer.cli.options import CACHE, StorePath, parse_rows
 from packer.cli.output import say
 from packer.errors import OptionsError
+from packer.option_names import Option
 from packer.options import TILES, TILES_A_LINE
 from reader.format.filesystem import absolute_path, plain_path
 from reader.format.urls import is_url
@@ -55,7 +56,7 @@ def show(out: str, rows: str | None, output: str | None, cache: str | None, **op
         raise OptionsError(f"{out} is a URL, beside which no picture is written. Name one: -o sheet.png")
     with local_store(out, cache) as source:
         if rows is not None:
-            check_one_store(source.path, "--rows")
+            check_one_store(source.path, Option("rows"))
         chosen = None if rows is None else parse_rows(rows)
         if options["single"] and (chosen is None or len(chosen) != 1):
             raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")

@@ -11,6 +11,7 @@ from packer.inputs.annotations.coco import read_coco
 from packer.inputs.annotations.masks import check_no_masks
 from packer.inputs.annotations.yolo import read_yolo
 from packer.inputs.samples import Inputs
+from packer.option_names import Option
 from packer.options import InputOptions
 
 
@@ -46,8 +47,8 @@ def _check_own_labels(inputs: Inputs, path: Path) -> None:
     if inputs.classes:
         raise ScanError(
             f"{path} has classes, and so have the targets of the images ({inputs.classes[0]!r} is one). A store has one class"
-            " list: leave out the column of targets, or --boxes."
+            f" list: leave out the column of targets, or {Option('boxes')}."
         )
     for name in ("boxes", "box_targets", "box_count"):
         if name in inputs.extras:
-            raise ScanError(f"the inputs have a column {name!r} already. Rename it, or leave out --boxes.")
+            raise ScanError(f"the inputs have a column {name!r} already. Rename it, or leave out {Option('boxes')}.")

@@ -11,6 +11,7 @@ import numpy as np
 from packer.errors import ScanError
 from packer.inputs.annotations.boxes import Boxes, BoxRules
 from packer.inputs.samples import Inputs
+from packer.option_names import Option
 from packer.pixels.outlines import Outline, drawing
 from packer.text import counted, some
 
@@ -66,10 +67,12 @@ class BoxLabels:
         if len(self.classes) > _MOST_CLASSES:
             raise ScanError(
                 f"{source} has {len(self.classes)} classes, and a mask has room for {_MOST_CLASSES}. Leave out"
-                " --masks, or join classes."
+                f" {Option('masks')}, or join classes."
             )
         if self.outlines is not None and self.without_outline and not any(self.outlines):
-            raise ScanError(f"{source} has no polygon and no RLE, of which masks are drawn. Leave out --masks.")
+            raise ScanError(
+                f"{source} has no polygon and no RLE, of which masks are drawn. Leave out {Option('masks')}."
+            )
         if self.without_outline:
             self.notes.append(
                 f"{counted(self.without_outline, 'box', 'boxes')} of {source} without polygon or RLE: not in the masks."

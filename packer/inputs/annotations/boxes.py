@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from packer.option_names import Option
 from packer.options import InputOptions
 from packer.pixels.geometry import Geometry
 from packer.text import counted
@@ -130,9 +131,10 @@ class BoxRows:
             "outside": "reach outside their picture and are cut to it",
             "empty": "have no area inside their picture and are left out",
             "hidden": f"have less than {rules.min_visibility:.0%} of their area in the row, or none, and are left out",
-            "many": f"are left out, the smallest of rows with more than --max-boxes {rules.max_boxes}",
+            "many": f"are left out, the smallest of rows with more than {Option('max_boxes', rules.max_boxes)}",
             "scaled": "are scaled, as their picture has another size than the label file says",
-            "turned": "are turned as EXIF turns their picture; if they were drawn on upright pictures, use --upright-labels",
+            "turned": "are turned as EXIF turns their picture; if they were drawn on upright pictures, use"
+            f" {Option('upright_labels', True)}",
         }
         notes = []
         for kind, sentence in sentences.items():

@@ -15,6 +15,7 @@ from packer.checksums import sha256_file
 from packer.errors import OutlineError, ScanError
 from packer.inputs.annotations.box_labels import BoxLabels
 from packer.inputs.class_lists import composed, named_twice, one_spelling
+from packer.option_names import Option
 from packer.pixels.outlines import Outline, box_around, is_finite, outline_of
 from packer.sources.roots import NOWHERE
 from packer.text import counted
@@ -72,7 +73,7 @@ def _load(path: Path) -> dict[str, list[Any]]:
             content = json.load(file)
     except OSError as e:
         NOWHERE.check(str(path), e)
-        raise ScanError(f"--boxes {path} cannot be read: {e.strerror}. {expected}") from None
+        raise ScanError(f"{Option('boxes', path)} cannot be read: {e.strerror}. {expected}") from None
     except json.JSONDecodeError as e:
         raise ScanError(f"line {e.lineno} of {path} is not JSON: {e.msg}. {expected}") from None
     except (ValueError, RecursionError) as e:
@@ -108,7 +109,9 @@ def _categories(
         raise ScanError(f"{path} has two categories {twice!r}. Give each a name of its own.")
     unknown = next((names[key] for key in ordered if names[key] not in classes), None)
     if unknown is not None:
-        raise ScanError(f"{path} has the class {unknown!r} that --classes does not list ({len(classes)} classes).")
+        raise ScanError(
+            f"{path} has the class {unknown!r} that {Option('classes')} does not list ({len(classes)} classes)."
+        )
     return {key: classes.index(names[key]) for key in ordered}, classes
 
 

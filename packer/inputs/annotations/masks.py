@@ -12,6 +12,7 @@ from packer.errors import ScanError
 from packer.inputs.annotations.box_labels import label_paths
 from packer.inputs.class_lists import composed
 from packer.inputs.samples import Inputs
+from packer.option_names import Option
 from packer.sources.roots import files_below
 from packer.text import some
 
@@ -42,7 +43,8 @@ class MaskFiles:
         """
         if not folder.is_dir():
             raise ScanError(
-                f"--masks {folder} is not a folder. Expected one with masks named as the images are: a{suffix}.png for a.jpg."
+                f"{Option('masks', folder)} is not a folder. Expected one with masks named as the images are: a{suffix}.png"
+                " for a.jpg."
             )
         paths: dict[str, list[str]] = {}
         for path in filter(functools.partial(_is_mask, suffix), files_below(folder)):
@@ -66,8 +68,8 @@ class MaskFiles:
         images = [number for number, path in enumerate(inputs.paths) if not _is_mask(self.suffix, path)]
         if not images:
             raise ScanError(
-                f"{inputs.root} holds no image but the masks that --mask-suffix {self.suffix} names. Expected a.jpg beside"
-                f" a{self.suffix}.png, or give --masks their folder and IMAGES another."
+                f"{inputs.root} holds no image but the masks that {Option('mask_suffix', self.suffix)} names. Expected a.jpg"
+                f" beside a{self.suffix}.png, or give {Option('masks')} their folder and IMAGES another."
             )
         return replace(inputs.chosen(images), ignored=inputs.ignored + len(inputs) - len(images))
 
@@ -101,7 +103,7 @@ class MaskFiles:
 def check_no_masks(inputs: Inputs) -> None:
     """Raise ScanError where a column has the name that masks will have."""
     if "masks" in inputs.extras:
-        raise ScanError("the inputs have a column 'masks' already. Rename it, or leave out --masks.")
+        raise ScanError(f"the inputs have a column 'masks' already. Rename it, or leave out {Option('masks')}.")
 
 
 def _is_mask(suffix: str, path: str) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from packer.errors import ScanError
 from packer.inputs.annotations.box_labels import BoxLabels
 from packer.inputs.class_lists import MOST_CLASSES, composed, named_twice, numbered_classes, read_data_yaml
+from packer.option_names import Option
 from packer.pixels.outlines import Outline, box_around
 from packer.sources.roots import NOWHERE, files_below
 
@@ -51,7 +52,7 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *
         found.classes, gaps = numbered_classes(set(found.targets), str(folder))
         found.notes += gaps
         found.notes.append(
-            f"{folder} has no classes.txt: classes are named by their numbers; --classes FILE takes their names."
+            f"{folder} has no classes.txt: classes are named by their numbers; {Option('classes')} takes a file with their names."
         )
     if keypoints is not None:
         found.notes.append(

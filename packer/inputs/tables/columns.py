@@ -5,13 +5,13 @@ What labels mean is decided by all of a column, and each refusal names a line. K
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from packer.errors import ScanError
 from packer.inputs.class_lists import MOST_CLASSES, numbered_classes, one_spelling, spelling_note
 from packer.inputs.tables.cells import DECIMAL_COMMA, INTEGER, NUMBER, is_not_available, is_unicode, without_missing
+from packer.option_names import Option
 from packer.text import counted
 from reader.format.fields import Json
 
@@ -82,22 +82,22 @@ def _check_names(table: Table, name: str, rows: list[list[str]], distinct: Colle
         index, text = _first(rows, lambda text: bool(DECIMAL_COMMA.fullmatch(text)))
         raise ScanError(
             f"{table.where(index)} has {text!r} as {name}. Expected a point in a number; if this is a name, list all of them"
-            " with --classes."
+            f" with {Option('classes')}."
         )
     if any(map(NUMBER.fullmatch, distinct)):
         index, text = _first(rows, lambda text: not NUMBER.fullmatch(text))
         other, number = _first(rows, lambda text: bool(NUMBER.fullmatch(text)))
         raise ScanError(
             f"{table.where(index)} has {text!r} as {name}, {table.where(other)} has {number!r}. Expected numbers alone or"
-            f" names alone; if these are names, list them all with --classes; if {text!r} is no label, give"
-            f" --missing {shlex.quote(text)}."
+            f" names alone; if these are names, list them all with {Option('classes')}; if {text!r} is no label, give"
+            f" {Option('missing', text)}."
         )
     count = sum(map(len, rows))
     if len(distinct) > max(_MANY_NAMES, _MOST_DISTINCT * count):
         example = next(text for row in rows for text in row)
         raise ScanError(
             f"{table.name} has {len(distinct)} different texts among {count} as {name}, such as {example!r}: that is no class."
-            " Name another --target-column; if they are classes, list them with --classes."
+            f" Name another {Option('target_column')}; if they are classes, list them with {Option('classes')}."
         )
 
 
@@ -106,7 +106,7 @@ def _name_note(name: str, rows: list[list[str]], distinct: Collection[str]) -> l
     odd = sorted(filter(is_not_available, distinct))
     return [
         f"{counted(sum(text in row for row in rows), 'input has', 'inputs have')} the class {text!r} as {name};"
-        f" if that is no label, give --missing {shlex.quote(text)}."
+        f" if that is no label, give {Option('missing', text)}."
         for text in odd
     ]
 
@@ -126,7 +126,7 @@ def integer_note(name: str) -> list[str]:
     """Report a column of numbers such as 3.0, which may be classes."""
     return [
         f"the column {name!r} holds integers written with a point: regression targets. For classes write 3, not 3.0, or"
-        " give --classes."
+        f" give {Option('classes')}."
     ]
 
 
@@ -141,7 +141,9 @@ def _integer_indices(
         for value in row:
             if not lowest <= value < limit:
                 ids = (
-                    " If these are ids, list them in a file, one a line, for --classes FILE." if classes is None else ""
+                    f" If these are ids, list them in a file, one a line, and give that as {Option('classes')}."
+                    if classes is None
+                    else ""
                 )
                 raise ScanError(
                     f"{table.where(index)} has {value} as {name}. Expected an index from 0 to {limit - 1}.{ids}"
@@ -161,4 +163,4 @@ def _first(rows: list[list[str]], is_meant: Callable[[str], bool]) -> tuple[int,
 
 def unknown_class(where: str, name: str, classes: tuple[str, ...]) -> ScanError:
     """Say that a class, which `where` has, is not in the imposed list."""
-    return ScanError(f"{where} has the class {name!r} that --classes does not list ({len(classes)} classes).")
+    return ScanError(f"{where} has the class {name!r} that {Option('classes')} does not list ({len(classes)} classes).")

@@ -14,6 +14,7 @@ from packer.inputs.class_lists import one_spelling, spelling_note
 from packer.inputs.samples import Column
 from packer.inputs.tables.cells import INTEGER, is_nested, is_number, parsed, texts
 from packer.inputs.tables.columns import Table, class_indices, integer_note, missing_note, unknown_class
+from packer.option_names import Option
 from packer.text import some
 from reader.format.fields import Json
 from reader.format.manifest import EXTRA_NAME, FurtherTarget
@@ -56,7 +57,7 @@ def label(table: Table, count: int, *, target_column: str | None, classes: tuple
         if table.columns:
             expected, found = ", ".join(TARGET_COLUMNS), some([*table.columns])
             made.notes.append(
-                f"{table.name} has none of the columns {expected}: no labels; --target-column names one of {found}."
+                f"{table.name} has none of the columns {expected}: no labels; {Option('target_column')} names one of {found}."
             )
     elif len(names) > 1:
         columns = [[parsed(cell) for cell in table.columns[name]] for name in names]
@@ -100,7 +101,9 @@ def target_names(table: Table, asked: str | None) -> list[str]:
     for name in names:
         if name not in table.columns:
             known = ", ".join(table.columns) or "none beside the path"
-            raise ScanError(f"{table.name} has no column {name!r}, which --target-column names. It has: {known}.")
+            raise ScanError(
+                f"{table.name} has no column {name!r}, which {Option('target_column')} names. It has: {known}."
+            )
     return names
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.tables.cells import is_unicode
+from packer.option_names import Option
 from reader.format.fields import Json
 
 # The first of these that there is, in any case, holds the paths, unless --path-column names another. file_name is that of
@@ -134,7 +135,7 @@ def _parquet_records(path: Path, asked: str | None, notes: list[str]) -> Iterato
             if (column := path_column([*kinds], asked)) in left_out:
                 raise ScanError(
                     f"the column {column!r} of {path} holds {_shown(kinds[column])}, expected paths of files. Write the"
-                    " images to files first, or name another --path-column."
+                    f" images to files first, or name another {Option('path_column')}."
                 )
             notes += [
                 f"the column {name!r} is left out: it holds {_shown(kinds[name])}, no numbers." for name in left_out

@@ -13,6 +13,7 @@ from packer.inputs.class_lists import further_targets
 from packer.inputs.tables.cells import is_number, parsed
 from packer.inputs.tables.columns import Table
 from packer.inputs.tables.labels import Labels, add_extras, as_multi_hot, label, regression, single, target_names, unfit
+from packer.option_names import Option
 from reader.format.manifest import FurtherTarget
 
 
@@ -31,7 +32,8 @@ def label_columns(
     names, known = target_names(table, target_column), further_targets(source)
     if len(names) == 1 and names[0] in known:
         raise ScanError(
-            f"{source} has {names[0]!r} as a further target, beside its first. Give the --target-column that it was packed with."
+            f"{source} has {names[0]!r} as a further target, beside its first. Give the {Option('target_column')} that it was"
+            " packed with."
         )
     if len(names) < 2 or (not known and all(_has_numbers(table, name) for name in names)):
         made_one = label(table, count, target_column=target_column, classes=classes)
@@ -39,7 +41,7 @@ def label_columns(
         return made_one
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ScanError(f"--target-column names {twice!r} twice. Name each column once.")
+        raise ScanError(f"{Option('target_column')} names {twice!r} twice. Name each column once.")
     made = _each(table, names, known, classes, source)
     mine = [name for name in names if name not in known]
     first = next((name for name in mine if made[name].kind != "regression"), mine[0])
@@ -71,7 +73,7 @@ def _each(
     """Read each column as it would be read alone, or as the store has it that the classes are from."""
     if known and (len(names) != len(known) + 1 or set(known) - set(names)):
         raise ScanError(
-            f"{source} has the further targets {', '.join(sorted(known))} beside its first, --target-column names"
+            f"{source} has the further targets {', '.join(sorted(known))} beside its first, {Option('target_column')} names"
             f" {', '.join(names)}. Give the same columns."
         )
     made: dict[str, Labels] = {}
@@ -86,7 +88,7 @@ def _each(
         if imposed is None:
             raise ScanError(
                 f"{source} lists the classes of one of the columns {', '.join(names)}, and not of {name}."
-                " Give a store that was packed with the same --target-column."
+                f" Give a store that was packed with the same {Option('target_column')}."
             )
         imposed = None
     return made

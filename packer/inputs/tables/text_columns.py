@@ -7,6 +7,7 @@ from collections.abc import Callable
 from packer.errors import ScanError
 from packer.inputs.tables.cells import is_unicode
 from packer.inputs.tables.labels import unfit
+from packer.option_names import Option
 from packer.text import counted
 from reader.format.fields import Json
 from reader.format.tensors import MOST_TEXT_BYTES
@@ -39,7 +40,7 @@ def take_texts(
     for column in names:
         if column not in columns:
             known = ", ".join(columns) or "none beside the path"
-            raise ScanError(f"{name} has no column {column!r}, which --text-column names. It has: {known}.")
+            raise ScanError(f"{name} has no column {column!r}, which {Option('text_column')} names. It has: {known}.")
         others = {*found, *columns} - {column}
         if reason := "a batch has that name already" if column in _TAKEN else unfit(column, others):
             raise ScanError(f"the column {column!r} of {name} can be no text: {reason}. Rename it.")

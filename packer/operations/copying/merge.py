@@ -14,6 +14,7 @@ from packer.inputs.splits import stores_of
 from packer.operations.copying.copy_rows import copy_plans, copy_target, joint_labels
 from packer.operations.copying.row_sources import Selection, open_for_copy
 from packer.operations.copying.store_copy import CopyPlan
+from packer.option_names import Option
 from packer.progress import reports
 from packer.report import PackReport, Progress
 from packer.text import some, without_limits
@@ -65,7 +66,9 @@ def merge(
         for path, manifest in group[1:]:
             _check_alike(*group[0], path, manifest)
     if classes is not None and every[0][1].target_kind == "regression":
-        raise OptionsError(f"{every[0][0]} has regression targets, which have no classes: leave --classes out.")
+        raise OptionsError(
+            f"{every[0][0]} has regression targets, which have no classes: leave {Option('classes')} out."
+        )
     # one list for all splits, also where a split is in one of the stores alone
     names = None if classes is None else load_classes(os.fspath(classes))
     names = names or joined([manifest.classes for _, manifest in every])
@@ -222,7 +225,7 @@ def _numbers(
 def _moved(path: Path, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, ...]:
     numbers = {name: number for number, name in enumerate(new)}
     if unknown := [name for name in old if name not in numbers]:
-        raise PackError(f"{path} has classes that the list given by --classes has not: {some(unknown)}.")
+        raise PackError(f"{path} has classes that the list given by {Option('classes')} has not: {some(unknown)}.")
     return tuple(numbers[name] for name in old)
 
 

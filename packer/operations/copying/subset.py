@@ -19,6 +19,7 @@ from packer.inputs.splits import check_one_store, stores_of
 from packer.operations.copying.copy_rows import copy_plans, copy_target, joint_labels
 from packer.operations.copying.row_sources import Selection, class_targets, open_for_copy
 from packer.operations.copying.store_copy import CopyPlan
+from packer.option_names import Option
 from packer.options import CHANNELS, RowOptions
 from packer.progress import reports
 from packer.report import PackReport, Progress
@@ -74,13 +75,13 @@ def subset(
     """
     if rows is None and classes is None and per_class is None and fraction is None and compress is None:
         raise OptionsError(
-            f"nothing says which rows of {store}: give --rows, --class, --classes, --per-class or --fraction; or --compress or"
-            " --no-compress, for all of them."
+            f"nothing says which rows of {store}: give {Option('rows')}, {Option('classes')}, {Option('per_class')} or"
+            f" {Option('fraction')}; or {Option('compress')}, for all of them."
         )
     if per_class is not None and fraction is not None:
-        raise OptionsError("--per-class and --fraction both say how many rows: give one of them.")
+        raise OptionsError(f"{Option('per_class')} and {Option('fraction')} both say how many rows: give one of them.")
     if rows is not None:
-        check_one_store(store, "--rows")
+        check_one_store(store, Option("rows"))
     # all are chosen before the first is written
     target = copy_target(out)
     plans = {
@@ -159,16 +160,19 @@ def _kept(path: Path, manifest: Manifest, compress: bool | str | None) -> dict[s
 def _check_form(path: Path, manifest: Manifest, form: str, lossy: str | None) -> None:
     """Refuse a form that rows of a store cannot have."""
     if form and "masks" in manifest.extras:
-        raise OptionsError(f"{path} has masks of one size, which --compress does not take yet. Leave it out.")
+        raise OptionsError(f"{path} has masks of one size, which {Option('compress')} does not take yet. Leave it out.")
     if not jpeg_quality(form):
         return
     if lossy:
         raise OptionsError(
-            f"the rows of {path} were kept as {lossy}, and --compress {form} would lose once more. Pack the images again."
+            f"the rows of {path} were kept as {lossy}, and {Option('compress', form)} would lose once more. Pack the images"
+            " again."
         )
     if manifest.channels == CHANNELS["rgba"] or manifest.has_own_masks:
         what = "masks" if manifest.has_own_masks else "alpha"
-        raise OptionsError(f"{path} has {what}, which --compress {form} does not take. Give --compress zstd.")
+        raise OptionsError(
+            f"{path} has {what}, which {Option('compress', form)} does not take. Give {Option('compress', 'zstd')}."
+        )
 
 
 def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:
@@ -183,7 +187,7 @@ def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:
     except (TypeError, ValueError, OverflowError) as e:
         if isinstance(e, OptionsError):
             raise
-        raise OptionsError(f"--rows is not a slice, nor row numbers in one dimension: {e}.") from None
+        raise OptionsError(f"{Option('rows')} is not a slice, nor row numbers in one dimension: {e}.") from None
     wrong = array[(array < 0) | (array >= count)]
     if len(wrong):
         raise OptionsError(f"row {wrong[0]} is out of range: the store has rows 0 to {count - 1}.")
@@ -211,7 +215,7 @@ def _listed(classes: str | os.PathLike[str] | Sequence[str], path: Path, manifes
     """Return the list of classes that is asked for, all of which the store has."""
     names = load_classes(os.fspath(classes)) if isinstance(classes, str | os.PathLike) else tuple(classes)
     if wrong := [name for name in names if not isinstance(name, str)]:
-        raise OptionsError(f"--classes has {wrong[0]!r}, expected names.")
+        raise OptionsError(f"{Option('classes')} has {wrong[0]!r}, expected names.")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise OptionsError(f"the class {twice[0]!r} is named twice.")
     known = set(manifest.classes)
@@ -227,13 +231,13 @@ def _integer(name: str, value: SupportsIndex, *, least: int) -> int:
     except TypeError:
         number = -1
     if number < least:
-        raise OptionsError(f"--{name} is {value!r}, expected {least} or more.")
+        raise OptionsError(f"{Option(name)} is {value!r}, expected {least} or more.")
     return number
 
 
 def _fraction(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
-        raise OptionsError(f"--fraction is {value!r}, expected a number above 0, up to 1.")
+        raise OptionsError(f"{Option('fraction')} is {value!r}, expected a number above 0, up to 1.")
     return float(value)
 
 

@@ -22,6 +22,7 @@ from packer.operations.class_order import lie_by_class
 from packer.operations.planning.crop_boxes import Numbers, drawn_boxes
 from packer.operations.planning.disk_rate import disk_rate
 from packer.operations.planning.pack_time import PackTime, pack_time
+from packer.option_names import Option
 from packer.options import CROP, CROP_RATIO, CROP_SCALE, PackOptions
 from packer.packing.image_sizes import count_sizes, pixel_bytes, sources_of
 from packer.pixels.geometry import Geometry
@@ -138,7 +139,7 @@ def plan(
         >>> plan(images_path, crop=32, workers=1).images
         6
     """
-    for name, (low, high) in (("--scale", scale), ("--ratio", ratio)):
+    for name, (low, high) in ((Option("scale"), scale), (Option("ratio"), ratio)):
         if not 0 < low <= high < math.inf:
             raise OptionsError(f"{name} is {low:g},{high:g}, expected two numbers above 0, the smaller one first.")
     options = PackOptions(size=crop, channels=channels, workers=workers)
@@ -195,7 +196,7 @@ def asked_for(options: PackOptions) -> dict[str, Geometry]:
     if not options.words():
         return {}
     if options.least_sides is None:
-        raise OptionsError(f"--fit {options.fit} needs --size: the side of a row in pixels.")
+        raise OptionsError(f"{Option('fit', options.fit)} needs {Option('size')}: the side of a row in pixels.")
     return {" ".join(options.words()): Geometry.of(options.least_sides, options)}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError, PackError
 from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer, file_digest
+from packer.option_names import OVERWRITE
 from packer.store.lock import checked
 from packer.store.out_folder import enclosing_store
 from packer.store.remote.at_url import (
@@ -269,7 +270,7 @@ def _check_url(url: str, manifest: Manifest, found: Pushed, overwrite: bool) -> 
     else:
         return
     unfinished = ", and an unfinished push of this one" if found.has_store and is_started else ""
-    raise OptionsError(f"{url} holds {what}{unfinished}. Replace it with --overwrite, or choose another URL.")
+    raise OptionsError(f"{url} holds {what}{unfinished}. Replace it with {OVERWRITE}, or choose another URL.")
 
 
 def _short(digest: str) -> str:
@@ -280,7 +281,7 @@ def _short(digest: str) -> str:
 def _replaced(root: Path, url: str) -> PackError:
     return PackError(
         f"{root} was replaced, renamed or removed while it was pushed: nothing was committed at {url}. Push again, with"
-        " --overwrite."
+        f" {OVERWRITE}."
     )
 
 

@@ -16,6 +16,7 @@ from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer
 from packer.operations.transfer.fill import fill_cache
 from packer.operations.transfer.pull import pull_store
 from packer.operations.transfer.push import announce, check_push, push_store
+from packer.option_names import Option
 from packer.store.out_folder import check_takes_splits
 from packer.store.remote.objects import open_objects
 from packer.store.unfinished import check_finished
@@ -81,7 +82,9 @@ def pull(
         StoreError: the same of a cache.
     """
     if (out is None) == (cache is None):
-        raise OptionsError("pull copies to OUT, a folder of its own, or to --cache FOLDER. Give one of them.")
+        raise OptionsError(
+            f"pull copies to OUT, a folder of its own, or to the folder of {Option('cache')}. Give one of them."
+        )
     if out is None:
         return _fill(url, cache or "", progress)
     splits = _splits_at(url)

@@ -17,6 +17,7 @@ from pathlib import Path
 from packer.errors import JournalError, LockedError, PackError
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import stores_of
+from packer.option_names import OVERWRITE, Option
 from packer.options import WorkerOptions
 from packer.packing.differences import header_difference
 from packer.packing.levels import files_of, part_difference
@@ -234,7 +235,7 @@ class _CompleteParts:
             done, offset = done + rows, stop
         if pixels.stat().st_size < offset:
             raise JournalError(
-                f"{pixels} has {pixels.stat().st_size} bytes, the parts had {offset}. Start over with --overwrite."
+                f"{pixels} has {pixels.stat().st_size} bytes, the parts had {offset}. Start over with {OVERWRITE}."
             )
 
 
@@ -276,7 +277,7 @@ def _unfinished(out: Path, part: Part, what: str) -> PackError:
 def _unlike(out: Path, part: Part, what: str, other: Part) -> PackError:
     return PackError(
         f"part {part} of {out_of(out)} was packed with {what} in part {other}."
-        " Pack one of them again, with --part and --overwrite."
+        f" Pack one of them again, with {Option('part')} and {OVERWRITE}."
     )
 
 
@@ -319,7 +320,7 @@ def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> None:
             data = read.read(min(most, size_bytes - done))
             if not data:
                 raise JournalError(
-                    f"{source} has {done} bytes, its journal says {size_bytes}. Pack that part again with --overwrite."
+                    f"{source} has {done} bytes, its journal says {size_bytes}. Pack that part again with {OVERWRITE}."
                 )
             with error_path(dest):
                 write_at(written.fileno(), memoryview(data), offset + done)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from packer.errors import PackError
+from packer.option_names import RESUME
 from packer.store.out_folder import is_dropped, is_manifest
 from packer.store.remote.objects import LocalObjects, RemoteObjects
 from reader.format.at_url import Pointer, read_pointer
@@ -158,7 +159,7 @@ def read_store(objects: ObjectsAtUrl, url: str) -> tuple[bytes, Pointer]:
         if record.is_pack:
             raise PackError(
                 f"{url} holds no store yet: a pack to it was interrupted or is running. Resume it by the same pack command and"
-                " --resume."
+                f" {RESUME}."
             ) from None
         raise PackError(
             f"{url} holds no store yet: a push to it was interrupted or is in progress. End it by: pack push OUT {url}"

@@ -15,6 +15,7 @@ from types import TracebackType
 from packer.errors import DiskFullError, OptionsError, PackError, ScanError, SourceError
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import split_folders
+from packer.option_names import OVERWRITE, RESUME, Option
 from packer.options import OutputOptions, PackOptions
 from packer.pixels.layout import RowLayout
 from packer.report import PackReport
@@ -187,20 +188,20 @@ class Objects(Folder):
                 upload.fetch_journal(is_all=False)
                 raise PackError(
                     f"{upload.url} is incomplete: its pack was interrupted. Resume with: {_command(store, self._named)} (or start"
-                    " over with --overwrite)."
+                    f" over with {OVERWRITE})."
                 )
         elif found.record is not None and not found.record.is_pack:
             if not options.overwrite:
                 raise PackError(
                     f"{upload.url} holds an unfinished push. End it by: pack push OUT {upload.url} (or start over with"
-                    " --overwrite)."
+                    f" {OVERWRITE})."
                 )
         elif found.has_store:
             if options.resume:
                 upload.fetch_store()
             elif not options.overwrite:
                 raise PackError(
-                    f"{upload.url} already holds a store. Replace it with --overwrite, or choose another OUT."
+                    f"{upload.url} already holds a store. Replace it with {OVERWRITE}, or choose another OUT."
                 )
 
     @contextlib.contextmanager
@@ -220,8 +221,8 @@ class Objects(Folder):
 def _check_options(url: str, options: PackOptions) -> None:
     """Refuse what needs a folder that all processes of a pack see."""
     for name, is_given, instead in (
-        ("--part", options.part is not None, "Pack the parts into a folder"),
-        ("--engine ray", options.engine == "ray", "Pack into a folder that all nodes see"),
+        (Option("part"), options.part is not None, "Pack the parts into a folder"),
+        (Option("engine", "ray"), options.engine == "ray", "Pack into a folder that all nodes see"),
     ):
         if is_given:
             raise OptionsError(f"{name} does not go with the URL {url} as OUT. {instead}, then: pack push FOLDER {url}")
@@ -258,5 +259,5 @@ def _check_punch(folder: Path) -> None:
 def _command(store: Path, named: Callable[[str], str]) -> str:
     """Return the command that resumes the pack to a URL."""
     if not journals.has_started(store):
-        return "the same command and --resume"
+        return f"the same command and {RESUME}"
     return named(command_to_resume(store, journals.read_header(store)))

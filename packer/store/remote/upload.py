@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from packer.clock import StageClock
 from packer.errors import DiskFullError, OptionsError, PackError
+from packer.option_names import OVERWRITE, RESUME, Option
 from packer.options import WorkerOptions
 from packer.pixels.layout import RowLayout
 from packer.sources.object_storage import cause, is_refused, reason
@@ -273,9 +274,9 @@ class Upload(journals.CommitLog):
         """
         if self.found.has_store and manifest.rejected > self._options.allowed_rejects(manifest.inputs):
             raise PackError(
-                f"{manifest.rejected} of {manifest.inputs} inputs were rejected, more than --max-rejects"
+                f"{manifest.rejected} of {manifest.inputs} inputs were rejected, more than {Option('max_rejects')}"
                 f" {self._options.max_rejects}: {self.url} still holds the store that was to be replaced. Allow more and"
-                " continue with --resume."
+                f" continue with {RESUME}."
             )
         self._check_record()
         for name in manifest.files:
@@ -289,7 +290,7 @@ class Upload(journals.CommitLog):
                 self._put(object_name(begin), bytes(end - begin))
         there, wanted = set(self._below(PIXELS)), {name_in(self._generation, name) for name in objects.names()}
         if lacking := sorted(wanted - there):
-            raise PackError(f"{self.url}/{lacking[0]} is gone: it was sent before. Start over with --overwrite.")
+            raise PackError(f"{self.url}/{lacking[0]} is gone: it was sent before. Start over with {OVERWRITE}.")
         # of blocks whose sources changed between two runs
         self._remove(sorted(there - wanted))
         self._put(MANIFEST, content)
@@ -327,7 +328,7 @@ class Upload(journals.CommitLog):
         if crc32 != result.crc32:
             raise PackError(
                 f"{self.store / PIXELS} does not hold what was written to it: its disk is damaged. Set TMPDIR to a folder on"
-                " another disk, and continue with --resume."
+                f" another disk, and continue with {RESUME}."
             )
         return spans
 
@@ -398,13 +399,13 @@ class Upload(journals.CommitLog):
                 if isinstance(e, OSError) and e.errno in FULL:
                     raise DiskFullError(
                         f"{self.url} cannot be written: {system_reason(e)}. What was sent is kept: free some space and continue"
-                        " with --resume."
+                        f" with {RESUME}."
                     ) from None
                 if pause is None or is_refused(e):
                     seconds = time.monotonic() - started
                     raise PackError(
                         f"{self.url} cannot be written: {reason(e)}. It was tried for {seconds:.0f} s. What was sent is kept:"
-                        " continue with --resume."
+                        f" continue with {RESUME}."
                     ) from cause(e)
             time.sleep(pause * random.uniform(0.5, 1))
         raise AssertionError

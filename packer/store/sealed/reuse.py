@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.errors import PackError
+from packer.option_names import OVERWRITE
 from packer.pixels.formats import icc, jpeg, plugins
 from packer.pixels.formats.bit_depth import Depth
 from packer.pixels.formats.opening import header_orientation, open_image, profile_of
@@ -149,7 +150,7 @@ def check_reusable(
     Raises:
         PackError: says what differs.
     """
-    again = "Pack again with --overwrite, which decodes all."
+    again = f"Pack again with {OVERWRITE}, which decodes all."
     recorded, wanted = without_limits(manifest.options), without_limits(options)
     if recorded != wanted:
         raise PackError(f"{out} was packed with other options{difference(recorded, wanted)}. {again}")

@@ -1,0 +1,79 @@
+"""How an option is named to whoever calls: `--overwrite` by the command `pack`, `overwrite=True` in Python.
+
+A sentence holds an `Option`, never its spelling. Not for what is written to files: a reason in rejected.jsonl is the same whoever
+called, and has the command's words. Nor for a command of the shell that a sentence tells to run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+# Of this process: its workers raise nothing that names an option.
+_is_command = False
+
+
+@contextlib.contextmanager
+def named_for_command() -> Iterator[None]:
+    """Name options as the command writes them."""
+    global _is_command
+    before, _is_command = _is_command, True
+    try:
+        yield
+    finally:
+        _is_command = before
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option in a sentence, with the value that is to be given, if one is; True of a flag.
+
+    Example:
+        >>> f"Start over with {Option('overwrite', True)}, or give {Option('fit', 'none')} without {Option('crop_fraction')}."
+        "Start over with overwrite=True, or give fit='none' without crop_fraction."
+        >>> with named_for_command():
+        ...     f"Start over with {Option('overwrite', True)}, or give {Option('fit', 'none')} without {Option('crop_fraction')}."
+        'Start over with --overwrite, or give --fit none without --crop-fraction.'
+    """
+
+    name: str
+    value: object = None
+
+    def __str__(self) -> str:
+        if _is_command:
+            word = f"--{self.name.replace('_', '-')}"
+            return word if self.value is None or self.value is True else f"{word} {shlex.quote(str(self.value))}"
+        value = self.value if isinstance(self.value, bool | int | float) else str(self.value)
+        return self.name if self.value is None else f"{self.name}={value!r}"
+
+
+OVERWRITE, RESUME = Option("overwrite", True), Option("resume", True)
+
+
+def pack_call(words: Sequence[str]) -> str:
+    """Return the words of a command `pack IMAGES... OUT --option value ...` as the caller writes them.
+
+    Example:
+        >>> words = ["my images", "out", "--max-size", "512", "--resume"]
+        >>> pack_call(words)
+        "pack('my images', 'out', max_size=512, resume=True)"
+        >>> with named_for_command():
+        ...     pack_call(words)
+        "pack 'my images' out --max-size 512 --resume"
+    """
+    if _is_command:
+        return shlex.join(["pack", *words])
+    first = next((n for n, word in enumerate(words) if word.startswith("--")), len(words))
+    *images, out = words[:first]
+    keywords, options = [], [*words[first:]]
+    while options:
+        name = options.pop(0)[2:].replace("-", "_")
+        value = options.pop(0) if options and not options[0].startswith("--") else "True"
+        keywords.append(f"{name}={value if value == 'True' or _is_number(value) else repr(value)}")
+    return f"pack({', '.join([repr(images[0] if len(images) == 1 else images), repr(out), *keywords])})"
+
+
+def _is_number(word: str) -> bool:
+    return word.replace(".", "", 1).isdecimal()
