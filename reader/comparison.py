@@ -5,28 +5,23 @@ For moving a program: ImageFolder with its recipe is `a`, the store with its own
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import interpolate
 
 from reader.dataset.cropping import repeated_steps
+from reader.views import SAME_VIEW, levels_of, mean_difference, resized, view_of
 
-# What a mean difference of an image means, in levels, up to which: of 100 photographs at 224 x 224, see docs/how-to/migrate.md.
-# Another crop of one of them differs by less than 50 in 95 of 100.
-_SAME_VIEW, _SAME_IMAGE = 10.0, 50.0
+# What a mean difference of an image means, in levels, above and up to which: of 100 photographs at 224 x 224, see
+# docs/how-to/migrate.md.
 _MEANINGS = (
-    (1.0, "rounding, or another JPEG decoder"),
-    (_SAME_VIEW, "another filter, a resize in between, or a shift by a pixel"),
+    (0.0, 1.0, "mean difference 0 to 1: rounding, or another JPEG decoder"),
+    (1.0, SAME_VIEW, "mean difference 1 to 10: another filter, a resize in between, or a shift by a pixel"),
 )
-# A view explains a difference where it leaves less than this share of it.
-_EXPLAINED = 0.6
-# Sides of images that are looked at for that, pixels: 50 cuts of 64 rows take 10 s of CPU at 224.
-_VIEW_SIDE = 112
 _MOST_SENTENCES = 6
 # Rows that are read twice, to see whether pixels are drawn at random: a flip of half of them shows in all but 1 of 65,536 cases.
 _READ_TWICE = 16
@@ -64,15 +59,12 @@ class CompareReport:
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        lines = [f"{self.compared:,} rows compared"]
-        if self.compared:
-            lines[0] += (
-                f": {self.equal:.0%} are equal; mean difference {self.mean:.2f}, worst {self.worst:.3g} of 255 levels"
-            )
-        lines += self.sizes
-        compared = "classes, counts, targets and cuts" if self.targets else "classes, counts and cuts"
-        lines += [f"differs: {sentence}" for sentence in self.differences] or [f"no difference in {compared}"]
-        return "\n".join([*lines, *(f"note: {sentence}" for sentence in self.notes)])
+        levels = f"mean difference {self.mean:.2f}, worst {self.worst:.3g} of 255 levels" if self.compared else ""
+        equal = f": {self.equal:.0%} are equal; {levels}" if self.compared else ""
+        nothing = f"no difference in classes, counts{', targets' if self.targets else ''} and cuts"
+        differences = [f"differs: {sentence}" for sentence in self.differences] or [nothing]
+        notes = [f"note: {sentence}" for sentence in self.notes]
+        return "\n".join([f"{self.compared:,} rows compared{equal}", *self.sizes, *differences, *notes])
 
 
 def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
@@ -97,127 +89,128 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
     """
     if not isinstance(rows, int) or rows < 1:
         raise ValueError(f"rows is {rows!r}, expected 1 or more.")
-    for name, data in (("a", a), ("b", b)):
-        if isinstance(data, str) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-            raise TypeError(f"{name} is {type(data).__name__}, expected a dataset with a length and rows by number.")
+    one, other = _Side("a", a), _Side("b", b)
     report = CompareReport((len(a), len(b)))
-    _compare_classes(_classes(a), _classes(b), report)
-    for name, data in (("a", a), ("b", b)):
-        cropped, resized = repeated_steps(data)
-        report.differences += [f"{name} is cropped twice: {cropped}"] if cropped else []
-        report.notes += [f"{name} is resized twice: {resized}"] if resized else []
-    pairs = _pairs(a, b, report)
+    report.differences += _other_classes(one.classes, other.classes)
+    for side in (one, other):
+        cropped, resized = repeated_steps(side.data)
+        report.differences += [f"{side.name} is cropped twice: {cropped}"] if cropped else []
+        report.notes += [f"{side.name} is resized twice: {resized}"] if resized else []
+    pairs = _pairs(one, other, report)
     step = max(1.0, len(pairs) / rows)
-    chosen = [pairs[int((n + 0.5) * step)] for n in range(min(rows, len(pairs)))]
-    _compare_rows(a, b, chosen, report)
+    _compare_rows(one, other, [pairs[int((n + 0.5) * step)] for n in range(min(rows, len(pairs)))], report)
     return report
 
 
-def _classes(data: Any) -> list[str] | None:
-    """Return the class names of a dataset, or of that of which it is a torch Subset; None: it has none."""
-    classes = getattr(data, "classes", None)
-    return _classes(data.dataset) if classes is None and hasattr(data, "dataset") else classes and [*classes]
+class _Side:
+    """One of the two datasets: its rows, and where it has them, names of classes and paths below its root."""
+
+    def __init__(self, name: str, data: Any) -> None:
+        if isinstance(data, str) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+            raise TypeError(f"{name} is {type(data).__name__}, expected a dataset with a length and rows by number.")
+        self.name, self.data = name, data
+        whole, rows = data, list(range(len(data)))
+        while hasattr(whole, "indices") and hasattr(whole, "dataset"):  # torch's Subset
+            whole, rows = whole.dataset, [int(whole.indices[row]) for row in rows]
+        self.classes: list[str] = [*(getattr(whole, "classes", None) or ())]
+        samples, root = getattr(whole, "samples", ()), f"{getattr(whole, 'root', '')}".rstrip("/")
+        self.paths = [f"{samples[row][0]}".removeprefix(f"{root}/") for row in rows if samples]
+
+    def row(self, number: int) -> tuple[Any, Any]:
+        """Return an image and its target, a class by its name; raises TypeError where the row is something else."""
+        found = self.data[number]
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            kind = f"{type(found).__name__}{f' of {len(found)}' if isinstance(found, tuple | list) else ''}"
+            raise TypeError(f"row {number} of {self.name} is a {kind}, expected (image, target).")
+        image, target = found
+        index = getattr(target, "tolist", lambda: target)()
+        return image, self.classes[index] if isinstance(index, int) and 0 <= index < len(self.classes) else target
+
+    def scale(self, rows: Sequence[int]) -> tuple[float, str]:
+        """Return by what values of images become levels, and why levels say nothing; "" where they do."""
+        images = [self.row(row)[0] for row in rows]
+        values = [levels_of(image) for image in images]
+        if not all(torch.equal(one, levels_of(self.row(row)[0])) for one, row in zip(values, rows, strict=True)):
+            return 1, _DRAWN
+        has_floats = any("float" in str(getattr(image, "dtype", "")) for image in images)
+        high = max((float(one.max()) for one in values), default=0.0)
+        scale = 255 if has_floats and high < _LEAST_LEVEL else 1
+        is_normalized = any(((one * scale - 127.5).abs() > 127.5 + _OVERSHOOT).any() for one in values)
+        return scale, _NORMALIZED if is_normalized else ""
 
 
-def _compare_classes(a: list[str] | None, b: list[str] | None, report: CompareReport) -> None:
-    if a is not None and b is not None and a != b:
-        for name, missing in (("a", [c for c in b if c not in a]), ("b", [c for c in a if c not in b])):
-            what = "class" if len(missing) == 1 else "classes"
-            report.differences += [f"{name} lacks {len(missing)} {what}: {', '.join(missing[:3])}"] if missing else []
-        if sorted(a) == sorted(b):
-            number = next(n for n in range(len(a)) if a[n] != b[n])
-            report.differences.append(f"other order of classes: number {number} is {a[number]} in a, {b[number]} in b")
+def _other_classes(a: list[str], b: list[str]) -> list[str]:
+    if not a or not b or a == b:
+        return []
+    if sorted(a) == sorted(b):
+        number = next(n for n in range(len(a)) if a[n] != b[n])
+        return [f"other order of classes: number {number} is {a[number]} in a, {b[number]} in b"]
+    return _lacking(a, b, "class", "classes")
 
 
-def _pairs(a: Any, b: Any, report: CompareReport) -> list[tuple[int, int]]:
+def _lacking(a: Collection[str], b: Collection[str], one: str, many: str) -> list[str]:
+    """Say what names each of the two lacks of the other's."""
+    missing = (("a", sorted({*b} - {*a})), ("b", sorted({*a} - {*b})))
+    of = (f"{len(names):,} {one if len(names) == 1 else many}: {', '.join(names[:3])}" for _, names in missing)
+    return [f"{side} lacks {what}" for (side, names), what in zip(missing, of, strict=True) if names]
+
+
+def _pairs(a: _Side, b: _Side, report: CompareReport) -> list[tuple[int, int]]:
     """Return positions (in a, in b) of the same image, and report what only one of the two has."""
-    report.differences += [f"a has {len(a):,} rows, b has {len(b):,}"] if len(a) != len(b) else []
-    for depth in (0, 2):
-        in_a, in_b = ({path: n for n, path in enumerate(_paths(data, depth))} for data in (a, b))
+    counts = report.counts
+    report.differences += [f"a has {counts[0]:,} rows, b has {counts[1]:,}"] if counts[0] != counts[1] else []
+    for depth in (0, 2):  # all of a path, or its last two parts
+        in_a, in_b = ({"/".join(path.split("/")[-depth:]): n for n, path in enumerate(side.paths)} for side in (a, b))
         if shared := [(in_a[path], in_b[path]) for path in in_a if path in in_b]:
-            for name, missing in (("a", in_b.keys() - in_a.keys()), ("b", in_a.keys() - in_b.keys())):
-                named, what = ", ".join(sorted(missing)[:3]), "image" if len(missing) == 1 else "images"
-                report.differences += [f"{name} lacks {len(missing):,} {what}: {named}"] if missing else []
+            report.differences += _lacking(in_a, in_b, "image", "images")
             return shared
     report.notes.append("the two name no image alike, so rows are paired by position")
-    return [(n, n) for n in range(min(len(a), len(b)))]
+    return [(n, n) for n in range(min(counts))]
 
 
-def _paths(data: Any, depth: int) -> list[str]:
-    """Return the paths of all rows, below the dataset's root, or the last so many parts of them; [] where it has none."""
-    if hasattr(data, "indices") and hasattr(data, "dataset"):  # torch's Subset
-        paths = _paths(data.dataset, depth)
-        return [paths[int(n)] for n in data.indices] if paths else []
-    root = PurePath(str(getattr(data, "root", "")))
-    found = [PurePath(str(sample[0])) for sample in getattr(data, "samples", ())]
-    below = [path.relative_to(root) if path.is_relative_to(root) else path for path in found]
-    return ["/".join(path.parts[-depth:]) for path in below]
+def _scales(a: _Side, b: _Side, pairs: list[tuple[int, int]], report: CompareReport) -> tuple[float, float] | None:
+    """Return by what images of a and of b become levels; None, with a note, where they cannot be compared."""
+    (scale_a, why_a), (scale_b, why_b) = a.scale([row for row, _ in pairs]), b.scale([row for _, row in pairs])
+    if why_a == why_b == _NORMALIZED or not (why_a or why_b):
+        return scale_a, scale_b
+    report.notes.append(f"pixels were not compared: {f'a {why_a}' if why_a else f'b {why_b}'}")
+    return None
 
 
-def _compare_rows(a: Any, b: Any, pairs: list[tuple[int, int]], report: CompareReport) -> None:
-    differences, seen = list[torch.Tensor](), dict[str, list[int]]()
-    some = pairs[:: max(1, len(pairs) // _READ_TWICE)]
-    scale_a, why_a = _scale("a", a, [row for row, _ in some])
-    scale_b, why_b = _scale("b", b, [row for _, row in some])
-    is_comparable = not (why_a or why_b) or why_a == why_b == _NORMALIZED
-    if not is_comparable:
-        report.notes.append(f"pixels were not compared: {f'a {why_a}' if why_a else f'b {why_b}'}")
+def _compare_rows(a: _Side, b: _Side, pairs: list[tuple[int, int]], report: CompareReport) -> None:
+    means, seen = list[float](), defaultdict[str, list[int]](list)
+    scales = _scales(a, b, pairs[:: max(1, len(pairs) // _READ_TWICE)], report)
     for row_a, row_b in pairs:
-        (image_a, target_a), (image_b, target_b) = _row("a", a, row_a), _row("b", b, row_b)
+        (image_a, target_a), (image_b, target_b) = a.row(row_a), b.row(row_b)
         if target_a is not None and target_b is not None:
             report.targets += 1
-            if what := _other(_label(a, target_a), _label(b, target_b)):
-                seen.setdefault(f"another {what}", []).append(row_a)
-        if not is_comparable:
+            if what := _other_part(target_a, target_b):
+                seen[f"another {what}"].append(row_a)
+        if scales is None:
             continue
-        one, other = _values(image_a) * scale_a, _values(image_b) * scale_b
+        one, other = levels_of(image_a) * scales[0], levels_of(image_b) * scales[1]
         if len(one) != len(other) and 1 not in (len(one), len(other)):
-            seen.setdefault(f"{len(one)} channels in a, {len(other)} in b", []).append(row_a)
+            seen[f"{len(one)} channels in a, {len(other)} in b"].append(row_a)
             continue
         if one.shape != other.shape:
-            what = f"another size, [C, H, W] {[*one.shape]} in a and {[*other.shape]} in b"
-            seen.setdefault(what, []).append(row_a)
-            other = _resized(other, *one.shape[1:])
-        differences.append((one - other).abs())
-        if differences[-1].mean() > _SAME_VIEW:
-            seen.setdefault(_view(one, other), []).append(row_a)
+            seen[f"another size, [C, H, W] {[*one.shape]} in a and {[*other.shape]} in b"].append(row_a)
+            other = resized(other, one.shape[1:])
+        means.append(mean_difference(one, other))
+        report.worst = max(report.worst or 0.0, float((one - other).abs().max()))
+        if means[-1] > SAME_VIEW:
+            seen[view_of(one, other)].append(row_a)
     if pairs and not report.targets:
         report.notes.append("targets were not compared: a, b or both have none of the other's kind")
-    if differences:
-        means = [float(each.mean()) for each in differences]
-        report.compared, report.worst = len(means), max(float(each.max()) for each in differences)
-        report.mean, report.equal = sum(means) / len(means), means.count(0) / len(means)
-        report.sizes = _sizes(means)
+    if means:
+        report.compared, report.mean, report.equal = len(means), sum(means) / len(means), means.count(0) / len(means)
+    for least, most, meaning in _MEANINGS:
+        if count := sum(least < mean <= most for mean in means):
+            report.sizes.append(f"{count} of {len(means)} rows, {meaning}")
     for what, rows in sorted(seen.items(), key=lambda one: -len(one[1]))[:_MOST_SENTENCES]:
         report.differences.append(f"{len(rows)} of {len(pairs)} rows, row {rows[0]} of a first: {what}")
 
 
-def _sizes(means: list[float]) -> list[str]:
-    """Say how many rows have a difference of each size that another view is not needed for, and what that means."""
-    sentences, least = [], 0.0
-    for most, meaning in _MEANINGS:
-        if count := sum(least < mean <= most for mean in means):
-            sentences.append(f"{count} of {len(means)} rows, mean difference {least:.0f} to {most:.0f}: {meaning}")
-        least = most
-    return sentences
-
-
-def _row(name: str, data: Any, row: int) -> tuple[Any, Any]:
-    """Return (image, target) of a row; raises TypeError where a dataset gives something else."""
-    found = data[row]
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        kind = f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list) else type(found).__name__
-        raise TypeError(f"row {row} of {name} is a {kind}, expected (image, target).")
-    return found[0], found[1]
-
-
-def _label(data: Any, target: Any) -> Any:
-    """Return a target, in place of the number of a class its name."""
-    classes, number = _classes(data), getattr(target, "tolist", lambda: target)()
-    return classes[number] if classes and isinstance(number, int) and 0 <= number < len(classes) else target
-
-
-def _other(a: Any, b: Any, at: str = "target") -> str:
+def _other_part(a: Any, b: Any, at: str = "target") -> str:
     """Say which part of two targets is not the same, of numbers, names, and dicts, lists and tuples of them; "": none.
 
     Numbers may have been rounded to another type.
@@ -225,67 +218,11 @@ def _other(a: Any, b: Any, at: str = "target") -> str:
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         if a.keys() != b.keys():
             return f"{at}, which has {', '.join(map(str, a))} in a, {', '.join(map(str, b))} in b"
-        return next(filter(None, (_other(a[key], b[key], f"{at}[{key!r}]") for key in a)), "")
+        return next(filter(None, (_other_part(a[key], b[key], f"{at}[{key!r}]") for key in a)), "")
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        found = (_other(*pair, at) for pair in zip(a, b, strict=False))
+        found = (_other_part(*pair, at) for pair in zip(a, b, strict=False))
         return at if len(a) != len(b) else next(filter(None, found), "")
     one, other = (np.asarray(each.detach().cpu() if isinstance(each, torch.Tensor) else each) for each in (a, b))
     if one.dtype.kind in "biuf" and other.dtype.kind in "biuf" and one.shape == other.shape:
         return "" if np.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True) else at
     return "" if np.array_equal(one, other) else at
-
-
-def _values(image: Any) -> torch.Tensor:
-    """Return any image as float32[C, H, W]."""
-    if isinstance(image, torch.Tensor):
-        return image.detach().cpu().float()
-    values = torch.from_numpy(np.array(image)).float()
-    return (values if values.ndim == 3 else values[..., None]).movedim(-1, 0)
-
-
-def _scale(name: str, data: Any, rows: list[int]) -> tuple[float, str]:
-    """Return by what values of a dataset's images become levels, and why levels say nothing; "" where they do."""
-    low, high, has_floats = 0.0, 0.0, False
-    for row in rows:
-        image, again = _row(name, data, row)[0], _row(name, data, row)[0]
-        values = _values(image)
-        if not torch.equal(values, _values(again)):
-            return 1, _DRAWN
-        low, high = min(low, float(values.min())), max(high, float(values.max()))
-        has_floats |= "float" in str(getattr(image, "dtype", ""))
-    scale = 255 if has_floats and high < _LEAST_LEVEL else 1
-    is_normalized = low * scale < -_OVERSHOOT or high * scale > 255 + _OVERSHOOT
-    return scale, _NORMALIZED if is_normalized else ""
-
-
-def _view(a: torch.Tensor, b: torch.Tensor) -> str:
-    """Say which cut, turn, blur or order of channels of one image is nearest to the other."""
-    small = (
-        [max(1, side * _VIEW_SIDE // max(a.shape)) for side in a.shape[1:]]
-        if max(a.shape) > _VIEW_SIDE
-        else a.shape[1:]
-    )
-    a, b = (_resized(image, *small) for image in (a, b))
-    views = {"b has the channels of a in reverse order": (a.flip(0), b), "b is a mirrored": (a.flip(2), b)}
-    if a.shape[1] == a.shape[2]:
-        views |= {f"b is a turned by {90 * n} degrees": (a.rot90(n, (1, 2)), b) for n in (1, 2, 3)}
-    for share in range(50, 100, 2):
-        views[f"b shows the middle {share}% of what a shows, as if it were cropped twice"] = _middle(a, share), b
-        views[f"a shows the middle {share}% of what b shows, as if b lacked a crop"] = a, _middle(b, share)
-    unexplained = {what: float((one - other).abs().mean()) for what, (one, other) in views.items()}
-    nearest = min(unexplained, key=unexplained.__getitem__)
-    mean = float((a - b).abs().mean())
-    if unexplained[nearest] < _EXPLAINED * mean:
-        return nearest
-    return "another image" if mean > _SAME_IMAGE else "another crop, or another image"
-
-
-def _middle(image: torch.Tensor, share: int) -> torch.Tensor:
-    """Return the middle share percent of both sides, resized to all of them."""
-    height, width = image.shape[1:]
-    down, across = (side * (100 - share) // 200 for side in (height, width))
-    return _resized(image[:, down : height - down, across : width - across], height, width)
-
-
-def _resized(image: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    return interpolate(image[None], (height, width), mode="bilinear", antialias=True)[0]

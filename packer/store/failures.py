@@ -31,12 +31,12 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
         )
     if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
         return PackError(
-            f"a worker process cannot be started or reached: {system_reason(error)}. {again.capitalize()}."
+            f"a worker process cannot be started or reached: {system_reason(error)}. {again[0].upper()}{again[1:]}."
         )
     path = Path(error.filename or out / PIXELS)
     what = f"{path} cannot be read or written: {system_reason(error)}"
     if error.errno not in FULL:
-        return PackError(f"{what}. {again.capitalize()} once it can.")
+        return PackError(f"{what}. {again[0].upper()}{again[1:]} once it can.")
     free = free_bytes(path)
     need = max(_LEAST_BYTES, needed_bytes(out, sizes))
     if need > free:
