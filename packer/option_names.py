@@ -63,17 +63,19 @@ def pack_call(words: Sequence[str]) -> str:
         ...     pack_call(words)
         "pack 'my images' out --max-size 512 --resume"
     """
-    if _is_command:
-        return shlex.join(["pack", *words])
     first = next((n for n, word in enumerate(words) if word.startswith("--")), len(words))
+    keywords = list[str]()
+    for word in words[first:]:
+        if word.startswith("--"):
+            keywords.append(f"{word[2:].replace('-', '_')}=True")
+        else:
+            keywords[-1] = keywords[-1].removesuffix("True") + (word if _is_number(word) else repr(word))
+    # a journal that someone else wrote may have any words: no code is made of them
+    if _is_command or not all(keyword.partition("=")[0].isidentifier() for keyword in keywords):
+        return shlex.join(["pack", *words])
     *images, out = words[:first]
-    keywords, options = [], [*words[first:]]
-    while options:
-        name = options.pop(0)[2:].replace("-", "_")
-        value = options.pop(0) if options and not options[0].startswith("--") else "True"
-        keywords.append(f"{name}={value if value == 'True' or _is_number(value) else repr(value)}")
     return f"pack({', '.join([repr(images[0] if len(images) == 1 else images), repr(out), *keywords])})"
 
 
 def _is_number(word: str) -> bool:
-    return word.replace(".", "", 1).isdecimal()
+    return word.isascii() and word.replace(".", "", 1).isdecimal()

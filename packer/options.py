@@ -223,7 +223,7 @@ class LabelOptions(_Options):
                 raise OptionsError(
                     f"{Option('classes')} is {self.classes!r}, expected the path of a store or of a file."
                 )
-            object.__setattr__(self, "classes", os.fspath(self.classes))
+            object.__setattr__(self, "classes", values.path_text(self.classes))
         super().__post_init__()
         values.check_mask_suffix(self.mask_suffix)
         if self.mask_suffix is not None and not self.reads_masks:

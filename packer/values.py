@@ -12,7 +12,7 @@ from typing import SupportsIndex
 
 from packer.errors import OptionsError
 from packer.option_names import Option
-from reader.format.filesystem import absolute_path
+from reader.format.filesystem import absolute_path, user_path
 from reader.format.tensors import JPEG, ZSTD, jpeg_quality
 from reader.format.urls import is_url
 
@@ -244,4 +244,4 @@ def words_of(words: str | Sequence[str]) -> tuple[str, ...]:
 
 def path_text(path: str | os.PathLike[str] | None) -> str | None:
     """Return a path as text; None stays None."""
-    return None if path is None else os.fspath(path)
+    return None if path is None else user_path(path)

@@ -89,9 +89,6 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         raise OptionsError(
             f"out is {out!r}, expected the folder of the store. A transform is given by its name, transform=."
         )
-    # as ImageFolder does
-    images = os.path.expanduser(images) if isinstance(images, str | os.PathLike) else images
-    out = os.path.expanduser(out)
     with _progress(options.progress) as progress, listening(progress):
         packs = replace(PackOptions.among(options), resume=True, progress=progress)
         report = _packed_by_one(images, out, packs, options.split)

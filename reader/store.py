@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from reader.format.check import check_store
 from reader.format.errors import StoreError
+from reader.format.filesystem import user_path
 from reader.format.manifest import Manifest
 from reader.format.tensors import NEEDS_RAW
 from reader.rows import same_of_all
@@ -183,7 +184,8 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
     Raises:
         StoreError: OUT is not a store, is incomplete, or a file's size is not what the manifest says.
     """
-    manifest, root = check_store(out), Path(out)
+    root = Path(user_path(out))
+    manifest = check_store(root)
     tensors = {}
     for (name, path), spec in zip(manifest.tensor_paths().items(), manifest.tensors.values(), strict=True):
         if name == "pixels" and manifest.compression:

@@ -41,6 +41,11 @@ def test_a_call_that_a_sentence_shows_makes_the_store_that_the_command_makes(tmp
     assert run([*words, "--resume", "--json"]) == 0
 
 
+def test_no_code_is_made_of_words_that_are_no_options() -> None:
+    for word in ("--size=1)", "--exec('rm')", "--a b"):
+        assert pack_call(["images", "out", "--size", "8", word]).startswith("pack images out --size 8 ")
+
+
 def test_the_command_and_python_name_the_same_option_each_in_its_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

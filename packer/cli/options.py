@@ -16,6 +16,7 @@ from packer.cli.help import Command
 from packer.errors import OptionsError
 from packer.option_names import Option
 from packer.options import ENGINES, ON_ERROR, RunOptions
+from reader.format.filesystem import user_path
 
 
 class Range(click.FloatRange):
@@ -38,7 +39,7 @@ class StorePath(click.Path):
         """Return what is named; as a usage error where nothing is, as of a variable that a script did not set."""
         if value == "":
             self.fail("it is empty, expected a path or URL.", param, ctx)
-        return super().convert(value, param, ctx)
+        return super().convert(user_path(value), param, ctx)
 
 
 class CompressingCommand(Command):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError, ScanError
 from packer.option_names import Option
+from reader.format.filesystem import user_path
 from reader.format.manifest import MANIFEST
 from reader.format.splits import FOLDER, ROLES, is_stage
 
@@ -80,7 +81,7 @@ def stores_of(out: str | os.PathLike[str], holds: Callable[[Path], bool] | None 
         holds: what a folder must hold to be found; where it is not given a store, or a pack that has not finished: whatever
             opens that one refuses it, and so no split is skipped.
     """
-    root, is_found = Path(out), holds or _is_store
+    root, is_found = Path(user_path(out)), holds or _is_store
     # beside the stores of splits, a working folder that is no stage was left when they were complete
     if is_found(root) and (holds is not None or is_stage(root) or _is_file(root / MANIFEST)):
         return {"": root}

@@ -28,6 +28,7 @@ from packer.store.sealed.ragged_rows import FrameRows, stored_rows
 from packer.store.unfinished import check_finished
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
+from reader.format.filesystem import user_path
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample, read_samples
 from reader.format.tensors import is_of_level, level_name, level_path
@@ -109,9 +110,10 @@ def verify(
         OptionsError: images does not exist.
         SourceError: the sources cannot be read now.
     """
+    images = None if images is None else user_path(images)
     if images is not None and not is_url(images) and not os.path.exists(images):
         raise OptionsError(
-            f"{Option('images', os.fspath(images))} does not exist. Expected the folder, tar or zip that was packed."
+            f"{Option('images', images)} does not exist. Expected the folder, tar or zip that was packed."
         )
     stores = stores_of(out)
     total = sum(_total_bytes(check_finished(store)) for store in stores.values())

@@ -200,7 +200,7 @@ class Build:
         self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
 
     def _begun_with(self, what: str) -> PackError:
-        again = f"leave {RESUME} out" if self._options.update else f"start over with {OVERWRITE}"
+        again = f"leave {Option('resume')} out" if self._options.update else f"start over with {OVERWRITE}"
         return PackError(f"{self._name} was begun with {what}. Resume with the same, or {again}.")
 
     def _name_inputs(self) -> str:

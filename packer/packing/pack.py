@@ -37,6 +37,7 @@ from packer.store.reports import summed_report
 from packer.text import counted
 from packer.values import lasting_path
 from packer.workers.block_worker import PackJob
+from reader.format.filesystem import user_path
 from reader.format.shown import redacted
 from reader.format.urls import is_url
 
@@ -242,7 +243,7 @@ def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> E
 
 def named_sources(images: ImagesArgument) -> list[str]:
     """Return IMAGES, one or several, as text."""
-    return [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
+    return list(map(user_path, [images] if isinstance(images, str | os.PathLike) else images))
 
 
 def _check_libraries(options: PackOptions) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from packer.errors import OptionsError, PackError
 from packer.store import journal as journals
 from packer.store.unfinished import PARTS, unfinished_message
-from reader.format.filesystem import error_path, plain_path
+from reader.format.filesystem import error_path, plain_path, user_path
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
 from reader.format.splits import stages
@@ -161,7 +161,7 @@ def resolved_out(out: str | os.PathLike[str]) -> Path:
         )
     if not os.fspath(out):
         raise OptionsError("OUT is empty, expected the name of a folder.")
-    target = Path(plain_path(out))
+    target = Path(plain_path(user_path(out)))
     if target.name in ("", "..") or target.is_symlink():
         target = Path(os.path.realpath(target))
     if not target.name:

@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import ConcatDataset
 
 from reader.format.errors import StoreError
-from reader.format.filesystem import absolute_path, is_allowed, unreadable
+from reader.format.filesystem import absolute_path, is_allowed, unreadable, user_path
 from reader.format.manifest import MANIFEST, read_manifest
 from reader.format.shown import redacted, shown
 from reader.format.splits import meant
@@ -25,7 +25,7 @@ def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
     Raises:
         StoreError: there is no such split, or the splits have different classes: the same target would mean different ones.
     """
-    root = Path(absolute_path(path))
+    root = Path(absolute_path(user_path(path)))
     if split is None:
         return root
     for folder in (root, root / split):

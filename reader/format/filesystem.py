@@ -18,6 +18,11 @@ from reader.format.errors import StoreError
 _T = TypeVar("_T")
 
 
+def user_path(path: str | os.PathLike[str]) -> str:
+    """Return a path that a user gives, ~ as the home folder, as torchvision's ImageFolder takes its root; ./~ is a name."""
+    return os.path.expanduser(os.fspath(path))
+
+
 def plain_path(path: str | os.PathLike[str]) -> str:
     """Return a path without . and .., where what stands before a .. is resolved first: it may be a symbolic link.
 

@@ -386,7 +386,7 @@ def test_a_header_of_zeros_is_not_the_end(tmp_path: Path) -> None:
 
 
 def test_a_target_column_of_a_tar_without_labels_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScanError, match="has no column 'age', which --target-column names"):
+    with pytest.raises(ScanError, match="has no column 'age', which target_column names"):
         listed(make_tar(tmp_path / "t.tar", {"x/a.jpg": "", "y/a.jpg": ""}), target_column="age")
 
 
@@ -413,7 +413,7 @@ def test_several_images_must_be_tars(images: Path, tmp_path: Path) -> None:
         ScanError, match="is compressed, so its members cannot be read without unpacking it. Decompress it first"
     ):
         listed(tmp_path / "t.tar.gz")
-    with pytest.raises(OptionsError, match="--root does not belong to .*t.tar, which is a tar"):
+    with pytest.raises(OptionsError, match="root does not belong to .*t.tar, which is a tar"):
         listed(tar, root=str(images))
 
 

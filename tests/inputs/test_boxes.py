@@ -221,7 +221,7 @@ def test_more_boxes_than_allowed_lose_the_smallest(flat: Path, tmp_path: Path) -
     report = pack(flat, tmp_path / "out", size=40, boxes=labels, max_boxes=2, workers=1)
     assert boxes_of(tmp_path / "out")[4] == [[10, 10, 19, 19], [10, 10, 30, 30]]
     assert MemmapDataset(tmp_path / "out").store.extras["boxes"].shape == (6, 2, 4)
-    what = "4 boxes of 2 images are left out, the smallest of rows with more than --max-boxes 2: 1.png, 4.png."
+    what = "4 boxes of 2 images are left out, the smallest of rows with more than max_boxes=2: 1.png, 4.png."
     assert report.notes == [what]
 
 
@@ -344,7 +344,7 @@ def test_classes_are_imposed_by_name(flat: Path, tmp_path: Path) -> None:
     train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert (train.classes, train.store.extras["box_targets"][0].tolist()) == (["dog", "cat"], [1])
     (tmp_path / "names").write_text("dog\n")
-    with pytest.raises(ScanError, match="has the class 'cat' that --classes does not list"):
+    with pytest.raises(ScanError, match="has the class 'cat' that classes does not list"):
         pack(flat, tmp_path / "other", size=32, boxes=labels, classes=str(tmp_path / "names"))
 
 
@@ -570,7 +570,7 @@ def test_without_pyyaml_a_data_yaml_names_it(flat: Path, tmp_path: Path, monkeyp
     (labels / "data.yaml").write_text("names: [cat, dog]")
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(
-        ScanError, match=r"data.yaml needs PyYAML: pip install 'pixpack\[yaml\]', or give --classes FILE"
+        ScanError, match=r"data.yaml needs PyYAML: pip install 'pixpack\[yaml\]', or give classes a file"
     ):
         pack(flat, tmp_path / "out", size=32, boxes=labels)
     (tmp_path / "names.txt").write_text("cat\ndog\n")
@@ -603,7 +603,7 @@ def test_yolo_files_that_are_missing_or_for_nothing_are_counted(flat: Path, tmp_
     report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
     assert report.notes == [
         f"{labels} has labels from 0 to 3, and no image of 3 classes: 0, 1, 2.",
-        f"{labels} has no classes.txt: classes are named by their numbers; --classes FILE takes their names.",
+        f"{labels} has no classes.txt: classes are named by their numbers; classes takes a file with their names.",
         f"1 image has no label file in {labels} and no boxes: 0.png.",
         f"1 label file of {labels} belongs to no image: 8.txt.",
     ]

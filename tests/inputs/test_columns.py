@@ -86,7 +86,7 @@ def test_na_among_names_is_a_class_that_is_reported_unless_it_is_given_as_missin
     cells = ["cat", "NA", "None", "?"]
     inputs = labelled(tmp_path, cells)
     assert inputs.classes == ("?", "NA", "None", "cat")
-    assert "1 input has the class 'NA' as label; if that is no label, give --missing NA." in inputs.notes
+    assert "1 input has the class 'NA' as label; if that is no label, give missing='NA'." in inputs.notes
     inputs = labelled(tmp_path, cells, missing=("NA", "?", "None"))
     assert (inputs.classes, inputs.targets.tolist()) == (("cat",), [0, -1, -1, -1])
     # what a class list has is a class

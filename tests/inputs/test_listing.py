@@ -85,7 +85,7 @@ def test_without_a_root_the_folder_that_holds_an_image_is_its_class_and_shared_n
     assert inputs.classes == ("2020", "class0", "class1", "class2")
     assert inputs.notes == [
         "1 class is of several folders, such as '2020' of class0/2020, class1/2020: the folder that holds an image is its"
-        " class. --root DIR takes the first folder below DIR."
+        " class. With root it is the first folder below that."
     ]
 
 
@@ -148,7 +148,7 @@ def test_a_root_that_the_paths_do_not_start_from_is_named(photos: Path, feed: Fe
 def test_splits_in_a_list_are_no_classes(tmp_path: Path, feed: Feed) -> None:
     make_splits(tmp_path / "data", ("train", "val"), classes=2, each=2)
     feed(lines(listed(tmp_path / "data")))
-    with pytest.raises(ScanError, match=r"below --root .*data are splits \(train, val\).* with --root .*data/train"):
+    with pytest.raises(ScanError, match=r"below root=.*data' are splits \(train, val\).* with root=.*data/train'"):
         scan("-", options=PackOptions(root=str(tmp_path / "data")))
 
 
@@ -159,12 +159,12 @@ def test_paths_that_mean_a_file_either_way_are_refused_and_those_outside_the_roo
     shutil.copytree(photos, photos / "photos")
     feed(lines([f"photos/{path.relative_to(photos)}" for path in sorted((photos / "class2").glob("*"))]))
     with pytest.raises(
-        ScanError, match="is a file both in the current folder and in --root photos. Give absolute paths"
+        ScanError, match="is a file both in the current folder and in root='photos'. Give absolute paths"
     ):
         scan("-", options=PackOptions(root="photos"))
     feed(lines(listed(photos / "class2")))
     inputs = scan("-", options=PackOptions(root="photos/class0"))[""]
-    assert inputs.notes[0].startswith("line 1 of standard input is outside of --root photos/class0")
+    assert inputs.notes[0].startswith("line 1 of standard input is outside of root='photos/class0'")
 
 
 @pytest.mark.parametrize(

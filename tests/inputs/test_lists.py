@@ -84,7 +84,7 @@ def test_images_of_one_folder_have_no_class_unless_it_is_imposed(images: Path, f
     feed(data)
     assert set(scan("-", classes=("other",))[""].targets.tolist()) == {-1}
     feed(lines(listed(images)))
-    with pytest.raises(ScanError, match="line 9 of standard input has the class 'class1' that --classes does not list"):
+    with pytest.raises(ScanError, match="line 9 of standard input has the class 'class1' that classes does not list"):
         scan("-", classes=("class0", "class2"))
 
 
@@ -144,7 +144,7 @@ def test_duplicates_and_missing_files_are_named_by_line(images: Path, tmp_path: 
     train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert train.numpy()[[24, 25]].tobytes() == train.numpy()[[3, 3]].tobytes()
     feed(lines([paths[0], str(images / "none.jpg")]))
-    with pytest.raises(PackError, match=r"line 2, none.jpg: there is no such file \(--on-error fail\)"):
+    with pytest.raises(PackError, match=r"line 2, none.jpg: there is no such file \(on_error='fail'\)"):
         pack("-", tmp_path / "fail", size=32, on_error="fail")
 
 
@@ -244,12 +244,12 @@ def test_several_target_columns_are_one_vector(tmp_path: Path) -> None:
 def test_a_table_whose_images_are_elsewhere_is_referred_to_root(tmp_path: Path) -> None:
     make_tree(tmp_path / "images", classes=2, each=1)
     (tmp_path / "list.csv").write_text("path\nclass0/000.jpg\nclass1/000.jpg\n")
-    with pytest.raises(PackError, match=r"no such file\. If its paths start in another folder, name that by --root\.$"):
+    with pytest.raises(PackError, match=r"no such file\. If its paths start in another folder, name that by root\.$"):
         pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1)
     assert pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1, root=tmp_path / "images").rows == 2
     (tmp_path / "one.csv").write_text("path\nclass0/000.jpg\n")
     with pytest.raises(
-        PackError, match="class0 is gone; .* correct the paths, or name by --root the folder that they start in"
+        PackError, match="class0 is gone; .* correct the paths, or name by root the folder that they start in"
     ):
         pack(tmp_path / "one.csv", tmp_path / "one", size=8, workers=1)
 
@@ -259,7 +259,7 @@ def test_columns_that_can_be_no_tensor_are_left_out_by_name(tmp_path: Path) -> N
     assert list(inputs.extras) == ["Age"]
     notes = "\n".join(inputs.notes)
     for text in (
-        "has none of the columns target, label, class, cls: no labels; --target-column names one of , shape, Age and 3 more",
+        "has none of the columns target, label, class, cls: no labels; target_column names one of , shape, Age and 3 more",
         "'' is left out: its name cannot be that of a tensor",
         "'shape' is left out: its name cannot be that of a tensor",
         "'age' is left out: its name differs from another's in case alone",
@@ -276,7 +276,7 @@ WRONG = [
         "l.csv",
         "a.jpg,cat\nb.jpg,dog\n",
         {},
-        "line 2 of .* has no column 'path'. It has: a.jpg, cat. --path-column names another",
+        "line 2 of .* has no column 'path'. It has: a.jpg, cat. path_column names another",
     ),
     ("l.csv", "path,a,a\nx,1,2\n", {}, "line 1 of .*, the header, names the column 'a' twice"),
     ("l.csv", "path\n", {}, "names no image"),
@@ -303,7 +303,7 @@ WRONG = [
         "l.csv",
         "path,label\na.jpg,cat\n",
         {"classes": ("dog",)},
-        "line 2 of .* has the class 'cat' that --classes does not list",
+        "line 2 of .* has the class 'cat' that classes does not list",
     ),
     (
         "l.csv",
@@ -315,9 +315,9 @@ WRONG = [
         "l.csv",
         "path,kind\na.jpg,3\n",
         {"target_column": "label"},
-        "has no column 'label', which --target-column names. It has: kind",
+        "has no column 'label', which target_column names. It has: kind",
     ),
-    ("l.csv", "path\na.jpg\n", {"root": "/no/such"}, "--root /no/such is not a folder"),
+    ("l.csv", "path\na.jpg\n", {"root": "/no/such"}, "root='/no/such' is not a folder"),
     ("l.jsonl", '{"path": "a.jpg"}\n{"path": \n', {}, "line 2 of .*l.jsonl is not JSON"),
     ("l.jsonl", '["a.jpg"]\n', {}, "line 1 of .*l.jsonl is not a JSON object"),
     ("l.jsonl", '{"path": 7}\n', {}, "line 1 of .* has 7 as path"),
@@ -338,7 +338,7 @@ def test_a_wrong_line_of_a_manifest_is_named(name: str, text: str, options: Any,
 
 
 def test_options_of_another_kind_of_images_are_refused(images: Path) -> None:
-    with pytest.raises(OptionsError, match="--path-column does not belong to .*images, which is a folder"):
+    with pytest.raises(OptionsError, match="path_column does not belong to .*images, which is a folder"):
         scan(images, options=PackOptions(path_column="id"))
 
 

@@ -66,7 +66,7 @@ def test_values_are_noted_and_binary_masks_warn_until_their_values_are_classes(
     (note,) = pack(binary / "images", tmp_path / "silent", **options).notes
     assert note.startswith("the masks have the values 0, 255: ")
     assert WARNED in note
-    assert "--mask-values 0,255" in note
+    assert "mask_values='0,255'" in note
     (note,) = pack(binary / "images", tmp_path / "out", mask_values="0,255", **options).notes
     assert note == "the masks have the values 0, 1."
     assert (*head_values(tmp_path / "silent"), *head_values(tmp_path / "out")) == (0, 255, 0, 1)
@@ -161,7 +161,7 @@ def test_the_command_that_resumes_names_values_and_suffix(binary: Path, tmp_path
     given = {"size": 24, "masks": tmp_path / "named", "mask_suffix": "_mask", "mask_values": "0,255"}
     interrupted(pack, binary / "images", tmp_path / "out", inputs=2, workers=1, **given)
     with pytest.raises(
-        StoreError, match="--mask-suffix _mask --mask-values 0,255|--mask-values 0,255 .*--mask-suffix _mask"
+        StoreError, match="mask_suffix='_mask', mask_values='0,255'|mask_values='0,255', .*mask_suffix='_mask'"
     ):
         check_finished(tmp_path / "out")
 
@@ -198,7 +198,7 @@ def test_masks_beside_their_images_are_found_by_suffix_and_are_no_images(tmp_pat
     assert store_bytes(tmp_path / "val") == store_bytes(tmp_path / "out" / "val")
     for image in (images / "val").rglob("*.jpg"):
         image.unlink()
-    with pytest.raises(ScanError, match="val holds no image but the masks that --mask-suffix _mask names"):
+    with pytest.raises(ScanError, match="val holds no image but the masks that mask_suffix='_mask' names"):
         pack(images, tmp_path / "none", masks=images, **given)
     # images may be named so where the masks are elsewhere
     photo(40, 30, 5).save(tmp_path / "x_mask.jpg")
@@ -230,7 +230,7 @@ def test_a_suffix_is_recorded_compared_and_reused(tmp_path: Path) -> None:
     given = {"size": 24, "masks": images, "workers": 1}
     pack(images, tmp_path / "out", mask_suffix="_mask", **given)
     assert read_manifest(tmp_path / "out").labels == {"mask_suffix": "_mask"}
-    with pytest.raises(PackError, match="was packed with --mask-suffix _mask. Give it again"):
+    with pytest.raises(PackError, match="was packed with mask_suffix='_mask'. Give it again"):
         pack(images, tmp_path / "out", resume=True, **given)
     assert pack(images, tmp_path / "out", resume=True, mask_suffix="_mask", **given).resumed_from == 3
     beside(images, "b/9", 4)
@@ -242,17 +242,20 @@ def test_a_suffix_is_recorded_compared_and_reused(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no values": (
         {"mask_values": ""},
-        "--mask-values is '', expected the values of classes 0, 1, ... in masks, such as 0,255",
+        "mask_values is '', expected the values of classes 0, 1, ... in masks, such as 0,255",
     ),
     "twice": ({"mask_values": "0,0"}, "each once, from 0 to 255"),
     "too large": ({"mask_values": [0, 256]}, "from 0 to 255"),
     "all of them": ({"mask_values": range(256)}, "up to 255 of them"),
-    "words": ({"mask_values": "0,person"}, "--mask-values is '0,person'"),
-    "of no masks": ({"mask_values": "0", "masks": None}, "--mask-values belongs to --masks DIR"),
-    "of drawn masks": ({"mask_values": "0", "masks": "boxes", "boxes": "x"}, "--mask-values belongs to --masks DIR"),
-    "no suffix": ({"mask_suffix": ""}, "--mask-suffix is '', expected what the names of masks add"),
+    "words": ({"mask_values": "0,person"}, "mask_values is '0,person'"),
+    "of no masks": ({"mask_values": "0", "masks": None}, "mask_values belongs to masks of a folder"),
+    "of drawn masks": (
+        {"mask_values": "0", "masks": "boxes", "boxes": "x"},
+        "mask_values belongs to masks of a folder",
+    ),
+    "no suffix": ({"mask_suffix": ""}, "mask_suffix is '', expected what the names of masks add"),
     "an extension": ({"mask_suffix": "_mask.png"}, "without an extension: _mask"),
-    "suffix of no masks": ({"mask_suffix": "_m", "masks": None}, "--mask-suffix belongs to --masks DIR"),
+    "suffix of no masks": ({"mask_suffix": "_m", "masks": None}, "mask_suffix belongs to masks, a folder"),
 }
 
 

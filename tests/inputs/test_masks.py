@@ -162,7 +162,7 @@ def test_a_folder_without_masks_ends_the_pack_before_it_begins(pairs: tuple[Path
     (tmp_path / "empty").mkdir()
     with pytest.raises(ScanError, match="empty holds no mask"):
         pack(images, tmp_path / "out", masks=tmp_path / "empty")
-    with pytest.raises(OptionsError, match="belongs to --boxes and --masks"):
+    with pytest.raises(OptionsError, match="belongs to boxes and masks"):
         pack(images, tmp_path / "out", upright_labels=True)
     assert not (tmp_path / "out").exists()
 
@@ -188,7 +188,7 @@ def tree(images: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 def test_a_finished_pack_is_confirmed_with_its_masks_alone(tree: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     images, options = tree
     pack(images, tmp_path / "out", **options)
-    with pytest.raises(PackError, match="finished, but was packed with --masks. Give it again"):
+    with pytest.raises(PackError, match="finished, but was packed with masks. Give it again"):
         pack(images, tmp_path / "out", resume=True, **{k: v for k, v in options.items() if k != "masks"})
 
 

@@ -177,7 +177,7 @@ def test_a_class_list_can_be_imposed(tmp_path: Path, shared_store: Path) -> None
     (tmp_path / "list.txt").write_text("class1\nother\nclass0\n")
     inputs = scan(images, classes=load_classes(str(tmp_path / "list.txt")))[""]
     assert inputs.targets.tolist() == [2, 0]
-    with pytest.raises(ScanError, match="has the class 'class0' that --classes does not list"):
+    with pytest.raises(ScanError, match="has the class 'class0' that classes does not list"):
         scan(images, classes=("class1",))
 
 
@@ -185,13 +185,13 @@ def test_a_class_list_can_be_imposed(tmp_path: Path, shared_store: Path) -> None
 def test_a_bad_class_list_is_named(tmp_path: Path, content: str) -> None:
     path = tmp_path / ("list.json" if content.startswith("[") else "list.txt")
     path.write_text(content)
-    with pytest.raises(ScanError, match=r"--classes .*list"):
+    with pytest.raises(ScanError, match=r"classes=.*list"):
         load_classes(str(path))
 
 
 def test_a_class_list_of_a_damaged_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"classes": ["a", "b"]}')
-    with pytest.raises(ScanError, match=r"--classes .* cannot be read: .*manifest\.json"):
+    with pytest.raises(ScanError, match=r"classes=.* cannot be read: .*manifest\.json"):
         load_classes(str(tmp_path))
 
 

@@ -92,7 +92,7 @@ def test_info_reports_the_kind_and_classes_of_each(
 
 
 WRONG = [
-    ({"target_column": "kind,kind"}, "--target-column names 'kind' twice"),
+    ({"target_column": "kind,kind"}, "target_column names 'kind' twice"),
     ({"target_column": "kind,nose"}, "has no column 'nose'"),
     ({"target_column": "kind,slip"}, "line 3 of .* has 'up' as slip, line 2 of .* has '1'"),
     ({"target_column": "kind,gap"}, "line 3 of .* has nothing as gap. Expected a finite number"),
@@ -117,7 +117,7 @@ def test_classes_of_another_layout_are_refused(manifests: tuple[Path, Path], tmp
         (
             "several",
             "kind,tags",
-            "has the further targets price, size, tags beside its first, --target-column names kind, tags",
+            "has the further targets price, size, tags beside its first, target_column names kind, tags",
         ),
         ("several", "size,kind,tags,nose", "has no column 'nose'"),
         ("one", "kind,tags", "one lists the classes of one of the columns kind, tags, and not of tags"),

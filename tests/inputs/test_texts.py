@@ -176,7 +176,7 @@ def test_a_changed_text_is_seen_by_resume_and_brought_by_update(table: Path, tmp
     assert update(changed, tmp_path / "out", max_rejects=1, workers=1).kept == 8
     pack(changed, tmp_path / "again", size=32, **OPTIONS)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "again")
-    with pytest.raises(ScanError, match="has no column 'caption', which --text-column names"):
+    with pytest.raises(ScanError, match="has no column 'caption', which text_column names"):
         update(written(images / "b.csv", [("path",), ("class0/0.jpg",)]), tmp_path / "out")
 
 
@@ -213,7 +213,7 @@ def test_a_tar_has_texts_beside_its_images(table: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "column", "message"),
     [
-        ("path,caption\na.jpg,x\n", "title", "has no column 'title', which --text-column names. It has: caption."),
+        ("path,caption\na.jpg,x\n", "title", "has no column 'title', which text_column names. It has: caption."),
         ("path,a b\na.jpg,x\n", "a b", "the column 'a b' of .* can be no text: its name cannot be that of a tensor"),
         (
             "path,Alt,alt\na.jpg,x,3\n",

@@ -154,14 +154,14 @@ def test_rows_without_a_class_are_left_out_where_classes_choose(tmp_path: Path) 
         ({"rows": np.zeros((2, 2), int)}, "not a slice, nor row numbers"),
         ({"rows": slice(0, 5, 0)}, "not a slice, nor row numbers"),
         ({"rows": [1, 2**70]}, f"row {2**70} is out of range"),
-        ({"seed": -1, "fraction": 0.5}, "--seed is -1, expected 0 or more"),
-        ({"seed": None, "fraction": 0.5}, "--seed is None, expected 0 or more"),
-        ({"per_class": True}, "--per-class is True, expected 1 or more"),
+        ({"seed": -1, "fraction": 0.5}, "seed is -1, expected 0 or more"),
+        ({"seed": None, "fraction": 0.5}, "seed is None, expected 0 or more"),
+        ({"per_class": True}, "per_class is True, expected 1 or more"),
         ({"classes": [3]}, "--classes has 3, expected names"),
         ({"rows": 7}, "not a slice, nor row numbers"),
         ({"classes": ["class1", "dog"]}, "has no class 'dog'. It has 3: 'class0', 'class1', 'class2'"),
         ({"classes": ["class1", "class1"]}, "the class 'class1' is named twice"),
-        ({"per_class": 0}, "--per-class is 0, expected 1 or more"),
+        ({"per_class": 0}, "per_class is 0, expected 1 or more"),
         ({"fraction": 0}, "fraction is 0, expected a number above 0"),
         ({"fraction": 1.5}, "fraction is 1.5"),
         ({"fraction": 0.5, "per_class": 3}, "give one of them"),
@@ -262,7 +262,7 @@ def test_a_list_with_all_classes_is_kept_as_it_is(images: Path, tmp_path: Path) 
     assert rows_of(tmp_path / "both") == rows_of(tmp_path / "a") + rows_of(tmp_path / "b")
     merge([tmp_path / "b", tmp_path / "a"], tmp_path / "listed", classes=tmp_path / "b")
     assert MemmapDataset(tmp_path / "listed").classes == ["zebra", "class2", "class1", "class0"]
-    with pytest.raises(PackError, match="b has classes that the list given by --classes has not: zebra, class1"):
+    with pytest.raises(PackError, match="b has classes that the list given by classes has not: zebra, class1"):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "no", classes=tmp_path / "a")
     with pytest.raises(ScanError, match="cannot be read"):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "no", classes=tmp_path / "none")
@@ -397,7 +397,7 @@ def test_columns_with_the_names_of_tensors_are_columns(name: str, images: Path, 
 
 def test_a_class_list_for_numbers_is_refused(tmp_path: Path) -> None:
     pack_dataset([(np.zeros((8, 8, 3), np.uint8), 0.5)], tmp_path / "a", workers=1)
-    with pytest.raises(OptionsError, match="has regression targets, which have no classes: leave --classes out"):
+    with pytest.raises(OptionsError, match="has regression targets, which have no classes: leave classes out"):
         merge([tmp_path / "a"] * 2, tmp_path / "out", classes=names_file(tmp_path / "names", ["x"]))
 
 
@@ -701,7 +701,7 @@ def test_what_is_in_the_way_is_kept(shared_store: Path, store: Path, images: Pat
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     for out, sentence in (
-        (store, "already holds a store. Replace it with --overwrite"),
+        (store, "already holds a store. Replace it with overwrite=True"),
         (tmp_path / "mine", "is not empty"),
         (store / "inside", "is in the store"),
     ):

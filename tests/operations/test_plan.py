@@ -261,7 +261,7 @@ def test_a_plan_is_of_the_size_that_is_asked_for(
         (["--fit", "pad"], "--fit pad needs --size: the side of a row in pixels"),
         (
             ["--max-size", "300"],
-            "--max-size belongs to --fit none, not to --fit crop: add --fit none, or give --size instead",
+            "max_size belongs to fit='none', not to fit='crop': add fit='none', or give size instead",
         ),
         (["--scale", "1"], "--scale is '1', expected two numbers such as 0.08,1"),
         *(
@@ -288,7 +288,7 @@ def test_nothing_to_plan_is_named(tmp_path: Path) -> None:
     with pytest.raises(PackError, match="nothing can be planned: no header of 1 input could be read"):
         plan(tmp_path, workers=1)
     arguments: Any = {"crop": 0}
-    with pytest.raises(OptionsError, match="--size is 0"):
+    with pytest.raises(OptionsError, match="size is 0"):
         plan(tmp_path, **arguments)
 
 

@@ -146,7 +146,7 @@ def test_another_store_is_refused_and_replaced_with_overwrite(three: list[Path],
     for n, store in enumerate(three):
         if n:
             before = names_at(url)
-            with pytest.raises(OptionsError, match=r"holds another store \(sha256:.*Replace it with --overwrite"):
+            with pytest.raises(OptionsError, match=r"holds another store \(sha256:.*Replace it with overwrite=True"):
                 push(store, url)
             assert names_at(url) == before
         push(store, url, overwrite=True)
@@ -610,7 +610,7 @@ def test_a_pull_over_an_unfinished_pack_names_that(images: Path, store: Path, tm
     push(store, "memory://stores/out")
     interrupted(pack, images, tmp_path / "out", size=32, workers=1, inputs=12)
     before = sorted(p for p in (tmp_path / "out").rglob("*"))
-    with pytest.raises(OptionsError, match=r"is incomplete: its pack was interrupted at .* --resume"):
+    with pytest.raises(OptionsError, match=r"is incomplete: its pack was interrupted at .* resume=True"):
         pull("memory://stores/out", tmp_path / "out")
     assert sorted(p for p in (tmp_path / "out").rglob("*")) == before
 

@@ -212,7 +212,7 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     os.killpg(running.process.pid, signal.SIGKILL)
     assert running.ended() == -signal.SIGKILL
     assert not (tmp_path / "tree/requantized.jsonl").exists()
-    with pytest.raises(OptionsError, match="holds an earlier run. Resume it with --resume"):
+    with pytest.raises(OptionsError, match="holds an earlier run. Resume it with resume=True"):
         requantize(images, tmp_path / "tree", quality=4)
     report = requantize(images, tmp_path / "tree", quality=4, resume=True)
     assert 0 < report.resumed_from < 180

@@ -207,7 +207,7 @@ def test_splits_are_confirmed_continued_and_started(tmp_path: Path) -> None:
         pack(tmp_path / "images", tmp_path / "out", progress=stop, **line)
     # train is finished, val begun, test not there: the unfinished one is named
     with pytest.raises(
-        PackError, match=r"out/val is incomplete: .* Resume with: pack .*images .*out --size 32 --resume"
+        PackError, match=r"out/val is incomplete: .* Resume with: pack\(.*images', .*out', size=32, resume=True\)"
     ):
         pack(tmp_path / "images", tmp_path / "out", **line)
     pack(tmp_path / "images", tmp_path / "out", resume=True, **line)
@@ -229,9 +229,7 @@ def test_of_splits_of_which_one_is_there_the_others_are_made_and_all_change_toge
     pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
     before = store_bytes(tmp_path / "out")
     shutil.rmtree(tmp_path / "out/val")
-    text = (
-        r"out is incomplete: .*out/train is a finished store, .*out/val is none\. Continue with: (pack .* --resume) \("
-    )
+    text = r"out is incomplete: .*out/train is a finished store, .*out/val is none\. Continue with: (pack\(.*, resume=True\)) \("
     with pytest.raises(PackError, match=text):
         pack(tmp_path / "images", tmp_path / "out", size=32)
     pixels = (tmp_path / "out/train" / PIXELS).stat().st_ino
@@ -287,7 +285,7 @@ def test_resume_and_overwrite_together_are_right_in_every_state(
     interrupted(pack, images, out, size=32, **line, inputs=4)
     assert store_bytes(out) == small
     with pytest.raises(
-        PackError, match=r"holds a store whose replacement was interrupted at .*Continue with: pack .*--resume"
+        PackError, match=r"holds a store whose replacement was interrupted at .*Continue with: pack\(.*, resume=True\)"
     ):
         pack(images, out, size=32)
     assert pack(images, out, size=32, **line).resumed_from >= 4  # a replacement that was begun
@@ -437,7 +435,7 @@ def test_verify_compares_the_sources_of_splits_and_archives(tmp_path: Path) -> N
 
 def test_a_dataset_has_no_sources_to_compare(tmp_path: Path) -> None:
     pack_dataset([(photo(40, 30, n), n % 2) for n in range(3)], tmp_path / "out", workers=1)
-    with pytest.raises(ValueError, match="was packed from a dataset, whose items are no files: leave --images out"):
+    with pytest.raises(ValueError, match="was packed from a dataset, whose items are no files: leave images out"):
         verify(tmp_path / "out", images=tmp_path)
 
 
@@ -455,10 +453,10 @@ def _list_of_labels(images: Path, path: Path) -> Path:
 @pytest.mark.parametrize(
     ("option", "named"),
     [
-        ("classes", "--classes"),
-        ("missing", r"--missing '\?'"),
-        ("target_column", "--target-column breed"),
-        ("classes target_column", "--classes and --target-column breed"),
+        ("classes", "classes"),
+        ("missing", r"missing='\?'"),
+        ("target_column", "target_column='breed'"),
+        ("classes target_column", "classes and target_column='breed'"),
     ],
 )
 def test_a_forgotten_option_of_labels_is_named(images: Path, tmp_path: Path, option: str, named: str) -> None:
@@ -477,7 +475,7 @@ def test_a_forgotten_option_of_labels_is_named(images: Path, tmp_path: Path, opt
 def test_forgotten_classes_of_a_folder_are_named(images: Path, tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("class2\nclass1\nclass0\n")
     pack(images, tmp_path / "out", size=32, classes=str(tmp_path / "classes.txt"))
-    with pytest.raises(PackError, match=r"was packed with --classes\. Give it again"):
+    with pytest.raises(PackError, match=r"was packed with classes\. Give it again"):
         pack(images, tmp_path / "out", size=32, resume=True)
 
 
@@ -490,12 +488,12 @@ def test_forgotten_boxes_and_masks_are_named_and_so_are_added_ones(images: Path,
             Image.new("L", image.size).save(mask)
     given: dict[str, Any] = {"boxes": images, "masks": tmp_path / "masks"}
     pack(images, tmp_path / "out", size=32, **given)
-    with pytest.raises(PackError, match=r"was packed with --boxes\. Give it again"):
+    with pytest.raises(PackError, match=r"was packed with boxes\. Give it again"):
         pack(images, tmp_path / "out", size=32, masks=given["masks"], resume=True)
-    with pytest.raises(PackError, match=r"was packed with --boxes and --masks\. Give them again"):
+    with pytest.raises(PackError, match=r"was packed with boxes and masks\. Give them again"):
         pack(images, tmp_path / "out", size=32, resume=True)
     pack(images, tmp_path / "bare", size=32)
-    with pytest.raises(PackError, match=r"was packed without --boxes\. Leave it out"):
+    with pytest.raises(PackError, match=r"was packed without boxes\. Leave it out"):
         pack(images, tmp_path / "bare", size=32, boxes=images, resume=True)
 
 
@@ -503,7 +501,7 @@ def test_a_column_that_the_store_was_packed_without_is_named(images: Path, tmp_p
     names = sorted(str(image.relative_to(images)) for image in images.rglob("*.jpg"))
     (tmp_path / "list.csv").write_text("\n".join(["path,kind", *(f"{name},k" for name in names), ""]))
     pack(images, tmp_path / "out", size=32)
-    with pytest.raises(PackError, match=r"was packed without --target-column\. Leave it out"):
+    with pytest.raises(PackError, match=r"was packed without target_column\. Leave it out"):
         pack(tmp_path / "list.csv", tmp_path / "out", size=32, root=images, target_column="kind", resume=True)
 
 
@@ -512,11 +510,11 @@ def test_forgotten_options_of_an_unfinished_pack_are_named(images: Path, tmp_pat
         path.with_suffix(".txt").write_text("0 .5 .5 .2 .2\n")
     (tmp_path / "classes.txt").write_text("class0\nclass1\nclass2\n")
     for name, given, text in (
-        ("a", {"boxes": images}, r"other options \(with --boxes, now without\)"),
+        ("a", {"boxes": images}, r"other options \(with boxes, now without\)"),
         (
             "b",
             {"classes": str(tmp_path / "classes.txt")},
-            r"other options for labels \(with --classes, now without\)",
+            r"other options for labels \(with classes, now without\)",
         ),
     ):
         interrupted(pack, images, tmp_path / name, size=32, workers=1, **given, inputs=4)

@@ -223,7 +223,7 @@ def test_a_level_of_another_store_is_refused_or_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"levels": 4}, "--levels is 4, expected 1 to 3"),
+        ({"levels": 4}, "levels is 4, expected 1 to 3"),
         ({"levels": 2, "size": 14}, "would have rows of 7 pixels a side, expected 8 or more"),
         ({"levels": 3, "size": 34}, "needs rows whose sides 4 divides, not 34"),
     ],

@@ -17,21 +17,21 @@ from packer import OptionsError, pack
 from reader import MemmapDataset
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"max_pixels": 1e8}, "--max-pixels is 100000000.0, expected an integer."),
-    ({"exact": 1}, "--exact is 1, expected True or False."),
-    ({"strict": 0}, "--strict is 0, expected True or False."),
-    ({"shuffle": True}, "--shuffle is True, expected an integer or None."),
-    ({"workers": True}, "--workers is True, expected an integer or None."),
-    ({"levels": True}, "--levels is True, expected an integer."),
-    ({"crop_fraction": "1"}, "--crop-fraction is '1', expected a number."),
-    ({"fit": 3}, "--fit is 3, expected text."),
-    ({"compress": 1}, "--compress is 1, expected True, False, zstd, or jpeg: and a quality."),
-    ({"missing": 3}, "--missing is 3, expected text or a path."),
-    ({"boxes": 3}, "--boxes is 3, expected text or a path."),
+    ({"max_pixels": 1e8}, "max_pixels is 100000000.0, expected an integer."),
+    ({"exact": 1}, "exact is 1, expected True or False."),
+    ({"strict": 0}, "strict is 0, expected True or False."),
+    ({"shuffle": True}, "shuffle is True, expected an integer or None."),
+    ({"workers": True}, "workers is True, expected an integer or None."),
+    ({"levels": True}, "levels is True, expected an integer."),
+    ({"crop_fraction": "1"}, "crop_fraction is '1', expected a number."),
+    ({"fit": 3}, "fit is 3, expected text."),
+    ({"compress": 1}, "compress is 1, expected True, False, zstd, or jpeg: and a quality."),
+    ({"missing": 3}, "missing is 3, expected text or a path."),
+    ({"boxes": 3}, "boxes is 3, expected text or a path."),
     ({"progress": 3}, "progress is 3, expected a function that takes a Progress."),
     # what a level records is no limit that a user gives
-    ({"fit": "none", "size": None, "max_size": "48/2"}, "--max-size is '48/2', expected 1 to 16384 pixels."),
-    ({"fit": "none", "size": None, "max_size": "0/4"}, "--max-size is '0/4', expected 1 to 16384 pixels."),
+    ({"fit": "none", "size": None, "max_size": "48/2"}, "max_size is '48/2', expected 1 to 16384 pixels."),
+    ({"fit": "none", "size": None, "max_size": "0/4"}, "max_size is '0/4', expected 1 to 16384 pixels."),
 ]
 
 

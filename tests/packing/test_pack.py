@@ -202,7 +202,7 @@ def test_without_a_size_equal_images_are_packed_as_they_are(tmp_path: Path) -> N
 
 
 def test_without_a_size_different_images_show_their_sizes(images: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionsError, match=r"the images have 8 sizes, width x height: 71 x 48 \(3\), .* --size 224"):
+    with pytest.raises(OptionsError, match=r"the images have 8 sizes, width x height: 71 x 48 \(3\), .* size=224"):
         pack(images, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -254,7 +254,7 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path) -> None:
 def test_on_error_fail_stops_and_can_be_resumed(images: Path, tmp_path: Path) -> None:
     bad = images / "class1/bad.jpg"
     bad.write_text("x")
-    with pytest.raises(PackError, match=r"class1/bad.jpg: it is text, not an image \(--on-error fail\)"):
+    with pytest.raises(PackError, match=r"class1/bad.jpg: it is text, not an image \(on_error='fail'\)"):
         pack(images, tmp_path / "out", size=32, on_error="fail")
     with pytest.raises(IncompleteStoreError, match="is incomplete"):
         MemmapDataset(tmp_path / "out", as_tuple=False)
@@ -269,7 +269,7 @@ def test_an_out_in_the_way_is_refused_unchanged(images: Path, tmp_path: Path) ->
     out = tmp_path / "out"
     pack(images, out, size=32)
     before = store_bytes(out)
-    with pytest.raises(PackError, match="already holds a store. Replace it with --overwrite"):
+    with pytest.raises(PackError, match="already holds a store. Replace it with overwrite=True"):
         pack(images, out, size=16)
     assert store_bytes(out) == before
     other = tmp_path / "other"
@@ -359,7 +359,7 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
         check_finished(out)
     with pytest.raises(IncompleteStoreError, match=f"how to resume it: pack info {out}"):
         MemmapDataset(out, as_tuple=False)
-    with pytest.raises(PackError, match=r"Resume with: pack .*/images .* --resume \(or start over with --overwrite\)"):
+    with pytest.raises(PackError, match=r"Resume with: pack\(.*/images', .*, resume=True\) \(or .* overwrite=True\)"):
         pack(images, out, size=32)
     with open(tmp_path / "out.packing/.packing/journal", "ab") as journal:
         journal.write(b'deadbeef {"torn":')
@@ -571,17 +571,17 @@ def test_progress_reports_stages_and_counts(images: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"size": 0}, "--size is 0, expected 1 to 16384 pixels a side"),
-        ({"size": 100000}, "--size is 100000, expected"),
-        ({"size": "big"}, "--size is 'big', expected pixels such as 224"),
-        ({"fit": "stretch"}, "--fit is 'stretch', expected crop, pad, squash, inside or none"),
-        ({"crop_fraction": 1.5}, "--crop-fraction is 1.5, expected 0.05 to 1"),
-        ({"crop_fraction": 0.9, "fit": "pad"}, "--crop-fraction belongs to --fit crop"),
-        ({"workers": 0}, "--workers is 0, expected 1 to 4096"),
-        ({"max_rejects": "many"}, "--max-rejects is 'many', expected a count such as 10 or a share such as 1%"),
-        ({"max_rejects": "101%"}, "--max-rejects is '101%'"),
-        ({"timeout": 0}, "--timeout is 0, expected more than 0 seconds"),
-        ({"max_pixels": 0}, "--max-pixels is 0"),
+        ({"size": 0}, "size is 0, expected 1 to 16384 pixels a side"),
+        ({"size": 100000}, "size is 100000, expected"),
+        ({"size": "big"}, "size is 'big', expected pixels such as 224"),
+        ({"fit": "stretch"}, "fit is 'stretch', expected crop, pad, squash, inside or none"),
+        ({"crop_fraction": 1.5}, "crop_fraction is 1.5, expected 0.05 to 1"),
+        ({"crop_fraction": 0.9, "fit": "pad"}, "crop_fraction belongs to fit='crop'"),
+        ({"workers": 0}, "workers is 0, expected 1 to 4096"),
+        ({"max_rejects": "many"}, "max_rejects is 'many', expected a count such as 10 or a share such as 1%"),
+        ({"max_rejects": "101%"}, "max_rejects is '101%'"),
+        ({"timeout": 0}, "timeout is 0, expected more than 0 seconds"),
+        ({"max_pixels": 0}, "max_pixels is 0"),
     ],
 )
 def test_wrong_options_are_one_sentence(images: Path, tmp_path: Path, options: dict[str, Any], text: str) -> None:
@@ -711,7 +711,7 @@ def test_on_error_fail_forgets_the_reject_whether_fixed_or_not(images: Path, tmp
     intact = bad.read_bytes()
     bad.write_bytes(b"")
     for resume in (False, True):
-        with pytest.raises(PackError, match=r"class1/000.jpg: the file is empty \(--on-error fail\)"):
+        with pytest.raises(PackError, match=r"class1/000.jpg: the file is empty \(on_error='fail'\)"):
             pack(images, tmp_path / "out", size=32, on_error="fail", resume=resume)
     bad.write_bytes(intact)
     report = pack(images, tmp_path / "out", size=32, on_error="fail", resume=True)
@@ -767,7 +767,7 @@ def test_splits_resume_where_the_first_was_interrupted(tmp_path: Path) -> None:
     make_tree(tmp_path / "images/train", classes=2, each=8)
     make_tree(tmp_path / "images/val", classes=2, each=2)
     interrupted(pack, tmp_path / "images", tmp_path / "out", size=32)
-    with pytest.raises(PackError, match=rf"pack .*/images {tmp_path}/out --size 32 --resume \(or"):
+    with pytest.raises(PackError, match=rf"pack\('.*/images', '{tmp_path}/out', size=32, resume=True\) \(or"):
         pack(tmp_path / "images", tmp_path / "out", size=32)
     report = pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
     assert report.rows == 20

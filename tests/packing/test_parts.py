@@ -227,7 +227,7 @@ def test_an_image_that_changed_is_packed_again_into_levels_of_its_part(
             _pack_parts(images, out, 2, [1], resume=True, **chosen)
     with pytest.raises(
         PackError,
-        match=r"part 1/2 of .* is unfinished: row 0, class0/000.jpg, is another image in levels/2 .*--part 1/2",
+        match=r"part 1/2 of .* is unfinished: row 0, class0/000.jpg, is another image in levels/2 .*part='1/2'",
     ):
         seal_parts(out)
     _pack_parts(images, out, 2, [1], resume=True, **chosen)
@@ -295,9 +295,11 @@ def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, 
     out = tmp_path / "out"
     _interrupt(images, out, "2/2")
     _pack_parts(images, out, 2, [1])
-    with pytest.raises(PackError, match=r"part 2/2 of .* is unfinished: \d+ of its 13 images .* --part 2/2 --resume"):
+    with pytest.raises(
+        PackError, match=r"part 2/2 of .* is unfinished: \d+ of its 13 images .* part='2/2', resume=True\)"
+    ):
         seal_parts(out)
-    with pytest.raises(PackError, match=r"part 2/2 of .* was begun before.*--resume"):
+    with pytest.raises(PackError, match=r"part 2/2 of .* was begun before.*resume=True"):
         _pack_parts(images, out, 2, [2])
     # also where it had not begun: a job that is started again by its scheduler says the same
     _pack_parts(images, out, 2, [1, 2], resume=True)
@@ -318,7 +320,7 @@ def test_a_part_may_be_packed_again(images: Path, tmp_path: Path) -> None:
 Prepare = Callable[[Path, Path], None]
 
 REFUSALS: list[tuple[Prepare, str]] = [
-    (lambda i, o: _pack_parts(i, o, 3, [1, 3]), r"part 2/3 of .* is missing\. Pack it, .* --part 2/3"),
+    (lambda i, o: _pack_parts(i, o, 3, [1, 3]), r"part 2/3 of .* is missing\. Pack it, .* part='2/3'"),
     (lambda i, o: _pack_parts(i, o, 4, [4]), r"part 1/4 of .* and 2 more are missing"),
     (lambda i, o: o.mkdir(), r"holds no part of a pack\. Parts are made by: pack IMAGES"),
     (lambda i, o: None, r"holds no part of a pack"),
@@ -341,8 +343,8 @@ BESIDE: list[tuple[Prepare, dict[str, Any], str]] = [
     (_other_inputs, {}, r"part 1/2 of .* was begun with another number of inputs \(24, now 23\)"),
     (lambda i, o: None, {"part": "2/3"}, r"is packed in 2 parts, this is part 2/3"),
     (lambda i, o: (o.mkdir(), (o / "mine.txt").touch()), {}, r"is not empty \(it holds mine.txt\)"),
-    (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with --part"),
-    (lambda i, o: None, {"part": None, "resume": True}, r"holds parts of a pack\. Continue with --part"),
+    (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with part"),
+    (lambda i, o: None, {"part": None, "resume": True}, r"holds parts of a pack\. Continue with part"),
 ]
 
 
@@ -387,7 +389,7 @@ def test_a_store_or_a_pack_without_parts_in_the_way_is_named(images: Path, tmp_p
     log = journals.CommitLog(tmp_path / "begun.packing", lambda: None)
     log.begin(Header())
     log.close()
-    with pytest.raises(PackError, match=r"is being packed without --part\. Resume with"):
+    with pytest.raises(PackError, match=r"is being packed without part\. Resume with"):
         _pack_parts(images, tmp_path / "begun", 2, [1])
 
 
@@ -400,9 +402,9 @@ def test_overwrite_without_part_takes_parts_away(images: Path, tmp_path: Path, r
 def test_a_part_that_is_none_is_a_usage_error(images: Path, tmp_path: Path, text: str) -> None:
     with pytest.raises(OptionsError, match="expected i/n such as 2/8"):
         pack(images, tmp_path / "out", size=32, part=text)
-    with pytest.raises(OptionsError, match="--part needs --size or --fit none"):
+    with pytest.raises(OptionsError, match="part needs size or fit='none'"):
         pack(images, tmp_path / "out", part="1/2")
-    with pytest.raises(OptionsError, match="--boxes and --masks do not go together with --part yet"):
+    with pytest.raises(OptionsError, match="boxes and masks do not go together with part yet"):
         pack(images, tmp_path / "out", size=32, part="1/2", boxes="some.json")
 
 

@@ -158,8 +158,8 @@ def test_a_class_list_that_was_given_stays(images: Path, tmp_path: Path) -> None
     refused(
         images,
         out,
-        r"has the class 'bee' that --classes does not list \(3 classes\)\. That is the list of .*out, which was packed with"
-        r" --classes\. Give --classes with one that fits\.",
+        r"has the class 'bee' that classes does not list \(3 classes\)\. That is the list of .*out, which was packed with"
+        r" classes\. Give classes with one that fits\.",
         ScanError,
     )
     names.write_text("class2\nclass0\nclass1\nbee\n")
@@ -177,13 +177,13 @@ def test_a_folder_of_yolo_labels_is_read_by_the_list_that_was_given(images: Path
     assert store_bytes(tmp_path / "out") == before
     next(images.rglob("*.txt")).write_text("0 0.5 0.5 0.5 0.5")
     [note] = update(images, tmp_path / "out", boxes=images).notes
-    assert "--boxes holds other labels than those that" in note
+    assert "boxes holds other labels than those that" in note
 
 
 def test_root_is_a_path_and_must_be_given_again(images: Path, tmp_path: Path) -> None:
     path = listed(images, tmp_path / "list.csv")
     pack(path, tmp_path / "out", size=32, root=images)
-    refused(path, tmp_path / "out", r"out was packed with --root\. Give --root again: the folder that the paths")
+    refused(path, tmp_path / "out", r"out was packed with root\. Give root again: the folder that the paths")
     assert update(path, tmp_path / "out", root=images).kept == 24
 
 
@@ -202,7 +202,7 @@ def test_a_column_that_was_renamed_is_named_again(images: Path, tmp_path: Path) 
     pack(path, out, size=32, root=images, path_column="name", target_column="breed")
     listed(images, path, "id,label,race")
     refused(path, out, r"has no column 'name'", ScanError, root=images)
-    refused(path, out, r"has no column 'breed', which --target-column names", ScanError, root=images, path_column="id")
+    refused(path, out, r"has no column 'breed', which target_column names", ScanError, root=images, path_column="id")
     assert notes(update(path, out, root=images, path_column="id", target_column="race")) == []
     assert read_manifest(out).labels["target_column"] == "race"
 
@@ -219,7 +219,7 @@ def test_another_column_is_refused_and_both_are_named(images: Path, tmp_path: Pa
         out,
         r"3 rows of .*out would have another target than before: class0/004\.jpg 2, now 1; class1/004\.jpg 2, now 1;"
         r" class2/004\.jpg 2, now 1\. Its targets are of the column a, those of .*list\.csv of the column b\. Give the same,"
-        r" or pack again with --overwrite\.$",
+        r" or pack again with overwrite=True\.$",
         root=images,
         target_column="b",
     )
@@ -250,8 +250,8 @@ def test_classes_of_rows_that_stay_keep_their_numbers_or_it_is_refused(
     refused(
         images,
         out,
-        rf"^classes would have other numbers than in .*out: {text}\. To keep them, give --classes FILE with its names in their"
-        rf" order and {new} behind them; for those of a fresh pack, pack again with --overwrite\.$",
+        rf"^classes would have other numbers than in .*out: {text}\. To keep them, give classes a file with its names in their"
+        rf" order and {new} behind them; for those of a fresh pack, pack again with overwrite=True\.$",
     )
     numbers = tmp_path / "classes.txt"
     numbers.write_text("\n".join([*MemmapDataset(out).classes, new]))
@@ -269,7 +269,7 @@ def test_a_class_that_is_gone_keeps_its_number_by_the_list_of_the_store(images: 
     refused(
         images,
         out,
-        r"class2 was 2, now 1 \(gone: class1\)\. To keep them, give --classes .*out; for those of a fresh pack",
+        r"class2 was 2, now 1 \(gone: class1\)\. To keep them, give classes=.*out'; for those of a fresh pack",
     )
     assert update(images, out, classes=str(out)).rows == 16
     assert MemmapDataset(out).classes == ["class0", "class1", "class2"]
@@ -381,7 +381,7 @@ def test_of_an_old_store_only_what_keeps_its_labels_is_taken(images: Path, tmp_p
         out,
         r"24 rows of .*out would have another target than before: class0/000\.jpg breed0, now class0; .* and 21 more\."
         r" .*out does not record how its targets were read \(format 1\.0\)\. If they are of the column label, give"
-        r" --target-column label; else pack again with --overwrite\.$",
+        r" target_column='label'; else pack again with overwrite=True\.$",
         root=images,
         classes=str(names),
     )
@@ -454,8 +454,8 @@ def test_a_wrong_folder_is_reported_by_the_rows_that_would_be_gone(images: Path,
         other,
         tmp_path / "out",
         rf"^24 of 24 rows of {tmp_path}/out would be gone, as {other} does not have their images: class0/000\.jpg;"
-        rf" class0/001\.jpg; class0/002\.jpg and 21 more\. That is more than --max-gone allows, 10\. Give all that"
-        rf" {tmp_path}/out was packed from, or --max-gone 24\.$",
+        rf" class0/001\.jpg; class0/002\.jpg and 21 more\. That is more than max_gone allows, 10\. Give all that"
+        rf" {tmp_path}/out was packed from, or max_gone=24\.$",
     )
 
 
@@ -486,7 +486,7 @@ def test_the_splits_are_counted_each_before_any_is_replaced(tmp_path: Path, caps
 @pytest.mark.parametrize("limit", ["5 rows", ""])
 def test_a_limit_that_is_none_is_wrong_usage(images: Path, tmp_path: Path, limit: str) -> None:
     pack(images, tmp_path / "out", size=32)
-    expected = rf"--max-gone is '{limit}', expected a count such as 10 or a"
+    expected = rf"max_gone is '{limit}', expected a count such as 10 or a"
     refused(images, tmp_path / "out", expected, OptionsError, max_gone=limit)
 
 
@@ -503,7 +503,7 @@ def test_a_resume_that_reads_labels_otherwise_is_refused(images: Path, tmp_path:
     with pytest.raises(PackError, match=r"was begun with other options for labels \(target_column: a, now b\)"):
         pack(path, out, size=32, target_column="b", root=images, resume=True)
     pack(path, out, size=32, target_column="a", root=images, resume=True)
-    with pytest.raises(PackError, match=r"is finished, but was packed with --target-column a\. Give it again"):
+    with pytest.raises(PackError, match=r"is finished, but was packed with target_column='a'\. Give it again"):
         pack(path, out, size=32, target_column="b", root=images, resume=True)
 
 

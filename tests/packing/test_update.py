@@ -311,7 +311,7 @@ def test_an_update_of_other_inputs_is_not_resumed(images: Path, tmp_path: Path) 
     pack(images, tmp_path / "out", size=32)
     interrupted(update, images, tmp_path / "out")
     (images / "class0" / "0005.jpg").write_bytes(jpeg(40, 30, 1))
-    with pytest.raises(PackError, match=r"new: class0/0005.jpg. Resume with the same, or leave --resume out\.$"):
+    with pytest.raises(PackError, match=r"new: class0/0005.jpg. Resume with the same, or leave resume out\.$"):
         update(images, tmp_path / "out", resume=True)
     assert update(images, tmp_path / "out").kept == 24
 
@@ -402,7 +402,7 @@ def test_a_store_whose_small_files_are_damaged_is_refused(name: str, images: Pat
     pack(images, out, fit="none", max_rejects=1)
     flip(out / name, 3)
     before = store_bytes(out)
-    with pytest.raises(PackError, match=rf"{name} is damaged: .* Pack again with --overwrite"):
+    with pytest.raises(PackError, match=rf"{name} is damaged: .* Pack again with overwrite=True"):
         update(images, out)
     assert store_bytes(out) == before
     assert sorted(os.listdir(tmp_path)) == ["images", "out"]

@@ -225,7 +225,7 @@ def test_the_option_is_recorded_compared_and_used_again(dark: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("wrong", [7, 17, "12", 12.5])
 def test_bits_that_cannot_be_are_refused(wrong: Any) -> None:
-    with pytest.raises(OptionsError, match=r"--bit-depth is .*, expected (8 to 16 bits|an integer or None)\."):
+    with pytest.raises(OptionsError, match=r"bit_depth is .*, expected (8 to 16 bits|an integer or None)\."):
         PackOptions(bit_depth=wrong)
-    with pytest.raises(OptionsError, match="--icc is 'srgb', expected keep or convert"):
+    with pytest.raises(OptionsError, match="icc is 'srgb', expected keep or convert"):
         PackOptions(icc="srgb")

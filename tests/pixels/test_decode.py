@@ -206,7 +206,7 @@ def test_strict_is_refused_where_nothing_reports_what_libjpeg_warns_of(
     images.mkdir()
     (images / "a.jpg").write_bytes(JPEG)
     with pytest.raises(
-        PackError, match=r"--strict needs jpeg4py and libturbojpeg, .* is missing\. Install it \(pack doctor"
+        PackError, match=r"strict needs jpeg4py and libturbojpeg, .* is missing\. Install it \(pack doctor"
     ):
         pack(images, tmp_path / "out", size=32, strict=True)
     assert not (tmp_path / "out").exists()

@@ -303,7 +303,7 @@ def test_an_update_keeps_rows_and_draws_the_masks_again(outlined: tuple[Path, di
 
 def test_masks_of_outlines_want_boxes_with_outlines_and_few_classes(flat: Path, tmp_path: Path) -> None:  # noqa: F811
     with pytest.raises(
-        OptionsError, match=r"--masks boxes draws the outlines .* A folder of masks so named is ./boxes"
+        OptionsError, match=r"masks='boxes' draws the outlines .* A folder of masks so named is ./boxes"
     ):
         pack(flat, tmp_path / "out", masks="boxes")
     labels = coco(tmp_path / "c.json", flat_sizes(), [("0.png", [1, 1, 9, 9])])

@@ -139,7 +139,7 @@ def test_sources_that_are_moved_away_stop_the_pack_unsealed_and_it_continues_to_
 
     # while its block is not decoded, none behind it is written, and no worker has room for all that is left
     harm_at(images / "class0/002.jpg", move, monkeypatch)
-    text = r"cannot be read: .*(gone|cannot be reached).*continue with --resume"
+    text = r"cannot be read: .*(gone|cannot be reached).*continue with resume=True"
     with pytest.raises(SourceError, match=text) as caught:
         pack(source, out, size=32, workers=workers)
     assert "\n" not in str(caught.value)
@@ -487,7 +487,9 @@ def test_listing_is_tried_again_and_where_the_error_lasts_it_is_one_sentence(
     listing.fail(call, name, code)
     assert app.run([str(images), str(tmp_path / "lasting"), "--size", "32"]) == 1
     caught = capsys.readouterr().err
-    assert f"({errno.errorcode[code]}); tried 3 times within 0.03 seconds. Run the same command with --resume" in caught
+    assert (
+        f"({errno.errorcode[code]}); tried 3 times within 0.03 seconds. Run the same command with resume=True" in caught
+    )
     assert caught.count("\n") == 1
     assert not (tmp_path / "lasting").exists()
 
@@ -518,7 +520,7 @@ def test_a_source_that_an_unfinished_pack_was_started_from_is_away_and_a_mistype
     assert app.run([str(source), str(out), "--size", "32", *options]) == 1
     caught = capsys.readouterr().err
     assert f"pack: {source} is missing or empty, and {out} holds an unfinished pack that was begun from it" in caught
-    assert "Run the same command with --resume" in caught
+    assert "Run the same command with resume=True" in caught
     assert app.run([f"{source}x", str(out), "--size", "32", *options]) == 2
     assert app.run([str(source), str(tmp_path / "other"), "--size", "32", *options]) == 2
     (tmp_path / "away").rename(source)
@@ -618,7 +620,7 @@ def test_a_tree_is_not_requantized_to_less_when_its_images_go_away(images: Path,
 
     for number in range(40):
         shutil.copytree(images / "class0", images / f"more{number}")
-    with pytest.raises(SourceError, match="is gone.*continue with --resume"):
+    with pytest.raises(SourceError, match="is gone.*continue with resume=True"):
         requantize(images, dest, quality=3, workers=1, resume=True, progress=go)
     assert set(before) - {"requantized.jsonl"} <= set(store_bytes(dest))
     away.rename(images)

@@ -172,7 +172,7 @@ def test_own_masks_are_in_the_frames(tree: Path, tmp_path: Path) -> None:
             assert same(named["masks"], others["masks"])
     assert torch.equal(raw[3][1]["masks"], packed[3][1]["masks"])
     assert verify(stores[1]).problems == []
-    with pytest.raises(OptionsError, match="--compress takes --masks with --fit none alone"):
+    with pytest.raises(OptionsError, match="compress takes masks with fit='none' alone"):
         pack(tree, tmp_path / "no", size=32, masks=tmp_path / "masks", compress=True)
 
 

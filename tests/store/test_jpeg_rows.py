@@ -180,12 +180,12 @@ def test_levels_are_jpegs_too(tree: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compress": "jpeg"}, "--compress is 'jpeg', expected zstd, or jpeg: and a quality from 1 to 100"),
+        ({"compress": "jpeg"}, "compress is 'jpeg', expected zstd, or jpeg: and a quality from 1 to 100"),
         ({"compress": "jpeg:0"}, "expected zstd, or jpeg: and a quality from 1 to 100"),
         ({"compress": "jpeg:101"}, "expected zstd, or jpeg: and a quality from 1 to 100"),
         ({"compress": "lz4"}, "expected zstd, or jpeg: and a quality from 1 to 100"),
-        ({"compress": "jpeg:95", "channels": "rgba"}, "takes --channels rgb or gray, as a JPEG has no alpha"),
-        ({"compress": "jpeg:95", "masks": "m"}, "does not go with --masks, which a JPEG would change"),
+        ({"compress": "jpeg:95", "channels": "rgba"}, "takes channels rgb or gray, as a JPEG has no alpha"),
+        ({"compress": "jpeg:95", "masks": "m"}, "does not go with masks, which a JPEG would change"),
     ],
     ids=str,
 )
@@ -243,7 +243,7 @@ def test_the_loss_stays_in_other_forms(
     assert read_manifest(copy).options["lossy"] == "jpeg:95"
     assert (copy / "samples.jsonl").read_bytes() == (lossy / "samples.jsonl").read_bytes()
     assert verify(copy, redecode=24, images=tree).problems == []
-    with pytest.raises(OptionsError, match=r"were kept as jpeg:95, and --compress jpeg:95 would lose once more"):
+    with pytest.raises(OptionsError, match=r"were kept as jpeg:95, and compress='jpeg:95' would lose once more"):
         subset(copy, tmp_path / "again", compress="jpeg:95")
     with pytest.raises(PackError, match="was packed with other options.*lossy"):
         update(tree, copy, workers=1)
@@ -252,7 +252,7 @@ def test_the_loss_stays_in_other_forms(
 
 
 def test_another_quality_is_refused(equal: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(OptionsError, match=r"were kept as jpeg:95, and --compress jpeg:80 would lose once more"):
+    with pytest.raises(OptionsError, match=r"were kept as jpeg:95, and compress='jpeg:80' would lose once more"):
         subset(equal[1], tmp_path / "worse", compress="jpeg:80")
     subset(equal[0], tmp_path / "worse", compress="jpeg:80")
     with pytest.raises(PackError, match=r"other options.*jpeg:95 and jpeg:80"):
@@ -261,7 +261,7 @@ def test_another_quality_is_refused(equal: tuple[Path, Path], tmp_path: Path) ->
 
 def test_alpha_and_masks_are_refused_of_a_copy_too(tree: Path, tmp_path: Path) -> None:
     pack(tree, tmp_path / "rgba", size=32, channels="rgba", workers=1)
-    with pytest.raises(OptionsError, match=r"rgba has alpha, which --compress jpeg:95 does not take"):
+    with pytest.raises(OptionsError, match=r"rgba has alpha, which compress='jpeg:95' does not take"):
         subset(tmp_path / "rgba", tmp_path / "copy", compress="jpeg:95")
 
 

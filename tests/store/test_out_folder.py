@@ -204,7 +204,9 @@ def test_the_first_message_on_a_store_with_generations_advises_no_overwrite_that
     for name, size in (("out", 16), ("other", 32)):
         pack(images, tmp_path / name, size=size)
     push(tmp_path / "out", str(tmp_path / "other"), overwrite=True)
-    with pytest.raises(PackError, match=r"and generations, so that --overwrite cannot replace it\. Choose another OUT"):
+    with pytest.raises(
+        PackError, match=r"and generations, so that overwrite=True cannot replace it\. Choose another OUT"
+    ):
         pack(images, tmp_path / "other", size=32)
 
 

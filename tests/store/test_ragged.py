@@ -247,15 +247,15 @@ def test_the_room_is_known_by_headers_before_decoding(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"fit": "none", "size": 32}, "--size gives all rows one size, --fit none leaves each its own"),
-        ({"max_size": 32, "size": 32}, "--max-size belongs to --fit none, not to --fit crop"),
-        ({"fit": "none", "max_size": 0}, "--max-size is 0, expected 1 to 16384 pixels"),
-        ({"fit": "none", "max_size": "short:0"}, "--max-size is 'short:0', expected 1 to 16384 pixels"),
-        ({"fit": "none", "max_size": "broad:9"}, "--max-size is 'broad:9', expected pixels such as 512 for the longer"),
-        ({"fit": "none", "max_size": "short"}, "--max-size is 'short', expected pixels such as 512 for the longer"),
-        ({"fit": "none", "max_size": -3}, "--max-size is -3, expected pixels such as 512"),
-        ({"fit": "none", "max_size": True}, "--max-size is True, expected pixels such as 512"),
-        ({"fit": "none", "crop_fraction": 0.5}, "--crop-fraction belongs to --fit crop"),
+        ({"fit": "none", "size": 32}, "size gives all rows one size, fit='none' leaves each its own"),
+        ({"max_size": 32, "size": 32}, "max_size belongs to fit='none', not to fit='crop'"),
+        ({"fit": "none", "max_size": 0}, "max_size is 0, expected 1 to 16384 pixels"),
+        ({"fit": "none", "max_size": "short:0"}, "max_size is 'short:0', expected 1 to 16384 pixels"),
+        ({"fit": "none", "max_size": "broad:9"}, "max_size is 'broad:9', expected pixels such as 512 for the longer"),
+        ({"fit": "none", "max_size": "short"}, "max_size is 'short', expected pixels such as 512 for the longer"),
+        ({"fit": "none", "max_size": -3}, "max_size is -3, expected pixels such as 512"),
+        ({"fit": "none", "max_size": True}, "max_size is True, expected pixels such as 512"),
+        ({"fit": "none", "crop_fraction": 0.5}, "crop_fraction belongs to fit='crop'"),
     ],
 )
 def test_wrong_options_of_own_sizes_are_one_sentence(

@@ -192,7 +192,7 @@ def test_a_pack_that_was_killed_anywhere_is_resumed(
             PackError, match="memory://bucket/out is incomplete: its pack was interrupted. Resume with: pack "
         ):
             pack(images, URL, size=16, workers=1)
-        with pytest.raises(PackError, match=r"holds no store yet: a pack to it was interrupted .* and --resume"):
+        with pytest.raises(PackError, match=r"holds no store yet: a pack to it was interrupted .* and resume=True"):
             pull(URL, tmp_path / "pulled")
     report = pack(images, URL, size=16, workers=1, resume=True)
     assert report.resumed_from > 0 or part == 0
@@ -224,7 +224,7 @@ def test_a_store_that_is_replaced_stays_until_the_new_one_is_there(
     images: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(local, URL)
-    with pytest.raises(PackError, match="memory://bucket/out already holds a store. Replace it with --overwrite"):
+    with pytest.raises(PackError, match="memory://bucket/out already holds a store. Replace it with overwrite=True"):
         pack(images, URL, size=8, workers=1)
     with monkeypatch.context() as patch:
         _stopping(patch, 20)
@@ -246,7 +246,7 @@ def test_a_store_where_too_much_is_rejected_replaces_none(images: Path, local: P
     tree = shutil.copytree(images, tmp_path / "tree")
     sorted(tree.rglob("*.jpg"))[0].write_bytes(b"no image")
     with pytest.raises(
-        PackError, match="1 of 18 inputs were rejected, more than --max-rejects 1%: memory://bucket/out still"
+        PackError, match="1 of 18 inputs were rejected, more than max_rejects='1%': memory://bucket/out still"
     ):
         pack(tree, URL, size=16, workers=1, overwrite=True)
     assert _pulled(tmp_path) == store_bytes(local)
@@ -398,7 +398,9 @@ def test_requests_are_tried_again_and_an_end_is_one_sentence(
 
     monkeypatch.setattr(RemoteObjects, "put", failing)
     is_down = True
-    with pytest.raises(PackError, match=r"bucket/out cannot be written: SlowDown: .* continue with --resume") as caught:
+    with pytest.raises(
+        PackError, match=r"bucket/out cannot be written: SlowDown: .* continue with resume=True"
+    ) as caught:
         pack(images, URL, size=16, workers=1)
     assert "\n" not in str(caught.value)
     is_down, failures = False, 0
@@ -522,8 +524,8 @@ def test_a_url_with_masks_and_compressed_rows_is_read(images: Path, masks: Path,
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"size": 16, "part": "1/2"}, "--part does not go with the URL memory://bucket/out as OUT. Pack the parts"),
-        ({"size": 16, "engine": "ray"}, "--engine ray does not go with the URL"),
+        ({"size": 16, "part": "1/2"}, "part does not go with the URL memory://bucket/out as OUT. Pack the parts"),
+        ({"size": 16, "engine": "ray"}, "engine='ray' does not go with the URL"),
     ],
 )
 def test_what_needs_a_folder_is_refused(images: Path, options: dict[str, Any], says: str) -> None:

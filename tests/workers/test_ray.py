@@ -207,9 +207,7 @@ def test_an_address_that_is_none_is_refused_before_anything_is_started(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
-    with pytest.raises(
-        PackError, match=f"--address is '{address}', expected host:port, as `ray start --head` prints it"
-    ):
+    with pytest.raises(PackError, match=f"address is '{address}', expected host:port, as `ray start --head` prints it"):
         pack(images, tmp_path / "out", size=32, engine="ray", address=address)
     assert not (tmp_path / "out").exists()
 
@@ -259,10 +257,10 @@ def test_nodes_without_the_package_end_the_pack_with_one_sentence(
 def test_without_ray_the_package_is_named(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(
-        PackError, match=r"--engine ray needs ray, which is not installed: pip install 'pixpack\[ray\]'"
+        PackError, match=r"engine='ray' needs ray, which is not installed: pip install 'pixpack\[ray\]'"
     ):
         pack(images, tmp_path / "out", size=32, engine="ray")
-    with pytest.raises(OptionsError, match="--address is that of a Ray cluster: give it with --engine ray"):
+    with pytest.raises(OptionsError, match="address is that of a Ray cluster: give it with engine='ray'"):
         pack(images, tmp_path / "out", size=32, address="127.0.0.1:6379")
 
 

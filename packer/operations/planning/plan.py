@@ -31,7 +31,7 @@ from packer.progress import reports
 from packer.report import Progress
 from packer.sources.local import LocalSource
 from packer.text import counted
-from reader.format.filesystem import size_text
+from reader.format.filesystem import size_text, user_path
 from reader.system import available_bytes, available_cpus
 
 # Fractions are then known to half a percent.
@@ -145,7 +145,7 @@ def plan(
     options = PackOptions(size=crop, channels=channels, workers=workers)
     asked = asked_for(PackOptions(size=size, fit=fit, max_size=max_size))
     compared = ways(crop) | asked
-    splits = scan([os.fspath(images)])
+    splits = scan([user_path(images)])
     _check_there(splits, os.fspath(images))
     counts = sum(count_sizes(splits, options).values(), collections.Counter())
     total = sum(len(inputs) for inputs in splits.values())

@@ -21,6 +21,7 @@ from packer.store.out_folder import check_takes_splits
 from packer.store.remote.objects import open_objects
 from packer.store.unfinished import check_finished
 from reader.format.errors import MissingObjectError, StoreError
+from reader.format.filesystem import user_path
 from reader.format.manifest import MANIFEST
 from reader.format.shown import redacted
 
@@ -43,7 +44,7 @@ def push(
     """
     stores = stores_of(out)
     if "" in stores:
-        return push_store(out, url, overwrite=overwrite, progress=progress)
+        return push_store(stores[""], url, overwrite=overwrite, progress=progress)
     if open_objects(url).size(MANIFEST) >= 0:
         raise OptionsError(
             f"{redacted(url)} holds a store; the splits of {out} cannot be pushed into it. Choose another URL."
@@ -87,7 +88,7 @@ def pull(
         )
     if out is None:
         return _fill(url, cache or "", progress)
-    splits = _splits_at(url)
+    out, splits = user_path(out), _splits_at(url)
     if not splits:
         return pull_store(url, out, progress=progress)
     try:
