@@ -64,17 +64,17 @@ def pack_call(words: Sequence[str]) -> str:
         "pack 'my images' out --max-size 512 --resume"
     """
     first = next((n for n, word in enumerate(words) if word.startswith("--")), len(words))
-    keywords = list[str]()
+    options = list[list[str]]()
     for word in words[first:]:
         if word.startswith("--"):
-            keywords.append(f"{word[2:].replace('-', '_')}=True")
+            options.append([word[2:].replace("-", "_"), "True"])
         else:
-            keywords[-1] = keywords[-1].removesuffix("True") + (word if _is_number(word) else repr(word))
+            options[-1][1] = word if _is_number(word) else repr(word)
     # a journal that someone else wrote may have any words: no code is made of them
-    if _is_command or not all(keyword.partition("=")[0].isidentifier() for keyword in keywords):
+    if _is_command or not all(name.isidentifier() for name, _ in options):
         return shlex.join(["pack", *words])
     *images, out = words[:first]
-    return f"pack({', '.join([repr(images[0] if len(images) == 1 else images), repr(out), *keywords])})"
+    return f"pack({', '.join([repr(images[0] if len(images) == 1 else images), repr(out), *map('='.join, options)])})"
 
 
 def _is_number(word: str) -> bool:

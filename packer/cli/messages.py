@@ -24,9 +24,9 @@ _NEW_SHOWN = 5
 _NAME_CHARACTERS = 200
 
 
-def summary(report: PackReport) -> str:
-    """Say what a pack has done."""
-    lines = [f"found {report.layout}"] if report.layout else []
+def summary(report: PackReport, *, has_said_found: bool = False) -> str:
+    """Say what a pack has done, and what it found where the progress has not said that."""
+    lines = [f"found {report.layout}"] if report.layout and not has_said_found else []
     lines += store_lines(report) if report.is_in_place else []
     if report.resumed_from == report.inputs:
         done = f"all images were packed before; sealed in {report.seconds:.1f} s"

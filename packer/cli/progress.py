@@ -68,6 +68,7 @@ class ProgressBar:
         self._lines = None if self._hidden or sys.stderr.isatty() else _Lines(clock)
         self._bar: _Bar | None = None
         self._stage, self._is_waiting = "", False
+        self.has_said_found = False
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -81,9 +82,10 @@ class ProgressBar:
         stage = f"{progress.split} {progress.stage}".strip()
         if self._lines is not None:
             self._lines.show(stage, progress.done, progress.total, self._unit_of(stage), progress)
+            self.has_said_found = self._lines.has_said_found
         elif progress.found and not self._hidden:
             self.__exit__()
-            self._bar = None
+            self._bar, self.has_said_found = None, True
             print(f"found {progress.found}", file=sys.stderr, flush=True)
         elif not self._hidden:
             bar = self._stage_bar(stage, progress.total, progress.done)
@@ -213,7 +215,7 @@ class _Lines:
         self._clock, self._shown_at, self._sizes = clock, clock(), tuning()
         # of the stage in progress: its name, when it began and with what done, and what was done at its last line
         self._stage, self._started, self._first, self._shown = "", 0.0, 0, 0
-        self._is_waiting, self._found = False, ""
+        self._is_waiting, self._found, self.has_said_found = False, "", False
 
     def show(self, stage: str, done: int, total: int, unit: str, progress: Progress | None = None) -> None:
         """Write a line where one is due, what was found before the first."""
@@ -252,7 +254,7 @@ class _Lines:
             line.append(f"{minutes // 60}:{minutes % 60:02}:{left:02} left")
         if self._found:
             print(f"found {self._found}", file=sys.stderr, flush=True)
-            self._found = ""
+            self._found, self.has_said_found = "", True
         print(", ".join(line), file=sys.stderr, flush=True)
 
 

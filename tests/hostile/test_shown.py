@@ -159,7 +159,10 @@ def test_a_planted_journal_chooses_no_words_of_a_command(header: object, tmp_pat
         check_finished(planted(tmp_path / "out", header))
     found = str(refused.value)
     assert not CONTROL.search(found)
-    assert all(word not in found for word in ("rm -rf", "--classes", "--overwrite", "cat", "xxxx", "--size"))
+    assert all(
+        word not in found
+        for word in ("rm -rf", "--classes", "--overwrite", "cat", "xxxx", "--size", "classes=", "size=")
+    )
     assert "resume=True" in found
 
 

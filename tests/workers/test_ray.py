@@ -249,7 +249,7 @@ def test_nodes_without_the_package_end_the_pack_with_one_sentence(
         pack(images, tmp_path / "out", size=32, workers=2, engine="ray")
     assert str(caught.value) == (
         "packing stopped: a worker cannot start on its node: ModuleNotFoundError: No module named 'packer'."
-        " Is pixpack installed there?"
+        " Is pixpack installed there? What is packed is kept: continue with resume=True."
     )
     assert cluster.asked < 20
 

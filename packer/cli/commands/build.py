@@ -169,4 +169,12 @@ def build(
 
     with ProgressBar(hidden=quiet or as_json) as bar:
         report = pack(images_argument(images, nul), out, **options, progress=bar.update)
-    return print_packed(report, options["max_rejects"], profile=profile, as_json=as_json, quiet=quiet, is_new=True)
+    return print_packed(
+        report,
+        options["max_rejects"],
+        has_said_found=bar.has_said_found,
+        profile=profile,
+        as_json=as_json,
+        quiet=quiet,
+        is_new=True,
+    )

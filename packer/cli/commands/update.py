@@ -45,4 +45,6 @@ def update(
 
     with ProgressBar(hidden=quiet or as_json) as bar:
         report = run(images_argument(images, nul), out, **options, progress=bar.update)
-    return print_packed(report, options["max_rejects"], profile=profile, as_json=as_json, quiet=quiet)
+    return print_packed(
+        report, options["max_rejects"], has_said_found=bar.has_said_found, profile=profile, as_json=as_json, quiet=quiet
+    )
