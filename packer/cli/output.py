@@ -27,13 +27,13 @@ EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 def print_report(
     report: DataclassInstance, text: str, *, as_json: bool, quiet: bool, notes: Iterable[str] = ()
 ) -> None:
-    """Print a report, a dataclass, as JSON or as this text, then the notes on stderr."""
+    """Print the notes on stderr, then a report, a dataclass, as JSON or as this text: what to do next comes last."""
+    for note in () if quiet else notes:
+        say(f"pack: note: {note}", err=True)
     if as_json:
         say_json(dataclasses.asdict(report))
     elif not quiet:
         say(text)
-    for note in () if quiet else notes:
-        say(f"pack: note: {note}", err=True)
 
 
 def print_packed(

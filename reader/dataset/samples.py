@@ -5,7 +5,7 @@ Pillow is imported when the first image of PIL's is created, never before.
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,14 +49,22 @@ def sample_of(row: Batch, *, by_name: bool) -> tuple[torch.Tensor, Target]:
 
 
 def transformed(transforms: PairTransform, image: object, target: object) -> object:
-    """Call a dataset's transforms; one that takes no tensor of uint8 raises a TypeError that says what images are here."""
+    """Call a dataset's transforms; one of PIL images raises a TypeError that says that images are tensors here."""
     try:
         return transforms(image, target)
-    except TypeError as e:
-        if not isinstance(image, torch.Tensor) or not re.search("PIL Image|float tensor", str(e)):
+    except (AttributeError, OSError, RuntimeError, TypeError) as e:
+        if not isinstance(image, torch.Tensor) or not _takes_pil(transforms, image, target):
             raise
         message = f"{str(e).rstrip('.')}. Images of the dataset are tensors uint8[C, H, W]"
         raise TypeError(f"{message}: for transforms of PIL images, such as ToTensor, open it with as_pil=True.") from e
+
+
+def _takes_pil(transforms: PairTransform, image: torch.Tensor, target: object) -> bool:
+    """Say whether the image as one of PIL's is what the transforms take."""
+    with contextlib.suppress(Exception):
+        transforms(pil_image(image), target)
+        return True
+    return False
 
 
 def pil_image(image: torch.Tensor) -> Image:

@@ -120,6 +120,11 @@ def transform_of_batches(
         raise ValueError(
             f"transform is {transform!r}, expected a function of a batch; Compose([...]) is one of several."
         )
+    if type(transform).__module__.startswith("torchvision.transforms."):
+        raise ValueError(
+            f"transform is torchvision's {type(transform).__name__}, which takes one image, and the loader has batches. Give it"
+            " from_torchvision(transform), or give the dataset the transform: MemmapDataset(..., transform=, as_pil=True)."
+        )
     given = None if isinstance(transform, SampleTransform) else transform
     of_dataset, change = dataset.transform, _change_of(dataset)
     if change and given is not None and given is not of_dataset:

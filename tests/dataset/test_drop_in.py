@@ -6,6 +6,7 @@ import builtins
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,27 @@ def test_arguments_that_contradict_each_other_are_refused(folder: Path, options:
     with pytest.raises(ValueError) as error:
         MemmapDataset(folder / "out", **options)
     assert str(error.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [lambda image: image.convert("L"), lambda image: image.size[0], lambda image: image.resize((8, 8))],
+    ids=["a method", "size", "a method that tensors have too"],
+)
+def test_a_function_of_pil_images_that_gets_tensors_is_told_so(
+    folder: Path, transform: Callable[[Any], object]
+) -> None:
+    data = MemmapDataset(folder / "out", transform=transform)
+    with pytest.raises(TypeError, match=r"tensors uint8\[C, H, W\]: for transforms of PIL images, .* as_pil=True\."):
+        data[0]
+    assert MemmapDataset(folder / "out", transform=transform, as_pil=True)[0]
+
+
+def test_a_loader_refuses_a_transform_of_single_images(folder: Path) -> None:
+    names = torchvision_or_skip().transforms
+    for transform in (names.ToTensor(), names.v2.Compose([names.v2.ToImage()])):
+        with pytest.raises(ValueError, match=r"which takes one image, and the loader has batches. Give it from_torch"):
+            MemmapLoader(MemmapDataset(folder / "out"), 4, transform=transform)
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
