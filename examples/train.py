@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Train a classifier on a packed store with the standard recipe for ResNets, on the CPU or a CUDA device.
 
-    pack images/ out/ --fit none --max-size 512
-    python examples/train.py out/ --model resnet50 --epochs 90 --batch-size 256 --checkpoint run.pt --compile
+    python examples/train.py out/ --images images/ --model resnet50 --epochs 90 --batch-size 256 --checkpoint run.pt --compile
+
+With --images the store is packed first, as `pack images/ out/ --fit none --max-size 512` does, where it is not there yet.
 
 SGD with warmup, a cosine and label smoothing; random crops and flips on the device. Without --val, a tenth of each class is held
 out. With --checkpoint the same command continues after an interruption, also in the middle of an epoch, to the same weights.
@@ -21,7 +22,7 @@ from checkpoints import restore, save
 from network import accuracy, datasets, network, recipe, views
 from torch import nn
 
-from reader import MemmapLoader, StoreError
+from pixpack import MemmapLoader, PackError, StoreError, packed
 
 SAVE_EVERY_STEPS = 500
 
@@ -29,6 +30,7 @@ SAVE_EVERY_STEPS = 500
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store, as `pack` wrote it")
+    parser.add_argument("--images", help="pack these into it first, where it is not there yet or not finished")
     parser.add_argument("--model", default="small", help="resnet50 or another of torchvision; default: a small one")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--lr", type=float, default=0.5, help="for batches of 256; scaled by the batch size")
@@ -42,12 +44,14 @@ def main() -> int:
     options = parser.parse_args()
     torch.manual_seed(0)
     try:
+        if options.images:
+            packed(options.images, options.store, fit="none", max_size=512)
         train, held_out = datasets(options.store, options.val)
         learn, look = views(train.manifest)
         loader = MemmapLoader(train, options.batch_size, shuffle=True, device=options.device, transform=learn)
         val_loader = MemmapLoader(held_out, options.batch_size, device=options.device, transform=look)
         fit(network(train.manifest, options.model).to(loader.device), loader, val_loader, options)
-    except (StoreError, ValueError, OSError, ImportError) as e:
+    except (PackError, StoreError, ValueError, OSError, ImportError) as e:
         print(f"train.py: {e}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
