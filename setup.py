@@ -40,6 +40,8 @@ def described(readme: str, address: str | None, version: str) -> str:
     readme = re.sub(r"(?m)^ *</?(picture|source)\b.*>\n", "", readme)
     if address is None:
         readme = re.sub(r"(?m)^ *(<img .*>|!\[.*\]\(.*\))\n", "", readme)
+        # words in brackets that are a link alone
+        readme = re.sub(r" \(\[[^\[\]]+\]\((?!https?://)[^)]+\)\)", "", readme)
         return re.sub(r"\[([^\[\]]+)\]\((?!https?://)[^)]+\)", r"\1", readme)
     readme = re.sub(r'(src="|!\[.*\]\()(?!https?://)', rf"\1{address}/raw/v{version}/", readme)
     return re.sub(r"(?<=\]\()(?!https?://)", f"{address}/blob/v{version}/", readme)

@@ -157,7 +157,7 @@ def test_an_image_without_a_usable_mask_is_rejected_with_the_reason(pairs: tuple
 
 def test_a_folder_without_masks_ends_the_pack_before_it_begins(pairs: tuple[Path, Path], tmp_path: Path) -> None:
     images, _ = pairs
-    with pytest.raises(ScanError, match="gone is not a folder. Expected one with masks named as the images are"):
+    with pytest.raises(ScanError, match="gone' is not a folder. Expected one with masks named as the images are"):
         pack(images, tmp_path / "out", masks=tmp_path / "gone")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ScanError, match="empty holds no mask"):

@@ -157,7 +157,7 @@ def test_rows_without_a_class_are_left_out_where_classes_choose(tmp_path: Path) 
         ({"seed": -1, "fraction": 0.5}, "seed is -1, expected 0 or more"),
         ({"seed": None, "fraction": 0.5}, "seed is None, expected 0 or more"),
         ({"per_class": True}, "per_class is True, expected 1 or more"),
-        ({"classes": [3]}, "--classes has 3, expected names"),
+        ({"classes": [3]}, "classes has 3, expected names"),
         ({"rows": 7}, "not a slice, nor row numbers"),
         ({"classes": ["class1", "dog"]}, "has no class 'dog'. It has 3: 'class0', 'class1', 'class2'"),
         ({"classes": ["class1", "class1"]}, "the class 'class1' is named twice"),

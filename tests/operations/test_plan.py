@@ -261,7 +261,7 @@ def test_a_plan_is_of_the_size_that_is_asked_for(
         (["--fit", "pad"], "--fit pad needs --size: the side of a row in pixels"),
         (
             ["--max-size", "300"],
-            "max_size belongs to fit='none', not to fit='crop': add fit='none', or give size instead",
+            "--max-size belongs to --fit none, not to --fit crop: add --fit none, or give --size instead",
         ),
         (["--scale", "1"], "--scale is '1', expected two numbers such as 0.08,1"),
         *(

@@ -189,7 +189,7 @@ def test_a_pack_that_was_killed_anywhere_is_resumed(
     left = _there()
     if MANIFEST not in left:
         with pytest.raises(
-            PackError, match="memory://bucket/out is incomplete: its pack was interrupted. Resume with: pack "
+            PackError, match="memory://bucket/out is incomplete: its pack was interrupted. Resume with: pack[(]"
         ):
             pack(images, URL, size=16, workers=1)
         with pytest.raises(PackError, match=r"holds no store yet: a pack to it was interrupted .* and resume=True"):

@@ -119,7 +119,7 @@ def _plan(
         numbers = {"targets": new}
     if per_class is not None:
         chosen = chosen[targets[chosen] >= 0]
-        chosen = _of_each(chosen, targets[chosen], _integer("per-class", per_class, least=1), draw)
+        chosen = _of_each(chosen, targets[chosen], _integer("per_class", per_class, least=1), draw)
     if fraction is not None:
         count = round(_fraction(fraction) * len(chosen))
         chosen = _of_each(chosen, np.zeros(len(chosen), np.int64), count, draw)
