@@ -275,8 +275,8 @@ class Upload(journals.CommitLog):
         if self.found.has_store and manifest.rejected > self._options.allowed_rejects(manifest.inputs):
             raise PackError(
                 f"{manifest.rejected} of {manifest.inputs} inputs were rejected, more than"
-                f" {Option('max_rejects', self._options.max_rejects)}: {self.url} still holds the store that was to be replaced. Allow more and"
-                f" continue with {RESUME}."
+                f" {Option('max_rejects', self._options.max_rejects)}: {self.url} still holds the store that was to be"
+                f" replaced. Allow more and continue with {RESUME}."
             )
         self._check_record()
         for name in manifest.files:
