@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import make_tree
@@ -88,3 +89,15 @@ def test_a_path_with_the_name_of_an_option_is_repeated_as_it_is(tmp_path: Path) 
     pack(images, out, size=8)
     with pytest.raises(PackError, match="out --size 8 already holds a store. Replace it with overwrite=True"):
         pack(images, out, size=8)
+
+
+def test_wrong_arguments_are_one_sentence_that_names_the_function(tmp_path: Path) -> None:
+    untyped: Any = pack
+    for images in (3, None, [3], b"images"):
+        with pytest.raises(OptionsError, match=r"images is .*, expected a path, or a list of them\."):
+            untyped(images, tmp_path / "out", size=8)
+    with pytest.raises(TypeError, match=r"^pack\(\) got an unexpected keyword argument 'sise'$"):
+        untyped(tmp_path, tmp_path / "out", sise=8)
+    with pytest.raises(TypeError, match=r"^packed\(\) too many positional arguments$"):
+        untyped = pixpack.packed
+        untyped(tmp_path, tmp_path / "out", 8)

@@ -45,7 +45,10 @@ def takes(
 
         @functools.wraps(function)
         def called(*arguments: object, **keywords: object) -> Result:
-            given = signature.bind(*arguments, **keywords).arguments
+            try:
+                given = signature.bind(*arguments, **keywords).arguments
+            except TypeError as e:
+                raise TypeError(f"{function.__name__}() {e}") from None
             a, b = (given.pop(parameter.name) for parameter in first)
             options = cast(Any, make)(**given)
             with listening(options.progress):

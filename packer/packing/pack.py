@@ -242,8 +242,11 @@ def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> E
 
 
 def named_sources(images: ImagesArgument) -> list[str]:
-    """Return IMAGES, one or several, as text."""
-    return list(map(user_path, [images] if isinstance(images, str | os.PathLike) else images))
+    """Return IMAGES, one or several, as text; raises OptionsError for what is no path."""
+    try:
+        return list(map(user_path, [images] if isinstance(images, str | os.PathLike) else images))
+    except TypeError:
+        raise OptionsError(f"images is {images!r}, expected a path, or a list of them.") from None
 
 
 def _check_libraries(options: PackOptions) -> None:
