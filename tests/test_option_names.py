@@ -98,6 +98,6 @@ def test_wrong_arguments_are_one_sentence_that_names_the_function(tmp_path: Path
             untyped(images, tmp_path / "out", size=8)
     with pytest.raises(TypeError, match=r"^pack\(\) got an unexpected keyword argument 'sise'$"):
         untyped(tmp_path, tmp_path / "out", sise=8)
+    untyped = pixpack.packed
     with pytest.raises(TypeError, match=r"^packed\(\) too many positional arguments$"):
-        untyped = pixpack.packed
         untyped(tmp_path, tmp_path / "out", 8)
