@@ -20,7 +20,7 @@ _Batch = TypeVar("_Batch", bound="_Originated")
 UNKNOWN = -1
 
 # What crops that run inside read their rows from in place of the pixels of their batch, which it then has none of; see
-# `reader.loading.residencies.levels`.
+# `reader.loading.levels`.
 row_source: contextvars.ContextVar[Any] = contextvars.ContextVar("row_source", default=None)
 
 # How many threads transforms that run inside may use; None: as many as torch does.

@@ -446,7 +446,7 @@ def test_progressive_trains_both_ways_for_each_seed(
     tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from packer import pack
-    from reader.loading.residencies.levels import LevelRows
+    from reader.loading.levels import LevelRows
 
     read: list[int] = []
     given = LevelRows.read

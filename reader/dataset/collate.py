@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reader.epoch import stamped
-from reader.memory.row_forms import row_of
+from reader.memory.row_table import row_of
 from reader.store import Batch, ImageBatch, Images, RaggedBatch, Targets
 
 _Row = TypeVar("_Row")

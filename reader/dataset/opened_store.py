@@ -29,9 +29,7 @@ from reader.format.row_values import RowValues
 from reader.format.tensors import NEEDS_RAW, TensorSpec
 from reader.memory.places import AtUrl, InFile, InMemory, Place
 from reader.memory.raw_file import RawFile
-from reader.memory.row_codecs import Memory
-from reader.memory.row_forms import Columns, row_of
-from reader.memory.row_table import RowTable, begin_batch, row_table
+from reader.memory.row_table import Columns, Memory, RowTable, begin_batch, row_of, row_table
 from reader.memory.spans import Bytes, Layout, Spans, equal_spans, reads_of
 from reader.memory.text_file import TextFile
 from reader.memory.threads import Copies

@@ -12,8 +12,7 @@ import torch
 from reader.host_values import sent
 from reader.memory.device_copies import named_errors
 from reader.memory.places import Place
-from reader.memory.row_forms import RowForm
-from reader.memory.row_table import CopiedTable
+from reader.memory.row_table import CopiedTable, RowForm
 from reader.memory.spans import Spans, merged
 from reader.rows import Rows
 from reader.store import Batch

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, NoReturn
 from reader.loading.advice import log_ranks
 from reader.loading.frameworks import splits_batches
 from reader.loading.orders import Orders
-from reader.loading.plan import EpochPlan, SampledPlan
+from reader.loading.plan import EpochPlan, SampledPlan, Seed
 from reader.loading.ranks import Ranks, ranks_expected, ranks_now
-from reader.loading.seeds import Seed
 from reader.loading.sizes import Sizes
 from reader.loading.validation import integer
 

@@ -1,13 +1,16 @@
 """Calls the transform of a batch, gives it the form that the loop wants, and decides which thread does so.
 
-Knows neither which rows come, nor where they are read from.
+Gives the thread that does it the modes of torch of the one that began the epoch: autocast, no_grad, inference_mode, the default
+device. Knows neither which rows come, nor where they are read from.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -17,12 +20,47 @@ from reader.dataset.samples import Transform
 from reader.epoch import in_epoch, inside, on_threads_of, row_source, stamped
 from reader.loading.plan import EpochPlan
 from reader.loading.sample_transform import SampleTransform
-from reader.loading.torch_modes import Modes
 from reader.memory.parts import in_parts
 from reader.profiling import stage
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, plain
 from reader.transforms.composition import flat, in_turn
+
+_KINDS = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Holds torch's modes of a thread; autocast: for each kind of device whether it is on, and its dtype."""
+
+    has_grad: bool
+    is_inference: bool
+    autocast: tuple[tuple[bool, torch.dtype], ...]
+    device: torch.device
+
+    @classmethod
+    def here(cls) -> Modes:
+        """Return the modes of this thread."""
+        autocast = tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS)
+        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_device())
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Run what is inside in these modes; a thread that has them is left alone."""
+        now = Modes.here()
+        if now == self:
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            if now.device != self.device:
+                stack.enter_context(self.device)
+            if now.is_inference != self.is_inference:
+                stack.enter_context(torch.inference_mode(self.is_inference))
+            # inference_mode sets the other one too
+            stack.enter_context(torch.set_grad_enabled(self.has_grad))
+            for kind, (is_on, dtype) in zip(_KINDS, self.autocast, strict=True):
+                stack.enter_context(torch.autocast(kind, dtype, enabled=is_on))
+            yield
 
 
 class Unfinished(NamedTuple):

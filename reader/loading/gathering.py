@@ -22,16 +22,15 @@ from reader.device.transfer import CudaCopier
 from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PIXELS
 from reader.loading.finish import Finish, Unfinished
-from reader.loading.host_rows import HostRows
 from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Claim, Group, InProgress, overlapped
 from reader.loading.remote_ahead import RemoteAhead
-from reader.loading.shared_residency import HostCopies, pinned_bytes, pinned_files
+from reader.loading.shared_residency import HostCopies, HostRows, pinned_bytes, pinned_files
 from reader.memory import residency as residencies
 from reader.memory.device_copies import can_send, may_send
 from reader.memory.places import Place
 from reader.memory.read_ahead import ReadAhead
-from reader.memory.row_forms import parted
+from reader.memory.row_table import parted
 from reader.memory.threads import Copies
 from reader.profiling import stage
 from reader.rows import Rows, Steps

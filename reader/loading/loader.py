@@ -22,13 +22,13 @@ from reader.loading.epochs import Epochs
 from reader.loading.finish import Finish, takes_samples
 from reader.loading.frameworks import check_asker
 from reader.loading.iteration import Iteration, Pass
+from reader.loading.levels import LevelsAhead
 from reader.loading.orders import orders_of
 from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Feed, LoopItem
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here
+from reader.loading.reading import reading_of
 from reader.loading.remote_ahead import check_nodes
-from reader.loading.residencies.levels_ahead import LevelsAhead
-from reader.loading.residencies.reading import reading_of
 from reader.loading.sample_transform import Collate
 from reader.loading.samplers import StepSampler, sampler_of
 from reader.loading.seen import rows_of_step, steps_of_row

@@ -1,28 +1,95 @@
 """Describes one epoch, as one rank takes it, in one immutable value: all that a pass does follows from it.
 
-Reads targets at most, for a look at how the rows are; never a pixel.
+Reads targets at most, for a look at how the rows are; never a pixel. A seed is the given one, or that of a loaded state, else
+chosen when the first epoch begins.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import torch
+from torch.utils.data import get_worker_info
 
 from reader.dataset.dataset import MemmapDataset
 from reader.loading.given_sampler import GivenSampler
 from reader.loading.orders import Orders
 from reader.loading.ranks import Ranks, ranks_here
-from reader.loading.seeds import Seed
 from reader.loading.validation import Item, sampled_rows
 from reader.order import Cut, Order
 from reader.rows import Rows, Steps
 
+_GIVEN, _OF_STATE, _OF_RANKS = "as given", "of the loaded state", "as on all ranks"
+_OF_PROCESS = "torch.initial_seed()"
+_MOST = 2**31
+# That of the process that this one was forked from: a worker of a DataLoader has set its own since.
+_before_fork: int | None = None
 # Of tiny batches: each costs as much Python as a large one, and the caller waits for all of a group.
 _MOST_BATCHES = 64
 # Of a sampler: the position after its last step. What it gives may be any number of rows.
 _END = (1 << 62) - 1
+
+
+@dataclass(frozen=True)
+class Seed:
+    """Fixes, with the epoch, the order of a loader and what its transforms draw.
+
+    value: None until it is chosen. source: where it is from.
+    """
+
+    value: int | None
+    source: str = ""
+
+    @classmethod
+    def given(cls, value: int | None) -> Seed:
+        """Return the seed of an argument; None: it is chosen later."""
+        return cls(value, "" if value is None else _GIVEN)
+
+    def __str__(self) -> str:
+        return f"seed {self.value}"
+
+    @property
+    def described(self) -> str:
+        """The seed and where it is from."""
+        return f"{self} ({self.source})"
+
+    def chosen(self, world_size: int) -> Seed:
+        """Return the seed of an epoch that begins: of several ranks 0 where none was given, since theirs must agree."""
+        if self.value is not None and (self.source != _OF_PROCESS or world_size == 1):
+            return self
+        return Seed(0, _OF_RANKS) if world_size > 1 else Seed(_process_seed(), _OF_PROCESS)
+
+    def takes(self, value: int | None) -> bool:
+        """Say whether a loader with this seed continues a state with that one; None: of a loop that has not begun."""
+        return value is None or self.source != _GIVEN or value == self.value
+
+    def resumed(self, value: int | None) -> Seed:
+        """Return the seed after a state with that one was loaded."""
+        return self if value is None or self.source == _GIVEN else Seed(value, _OF_STATE)
+
+
+def _process_seed() -> int:
+    """Return the seed of torch's generator; in a worker of a DataLoader what the process that started it would return."""
+    worker = get_worker_info()
+    if worker is None:
+        seed = torch.initial_seed()
+    else:
+        # one that was not forked does not know: at least all workers have the same
+        seed = worker.seed - worker.id if _before_fork is None else _before_fork
+    return seed % _MOST
+
+
+def _note_seed() -> None:
+    global _before_fork
+    _before_fork = torch.initial_seed()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_note_seed)
 
 
 class PlannedBatch(NamedTuple):

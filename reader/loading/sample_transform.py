@@ -13,7 +13,7 @@ import torch
 from reader.dataset.collate import tuple_rows
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
-from reader.memory.row_forms import row_of
+from reader.memory.row_table import row_of
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, plain
 from reader.transforms.composition import Compose

@@ -1,6 +1,7 @@
-"""Shares copies of rows in memory and on devices, and pinned files, among the loaders of a process; counts what one more takes.
+"""Where the rows of a dataset are on this host, a copy, the page cache or the disk, and the copies of them.
 
-A copy holds the rows of a dataset, each of them once. Loaders of the same rows share it, and it goes with the last of them.
+Copies in memory and on devices, and pinned files, are shared among the loaders of a process: a copy holds the rows of a dataset,
+each of them once. Loaders of the same rows share it, and it goes with the last of them.
 """
 
 from __future__ import annotations
@@ -31,11 +32,42 @@ from reader.format.manifest import PIXELS
 from reader.memory import residency as residencies
 from reader.memory.places import InMemory, Place
 from reader.memory.raw_file import READ_BYTES, RawFile, ReadMemory, bring
+from reader.memory.residency import Residency
 from reader.memory.spans import Runs, Spans
 from reader.rows import Rows
 from reader.store import Batch
 
 _log = logging.getLogger("reader")
+
+
+class HostRows:
+    """Knows where the rows of a dataset are read from, for all passes of a loader.
+
+    reads: how much is read, and by how many processes.
+    copy: in memory, of residency "ram"; other loaders of the same rows share it, and the last one frees it.
+    past_cache: rows are read from the disk, and leave nothing in the page cache.
+    """
+
+    def __init__(self, dataset: MemmapDataset, processes: int) -> None:
+        self.dataset, self.reads = dataset, reads_of(dataset, processes)
+        self.copy: HostCopies | None = None
+        self.past_cache = self._is_warm = False
+
+    def bring(self, chosen: Residency) -> None:
+        """Bring the rows to where they are read from.
+
+        Raises:
+            StoreError, OSError: as `RawFile.read`.
+        """
+        self._is_warm, self.past_cache = chosen.is_warm, chosen.host == "disk"
+        if chosen.name == "ram":
+            self.copy = host_copies(self.dataset)
+
+    def are_on_disk(self) -> bool:
+        """Say whether an epoch that begins now has to read them ahead; of a store at a URL, once it is here."""
+        if self.copy is not None or self.past_cache or self._is_warm:
+            return self.past_cache
+        return self.reads.are_cold(self.dataset.opened_store.pixel_paths())
 
 
 class HostCopy:
@@ -114,10 +146,18 @@ class PinnedFile:
 
 # Rows in memory, by path, digest and which rows, and on devices, each for as long as a loader reads it there.
 _copies: weakref.WeakValueDictionary[tuple[str, ...], HostCopy] = weakref.WeakValueDictionary()
+
+
 _pinned: weakref.WeakValueDictionary[tuple[str, ...], PinnedFile] = weakref.WeakValueDictionary()
+
+
 _residents: weakref.WeakValueDictionary[tuple[str, ...], Resident] = weakref.WeakValueDictionary()
+
+
 # Of one process: of two threads that make loaders of the same rows one makes the copy. To fill a device makes a loader too.
 _making = threading.RLock()
+
+
 # The same for pinned files: rows that fill a device, whose maker waits, may be sent from one.
 _pinning = threading.Lock()
 

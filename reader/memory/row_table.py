@@ -1,26 +1,311 @@
-"""Where the rows of a store are in its file, and the one way from rows to a batch. Knows no place; see `places.py`.
+"""Rows of a store: their form, how the file keeps them, where they are in it, and the one way from rows to a batch.
 
-A table has the form of its rows and their codec. Raw rows, frames, rows of several stores and rows that were unpacked to memory
-differ in one thing here: the span of bytes that a row is.
+A table is a form (of one size, or of a size each) with a codec (raw, zstd, JPEG). Callers ask these two instead of asking which
+kind of store it is. Raw rows, frames, rows of several stores and rows copied to a device differ in one thing here: the span of
+bytes that a row is. Knows no place; see `places.py`. No frame is believed: it has to unpack to exactly the row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from tensordict import TensorDict
 
+from reader import frames
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
+from reader.format.row_values import wrong_extents
 from reader.format.tensors import wrong_frames
-from reader.memory.places import Place
-from reader.memory.row_codecs import FrameRows, Memory, RawRows, RowCodec, row_codec
-from reader.memory.row_forms import Columns, RowForm, row_form
-from reader.memory.spans import Layout, Spans, laid_out
-from reader.memory.threads import Copies
+from reader.memory.places import Located, Place, bytes_of
+from reader.memory.spans import Bytes, Layout, Spans, equal_spans, laid_out
+from reader.memory.threads import Copies, kept, on_threads
 from reader.rows import Locate, Rows, routed
-from reader.store import Batch, RaggedBatch
+from reader.store import Batch, ImageBatch, RaggedBatch, batch_around
+
+# All that some rows have but their pixels: [B, ...] of each tensor, by its name in the manifest.
+Columns = Mapping[str, torch.Tensor]
+# Gives uint8[size_bytes].
+Memory = Callable[[int], torch.Tensor]
+# A thread unpacks so many bytes of rows at once: enough that a call for each line of them costs little beside it
+# (scripts/benchmarks/packing/bench_compress.py), few enough that two batches are shared by all threads.
+_PIECE_BYTES = 2 << 20
+
+
+class RowForm(Protocol):
+    """What follows from the sizes of rows.
+
+    located_by: the columns that say where a row is.
+    """
+
+    located_by: tuple[str, ...]
+
+    def spans(self, rows: Rows, columns: Columns) -> tuple[Spans, Rows]:
+        """Return where rows are among all pixels, and where each begins in a batch: int64[B].
+
+        Raises:
+            StoreError: one is not within the pixels; names it.
+        """
+        ...
+
+    def shapes(self, rows: Rows, columns: Columns) -> npt.NDArray[np.int32]:
+        """Return height, width and channels of rows: int32[B, 3]."""
+        ...
+
+    def batch(self, rows: Rows, columns: Columns, pixels: torch.Tensor, places: Rows, *, is_one: bool = False) -> Batch:
+        """Make the batch of rows, around their pixels: uint8[n], in which each begins at its place.
+
+        is_one: of a single row of one size, without a batch dimension.
+        """
+        ...
+
+    def blank_pixels(self, count: int) -> torch.Tensor:
+        """Return pixels for so many rows that take no memory: zeros, in which each begins at 0."""
+        ...
+
+
+class EqualRows:
+    """Rows of one size, one after the other."""
+
+    located_by: tuple[str, ...] = ()
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._shape, self._row_bytes = manifest.sides, manifest.row_bytes
+
+    def spans(self, rows: Rows, columns: Columns) -> tuple[Spans, Rows]:
+        """Return where rows are, by arithmetic."""
+        return equal_spans(rows, self._row_bytes)
+
+    def shapes(self, rows: Rows, columns: Columns) -> npt.NDArray[np.int32]:
+        """Return the same shape for each."""
+        return np.full((len(rows), 3), self._shape, np.int32)
+
+    def batch(
+        self, rows: Rows, columns: Columns, pixels: torch.Tensor, places: Rows, *, is_one: bool = False
+    ) -> ImageBatch:
+        """Make an ImageBatch."""
+        numbers = torch.from_numpy(rows)
+        if is_one:
+            numbers, columns = numbers[0], {name: column.squeeze(0) for name, column in columns.items()}
+        fields = _fields(columns, numbers.shape)
+        return batch_around(pixels.view(*numbers.shape, *self._shape), rows=numbers, **fields)
+
+    def blank_pixels(self, count: int) -> torch.Tensor:
+        """Return one byte, repeated."""
+        return torch.zeros(1, dtype=torch.uint8).expand(count * self._row_bytes)
+
+
+class OwnSizeRows:
+    """Rows that have a size of their own each, and where there are masks, that of each behind its pixels.
+
+    Args:
+        locate: names a row, for errors.
+        pixel_bytes: of the pixels of all rows, unpacked.
+    """
+
+    def __init__(self, manifest: Manifest, locate: Locate, pixel_bytes: int) -> None:
+        self.located_by = tuple(name for name in manifest.tensors if name in ("offsets", "shapes", "mask_offsets"))
+        self._locate, self._pixel_bytes = locate, pixel_bytes
+
+    def spans(self, rows: Rows, columns: Columns) -> tuple[Spans, Rows]:
+        """Return where rows are, masks included, as their columns say."""
+        masks = columns.get("mask_offsets")
+        offsets, shapes = columns["offsets"].numpy(), columns["shapes"].numpy()
+        sizes, wrong = wrong_extents(offsets, shapes, None if masks is None else masks.numpy(), self._pixel_bytes)
+        if wrong.any():
+            where, number = self._locate(int(rows[wrong.argmax()]))
+            raise StoreError(f"{where}: row {number} is not within the pixels: the store is damaged. Copy it again.")
+        return Spans(offsets, sizes), laid_out(sizes)
+
+    def shapes(self, rows: Rows, columns: Columns) -> npt.NDArray[np.int32]:
+        """Return what their column says."""
+        return columns["shapes"].numpy()
+
+    def batch(
+        self, rows: Rows, columns: Columns, pixels: torch.Tensor, places: Rows, *, is_one: bool = False
+    ) -> RaggedBatch:
+        """Make a RaggedBatch, of a single row too."""
+        numbers, offsets = torch.from_numpy(rows), torch.from_numpy(places)
+        fields = _fields(columns, numbers.shape)
+        if "mask_offsets" in fields:
+            fields["mask_offsets"] = fields["mask_offsets"] - fields["offsets"] + offsets
+        return RaggedBatch(**{**fields, "offsets": offsets}, pixels=pixels, rows=numbers, batch_size=[])
+
+    def blank_pixels(self, count: int) -> torch.Tensor:
+        """Return one byte: no image is within the pixels."""
+        return torch.zeros(1, dtype=torch.uint8)
+
+
+def row_form(manifest: Manifest, locate: Locate) -> RowForm:
+    """Return the form of a store's rows; locate names one of them, for errors."""
+    if not manifest.kind.has_own_sizes:
+        return EqualRows(manifest)
+    return OwnSizeRows(manifest, locate, manifest.pixel_bytes)
+
+
+def _fields(columns: Columns, batch_size: torch.Size) -> dict[str, Any]:
+    """Return columns as the fields of a batch class: extras together."""
+    extras = {name.removeprefix("extras/"): column for name, column in columns.items() if "/" in name}
+    fields: dict[str, Any] = {name: column for name, column in columns.items() if "/" not in name}
+    return fields | {"extras": TensorDict(extras, batch_size=batch_size) if extras else None}
+
+
+def viewed(batch: RaggedBatch, start: int, stop: int) -> RaggedBatch:
+    """Return rows [start, stop) of a batch whose rows follow each other in its pixels, as views."""
+    names = ("targets", "shapes", "extras", "rows", "origin")
+    columns = {name: column[start:stop] for name in names if (column := getattr(batch, name)) is not None}
+    offsets = batch.offsets[start:stop]
+    first = int(offsets[0]) if len(offsets) else 0
+    end = int(batch.offsets[stop]) if stop < len(batch) else len(batch.pixels)
+    masks = None if batch.mask_offsets is None else batch.mask_offsets[start:stop] - first
+    return RaggedBatch(
+        pixels=batch.pixels[first:end], offsets=offsets - first, mask_offsets=masks, batch_size=[], **columns
+    )
+
+
+def parted(batch: Batch, counts: list[int]) -> list[Batch]:
+    """Cut a batch into batches of so many rows, which share its memory."""
+    if len(counts) == 1:
+        return [batch]
+    if isinstance(batch, ImageBatch):
+        return list(batch.split(counts))
+    stops = np.cumsum(counts).tolist()
+    return [viewed(batch, stop - count, stop) for count, stop in zip(counts, stops, strict=True)]
+
+
+def row_of(store: RaggedBatch, row: int) -> ImageBatch:
+    """Return one row, as a view: an ImageBatch without a batch dimension."""
+    extras, mask = None if store.extras is None else store.extras[row], store.mask(row)
+    if mask is not None:
+        extras = TensorDict({**({} if extras is None else extras), "masks": mask}, batch_size=[])
+    return ImageBatch(
+        pixels=store.image(row), targets=store.targets[row], extras=extras, text_file=store.text_file, batch_size=[]
+    )
+
+
+class RowCodec(Protocol):
+    """How a table's rows are kept.
+
+    is_raw: as they are: a mapping of the file shows them, and a device takes them from there.
+    """
+
+    is_raw: ClassVar[bool]
+
+    def begin(
+        self, rows: Rows, columns: Columns, layout: Layout, place: Place, memory: Memory
+    ) -> tuple[torch.Tensor, Copies | None]:
+        """Begin to bring rows from a place: uint8[n], complete when the copies, if there are any, were waited for.
+
+        Args:
+            rows: int64[B] of the table.
+            columns: of these rows.
+            memory: gives the pixels their memory, where they are not on a device, or in memory that a batch may have.
+
+        Raises:
+            StoreError: a file was cut short, or something cannot be had.
+        """
+        ...
+
+
+class RawRows:
+    """Rows that are in their file as they are."""
+
+    is_raw: ClassVar[bool] = True
+
+    def begin(
+        self, rows: Rows, columns: Columns, layout: Layout, place: Place, memory: Memory
+    ) -> tuple[torch.Tensor, Copies | None]:
+        """Begin to copy rows, or to send them to the device that the place is for."""
+        pixels = place.send(layout.spans, layout.places)
+        if pixels is None:
+            pixels = place.view(layout.spans)
+        if pixels is not None:
+            return pixels, None
+        pixels = memory(int(layout.sizes.sum()))
+        return pixels, place.read(layout.spans, pixels, layout.places)
+
+
+class FrameRows:
+    """Rows that are a frame each, of zstd or a JPEG.
+
+    Args:
+        form: of the rows, unpacked.
+        locate: names a row, for errors.
+    """
+
+    is_raw: ClassVar[bool] = False
+
+    def __init__(self, form: RowForm, locate: Locate, codec: str, *, has_masks: bool, channels: int) -> None:
+        frames.check_library(codec)
+        self.codec, self._form, self._locate = codec, form, locate
+        self._channels, self._has_masks = channels, has_masks
+
+    def begin(
+        self, rows: Rows, columns: Columns, layout: Layout, place: Place, memory: Memory
+    ) -> tuple[torch.Tensor, Copies]:
+        """Begin to unpack rows; what is wrong with a frame, waiting raises."""
+        out = memory(int(layout.sizes.sum()))
+        shapes = self._form.shapes(rows, columns)[:, :2].astype(np.int64)
+        ends, pixels, located = np.cumsum(layout.sizes), out.numpy(), place.locate(layout.spans)
+        each = [
+            (
+                rows[a:b],
+                shapes[a:b],
+                Spans(layout.spans.begins[a:b], layout.spans.sizes[a:b]),
+                place if located is None else Located(located.memory, located.begins[a:b]),
+                pixels[int(ends[a] - layout.sizes[a]) : int(ends[b - 1])],
+            )
+            for a, b in _pieces(ends)
+        ]
+        return out, on_threads("unpack", torch.get_num_threads(), self._unpack, each)
+
+    def _unpack(
+        self, rows: Rows, shapes: npt.NDArray[np.int64], spans: Spans, source: Place | Located, out: Bytes
+    ) -> None:
+        """Read where they are not in memory, unpack and restore some rows: out has exactly their bytes."""
+        memory, begins = bytes_of(source, spans, _scratch) if isinstance(source, Place) else source
+        ends = begins + spans.sizes
+        each = [memory.data[start:stop] for start, stop in zip(begins.tolist(), ends.tolist(), strict=True)]
+        damage = frames.unpack_rows(each, shapes, self._channels, out, has_masks=self._has_masks, codec=self.codec)
+        if damage:
+            raise self.error(int(rows[damage[0]]), damage[1])
+
+    def error(self, row: int, what: str) -> StoreError:
+        """Return the error of a row whose frame is damaged."""
+        where, number = self._locate(row)
+        return StoreError(f"{where}: row {number}: {what}. The store is damaged: run pack verify {where}")
+
+
+def row_codec(manifest: Manifest, form: RowForm, locate: Locate) -> RawRows | FrameRows:
+    """Return how a store's rows are kept; locate names one of them, for errors."""
+    if manifest.compression is None:
+        return RawRows()
+    codec, has_masks = manifest.compression.codec, manifest.has_own_masks
+    return FrameRows(form, locate, codec, has_masks=has_masks, channels=manifest.channels)
+
+
+def _scratch(size_bytes: int) -> torch.Tensor:
+    """Return uint8[size_bytes], the same memory of this thread each time; fresh memory costs a page fault every 4 KiB."""
+    if size_bytes > _PIECE_BYTES:
+        return torch.from_numpy(np.empty(size_bytes, np.uint8))
+    if not hasattr(kept, "packed"):
+        kept.packed = torch.from_numpy(np.empty(_PIECE_BYTES, np.uint8))
+    packed: torch.Tensor = kept.packed[:size_bytes]
+    return packed
+
+
+def _pieces(ends: Rows) -> list[tuple[int, int]]:
+    """Cut rows that end at these bytes into pieces that one thread does: [(first, stop), ...]."""
+    if not len(ends):
+        return []
+    numbers = (ends - 1) // _PIECE_BYTES
+    cuts = np.flatnonzero(np.diff(numbers)) + 1
+    bounds = [0, *cuts.tolist(), len(ends)]
+    return list(itertools.pairwise(bounds))
 
 
 class RowTable:

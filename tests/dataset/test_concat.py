@@ -147,7 +147,7 @@ def test_raw_and_compressed_rows_are_not_joined(stores: list[Path], compressed: 
 
 
 def test_rows_on_a_device_are_numbered_as_those_of_a_batch(stores: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader.loading.residencies.device_rows.free_bytes", lambda device: 1 << 30)
+    monkeypatch.setattr("reader.loading.reading.free_bytes", lambda device: 1 << 30)
     joined = concat([MemmapDataset(path, as_tuple=False) for path in stores])
     (batch,) = MemmapLoader(joined, 4, sampler=[50, 3, 29, 30], residency="gpu", as_tuple=False)
     assert batch.rows is not None

@@ -141,7 +141,7 @@ def test_the_store_has_other_targets_also_where_it_was_looked_at_before(train: M
 def test_labels_of_joined_datasets_are_never_lost_or_those_of_others(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader.loading.residencies.device_rows.free_bytes", lambda device: 1 << 30)
+    monkeypatch.setattr("reader.loading.reading.free_bytes", lambda device: 1 << 30)
     one, two = (concat([train.with_targets([label] * N), train]) for label in (1, 2))
     assert one.opened_store.given_id != two.opened_store.given_id
     loaders = [MemmapLoader(data, 2, sampler=[0, N - 1], residency="gpu") for data in (one, two)]

@@ -23,8 +23,7 @@ from packer import pack
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
 from reader.device.transfer import pin
 from reader.format.errors import PinnedMemoryError, StoreError
-from reader.loading import shared_residency
-from reader.loading.residencies import device_rows
+from reader.loading import reading, shared_residency
 from reader.loading.shared_residency import HostCopy
 
 GB = 10**9
@@ -41,7 +40,7 @@ def train(shared_store: Path) -> MemmapDataset:
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A device with room for all; the CPU plays one."""
     if request.param == "cpu":
-        monkeypatch.setattr(device_rows, "free_bytes", lambda device: GB)
+        monkeypatch.setattr(reading, "free_bytes", lambda device: GB)
     return request.param
 
 
@@ -138,7 +137,7 @@ def test_the_transform_knows_epoch_and_device(train: MemmapDataset, device: str)
 def test_rows_that_do_not_fit_on_the_device_are_refused(
     train: MemmapDataset, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_rows, "free_bytes", lambda device: 250_000)
+    monkeypatch.setattr(reading, "free_bytes", lambda device: 250_000)
     for shuffle in ("full", "block"):
         with pytest.raises(
             ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and 250\.0 kB are free on the device"
@@ -410,14 +409,14 @@ def test_loaders_share_the_images_on_the_device_and_let_them_go(own_store: Path,
 def test_images_that_do_not_fit_on_the_device_are_refused_or_read_elsewhere(
     own_store: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_rows, "free_bytes", lambda device: 50_000)
+    monkeypatch.setattr(reading, "free_bytes", lambda device: 50_000)
     data = MemmapDataset(own_store, as_tuple=False)
     with pytest.raises(
         ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and \d+\.0 kB are free on the device"
     ):
         MemmapLoader(data, 8, device=device, residency="gpu", shuffle="full", as_tuple=False)
     assert MemmapLoader(data, 8, device=device, as_tuple=False).residency != "gpu"
-    monkeypatch.setattr(device_rows, "free_bytes", lambda device: None)
+    monkeypatch.setattr(reading, "free_bytes", lambda device: None)
     with pytest.raises(ValueError, match="residency 'gpu' needs a CUDA device, but device is 'cpu'"):
         MemmapLoader(data, 8, residency="gpu", as_tuple=False)
 

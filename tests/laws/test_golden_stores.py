@@ -125,7 +125,7 @@ def test_a_golden_store_on_a_device_gives_what_is_in_its_files(
 ) -> None:
     if device == "cpu":
         # it plays a device that has room
-        monkeypatch.setattr("reader.loading.residencies.device_rows.free_bytes", lambda device: 1 << 30)
+        monkeypatch.setattr("reader.loading.reading.free_bytes", lambda device: 1 << 30)
     data = MemmapDataset(GOLDEN / name, as_tuple=False)
     check(data, rows_in_files(GOLDEN / name), shuffle="full", residency="gpu", device=device)
 

@@ -262,7 +262,7 @@ def source_of(
         first = files_of(case.kind)
         tune(**small_sizes(MemmapDataset(first.path)))
         # the CPU plays a device with room for all
-        monkeypatch.setattr("reader.loading.residencies.device_rows.free_bytes", lambda device: 1 << 30)
+        monkeypatch.setattr("reader.loading.reading.free_bytes", lambda device: 1 << 30)
         return Source.of(case, first, second_of(case.kind), tmp_path / "cache")
 
     return opened

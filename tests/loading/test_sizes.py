@@ -27,8 +27,8 @@ from reader import (
 )
 from reader.compiled import Crops
 from reader.dataset.opened_store import OpenedStore
-from reader.loading.residencies import levels, levels_ahead
-from reader.loading.residencies.levels import LevelRows
+from reader.loading import levels
+from reader.loading.levels import LevelRows
 from reader.memory.raw_file import RawFile
 from reader.memory.residency import Reads
 from reader.rows import Rows
@@ -471,13 +471,13 @@ def test_of_levels_those_that_are_not_in_the_page_cache_are_read_ahead(
     data, opened = MemmapDataset(leveled), []
     wanted = batches_of(data)
     monkeypatch.setattr(Reads, "are_cold", lambda reads, source: "levels/4" in str(reads.path))
-    given = levels_ahead.open_raw
+    given = levels.open_raw
 
     def open_raw(*arguments: Any, **options: Any) -> Any:
         opened.append(arguments)
         return given(*arguments, **options)
 
-    monkeypatch.setattr(levels_ahead, "open_raw", open_raw)
+    monkeypatch.setattr(levels, "open_raw", open_raw)
     assert_equal(batches_of(data, residency="cache"), wanted)
     # once an epoch; the content of padded rows has too few pixels on the quarter
     assert len(opened) == (0 if data.manifest.has_content else 2)
@@ -506,7 +506,7 @@ def test_levels_are_there_when_the_crops_of_a_batch_begin(
 def test_what_was_not_read_ahead_is_read_when_a_crop_asks(leveled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = MemmapDataset(leveled)
     wanted = batches_of(data, residency="cache")
-    monkeypatch.setattr(levels_ahead.LevelsAhead, "_planned", lambda *_: {1: np.array([0])})
+    monkeypatch.setattr(levels.LevelsAhead, "_planned", lambda *_: {1: np.array([0])})
     assert_equal(batches_of(data, residency="disk"), wanted)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from reader import ColorJitter, Compose, MemmapDataset, MemmapLoader, RandomHorizontalFlip, RandomResizedCrop
-from reader.loading.torch_modes import Modes
+from reader.loading.finish import Modes
 
 FEEDER = "pixpack-feeder"
 

@@ -31,7 +31,7 @@ from reader.loading import shared_residency
 pytest.importorskip("zstandard")
 
 from reader import frames, predictor
-from reader.memory import row_codecs
+from reader.memory import row_table
 from scripts.stress.hostile import _frames as hostile
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -63,7 +63,7 @@ def test_frames_that_are_in_memory_are_unpacked_where_they_are(
     def read(size_bytes: int) -> Any:
         raise AssertionError(f"{size_bytes} bytes of frames were read")
 
-    monkeypatch.setattr(row_codecs, "_scratch", read)
+    monkeypatch.setattr(row_table, "_scratch", read)
     with (
         MemmapLoader(raw, 4, shuffle="full") as expected,
         MemmapLoader(packed, 4, shuffle="full", residency=residency) as found,
@@ -81,7 +81,7 @@ def test_frames_on_the_disk_are_read_ahead_and_unpacked_where_they_were_read(
     def read(size_bytes: int) -> Any:
         raise AssertionError(f"{size_bytes} bytes of frames were read by a thread that unpacks")
 
-    monkeypatch.setattr(row_codecs, "_scratch", read)
+    monkeypatch.setattr(row_table, "_scratch", read)
     # several windows and chunks
     tune(
         shuffle_block_bytes=3 * raw.manifest.row_bytes,

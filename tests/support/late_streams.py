@@ -23,8 +23,7 @@ import torch
 
 from reader import buffers
 from reader.device import transfer
-from reader.loading import loader
-from reader.loading.residencies import device_rows
+from reader.loading import loader, reading
 from reader.store import ImageBatch
 
 CUDA = torch.device("cuda", 0)
@@ -56,7 +55,7 @@ class World:
         patch.setattr(buffers, "_pinned", self._pinned)
         patch.setattr(loader, "checked_device", lambda device: torch.device(device))
         # what does not fit on the device is copied to it batch by batch
-        patch.setattr(device_rows, "free_bytes", lambda device: 0)
+        patch.setattr(reading, "free_bytes", lambda device: 0)
         # the streams that it holds are of another world
         patch.setattr(transfer, "_side", functools.cache(transfer._side.__wrapped__))
 

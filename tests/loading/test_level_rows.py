@@ -26,8 +26,8 @@ from reader import (
 )
 from reader.compiled import Crops
 from reader.dataset.opened_store import OpenedStore
-from reader.loading.residencies import levels_ahead
-from reader.loading.residencies.levels import LevelRows
+from reader.loading import levels
+from reader.loading.levels import LevelRows
 from reader.memory.spans import Spans
 from reader.rows import Rows
 from reader.transforms.kernels.resample import resized
@@ -136,14 +136,14 @@ def test_central_crops_move_masks_of_rows_read_from_levels(masked: Path, read: s
 
 
 def test_less_is_read_of_the_disk_where_masks_are_read_without_their_pixels(masked: Path) -> None:
-    data, wanted, chunk = MemmapDataset(masked), [0], levels_ahead.Chunk
+    data, wanted, chunk = MemmapDataset(masked), [0], levels.Chunk
 
     def counted(file: Any, spans: Spans, *lease: Any) -> Any:
         wanted[0] += int(spans.sizes.sum())
         return chunk(file, spans, *lease)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(levels_ahead, "Chunk", counted)
+        patch.setattr(levels, "Chunk", counted)
         batches_of(data, "disk", transform=ResizeCenterCrop(SIDE))
     # of two epochs: a quarter for masks, 1/16 of the pixels
     assert wanted[0] < 2 * 0.32 * data.manifest.pixel_bytes

@@ -16,8 +16,7 @@ from conftest import Tune, devices, make_tree
 from packer import pack, subset
 from reader import MemmapDataset, MemmapLoader, order, system
 from reader.format.manifest import PIXELS
-from reader.loading import shared_residency
-from reader.loading.residencies import device_rows
+from reader.loading import reading, shared_residency
 from reader.memory import residency
 
 # Pages are dropped from the cache, which those that are not on the disk yet stay in.
@@ -48,7 +47,7 @@ def residency_options(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     """Where copies are; the CPU plays a device."""
     if request.param == "cuda":
         return {"residency": "gpu", "device": "cuda"}
-    monkeypatch.setattr(device_rows, "free_bytes", lambda device: GB)
+    monkeypatch.setattr(reading, "free_bytes", lambda device: GB)
     return {"residency": "ram" if request.param == "ram" else "gpu"}
 
 
@@ -163,7 +162,7 @@ def test_small_rows_are_on_a_device_once_and_counted_as_they_are(
 ) -> None:
     make_tree(tmp_path / "images", classes=2, each=30, size=(12, 10))
     pack(tmp_path / "images", tmp_path / "out", fit="none", workers=1)
-    monkeypatch.setattr(device_rows, "free_bytes", lambda device: GB)
+    monkeypatch.setattr(reading, "free_bytes", lambda device: GB)
     part = MemmapDataset(tmp_path / "out", as_tuple=False).subset(slice(None, None, 2))
     counted = shared_residency.missing_on(part, torch.device("cpu"))
     loader = MemmapLoader(part, 7, residency="gpu", as_tuple=False)
@@ -194,7 +193,7 @@ def test_a_device_is_asked_for_the_rows_that_are_read(data: MemmapDataset, monke
     part = data.subset([2])
     needed = shared_residency.missing_on(part, torch.device("cpu"))
     assert needed < shared_residency.missing_on(data, torch.device("cpu")) / 3
-    monkeypatch.setattr(device_rows, "free_bytes", lambda device: needed)
+    monkeypatch.setattr(reading, "free_bytes", lambda device: needed)
     with pytest.raises(ValueError, match=r"residency 'gpu': the rows need \d+\.\d [kM]B, and"):
         MemmapLoader(data, 4, residency="gpu", as_tuple=False)
     loader = MemmapLoader(part, 1, residency="gpu", as_tuple=False)
@@ -229,17 +228,17 @@ def test_ranks_that_share_a_device_are_counted_together(shared_store: Path, monk
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     needed = shared_residency.missing_on(data, torch.device("cpu"))
-    monkeypatch.setattr(device_rows, "free_bytes", lambda device: needed)
-    monkeypatch.setattr(device_rows, "total_bytes", lambda device: 2 * needed - 1)
+    monkeypatch.setattr(reading, "free_bytes", lambda device: needed)
+    monkeypatch.setattr(reading, "total_bytes", lambda device: 2 * needed - 1)
     with pytest.raises(
         ValueError,
         match=r"the rows need \S+ kB in each of 2 processes that share the device of \S+ kB, and \S+ kB are free",
     ):
         MemmapLoader(data, 4, residency="gpu", as_tuple=False)
-    monkeypatch.setattr(device_rows, "total_bytes", lambda device: 2 * needed)
+    monkeypatch.setattr(reading, "total_bytes", lambda device: 2 * needed)
     loader = MemmapLoader(data, 4, residency="gpu", as_tuple=False)
     # a launcher that shows each rank a device of its own
-    monkeypatch.setattr(device_rows, "total_bytes", lambda device: 0)
+    monkeypatch.setattr(reading, "total_bytes", lambda device: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     del loader
     gc.collect()

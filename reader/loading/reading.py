@@ -1,0 +1,122 @@
+"""Decides, once, what a loader reads from: the residency, copies, levels, rows on a device, and what makes batches of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from reader.dataset.dataset import MemmapDataset
+from reader.device.resident import Resident, free_bytes, total_bytes
+from reader.device.transfer import entered
+from reader.loading.advice import log_choices
+from reader.loading.finish import Finish, Unfinished
+from reader.loading.gathering import Gathering
+from reader.loading.levels import LevelRows, may_read_levels
+from reader.loading.orders import Orders, block_rows
+from reader.loading.plan import EpochPlan, Seed
+from reader.loading.prefetch import Feed, LoopItem
+from reader.loading.ranks import Ranks, ranks_here, ranks_sharing
+from reader.loading.remote_ahead import check_nodes, check_order
+from reader.loading.shared_residency import HostRows, missing_on, resident_on
+from reader.memory.residency import Residency, Room, choose
+from reader.store import Batch
+from reader.tuning import tuning
+
+_PREFETCH = 2
+
+
+class Reading(NamedTuple):
+    """Says where a loader's rows are read from, and what reads them.
+
+    residency: its name. gathering: what brings the batches of a pass. resident: the rows on the device, where they are there.
+    levels: what crops read their rows from, where those of levels are read.
+    """
+
+    residency: str
+    gathering: Gathering
+    resident: Resident | None
+    levels: LevelRows | None
+
+
+def reading_of(
+    plan: EpochPlan,
+    device: torch.device,
+    residency: str | Residency,
+    ranks: Ranks,
+    *,
+    prefetch: int,
+    sized: object,
+    has_collate: bool,
+) -> Reading:
+    """Choose where rows are read from, and bring them there.
+
+    Args:
+        ranks: that are expected.
+        sized: a transform whose crops have the loader's size, and may read levels; None: there is none.
+        has_collate: samples are collated by a function of the program's.
+
+    Raises:
+        ValueError: they do not fit where they are asked for, or the order does not go with a cache or the ranks.
+        StoreError: the store is damaged, or another one by now.
+    """
+    part, processes = plan.orders.part, ranks_here(ranks)
+    rows = HostRows(part, processes)
+    levels = LevelRows(rows) if sized is not None and may_read_levels(part, residency, sized) else None
+    room = room_on(part, device, processes) if residency == "gpu" else None
+    chosen = choose(residency, (rows if levels is None else levels).reads, room)
+    log_choices(plan, ranks, chosen, has_collate=has_collate)
+    check_order(plan)
+    if ranks.is_known:
+        plan.orders.check_step(plan.cut)
+        check_nodes(plan)
+    (rows if levels is None else levels).bring(chosen)
+    resident: Resident | None = None
+    if chosen.name == "gpu":
+        resident = resident_on(part, device, functools.partial(batches_on, device, chosen.host))
+    gathering = Gathering(
+        rows, device, prefetch=prefetch, must_pin=residency == "ram", has_pixels=levels is None, resident=resident
+    )
+    return Reading(chosen.name, gathering, resident, levels)
+
+
+def room_on(dataset: MemmapDataset, device: torch.device, processes: int) -> Room | None:
+    """Return what there is on a device and what is needed there; None for the CPU. processes: ranks of this host."""
+    free = free_bytes(device)
+    if free is None:
+        return None
+    sharing = ranks_sharing(processes, torch.cuda.device_count())
+    total = total_bytes(device) if sharing > 1 else 0
+    return Room(free, missing_on(dataset, device), sharing, total)
+
+
+@contextlib.contextmanager
+def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Iterator[Iterator[Batch]]:
+    """Give a dataset's batches, in its order, on a device; host: where rows are read from, "cache" or "disk"."""
+    orders = Orders("sequential", dataset)
+    plan = EpochPlan(orders, orders.cut(block_rows(dataset.manifest), rank=0, world_size=1), Seed(0))
+    on_host = HostRows(dataset, processes=1)
+    on_host.bring(Residency(host, "", host))
+    gathering = Gathering(on_host, device, prefetch=_PREFETCH, must_pin=False)
+    steps = plan.steps(plan.items(), tuning().transformed_group_bytes)
+    as_they_are = Finish(plan, None, as_tuple=False, as_dict=None, threads=1, on_device=device.type == "cuda")
+    source = functools.partial(gathering.groups, plan, steps, as_they_are)
+    feed = Feed(entered(device, source), _PREFETCH)
+    try:
+        yield _taken(feed)
+    finally:
+        feed.stop(wait=True)
+
+
+def _taken(feed: Feed[LoopItem]) -> Iterator[Batch]:
+    while (group := feed.first()) is not None:
+        # named by nobody here: a batch that is kept takes one buffer more
+        yield _batch_of(group.popleft()[0])
+
+
+def _batch_of(item: object) -> Batch:
+    batch: Batch = item.make() if isinstance(item, Unfinished) else item  # type: ignore[assignment]
+    return batch
