@@ -78,21 +78,43 @@ class BufferPool:
 
 
 class FittingPool:
-    """Leases of any size, from buffers of the size that was asked for last and a quarter more; `keep` idle ones stay.
+    """Leases of any size, from equal buffers of the size that was asked for last and some room; a few idle ones stay.
 
     Where sizes differ, the room spares most leases a fresh buffer; where they do not, nobody writes to it: it takes no memory.
+
+    buffers: those of the present size.
+
+    Args:
+        keep, keep_bytes: idle buffers that stay: so many, and as many more as have so many bytes.
+        pinned: as of `BufferPool`.
+        room: a share of the size.
+        most: buffers of more than so many times the size that is asked for make way for smaller ones.
     """
 
-    def __init__(self, *, keep: int) -> None:
-        self._keep = keep
-        self._pool = BufferPool(0, keep=keep)
+    def __init__(
+        self,
+        *,
+        keep: int,
+        keep_bytes: int = 0,
+        pinned: torch.device | None = None,
+        room: float = 0.25,
+        most: float = 2,
+    ) -> None:
+        self._keep, self._keep_bytes, self._pinned, self._room, self._most = keep, keep_bytes, pinned, room, most
+        self.buffers = BufferPool(0, keep=0)
 
     def lease(self, size_bytes: int) -> torch.Tensor:
         """Return uint8[size_bytes], as `BufferPool.lease` does."""
-        pool = self._pool
-        if not size_bytes <= pool.size_bytes <= 2 * size_bytes:
-            pool = self._pool = BufferPool(size_bytes + size_bytes // 4, keep=self._keep)
+        pool = self.buffers
+        if not size_bytes <= pool.size_bytes <= self._most * size_bytes:
+            keep = self._keep + self._keep_bytes // max(1, size_bytes)
+            pool = BufferPool(size_bytes + int(size_bytes * self._room), keep=keep, pinned=self._pinned)
+            self.buffers = pool
         return pool.lease(size_bytes)
+
+    def clear(self) -> None:
+        """Free the idle buffers."""
+        self.buffers = BufferPool(0, keep=0)
 
 
 def allocated(size_bytes: int, flags: int = 0) -> npt.NDArray[np.uint8]:

@@ -95,13 +95,13 @@ def _check_one_form(datasets: Sequence[MemmapDataset]) -> None:
             )
     for dataset in datasets:
         check_plain(dataset, MemmapDataset)
-        opened = dataset.opened_store
+        opened, remote = dataset.opened_store, dataset.opened_store.at_url
         if isinstance(opened, JoinedStores) and opened.given_id != opened.joined_id:
             raise ValueError(
                 "with_targets and with_extras of joined datasets come last: join all of them, then call it."
             )
-        if not dataset.opened_store.is_local:
+        if remote is not None:
             raise ValueError(
-                f"{dataset.remote} is at a URL, its cache has not all of it, and concat takes stores on disk: fetch it first with"
-                f" pack pull {dataset.remote} --cache {dataset.path.parent}"
+                f"{remote} is at a URL, its cache has not all of it, and concat takes stores on disk: fetch it first with"
+                f" pack pull {remote} --cache {dataset.path.parent}"
             )

@@ -81,11 +81,6 @@ class JoinedStores(OpenedStore):
         return list(zip(self._stores, self._firsts.tolist(), strict=True))
 
     @property
-    def is_local(self) -> bool:
-        """Whether all pixels are on this machine, and stay."""
-        return all(store.is_local for store in self._stores)
-
-    @property
     def file_bytes(self) -> int:
         """The bytes of the files of pixels."""
         return sum(store.file_bytes for store in self._stores)

@@ -27,9 +27,9 @@ from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS, Manifest
 from reader.format.row_values import RowValues
 from reader.format.tensors import NEEDS_RAW, TensorSpec
-from reader.memory.places import AtUrl, InFile, InMemory, Place
+from reader.memory.places import InFile, InMemory, Memory, Place
 from reader.memory.raw_file import RawFile
-from reader.memory.row_table import Columns, Memory, RowTable, begin_batch, row_of, row_table
+from reader.memory.row_table import Columns, RowTable, row_of, row_table
 from reader.memory.spans import Bytes, Layout, Spans, equal_spans, reads_of
 from reader.memory.text_file import TextFile
 from reader.memory.threads import Copies
@@ -195,9 +195,9 @@ class OpenedStore:
         return self.manifest.levels
 
     @property
-    def is_local(self) -> bool:
-        """Whether all pixels are on this machine, and stay."""
-        return self.remote is None or self.remote.is_complete
+    def at_url(self) -> RemoteStore | None:
+        """The store at a URL, as long as its cache may lack pixels; None: all of them are on this machine, and stay."""
+        return None if self.remote is None or self.remote.is_complete else self.remote
 
     def pixel_paths(self) -> list[Path]:
         """Return what opens its files of pixels again, whatever has their names by now; all of a remote store is fetched.
@@ -221,7 +221,7 @@ class OpenedStore:
         Raises:
             StoreError: rows are compressed.
         """
-        if not self.table.codec.is_raw:
+        if not self.table.is_raw:
             raise StoreError(f"{self.path}: {NEEDS_RAW}.")
         (path,) = self.pixel_paths()
         tensors = {"pixels": map_tensor(path, torch.uint8, (self.file_bytes,))}
@@ -286,7 +286,7 @@ class OpenedStore:
 
     def _sliced(self, start: int, stop: int) -> Batch:
         rows = np.arange(start, stop)
-        if not (self.table.codec.is_raw and self.is_local):
+        if not self.table.is_raw or self.at_url is not None:
             return self._gathered(rows, own_memory, reads_files=False)
         self.check_files()
         # as they are on disk: a user can write to a view
@@ -325,26 +325,26 @@ class OpenedStore:
         is_one: bool = False,
         table: RowTable | None = None,
     ) -> tuple[Batch, Copies | None]:
-        """Begin to bring rows from a place to memory, as `begin_batch` does, and check their values.
+        """Begin to bring rows from a place to memory, as `RowTable.begin` does, and check their values.
 
         reads_files: columns are read from their files, not gathered from the mapping.
         table: of the rows at the place; None: as the store has them.
 
         Raises:
-            StoreError: as `begin_batch`, or a value of a row is none of this store.
+            StoreError: as `RowTable.begin`, or a value of a row is none of this store.
         """
         self.check_files()
         columns = self.columns(rows, reads_files=reads_files)
         # before threads unpack what a row says it is
         self.check_rows(rows, columns)
-        return begin_batch(table or self.table, rows, columns, place, memory, is_one=is_one)
+        return (table or self.table).begin(rows, columns, place, memory, is_one=is_one)
 
     def place(self, *, reads_files: bool = False) -> Place:
         """Return where pixels are now; reads_files: they are read, where the file is here, not copied from its mapping."""
-        if self.remote is not None and not self.remote.is_complete:
-            return AtUrl(self.remote)
+        if (remote := self.at_url) is not None:
+            return InFile(remote)
         # frames are read: what is unpacked is much more, and no page of the store is mapped for it
-        is_read = system.can_read_ahead() and (reads_files or not self.table.codec.is_raw)
+        is_read = system.can_read_ahead() and (reads_files or not self.table.is_raw)
         return InFile(self.files["pixels"]) if is_read else self.in_memory()
 
     @property

@@ -11,7 +11,7 @@ import torch
 
 from reader.host_values import sent
 from reader.memory.device_copies import named_errors
-from reader.memory.places import Place
+from reader.memory.places import Memory, Place
 from reader.memory.row_table import CopiedTable, RowForm
 from reader.memory.spans import Spans, merged
 from reader.rows import Rows
@@ -57,27 +57,26 @@ class OnDevice(Place):
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
 
-    def send(self, spans: Spans, places: Rows) -> torch.Tensor:
+    def bring(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, None]:
         """Gather spans there, on the current stream and without waiting for the device.
 
         Spans of one size are one index_select of rows of wide words. Those of their own sizes are one concatenation of slices:
         CUDA copies the bytes of 128 of them by one kernel, with no index of bytes, which would take 8 times the batch's memory.
 
         Raises:
-            TransferError, torch.OutOfMemoryError: as `Place.send`.
+            TransferError, torch.OutOfMemoryError: as `Place.bring`.
         """
         with named_errors(self.memory.device):
-            memory, sizes = _recorded(self.memory), spans.sizes
+            table, sizes = _recorded(self.memory), spans.sizes
             size = int(sizes[0]) if len(sizes) else 0
             if size and (sizes == size).all() and not (spans.begins % size).any():
-                table = memory[: len(memory) // size * size].view(-1, size)
-                out = memory.new_empty((len(sizes), size))
-                words, into = _as_words(table, out)
-                torch.index_select(words, 0, sent(torch.from_numpy(spans.begins // size), memory.device), out=into)
-                return out.view(-1)
+                out = table.new_empty((len(sizes), size))
+                words, into = _as_words(table[: len(table) // size * size].view(-1, size), out)
+                torch.index_select(words, 0, sent(torch.from_numpy(spans.begins // size), table.device), out=into)
+                return out.view(-1), None
             joined, _ = merged(spans, places)
             each = zip(joined.begins.tolist(), joined.ends.tolist(), strict=True)
-            return torch.cat([memory[:0], *(memory[begin:end] for begin, end in each)])
+            return torch.cat([table[:0], *(table[begin:end] for begin, end in each)]), None
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 from collections import deque
 from collections.abc import Iterator
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from reader import compiled, system
-from reader.buffers import BufferPool
+from reader.buffers import FittingPool
 from reader.device.resident import Resident
 from reader.device.transfer import CudaCopier
 from reader.format.errors import PinnedMemoryError
@@ -73,16 +74,20 @@ class Gathering:
         # False: what makes something of a batch reads its pixels itself
         self._has_pixels, self._resident = has_pixels, resident
         self.rows, self._dataset, self._device, self._prefetch = rows, rows.dataset, device, prefetch
-        # idle buffers that are kept
-        self._keep = prefetch + 2
-        is_sent = device.type == "cuda" and has_pixels and self._dataset.opened_store.table.codec.is_raw and may_send()
+        is_sent = device.type == "cuda" and has_pixels and self._dataset.opened_store.table.is_raw and may_send()
         self.is_pinned = is_sent and rows.copy is not None and self._pin(rows.copy, must_pin=must_pin)
         # of the files that rows are sent from; None: not yet known
         self._sent_from: Place | None = None
         self._may_send = is_sent and rows.copy is None and self._is_worth_pinning()
-        self._pool: BufferPool | None = None
+        # spare room if batches differ in size; the short last batch of an epoch leaves the buffers as they are
+        self.pool = FittingPool(
+            keep=prefetch + 2,
+            pinned=device if device.type == "cuda" else None,
+            room=0.25 if self._dataset.manifest.has_own_sizes else 0,
+            most=math.inf,
+        )
         # of what is read ahead straight into batches, from one epoch to the next
-        self._ahead_pool: BufferPool | None = None
+        self._ahead_pool: FittingPool | None = None
 
     def groups(self, plan: EpochPlan, steps: Iterator[Steps], finish: Finish, claim: Claim) -> Iterator[Group]:
         """Yield the batches of a pass, in groups; what is left to the caller's thread comes as Unfinished."""
@@ -110,11 +115,11 @@ class Gathering:
             return self._resident.place
         if not self._has_pixels:
             return Place()
-        store, remote = self._dataset.opened_store, self._dataset.remote
+        store = self._dataset.opened_store
         if self.rows.copy is not None:
             is_sent = self.is_pinned and can_send(self._device)
             return self.rows.copy.place(device=self._device if is_sent else None, is_streamed=True)
-        if remote is not None and not remote.is_complete:
+        if (remote := store.at_url) is not None:
             return RemoteAhead(plan, remote)
         if not self.rows.are_on_disk():
             return self._pinned_place() or store.in_memory(is_streamed=True)
@@ -126,6 +131,11 @@ class Gathering:
         )
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, plan.number)
         can_scatter = self._device.type == "cpu" and not self._dataset.manifest.is_flat
+        if self._ahead_pool is None:
+            # of two chunks, and of batches that wait
+            all_bytes = len(self._dataset) * self._dataset.manifest.row_bytes
+            keep_bytes = 2 * min(chunk_bytes, all_bytes)
+            self._ahead_pool = FittingPool(keep=self._prefetch + 2, keep_bytes=keep_bytes, room=0, most=math.inf)
         return ReadAhead(
             store.pixel_paths(),
             store.spans,
@@ -134,7 +144,7 @@ class Gathering:
             window_end=order.window_end,
             past_cache=self.rows.past_cache,
             row_bytes=self._dataset.manifest.row_bytes if can_scatter else 0,
-            lease=functools.partial(self._lease_ahead, chunk_bytes),
+            lease=self._ahead_pool.lease,
         )
 
     def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
@@ -146,32 +156,14 @@ class Gathering:
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
         with stage("gather"):
             table = None if self._resident is None else self._resident.table
-            batch, copies = store.begin(rows, place, self._memory, table=table)
+            batch, copies = store.begin(rows, place, self.pool.lease, table=table)
         return deque(parted(batch, [len(g) for g in groups])), copies
-
-    def _memory(self, size_bytes: int) -> torch.Tensor:
-        return self.buffers(size_bytes).lease(size_bytes)
-
-    def buffers(self, need: int) -> BufferPool:
-        """Return the pool of buffers of this size, with spare room if batches differ in size."""
-        pool, pinned = self._pool, self._device if self._device.type == "cuda" else None
-        if pool is None or pool.size_bytes < need:
-            room = need // 4 if self._dataset.manifest.has_own_sizes else 0
-            pool = self._pool = BufferPool(need + room, keep=self._keep, pinned=pinned)
-        return pool
 
     def let_go(self) -> None:
         """Free the buffers that no batch is in, those of crops and floats too; unpin files that no other loader sends from."""
-        self._pool = self._ahead_pool = self._sent_from = None
+        self.pool.clear()
+        self._ahead_pool = self._sent_from = None
         compiled.let_go()
-
-    def _lease_ahead(self, chunk_bytes: int, size_bytes: int) -> torch.Tensor:
-        """Lease memory that is read into, uint8[size_bytes]; what two chunks and waiting batches take is kept."""
-        pool = self._ahead_pool
-        if pool is None or pool.size_bytes < size_bytes:
-            chunk_bytes = min(chunk_bytes, len(self._dataset) * self._dataset.manifest.row_bytes)
-            pool = self._ahead_pool = BufferPool(size_bytes, keep=2 * chunk_bytes // max(1, size_bytes) + self._keep)
-        return pool.lease(size_bytes)
 
     def _is_worth_pinning(self) -> bool:
         """Say whether to pin the files: rows are large enough to be sent from there, most are read, and memory is left."""

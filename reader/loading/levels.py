@@ -10,15 +10,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, cast
 
 import numpy as np
 import torch
 
 from reader import system
-from reader.buffers import BufferPool, FittingPool
+from reader.buffers import FittingPool
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.joined import JoinedStores
 from reader.dataset.opened_store import OpenedStore
@@ -55,7 +56,7 @@ def may_read_levels(dataset: MemmapDataset, residency: object, transform: object
     if residency == "gpu" or not begins_with_crop(transform):
         return False
     # masks behind the pixels of their rows are read without them only from raw files
-    if manifest.has_own_masks and (manifest.compression is not None or not store.is_local):
+    if manifest.has_own_masks and not (store.table.is_raw and store.at_url is None):
         return False
     without = [part.path for part, _ in store.parts if not part.levels]
     if 0 < len(without) < len(store.parts):
@@ -79,7 +80,9 @@ class LevelRows:
     def __init__(self, own: HostRows) -> None:
         self.dataset = dataset = own.dataset
         store = dataset.opened_store
-        self.factors, self._pools = store.levels, dict[int, BufferPool]()
+        self.factors = store.levels
+        # of each level: memory of rows whose crops are done is used again
+        self._pools = defaultdict[int, FittingPool](lambda: FittingPool(keep=_KEPT, most=math.inf))
         self.stores = {1: store} | {factor: _opened(store, factor) for factor in self.factors}
         rows = None if dataset.has_all_rows else dataset.store_rows(np.arange(len(dataset)))
         self._on_host = {1: own} | {
@@ -119,7 +122,7 @@ class LevelRows:
             # crops copy of a row what they need of it
             store.check_rows(rows, columns)
             return views
-        batch, copies = store.begin(rows, place, self._memory(factor))
+        batch, copies = store.begin(rows, place, self._pools[factor].lease)
         if copies is not None:
             copies.wait()
         return batch
@@ -127,7 +130,7 @@ class LevelRows:
     def masks(self, rows: Rows, places: Sequence[Place] = ()) -> tuple[torch.Tensor, torch.Tensor]:
         """Return uint8[T] that holds the masks of rows of the store, and where each begins, int64[B]; places: see `read`."""
         spans = self.mask_spans(rows)
-        located = bytes_of(self._place(1, spans, places), spans, self._memory(_MASKS))
+        located = bytes_of(self._place(1, spans, places), spans, self._pools[_MASKS].lease)
         return torch.from_numpy(located.memory), torch.from_numpy(located.begins)
 
     def mask_spans(self, rows: Rows) -> Spans:
@@ -154,7 +157,7 @@ class LevelRows:
         """
         if self._on_host[1].copy is not None or not system.can_read_ahead():
             return set()
-        if not all(store.is_local for store in self.stores.values()):
+        if any(store.at_url for store in self.stores.values()):
             return {*self.stores}
         return {factor for factor, rows in self._on_host.items() if rows.are_on_disk()}
 
@@ -181,30 +184,18 @@ class LevelRows:
                 " The store is damaged or mixed: copy it again."
             )
 
-    def _memory(self, factor: int) -> Callable[[int], torch.Tensor]:
-        """Return what gives memory for rows of a level: that of rows whose crops are done is used again."""
-
-        def lease(size_bytes: int) -> torch.Tensor:
-            """Lease as much, of a pool for the most that was asked for."""
-            pool = self._pools.get(factor)
-            if pool is None or pool.size_bytes < size_bytes:
-                pool = self._pools[factor] = BufferPool(size_bytes + size_bytes // 4, keep=_KEPT)
-            return pool.lease(size_bytes)
-
-        return lease
-
 
 def _opened(store: OpenedStore, factor: int) -> OpenedStore:
     """Open a level of a store, where that is: on this machine, or at a URL through the same cache; of several stores, of each."""
     if isinstance(store, JoinedStores):
         return store.with_stores([_opened(part, factor) for part, _ in store.parts])
-    if store.remote is None or store.remote.is_complete:
-        level = OpenedStore(level_path(store.path, factor))
+    if (remote := store.at_url) is None:
+        folder = level_path(store.path, factor)
+        level = OpenedStore(folder)
     else:
-        remote = store.remote.below(level_name(factor), share=factor**2)
-        level = OpenedStore(remote.root, remote)
+        below = remote.below(level_name(factor), share=factor**2)
+        level, folder = OpenedStore(below.root, below), below.folder.inside
     # its rows go with the targets of the store: another one may have taken the store's name since that was opened
-    folder = level.path if level.remote is None else level.remote.folder.inside
     content = (folder / MANIFEST).read_bytes()
     listed = store.manifest.files[f"{level_name(factor)}/{MANIFEST}"].digest
     if listed != f"sha256:{hashlib.sha256(content).hexdigest()}" or level.manifest.digest.encode() not in content:
@@ -299,10 +290,10 @@ class LevelsAhead:
                 if factor == 1 and masked is not None:
                     masks = self._levels.mask_spans(masked)
                     spans = Spans(*(np.concatenate(both) for both in zip(spans, masks, strict=True)))
-                if store.is_local:
+                if (remote := store.at_url) is None:
                     chunk.parts[factor] = Chunk(self._file(factor), spans, self._pools[factor].lease)
-                elif store.remote is not None:
-                    store.remote.ahead(blocks_of(store.remote, spans))
+                else:
+                    remote.ahead(blocks_of(remote, spans))
         return chunk
 
     def _places(self, factor: int) -> list[Chunk]:

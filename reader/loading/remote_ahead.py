@@ -20,7 +20,7 @@ from reader.format.filesystem import size_text
 from reader.loading.orders import window_bytes
 from reader.loading.plan import EpochPlan
 from reader.loading.ranks import ranks_here
-from reader.memory.places import AtUrl
+from reader.memory.places import InFile
 from reader.memory.spans import Spans
 from reader.order import Window
 from reader.profiling import stage
@@ -38,7 +38,7 @@ _AHEAD_BYTES = 512 << 20
 PlanIndex = Callable[[int], int]
 
 
-class RemoteAhead(AtUrl):
+class RemoteAhead(InFile):
     """Fetches the blocks of an epoch in its order; what `read` fetches was asked for before. For one thread."""
 
     def __init__(self, plan: EpochPlan, remote: RemoteStore) -> None:
@@ -64,7 +64,7 @@ class RemoteAhead(AtUrl):
         self._log_seconds = tuning().cache_log_seconds
         self._read_bytes = 0
         # compressed rows are read by the threads that unpack them
-        self._is_logged = not manifest.compression
+        self._is_logged = plan.dataset.opened_store.table.is_raw
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the steps; asks for their blocks before."""

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from reader.memory.device_copies import named_errors, send
-from reader.memory.raw_file import RawReader
-from reader.memory.spans import Bytes, CopyPart, Runs, Spans, begin_copy, laid_out, merged, reads_of
+from reader.memory.spans import Bytes, CopyPart, Read, Runs, Spans, begin_copy, laid_out, merged, reads_of
 from reader.memory.threads import AllCopies, Copies
-from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps, routed
 from reader.tuning import tuning
+
+# Gives uint8[size_bytes].
+Memory = Callable[[int], torch.Tensor]
+
+
+class ByteReader(Protocol):
+    """What bytes of pixels are read from: a file, several files as one, or a store at a URL, whose blocks are fetched first."""
+
+    def read(self, memory: memoryview, reads: Sequence[Read], /) -> None:
+        """Bring bytes to their places in memory."""
 
 
 class Located(NamedTuple):
@@ -51,34 +59,21 @@ class Place:
         located = self.locate(spans)
         return None if located is None else [CopyPart(located.memory, Spans(located.begins, spans.sizes), places)]
 
-    def send(self, spans: Spans, places: Rows) -> torch.Tensor | None:
-        """Begin to copy spans, one after the other, to the device that the place is for, on its current stream: uint8[n] there.
+    def bring(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
+        """Begin to bring spans to their places in uint8[n], which is complete when the copies, if any, were waited for.
 
-        None: it is for none, or spans are so small that the host gathers them faster.
+        That is on the device that the place is for, on its current stream, unless the host gathers the spans faster; else in
+        memory that is asked for, or that the place has read them into.
 
         Raises:
-            StoreError, OSError: as `locate`.
+            StoreError, OSError: as `read`.
             TransferError: the device reports an error.
             torch.OutOfMemoryError: it has no room for them.
         """
-        if self.device is None or (parts := self.parts(spans, places)) is None:
-            return None
-        joined = [CopyPart(part.source, *merged(part.spans, part.places)) for part in parts]
-        size_bytes, count = int(spans.sizes.sum()), sum(len(part.places) for part in joined)
-        if not count or size_bytes < count * tuning().sent_span_bytes:
-            return None
-        with named_errors(self.device):
-            out = torch.empty(size_bytes, dtype=torch.uint8, device=self.device)
-            send(joined, out)
-        return out
-
-    def view(self, spans: Spans) -> torch.Tensor | None:
-        """Return a view of spans one after the other in memory that a batch may have, uint8[n]; None: they have to be read.
-
-        Raises:
-            StoreError, OSError: as `locate`.
-        """
-        return None
+        if (pixels := self._sent(spans, places)) is not None:
+            return pixels, None
+        pixels = memory(int(spans.sizes.sum()))
+        return pixels, self.read(spans, pixels, places)
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
         """Begin to bring spans to their places in out, uint8[n], contiguous; None: they are there.
@@ -95,6 +90,19 @@ class Place:
 
     def close(self) -> None:
         """End what reads ahead."""
+
+    def _sent(self, spans: Spans, places: Rows) -> torch.Tensor | None:
+        """Begin to copy spans to the device, one after the other; None: there is none, some are elsewhere, or they are small."""
+        if self.device is None or (parts := self.parts(spans, places)) is None:
+            return None
+        joined = [CopyPart(part.source, *merged(part.spans, part.places)) for part in parts]
+        size_bytes, count = int(spans.sizes.sum()), sum(len(part.places) for part in joined)
+        if not count or size_bytes < count * tuning().sent_span_bytes:
+            return None
+        with named_errors(self.device):
+            out = torch.empty(size_bytes, dtype=torch.uint8, device=self.device)
+            send(joined, out)
+        return out
 
 
 class InMemory(Place):
@@ -133,25 +141,14 @@ class InMemory(Place):
 
 
 class InFile(Place):
-    """A file that is read in the calling thread."""
+    """What is read in the calling thread: a file, or a store at a URL, of which no block is fetched that holds no span."""
 
-    def __init__(self, file: RawReader) -> None:
+    def __init__(self, file: ByteReader) -> None:
         self._file = file
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
         """Read spans."""
         self._file.read(out.numpy().data, reads_of(spans, places))
-
-
-class AtUrl(Place):
-    """The pixels of a store at a URL, whose blocks are fetched where they are not in its cache; no block that holds no span."""
-
-    def __init__(self, remote: RemoteStore) -> None:
-        self._remote = remote
-
-    def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
-        """Fetch and read spans."""
-        self._remote.read(out.numpy().data, reads_of(spans, places))
 
 
 class Places(Place):
@@ -192,7 +189,7 @@ class Places(Place):
         return AllCopies(under_way) if under_way else None
 
 
-def bytes_of(place: Place, spans: Spans, memory: Callable[[int], torch.Tensor]) -> Located:
+def bytes_of(place: Place, spans: Spans, memory: Memory) -> Located:
     """Return spans in memory: where they are, or read to memory, which gives uint8[size_bytes]; waits."""
     located = place.locate(spans)
     if located is None:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from reader.buffers import FittingPool
-from reader.memory.places import Located, Place
+from reader.memory.places import Located, Memory, Place
 from reader.memory.raw_file import GAP_BYTES, READ_BYTES, RawFile, RawReader, ReadMemory, begin_reads, open_raw
 from reader.memory.spans import Bytes, Read, Runs, Spans, copy, laid_out
 from reader.memory.threads import Copies, kept
@@ -42,7 +42,7 @@ class Chunk(Place):
     lease: gives memory for them, as `ReadMemory` takes it.
     """
 
-    def __init__(self, file: RawReader, spans: Spans, lease: Callable[[int], torch.Tensor] | None = None) -> None:
+    def __init__(self, file: RawReader, spans: Spans, lease: Memory | None = None) -> None:
         self._runs = Runs.holding(spans, align=file.align, most_gap_bytes=GAP_BYTES)
         self._memory = ReadMemory(self._runs.size_bytes, lease)
 
@@ -79,7 +79,7 @@ class ReadAhead(Place):
         window_end: global position at which a chunk that holds this position must end, since the rows after it are elsewhere.
         past_cache: leave nothing in the page cache, see `RawFile`.
         row_bytes: of rows that may be read straight into memory of their step; 0: they may not.
-        lease: gives memory of so many bytes for a step's rows, uint8[bytes] that begins at a page, see `view`.
+        lease: gives memory of so many bytes for a step's rows, uint8[bytes] that begins at a page, see `bring`.
 
     For one thread. `close` ends the reads.
     """
@@ -94,7 +94,7 @@ class ReadAhead(Place):
         window_end: Callable[[int], int],
         past_cache: bool,
         row_bytes: int = 0,
-        lease: Callable[[int], torch.Tensor] | None = None,
+        lease: Memory | None = None,
     ) -> None:
         self._spans_of = spans_of
         self._chunk_bytes, self._window_end = max(1, chunk_bytes), window_end
@@ -118,12 +118,12 @@ class ReadAhead(Place):
                 return
             yield self._waiting.popleft()
 
-    def view(self, spans: Spans) -> torch.Tensor | None:
-        """Return the rows of the next step in the memory they were read into; None: they are in staging memory."""
+    def bring(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
+        """Return the rows of the next step in the memory they were read into, or copied to from staging memory."""
         if self._lease is None:
-            return None
+            return super().bring(spans, places, memory)
         self._take(spans)
-        return self._leased.popleft()
+        return self._leased.popleft(), None
 
     def locate(self, spans: Spans) -> Located:
         """Copy the spans of the next step to memory that stays."""

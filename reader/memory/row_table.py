@@ -8,8 +8,8 @@ bytes that a row is. Knows no place; see `places.py`. No frame is believed: it h
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.format.row_values import wrong_extents
 from reader.format.tensors import wrong_frames
-from reader.memory.places import Located, Place, bytes_of
+from reader.memory.places import Located, Memory, Place, bytes_of
 from reader.memory.spans import Bytes, Layout, Spans, equal_spans, laid_out
 from reader.memory.threads import Copies, kept, on_threads
 from reader.rows import Locate, Rows, routed
@@ -29,47 +29,16 @@ from reader.store import Batch, ImageBatch, RaggedBatch, batch_around
 
 # All that some rows have but their pixels: [B, ...] of each tensor, by its name in the manifest.
 Columns = Mapping[str, torch.Tensor]
-# Gives uint8[size_bytes].
-Memory = Callable[[int], torch.Tensor]
 # A thread unpacks so many bytes of rows at once: enough that a call for each line of them costs little beside it
 # (scripts/benchmarks/packing/bench_compress.py), few enough that two batches are shared by all threads.
 _PIECE_BYTES = 2 << 20
 
 
-class RowForm(Protocol):
-    """What follows from the sizes of rows.
+class EqualRows:
+    """Rows of one size, one after the other.
 
     located_by: the columns that say where a row is.
     """
-
-    located_by: tuple[str, ...]
-
-    def spans(self, rows: Rows, columns: Columns) -> tuple[Spans, Rows]:
-        """Return where rows are among all pixels, and where each begins in a batch: int64[B].
-
-        Raises:
-            StoreError: one is not within the pixels; names it.
-        """
-        ...
-
-    def shapes(self, rows: Rows, columns: Columns) -> npt.NDArray[np.int32]:
-        """Return height, width and channels of rows: int32[B, 3]."""
-        ...
-
-    def batch(self, rows: Rows, columns: Columns, pixels: torch.Tensor, places: Rows, *, is_one: bool = False) -> Batch:
-        """Make the batch of rows, around their pixels: uint8[n], in which each begins at its place.
-
-        is_one: of a single row of one size, without a batch dimension.
-        """
-        ...
-
-    def blank_pixels(self, count: int) -> torch.Tensor:
-        """Return pixels for so many rows that take no memory: zeros, in which each begins at 0."""
-        ...
-
-
-class EqualRows:
-    """Rows of one size, one after the other."""
 
     located_by: tuple[str, ...] = ()
 
@@ -77,17 +46,20 @@ class EqualRows:
         self._shape, self._row_bytes = manifest.sides, manifest.row_bytes
 
     def spans(self, rows: Rows, columns: Columns) -> tuple[Spans, Rows]:
-        """Return where rows are, by arithmetic."""
+        """Return where rows are among all pixels, by arithmetic, and where each begins in a batch: int64[B]."""
         return equal_spans(rows, self._row_bytes)
 
     def shapes(self, rows: Rows, columns: Columns) -> npt.NDArray[np.int32]:
-        """Return the same shape for each."""
+        """Return height, width and channels of each, which are the same: int32[B, 3]."""
         return np.full((len(rows), 3), self._shape, np.int32)
 
     def batch(
         self, rows: Rows, columns: Columns, pixels: torch.Tensor, places: Rows, *, is_one: bool = False
     ) -> ImageBatch:
-        """Make an ImageBatch."""
+        """Make the batch of rows around their pixels: uint8[n], in which each begins at its place.
+
+        is_one: of a single row, without a batch dimension.
+        """
         numbers = torch.from_numpy(rows)
         if is_one:
             numbers, columns = numbers[0], {name: column.squeeze(0) for name, column in columns.items()}
@@ -95,7 +67,7 @@ class EqualRows:
         return batch_around(pixels.view(*numbers.shape, *self._shape), rows=numbers, **fields)
 
     def blank_pixels(self, count: int) -> torch.Tensor:
-        """Return one byte, repeated."""
+        """Return pixels for so many rows that take no memory: one byte of zero, repeated."""
         return torch.zeros(1, dtype=torch.uint8).expand(count * self._row_bytes)
 
 
@@ -104,15 +76,18 @@ class OwnSizeRows:
 
     Args:
         locate: names a row, for errors.
-        pixel_bytes: of the pixels of all rows, unpacked.
     """
 
-    def __init__(self, manifest: Manifest, locate: Locate, pixel_bytes: int) -> None:
+    def __init__(self, manifest: Manifest, locate: Locate) -> None:
         self.located_by = tuple(name for name in manifest.tensors if name in ("offsets", "shapes", "mask_offsets"))
-        self._locate, self._pixel_bytes = locate, pixel_bytes
+        self._locate, self._pixel_bytes = locate, manifest.pixel_bytes
 
     def spans(self, rows: Rows, columns: Columns) -> tuple[Spans, Rows]:
-        """Return where rows are, masks included, as their columns say."""
+        """Return where rows are among all pixels, masks included, and where each begins in a batch: int64[B].
+
+        Raises:
+            StoreError: one is not within the pixels; names it.
+        """
         masks = columns.get("mask_offsets")
         offsets, shapes = columns["offsets"].numpy(), columns["shapes"].numpy()
         sizes, wrong = wrong_extents(offsets, shapes, None if masks is None else masks.numpy(), self._pixel_bytes)
@@ -122,13 +97,13 @@ class OwnSizeRows:
         return Spans(offsets, sizes), laid_out(sizes)
 
     def shapes(self, rows: Rows, columns: Columns) -> npt.NDArray[np.int32]:
-        """Return what their column says."""
+        """Return height, width and channels of each, as the column says: int32[B, 3]."""
         return columns["shapes"].numpy()
 
     def batch(
         self, rows: Rows, columns: Columns, pixels: torch.Tensor, places: Rows, *, is_one: bool = False
     ) -> RaggedBatch:
-        """Make a RaggedBatch, of a single row too."""
+        """Make the batch of rows, of a single one too, around their pixels: uint8[n], in which each begins at its place."""
         numbers, offsets = torch.from_numpy(rows), torch.from_numpy(places)
         fields = _fields(columns, numbers.shape)
         if "mask_offsets" in fields:
@@ -136,22 +111,236 @@ class OwnSizeRows:
         return RaggedBatch(**{**fields, "offsets": offsets}, pixels=pixels, rows=numbers, batch_size=[])
 
     def blank_pixels(self, count: int) -> torch.Tensor:
-        """Return one byte: no image is within the pixels."""
+        """Return pixels for rows that take no memory: one byte of zero, in which no image is."""
         return torch.zeros(1, dtype=torch.uint8)
 
 
-def row_form(manifest: Manifest, locate: Locate) -> RowForm:
-    """Return the form of a store's rows; locate names one of them, for errors."""
-    if not manifest.kind.has_own_sizes:
-        return EqualRows(manifest)
-    return OwnSizeRows(manifest, locate, manifest.pixel_bytes)
+# What follows from the sizes of rows, unpacked.
+RowForm = EqualRows | OwnSizeRows
 
 
-def _fields(columns: Columns, batch_size: torch.Size) -> dict[str, Any]:
-    """Return columns as the fields of a batch class: extras together."""
-    extras = {name.removeprefix("extras/"): column for name, column in columns.items() if "/" in name}
-    fields: dict[str, Any] = {name: column for name, column in columns.items() if "/" not in name}
-    return fields | {"extras": TensorDict(extras, batch_size=batch_size) if extras else None}
+class FrameRows:
+    """Unpacks rows that are a frame each, of zstd or a JPEG, by threads, straight into the memory of a batch.
+
+    Args:
+        manifest: of a store whose rows are frames.
+        form: of the rows, unpacked.
+        locate: names a row, for errors.
+    """
+
+    def __init__(self, manifest: Manifest, form: RowForm, locate: Locate) -> None:
+        self.codec = manifest.coding.codec
+        frames.check_library(self.codec)
+        self._form, self._locate = form, locate
+        self._channels, self._has_masks = manifest.channels, manifest.has_own_masks
+
+    def begin(
+        self, rows: Rows, columns: Columns, layout: Layout, place: Place, memory: Memory
+    ) -> tuple[torch.Tensor, Copies]:
+        """Begin to unpack rows: uint8[n], complete when the copies were waited for; what is wrong with a frame, waiting raises.
+
+        Args:
+            rows: int64[B] of the table.
+            columns: of these rows.
+
+        Raises:
+            StoreError: a file was cut short, or something cannot be had.
+        """
+        out = memory(int(layout.sizes.sum()))
+        shapes = self._form.shapes(rows, columns)[:, :2].astype(np.int64)
+        ends, pixels, located = np.cumsum(layout.sizes), out.numpy(), place.locate(layout.spans)
+        each = [
+            (
+                rows[a:b],
+                shapes[a:b],
+                Spans(layout.spans.begins[a:b], layout.spans.sizes[a:b]),
+                place if located is None else Located(located.memory, located.begins[a:b]),
+                pixels[int(ends[a] - layout.sizes[a]) : int(ends[b - 1])],
+            )
+            for a, b in _pieces(ends)
+        ]
+        return out, on_threads("unpack", torch.get_num_threads(), self._unpack, each)
+
+    def _unpack(
+        self, rows: Rows, shapes: npt.NDArray[np.int64], spans: Spans, source: Place | Located, out: Bytes
+    ) -> None:
+        """Read where they are not in memory, unpack and restore some rows: out has exactly their bytes."""
+        memory, begins = bytes_of(source, spans, _scratch) if isinstance(source, Place) else source
+        ends = begins + spans.sizes
+        each = [memory.data[start:stop] for start, stop in zip(begins.tolist(), ends.tolist(), strict=True)]
+        damage = frames.unpack_rows(each, shapes, self._channels, out, has_masks=self._has_masks, codec=self.codec)
+        if damage:
+            raise self.error(int(rows[damage[0]]), damage[1])
+
+    def error(self, row: int, what: str) -> StoreError:
+        """Return the error of a row whose frame is damaged."""
+        where, number = self._locate(row)
+        return StoreError(f"{where}: row {number}: {what}. The store is damaged: run pack verify {where}")
+
+
+class RowTable:
+    """Rows of a file.
+
+    form: what follows from their sizes. is_raw: a mapping of the file shows the rows, and a device takes them from there.
+
+    Args:
+        codec: what unpacks them; None: the file has them raw.
+    """
+
+    def __init__(self, form: RowForm, codec: FrameRows | None = None) -> None:
+        self.form, self.is_raw, self._unpacker = form, codec is None, codec
+
+    def layout(self, rows: Rows, columns: Columns) -> Layout:
+        """Return where rows are, int64[B], and what they are.
+
+        Raises:
+            StoreError: one is not in the file, or its frame is none of such a row; names it.
+        """
+        spans, places = self.form.spans(rows, columns)
+        return Layout(spans, spans.sizes, places)
+
+    def mask_spans(self, rows: Rows, columns: Columns) -> Spans:
+        """Return where the masks of raw rows are in the file, behind their pixels; raises StoreError as `layout`."""
+        spans = self.layout(rows, columns).spans
+        areas = self.form.shapes(rows, columns)[:, :2].prod(axis=1, dtype=np.int64)
+        return Spans(spans.ends - areas, areas)
+
+    def views(self, rows: Rows, columns: Columns, spans: Spans, place: Place) -> RaggedBatch | None:
+        """Make a batch of rows where they are in memory, with what a crop needs of them; None: they have to be brought there.
+
+        Raises:
+            StoreError, OSError: as `Place.locate`.
+        """
+        located = place.locate(spans) if self.is_raw else None
+        if located is None:
+            return None
+        return RaggedBatch(
+            pixels=torch.from_numpy(located.memory),
+            targets=columns["targets"],
+            offsets=torch.from_numpy(located.begins),
+            shapes=torch.from_numpy(self.form.shapes(rows, columns)),
+            rows=torch.from_numpy(rows),
+            batch_size=[],
+        )
+
+    def begin(
+        self, rows: Rows, columns: Columns, place: Place, memory: Memory, *, is_one: bool = False
+    ) -> tuple[Batch, Copies | None]:
+        """Begin to bring rows to memory; the batch is complete when the copies, if there are any, were waited for.
+
+        From a place that is for a device the pixels go there, on its current stream; the columns stay on the host.
+
+        Args:
+            rows: int64[B] of the table.
+            columns: of these rows.
+            place: where the file of pixels is.
+            memory: gives the batch its memory; asked once all rows are known to be in the file.
+            is_one: the batch of a single row of one size has no batch dimension.
+
+        Raises:
+            StoreError: a row is not in the file, or a file was cut short, or something cannot be had. What else is wrong with a
+                compressed row, waiting raises.
+        """
+        layout = self.layout(rows, columns)
+        copies: Copies | None
+        if self._unpacker is None:
+            pixels, copies = place.bring(layout.spans, layout.places, memory)
+        else:
+            pixels, copies = self._unpacker.begin(rows, columns, layout, place, memory)
+        return self.form.batch(rows, columns, pixels, layout.places, is_one=is_one), copies
+
+
+class FrameTable(RowTable):
+    """Rows that are a frame each.
+
+    Args:
+        frames: int64[N, 2], where the frame of each row begins and ends in the file.
+        file_bytes: of the file of frames.
+    """
+
+    def __init__(self, form: RowForm, codec: FrameRows, frames: torch.Tensor, file_bytes: int) -> None:
+        super().__init__(form, codec)
+        self._codec, self._frames, self._file_bytes = codec, frames.numpy(), file_bytes
+
+    def layout(self, rows: Rows, columns: Columns) -> Layout:
+        """Return where frames are, and what rows are unpacked."""
+        raw, places = self.form.spans(rows, columns)
+        frames = self._frames[rows]
+        wrong = wrong_frames(self._codec.codec, frames, raw.sizes, self._file_bytes)
+        if wrong.any():
+            raise self._codec.error(int(rows[wrong.argmax()]), "its frame is not within the pixels")
+        return Layout(Spans(frames[:, 0], frames[:, 1] - frames[:, 0]), raw.sizes, places)
+
+
+class JoinedTable(RowTable):
+    """The rows of several stores, one store behind the other.
+
+    Args:
+        tables: of the stores.
+        firsts: int64[S], the number of each store's first row.
+        bases: where the bytes of each store's file of pixels begin among those of all.
+    """
+
+    def __init__(
+        self, form: RowForm, codec: FrameRows | None, tables: Sequence[RowTable], firsts: Rows, bases: Sequence[int]
+    ) -> None:
+        super().__init__(form, codec)
+        self._tables, self._firsts, self._bases = tables, firsts, bases
+
+    def layout(self, rows: Rows, columns: Columns) -> Layout:
+        """Return where rows are among the bytes of all files, and what they are; an error names the row's own store."""
+        begins, sizes, unpacked = (np.empty(len(rows), np.int64) for _ in range(3))
+        for n, at, own in routed(self._firsts, rows):
+            index = at if isinstance(at, slice) else torch.from_numpy(at)
+            part = self._tables[n].layout(own, {name: columns[name][index] for name in self.form.located_by})
+            begins[at], sizes[at], unpacked[at] = part.spans.begins + self._bases[n], part.spans.sizes, part.sizes
+        return Layout(Spans(begins, sizes), unpacked, laid_out(unpacked))
+
+
+class CopiedTable(RowTable):
+    """Some rows of a store that were unpacked to memory, one after the other.
+
+    Args:
+        form: that they have in the store.
+        rows: int64[n], sorted and each once.
+        sizes: int64[n], the bytes of each.
+    """
+
+    def __init__(self, form: RowForm, rows: Rows, sizes: Rows) -> None:
+        super().__init__(form)
+        self._rows, self._begins = rows, np.append(0, np.cumsum(sizes))
+
+    def layout(self, rows: Rows, columns: Columns) -> Layout:
+        """Return where rows are in the memory."""
+        at = np.searchsorted(self._rows, rows)
+        begins, ends = self._begins[at], self._begins[at + 1]
+        sizes = ends - begins
+        return Layout(Spans(begins, sizes), sizes, laid_out(sizes))
+
+
+def row_table(manifest: Manifest, locate: Locate, frames: torch.Tensor | None, file_bytes: int) -> RowTable:
+    """Return the table of a store.
+
+    Args:
+        locate: names a row, for errors.
+        frames: as of `FrameTable`, where rows are that.
+        file_bytes: of the file of pixels.
+    """
+    form, codec = _form_and_codec(manifest, locate)
+    return RowTable(form) if codec is None or frames is None else FrameTable(form, codec, frames, file_bytes)
+
+
+def joined_table(
+    manifest: Manifest, locate: Locate, tables: Sequence[RowTable], firsts: Rows, bases: Sequence[int]
+) -> JoinedTable:
+    """Return the table of several stores as one, as of `JoinedTable`; manifest: theirs together."""
+    return JoinedTable(*_form_and_codec(manifest, locate), tables, firsts, bases)
+
+
+def _form_and_codec(manifest: Manifest, locate: Locate) -> tuple[RowForm, FrameRows | None]:
+    """Return what follows from the sizes of rows, and what unpacks them; None: the file has them raw."""
+    form: RowForm = OwnSizeRows(manifest, locate) if manifest.has_own_sizes else EqualRows(manifest)
+    return form, FrameRows(manifest, form, locate) if manifest.coding.codec else None
 
 
 def viewed(batch: RaggedBatch, start: int, stop: int) -> RaggedBatch:
@@ -187,105 +376,11 @@ def row_of(store: RaggedBatch, row: int) -> ImageBatch:
     )
 
 
-class RowCodec(Protocol):
-    """How a table's rows are kept.
-
-    is_raw: as they are: a mapping of the file shows them, and a device takes them from there.
-    """
-
-    is_raw: ClassVar[bool]
-
-    def begin(
-        self, rows: Rows, columns: Columns, layout: Layout, place: Place, memory: Memory
-    ) -> tuple[torch.Tensor, Copies | None]:
-        """Begin to bring rows from a place: uint8[n], complete when the copies, if there are any, were waited for.
-
-        Args:
-            rows: int64[B] of the table.
-            columns: of these rows.
-            memory: gives the pixels their memory, where they are not on a device, or in memory that a batch may have.
-
-        Raises:
-            StoreError: a file was cut short, or something cannot be had.
-        """
-        ...
-
-
-class RawRows:
-    """Rows that are in their file as they are."""
-
-    is_raw: ClassVar[bool] = True
-
-    def begin(
-        self, rows: Rows, columns: Columns, layout: Layout, place: Place, memory: Memory
-    ) -> tuple[torch.Tensor, Copies | None]:
-        """Begin to copy rows, or to send them to the device that the place is for."""
-        pixels = place.send(layout.spans, layout.places)
-        if pixels is None:
-            pixels = place.view(layout.spans)
-        if pixels is not None:
-            return pixels, None
-        pixels = memory(int(layout.sizes.sum()))
-        return pixels, place.read(layout.spans, pixels, layout.places)
-
-
-class FrameRows:
-    """Rows that are a frame each, of zstd or a JPEG.
-
-    Args:
-        form: of the rows, unpacked.
-        locate: names a row, for errors.
-    """
-
-    is_raw: ClassVar[bool] = False
-
-    def __init__(self, form: RowForm, locate: Locate, codec: str, *, has_masks: bool, channels: int) -> None:
-        frames.check_library(codec)
-        self.codec, self._form, self._locate = codec, form, locate
-        self._channels, self._has_masks = channels, has_masks
-
-    def begin(
-        self, rows: Rows, columns: Columns, layout: Layout, place: Place, memory: Memory
-    ) -> tuple[torch.Tensor, Copies]:
-        """Begin to unpack rows; what is wrong with a frame, waiting raises."""
-        out = memory(int(layout.sizes.sum()))
-        shapes = self._form.shapes(rows, columns)[:, :2].astype(np.int64)
-        ends, pixels, located = np.cumsum(layout.sizes), out.numpy(), place.locate(layout.spans)
-        each = [
-            (
-                rows[a:b],
-                shapes[a:b],
-                Spans(layout.spans.begins[a:b], layout.spans.sizes[a:b]),
-                place if located is None else Located(located.memory, located.begins[a:b]),
-                pixels[int(ends[a] - layout.sizes[a]) : int(ends[b - 1])],
-            )
-            for a, b in _pieces(ends)
-        ]
-        return out, on_threads("unpack", torch.get_num_threads(), self._unpack, each)
-
-    def _unpack(
-        self, rows: Rows, shapes: npt.NDArray[np.int64], spans: Spans, source: Place | Located, out: Bytes
-    ) -> None:
-        """Read where they are not in memory, unpack and restore some rows: out has exactly their bytes."""
-        memory, begins = bytes_of(source, spans, _scratch) if isinstance(source, Place) else source
-        ends = begins + spans.sizes
-        each = [memory.data[start:stop] for start, stop in zip(begins.tolist(), ends.tolist(), strict=True)]
-        damage = frames.unpack_rows(each, shapes, self._channels, out, has_masks=self._has_masks, codec=self.codec)
-        if damage:
-            raise self.error(int(rows[damage[0]]), damage[1])
-
-    def error(self, row: int, what: str) -> StoreError:
-        """Return the error of a row whose frame is damaged."""
-        where, number = self._locate(row)
-        return StoreError(f"{where}: row {number}: {what}. The store is damaged: run pack verify {where}")
-
-
-def row_codec(manifest: Manifest, form: RowForm, locate: Locate) -> RawRows | FrameRows:
-    """Return how a store's rows are kept; locate names one of them, for errors."""
-    if manifest.compression is None:
-        return RawRows()
-    codec, has_masks = manifest.compression.codec, manifest.has_own_masks
-    return FrameRows(form, locate, codec, has_masks=has_masks, channels=manifest.channels)
+def _fields(columns: Columns, batch_size: torch.Size) -> dict[str, Any]:
+    """Return columns as the fields of a batch class: extras together."""
+    extras = {name.removeprefix("extras/"): column for name, column in columns.items() if "/" in name}
+    fields: dict[str, Any] = {name: column for name, column in columns.items() if "/" not in name}
+    return fields | {"extras": TensorDict(extras, batch_size=batch_size) if extras else None}
 
 
 def _scratch(size_bytes: int) -> torch.Tensor:
@@ -306,165 +401,3 @@ def _pieces(ends: Rows) -> list[tuple[int, int]]:
     cuts = np.flatnonzero(np.diff(numbers)) + 1
     bounds = [0, *cuts.tolist(), len(ends)]
     return list(itertools.pairwise(bounds))
-
-
-class RowTable:
-    """Rows that are in their file as they are.
-
-    form: what follows from their sizes. codec: how they are kept.
-    """
-
-    def __init__(self, form: RowForm, codec: RowCodec) -> None:
-        self.form, self.codec = form, codec
-
-    def layout(self, rows: Rows, columns: Columns) -> Layout:
-        """Return where rows are, int64[B], and what they are.
-
-        Raises:
-            StoreError: one is not in the file, or its frame is none of such a row; names it.
-        """
-        spans, places = self.form.spans(rows, columns)
-        return Layout(spans, spans.sizes, places)
-
-    def mask_spans(self, rows: Rows, columns: Columns) -> Spans:
-        """Return where the masks of raw rows are in the file, behind their pixels; raises StoreError as `layout`."""
-        spans = self.layout(rows, columns).spans
-        areas = self.form.shapes(rows, columns)[:, :2].prod(axis=1, dtype=np.int64)
-        return Spans(spans.ends - areas, areas)
-
-    def views(self, rows: Rows, columns: Columns, spans: Spans, place: Place) -> RaggedBatch | None:
-        """Make a batch of rows where they are in memory, with what a crop needs of them; None: they have to be brought there.
-
-        Raises:
-            StoreError, OSError: as `Place.locate`.
-        """
-        located = place.locate(spans) if self.codec.is_raw else None
-        if located is None:
-            return None
-        return RaggedBatch(
-            pixels=torch.from_numpy(located.memory),
-            targets=columns["targets"],
-            offsets=torch.from_numpy(located.begins),
-            shapes=torch.from_numpy(self.form.shapes(rows, columns)),
-            rows=torch.from_numpy(rows),
-            batch_size=[],
-        )
-
-
-class FrameTable(RowTable):
-    """Rows that are a frame each.
-
-    Args:
-        frames: int64[N, 2], where the frame of each row begins and ends in the file.
-        file_bytes: of the file of frames.
-        locate: names a row, for errors.
-    """
-
-    def __init__(self, form: RowForm, codec: FrameRows, frames: torch.Tensor, file_bytes: int, locate: Locate) -> None:
-        super().__init__(form, codec)
-        self._name, self._frames, self._file_bytes, self._locate = codec.codec, frames.numpy(), file_bytes, locate
-
-    def layout(self, rows: Rows, columns: Columns) -> Layout:
-        """Return where frames are, and what rows are unpacked."""
-        raw, places = self.form.spans(rows, columns)
-        frames = self._frames[rows]
-        wrong = wrong_frames(self._name, frames, raw.sizes, self._file_bytes)
-        if wrong.any():
-            where, number = self._locate(int(rows[wrong.argmax()]))
-            raise StoreError(
-                f"{where}: row {number}: its frame is not within the pixels. The store is damaged: run pack verify {where}"
-            )
-        return Layout(Spans(frames[:, 0], frames[:, 1] - frames[:, 0]), raw.sizes, places)
-
-
-class JoinedTable(RowTable):
-    """The rows of several stores, one store behind the other.
-
-    Args:
-        tables: of the stores.
-        firsts: int64[S], the number of each store's first row.
-        bases: where the bytes of each store's file of pixels begin among those of all.
-    """
-
-    def __init__(
-        self, form: RowForm, codec: RowCodec, tables: Sequence[RowTable], firsts: Rows, bases: Sequence[int]
-    ) -> None:
-        super().__init__(form, codec)
-        self._tables, self._firsts, self._bases = tables, firsts, bases
-
-    def layout(self, rows: Rows, columns: Columns) -> Layout:
-        """Return where rows are among the bytes of all files, and what they are; an error names the row's own store."""
-        begins, sizes, unpacked = (np.empty(len(rows), np.int64) for _ in range(3))
-        for n, at, own in routed(self._firsts, rows):
-            index = at if isinstance(at, slice) else torch.from_numpy(at)
-            part = self._tables[n].layout(own, {name: columns[name][index] for name in self.form.located_by})
-            begins[at], sizes[at], unpacked[at] = part.spans.begins + self._bases[n], part.spans.sizes, part.sizes
-        return Layout(Spans(begins, sizes), unpacked, laid_out(unpacked))
-
-
-class CopiedTable(RowTable):
-    """Some rows of a store that were unpacked to memory, one after the other.
-
-    Args:
-        form: that they have in the store.
-        rows: int64[n], sorted and each once.
-        sizes: int64[n], the bytes of each.
-    """
-
-    def __init__(self, form: RowForm, rows: Rows, sizes: Rows) -> None:
-        super().__init__(form, RawRows())
-        self._rows, self._begins = rows, np.append(0, np.cumsum(sizes))
-
-    def layout(self, rows: Rows, columns: Columns) -> Layout:
-        """Return where rows are in the memory."""
-        at = np.searchsorted(self._rows, rows)
-        begins, ends = self._begins[at], self._begins[at + 1]
-        sizes = ends - begins
-        return Layout(Spans(begins, sizes), sizes, laid_out(sizes))
-
-
-def row_table(manifest: Manifest, locate: Locate, frames: torch.Tensor | None, file_bytes: int) -> RowTable:
-    """Return the table of a store.
-
-    Args:
-        locate: names a row, for errors.
-        frames: as of `FrameTable`, where rows are that.
-        file_bytes: of the file of pixels.
-    """
-    form = row_form(manifest, locate)
-    codec = row_codec(manifest, form, locate)
-    if frames is None:
-        return RowTable(form, codec)
-    assert isinstance(codec, FrameRows)
-    return FrameTable(form, codec, frames, file_bytes, locate)
-
-
-def joined_table(
-    manifest: Manifest, locate: Locate, tables: Sequence[RowTable], firsts: Rows, bases: Sequence[int]
-) -> JoinedTable:
-    """Return the table of several stores as one, as of `JoinedTable`; manifest: theirs together."""
-    form = row_form(manifest, locate)
-    return JoinedTable(form, row_codec(manifest, form, locate), tables, firsts, bases)
-
-
-def begin_batch(
-    table: RowTable, rows: Rows, columns: Columns, place: Place, memory: Memory, *, is_one: bool = False
-) -> tuple[Batch, Copies | None]:
-    """Begin to bring rows to memory; the batch is complete when the copies, if there are any, were waited for.
-
-    From a place that is for a device the pixels go there, on its current stream; the columns stay on the host.
-
-    Args:
-        rows: int64[B] of the table.
-        columns: of these rows.
-        place: where the file of pixels is.
-        memory: gives the batch its memory; asked once all rows are known to be in the file.
-        is_one: the batch of a single row of one size has no batch dimension.
-
-    Raises:
-        StoreError: a row is not in the file, or a file was cut short, or something cannot be had. What else is wrong with a
-            compressed row, waiting raises.
-    """
-    layout = table.layout(rows, columns)
-    pixels, copies = table.codec.begin(rows, columns, layout, place, memory)
-    return table.form.batch(rows, columns, pixels, layout.places, is_one=is_one), copies

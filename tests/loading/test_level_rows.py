@@ -314,7 +314,7 @@ def test_a_loader_that_is_closed_keeps_no_buffers_of_levels(both: list[Path], ma
         assert sum(len(targets if isinstance(targets, torch.Tensor) else targets["targets"]) for _, targets in loader)
         rows = loader._levels
         assert rows is not None
-        idle = [weakref.ref(loan.memory) for pool in rows._pools.values() for loan in pool._idle]
+        idle = [weakref.ref(loan.memory) for pool in rows._pools.values() for loan in pool.buffers._idle]
         loader.close()
         gc.collect()
         assert not rows._pools

@@ -579,8 +579,7 @@ def test_large_batches_are_right_recycled_and_bounded(large: MemmapDataset, pref
             assert torch.equal(batch.pixels[3], large.store.pixels[batch.rows[3]])
             del batch
     assert sorted(seen) == sorted(list(range(40)) * 20)
-    assert loader.gathering._pool is not None
-    assert loader.gathering._pool.allocated <= prefetch + 2
+    assert 0 < loader.gathering.pool.buffers.allocated <= prefetch + 2
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

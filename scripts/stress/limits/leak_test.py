@@ -57,7 +57,8 @@ def repeated(
     before, started = resources(), time.perf_counter()
     loader = MemmapLoader(data, BATCH, shuffle="full", prefetch=PREFETCH, residency=residency)
     counted = Counted()
-    pool = loader.gathering.buffers(BATCH * data.manifest.row_bytes)
+    loader.gathering.pool.lease(BATCH * data.manifest.row_bytes)
+    pool = loader.gathering.pool.buffers
     pool._allocate = counted.allocate_for(pool)
     memory = []
     for n in range(count):
@@ -76,7 +77,7 @@ def repeated(
     run |= {"buffers_allocated": pool.allocated, "buffers_there": counted.there()}
     run["holds"] = (
         (late["threads"], late["files"]) == (before["threads"], before["files"])
-        and loader.gathering.buffers(0) is pool
+        and loader.gathering.pool.buffers is pool
         and run["buffers_there"] <= PREFETCH + 2
         and end - early < MOST_GROWTH_MB
     )
