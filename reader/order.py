@@ -305,6 +305,42 @@ class CanonicalNodes:
         if not 1 <= self.nodes <= self.count:
             raise OrderError(f"canonical_nodes is {self.nodes}, expected 1 to {self.count}, the rows of an epoch.")
 
+    def __str__(self) -> str:
+        return f"{self.nodes} canonical nodes"
+
+    @property
+    def identity(self) -> Rows:
+        """What differs where nodes do, and from what other orders are told by."""
+        return np.array([0, self.nodes])
+
+    def check_step(self, cut: Cut) -> None:
+        """Raise OrderError where the nodes do not share a step of all ranks evenly."""
+        if cut.full_step % self.nodes:
+            raise OrderError(
+                f"a step has {cut.full_step} rows, batch_size {cut.batch_size} x world_size {cut.world_size}, expected a"
+                f" multiple of canonical_nodes, {self.nodes}. Change batch_size."
+            )
+
+    def fetches(self, real_nodes: int) -> bool:
+        """Say whether each of so many real nodes reads whole nodes, so that no two of them fetch the same rows."""
+        return self.nodes % real_nodes == 0
+
+    def turn(self, position: int) -> tuple[int, int]:
+        """Return which place of which node's order a position of the epoch is."""
+        return divmod(position, self.nodes)
+
+    def position(self, turn: int, node: int) -> int:
+        """Return which position of the epoch a place of a node's order is."""
+        return turn * self.nodes + node
+
+    def of_row(self, row: int) -> int:
+        """Return the node that has a row."""
+        return next(node for node in range(self.nodes) if row < self.first(node + 1))
+
+    def of_ranks(self, ranks: range, world_size: int) -> range:
+        """Return the nodes whose rows ranks read, the short last step of an epoch aside."""
+        return range(ranks.start * self.nodes // world_size, -(-ranks.stop * self.nodes // world_size))
+
     def first(self, node: int) -> int:
         """Return the first row of a node."""
         return node * (self.count // self.nodes) + min(node, self.count % self.nodes)
@@ -336,9 +372,15 @@ class NodeBlocks(Order):
 
     is_in_blocks = True
 
-    def __init__(self, nodes: CanonicalNodes, of_node: Callable[[int], BlockOrder]) -> None:
+    def __init__(self, nodes: CanonicalNodes, block: int, window: int, *, seed: int, epoch: int) -> None:
         super().__init__(nodes.count)
-        self._nodes, self._of_node = nodes, functools.cache(of_node)
+
+        @functools.cache
+        def of_node(node: int) -> BlockOrder:
+            count, first = nodes.rows(node), nodes.first(node)
+            return BlockOrder(count, block, window, seed=seed, epoch=epoch, first=first, part=node)
+
+        self._nodes, self._of_node = nodes, of_node
 
     def compute(self, start: int, stop: int) -> Rows:
         """Raise NotImplementedError: how rows of nodes follow each other depends on the step, see `of_step`."""
@@ -346,15 +388,14 @@ class NodeBlocks(Order):
 
     def is_repeated(self, place: int, missing: int) -> bool:
         """Say whether what stands at a place comes again, as each node's first rows do."""
-        turn, node = divmod(place, self._nodes.nodes)
+        turn, node = self._nodes.turn(place)
         repeated = self._nodes.pieces(self.count, missing, 0, missing)
         return any(turn < stop - self._nodes.rows(node) for of, _, stop in repeated if of == node)
 
     def places_of(self, row: int) -> list[int]:
         """Return its position."""
-        count = self._nodes.nodes
-        node = next(node for node in range(count) if row < self._nodes.first(node + 1))
-        return [place * count + node for place in self._of_node(node).places_of(row)]
+        node = self._nodes.of_row(row)
+        return [self._nodes.position(place, node) for place in self._of_node(node).places_of(row)]
 
     def of_step(self, position: int, size: int, start: int, stop: int) -> Rows:
         """Return what stands at [start, stop) of a step, in which the rows of a node stand together."""
@@ -367,22 +408,17 @@ class NodeBlocks(Order):
 
     def windows(self, ranks: range, world_size: int) -> list[Window]:
         """Return the windows of the nodes that ranks read, by their starts."""
-        count = self._nodes.nodes
+        position = self._nodes.position
         return sorted(
             # row 6 of the order of node 1 of 4 is position 25
-            Window(window.start * count + node, window.stop * count, node, window.spans)
-            for node in self._of_ranks(ranks, world_size)
+            Window(position(window.start, node), position(window.stop, 0), node, window.spans)
+            for node in self._nodes.of_ranks(ranks, world_size)
             for window in self._of_node(node).windows(ranks, world_size)
         )
 
     def windows_at_once(self, ranks: range, world_size: int) -> int:
         """Return how many nodes the ranks read."""
-        return len(self._of_ranks(ranks, world_size))
-
-    def _of_ranks(self, ranks: range, world_size: int) -> range:
-        """Return the nodes whose rows ranks read, the short last step of an epoch aside."""
-        nodes = self._nodes.nodes
-        return range(ranks.start * nodes // world_size, -(-ranks.stop * nodes // world_size))
+        return len(self._nodes.of_ranks(ranks, world_size))
 
 
 class Draws(Order):

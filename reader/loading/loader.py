@@ -23,7 +23,7 @@ from reader.loading.finish import Finish, takes_samples
 from reader.loading.frameworks import check_asker
 from reader.loading.iteration import Iteration, Pass
 from reader.loading.levels import LevelsAhead
-from reader.loading.orders import orders_of
+from reader.loading.orders import Orders
 from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Feed, LoopItem
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here
@@ -189,7 +189,7 @@ class MemmapLoader:
         self._of_batches = functools.partial(transform_of_batches, rows, collate, self.device)
         self.transform = self._of_batches(transform)
         self._most_workers = cpus if options["num_workers"] is None else options["num_workers"]
-        orders = orders_of(
+        orders = Orders(
             rows,
             shuffle,
             weights=weights,

@@ -96,7 +96,7 @@ def room_on(dataset: MemmapDataset, device: torch.device, processes: int) -> Roo
 @contextlib.contextmanager
 def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Iterator[Iterator[Batch]]:
     """Give a dataset's batches, in its order, on a device; host: where rows are read from, "cache" or "disk"."""
-    orders = Orders("sequential", dataset)
+    orders = Orders(dataset)
     plan = EpochPlan(orders, orders.cut(block_rows(dataset.manifest), rank=0, world_size=1), Seed(0))
     on_host = HostRows(dataset, processes=1)
     on_host.bring(Residency(host, "", host))

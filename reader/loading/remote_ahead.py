@@ -145,7 +145,7 @@ def plan_blocks(plan: EpochPlan, remote: RemoteStore) -> PlanIndex:
 
     Returns where in the first order the blocks of a position stand; 0 where there is none.
     """
-    if not _is_small(remote):
+    if remote.short_limit is None:
         return lambda position: 0
     windows, later = _blocks_of_windows(plan, remote), _blocks_of_windows(plan.next(), remote)
     if windows is None or later is None:
@@ -165,10 +165,10 @@ def check_order(plan: EpochPlan) -> None:
     Raises:
         ValueError: it cannot hold a window of blocks.
     """
-    remote = plan.dataset.remote
-    if remote is None or remote.limit is None or not _is_small(remote):
+    remote = plan.dataset.opened_store.at_url
+    if remote is None or (limit := remote.short_limit) is None:
         return
-    all_bytes, limit = remote.folder.starts[-1], remote.limit
+    all_bytes = remote.folder.starts[-1]
     if plan.orders.nodes is None:
         _check_windows(plan, remote, limit)
     if plan.orders.name in ("full", "weighted"):
@@ -193,14 +193,14 @@ def check_nodes(plan: EpochPlan) -> None:
     if remote is None:
         return
     nodes, ranks = plan.orders.nodes, plan.ranks
-    if nodes is not None and remote.limit is not None and _is_small(remote):
-        _check_windows(plan, remote, remote.limit)
+    if nodes is not None and (limit := remote.short_limit) is not None:
+        _check_windows(plan, remote, limit)
     real = -(-ranks.world_size // ranks_here(ranks))
-    if nodes is not None and nodes.nodes % real:
+    if nodes is not None and not nodes.fetches(real):
         _log.warning(
-            "%s: %d nodes read %d canonical nodes, and some of these are fetched by several. Give canonical_nodes= a multiple of"
+            "%s: %d nodes read %s, and some of these are fetched by several. Give canonical_nodes= a multiple of"
             " the number of nodes.",
-            *(remote.url, real, nodes.nodes),
+            *(remote.url, real, nodes),
         )
     elif nodes is None and real > 1 and not remote.is_complete:
         _log.warning(
@@ -225,10 +225,6 @@ def _check_windows(plan: EpochPlan, remote: RemoteStore, limit: int) -> None:
             f"cache_size is {size_text(limit)}, and {what} of shuffle='block' needs up to {size_text(need)}. Give"
             " cache_size of twice that or more."
         )
-
-
-def _is_small(remote: RemoteStore) -> bool:
-    return not remote.is_complete and remote.limit is not None and remote.limit < remote.folder.starts[-1]
 
 
 def _blocks_of_windows(plan: EpochPlan, remote: RemoteStore) -> list[tuple[Window, list[int]]] | None:

@@ -7,6 +7,7 @@ each of them once. Loaders of the same rows share it, and it goes with the last 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import mmap
@@ -17,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +39,9 @@ from reader.rows import Rows
 from reader.store import Batch
 
 _log = logging.getLogger("reader")
+
+_Value = TypeVar("_Value")
+_Key = tuple[str, ...]
 
 
 class HostRows:
@@ -144,22 +148,43 @@ class PinnedFile:
         return InMemory(self._bytes, device=device, owner=self, is_streamed=True)
 
 
-# Rows in memory, by path, digest and which rows, and on devices, each for as long as a loader reads it there.
-_copies: weakref.WeakValueDictionary[tuple[str, ...], HostCopy] = weakref.WeakValueDictionary()
+class Shared(Generic[_Value]):
+    """Values that the loaders of a process share, by path, digest and which rows, each for as long as one of them has it.
+
+    Of two threads that ask for the same one at once, one makes it.
+    """
+
+    def __init__(self) -> None:
+        self._values = weakref.WeakValueDictionary[_Key, _Value]()
+        self._making = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._free_lock)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def find(self, key: _Key) -> _Value | None:
+        """Return a value; None: no loader has it."""
+        return self._values.get(key)
+
+    def find_all(self) -> list[_Value]:
+        """Return all values that loaders have."""
+        return list(self._values.values())
+
+    def find_or_make(self, key: _Key, make: Callable[[], _Value]) -> _Value:
+        """Return a value, made where no loader has it; raises what making it raises."""
+        with self._making:
+            value = self._values.get(key)
+            if value is None:
+                value = self._values[key] = make()
+            return value
+
+    def _free_lock(self) -> None:
+        self._making = threading.Lock()
 
 
-_pinned: weakref.WeakValueDictionary[tuple[str, ...], PinnedFile] = weakref.WeakValueDictionary()
-
-
-_residents: weakref.WeakValueDictionary[tuple[str, ...], Resident] = weakref.WeakValueDictionary()
-
-
-# Of one process: of two threads that make loaders of the same rows one makes the copy. To fill a device makes a loader too.
-_making = threading.RLock()
-
-
-# The same for pinned files: rows that fill a device, whose maker waits, may be sent from one.
-_pinning = threading.Lock()
+# A lock each: rows that fill a device, whose maker waits, may be sent from a file that is pinned meanwhile.
+_copies, _pinned, _residents = Shared[HostCopy](), Shared[PinnedFile](), Shared[Resident]()
 
 
 def rows_read(dataset: MemmapDataset) -> Rows | None:
@@ -194,7 +219,7 @@ def _rows_of_stores(dataset: MemmapDataset) -> list[tuple[OpenedStore, Rows | No
 
 def _reads_of_store(store: OpenedStore, rows: Rows | None) -> residencies.Reads:
     """Return how much of one store is read."""
-    path, missing = store.path / PIXELS, None if _copies.get(_key(store, rows)) is None else 0
+    path, missing = store.path / PIXELS, None if _copies.find(_key(store, rows)) is None else 0
     if rows is None or not len(rows):
         return residencies.Reads(path, store.file_bytes if rows is None else 0, missing)
     spans = store.spans(rows)
@@ -223,8 +248,7 @@ def host_copies(dataset: MemmapDataset) -> HostCopies:
     Raises:
         StoreError, OSError: as `RawFile.read`.
     """
-    with _making:
-        return HostCopies(dataset.opened_store, [_host_copy(store, rows) for store, rows in _rows_of_stores(dataset)])
+    return HostCopies(dataset.opened_store, [_host_copy(store, rows) for store, rows in _rows_of_stores(dataset)])
 
 
 def pinned_files(dataset: MemmapDataset, device: torch.device) -> list[PinnedFile]:
@@ -233,38 +257,37 @@ def pinned_files(dataset: MemmapDataset, device: torch.device) -> list[PinnedFil
     Raises:
         PinnedMemoryError: as `PinnedFile`.
     """
-    with _pinning:
-        return [_pinned_file(store, device) for store, _ in _rows_of_stores(dataset)]
+
+    def pinned(store: OpenedStore) -> PinnedFile:
+        (path,) = store.pixel_paths()
+        file = PinnedFile(path, store.file_bytes, device)
+        _log.info("%s: %s in the page cache are pinned", store.path, size_text(store.file_bytes))
+        return file
+
+    stores = [store for store, _ in dataset.opened_store.parts]
+    return [_pinned.find_or_make(_key(store, None), functools.partial(pinned, store)) for store in stores]
 
 
 def pinned_bytes() -> int:
     """Return the bytes of the page cache that this process has pinned: the system counts them as available."""
-    return sum(file.nbytes for file in list(_pinned.values()))
-
-
-def _pinned_file(store: OpenedStore, device: torch.device) -> PinnedFile:
-    key = _key(store, None)
-    file = _pinned.get(key)
-    if file is None:
-        (path,) = store.pixel_paths()
-        file = _pinned[key] = PinnedFile(path, store.file_bytes, device)
-        _log.info("%s: %s in the page cache are pinned", store.path, size_text(store.file_bytes))
-    return file
+    return sum(file.nbytes for file in _pinned.find_all())
 
 
 def _host_copy(store: OpenedStore, rows: Rows | None) -> HostCopy:
-    key = _key(store, rows)
-    copy = _copies.get(key)
-    if copy is not None:
-        _log.info("%s: %s in memory are shared", store.path, size_text(copy.nbytes))
+
+    def copied() -> HostCopy:
+        (path,) = store.pixel_paths()
+        copy = HostCopy(path, None if rows is None else store.spans(rows), store.file_bytes)
+        huge = system.huge_page_bytes(copy.address, copy.nbytes)
+        got = "the system does not report in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
+        _log.info("%s: %s copied into memory, %s", store.path, size_text(copy.nbytes), got)
         return copy
-    spans = None if rows is None else store.spans(rows)
-    (path,) = store.pixel_paths()
-    copy = _copies[key] = HostCopy(path, spans, store.file_bytes)
-    huge = system.huge_page_bytes(copy.address, copy.nbytes)
-    got = "the system does not report in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
-    _log.info("%s: %s copied into memory, %s", store.path, size_text(copy.nbytes), got)
-    return copy
+
+    key = _key(store, rows)
+    if (known := _copies.find(key)) is not None:
+        _log.info("%s: %s in memory are shared", store.path, size_text(known.nbytes))
+        return known
+    return _copies.find_or_make(key, copied)
 
 
 def resident_on(
@@ -277,27 +300,26 @@ def resident_on(
     batches: opens batches of a dataset, in its order, on the device.
     """
     rows, store = rows_read(dataset), dataset.opened_store
-    key = *_key(store, rows), str(device)
-    with _making:
-        resident = _residents.get(key)
-        if resident is None:
-            read = np.arange(dataset.manifest.rows) if rows is None else rows
-            sizes = store.layout(read).sizes
-            opened = batches(dataset.at_rows(rows)) if len(read) else contextlib.nullcontext(iter(list[Batch]()))
-            with opened as each:
-                resident = _residents[key] = Resident(store.table.form, read, sizes, each, device)
-    return resident
+    read = np.arange(dataset.manifest.rows) if rows is None else rows
+
+    def filled() -> Resident:
+        sizes = store.layout(read).sizes
+        opened = batches(dataset.at_rows(rows)) if len(read) else contextlib.nullcontext(iter(list[Batch]()))
+        with opened as each:
+            return Resident(store.table.form, read, sizes, each, device)
+
+    return _residents.find_or_make((*_key(store, rows), str(device)), filled)
 
 
 def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
     """Return the further bytes that a dataset's rows would take on a device."""
     rows, store = rows_read(dataset), dataset.opened_store
-    if _residents.get((*_key(store, rows), str(device))) is not None:
+    if _residents.find((*_key(store, rows), str(device))) is not None:
         return 0
     return int(store.layout(np.arange(dataset.manifest.rows) if rows is None else rows).sizes.sum())
 
 
-def _key(store: OpenedStore, rows: Rows | None) -> tuple[str, ...]:
+def _key(store: OpenedStore, rows: Rows | None) -> _Key:
     which = "all" if rows is None else hashlib.sha256(rows.data).hexdigest()
     return str(store.path), store.manifest.digest, which
 
@@ -311,13 +333,3 @@ def _byte_of(spans: Spans) -> Callable[[], int]:
         return int(spans.begins[n]) + draw(int(spans.sizes[n]))
 
     return byte
-
-
-def _after_fork() -> None:
-    """Give a forked process new, free locks."""
-    global _making, _pinning
-    _making, _pinning = threading.RLock(), threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

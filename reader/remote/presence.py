@@ -114,6 +114,12 @@ class RemoteStore:
         """Whether all of the store is in its folder, for good: it is read as a local one then."""
         return self.folder.table.is_complete and not self._is_renewed
 
+    @property
+    def short_limit(self) -> int | None:
+        """What the blocks may take in a cache that cannot hold all of them; None: it can, or it has them."""
+        is_short = self.limit is not None and not self.is_complete and self.limit < self.folder.starts[-1]
+        return self.limit if is_short else None
+
     def below(self, name: str, *, share: int) -> RemoteStore:
         """Return the store in a folder of this one, through the same cache; it takes a share-th of the limit, and what it needs.
 
