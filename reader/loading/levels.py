@@ -34,7 +34,7 @@ from reader.loading.remote_ahead import blocks_of
 from reader.loading.shared_residency import HostRows
 from reader.memory.places import Place, bytes_of
 from reader.memory.raw_file import RawReader, open_raw
-from reader.memory.read_ahead import Chunk
+from reader.memory.read_ahead import Chunk, cut_in_chunks
 from reader.memory.residency import Reads, Residency
 from reader.memory.spans import Spans
 from reader.rows import Rows, Steps
@@ -257,14 +257,11 @@ class LevelsAhead:
             yield from steps
             return
         try:
-            chunks = self._cut(steps)
+            chunks = map(self._begin, cut_in_chunks(steps, _rows_of, self._window_of, self._most))
             following = next(chunks, None)
-            while following is not None:
-                current = self._begin(following)
+            while (current := following) is not None:
                 # the next chunk is read while this one is taken from
                 following = next(chunks, None)
-                if following is not None:
-                    self._begin(following)
                 # here, by one thread: crops of one batch run on several, and copies wake one that waits
                 current.wait()
                 yield from current.steps
@@ -275,46 +272,33 @@ class LevelsAhead:
             for file in self._files.values():
                 file.close()
 
-    def _begin(self, chunk: _StepGroup) -> _StepGroup:
-        """Begin the reads of a chunk, once."""
-        if chunk not in self._chunks:
-            self._chunks.append(chunk)
-            planned, masked = self._planned(chunk.steps), None
-            if self._has_masks:
-                # those of rows that are read from a level too
-                masked = np.unique(np.concatenate([*planned.values()]))
-                planned.setdefault(1, masked[:0])
-            for factor in self._read_ahead & planned.keys():
-                store = self._levels.stores[factor]
-                spans = store.spans(planned[factor])
-                if factor == 1 and masked is not None:
-                    masks = self._levels.mask_spans(masked)
-                    spans = Spans(*(np.concatenate(both) for both in zip(spans, masks, strict=True)))
-                if (remote := store.at_url) is None:
-                    chunk.parts[factor] = Chunk(self._file(factor), spans, self._pools[factor].lease)
-                else:
-                    remote.ahead(blocks_of(remote, spans))
+    def _begin(self, steps: list[Steps]) -> _StepGroup:
+        """Begin the reads of a chunk."""
+        self._chunks.append(chunk := _StepGroup(steps))
+        planned, masked = self._planned(steps), None
+        if self._has_masks:
+            # those of rows that are read from a level too
+            masked = np.unique(np.concatenate([*planned.values()]))
+            planned.setdefault(1, masked[:0])
+        for factor in self._read_ahead & planned.keys():
+            store = self._levels.stores[factor]
+            spans = store.spans(planned[factor])
+            if factor == 1 and masked is not None:
+                masks = self._levels.mask_spans(masked)
+                spans = Spans(*(np.concatenate(both) for both in zip(spans, masks, strict=True)))
+            if (remote := store.at_url) is None:
+                chunk.parts[factor] = Chunk(self._file(factor), spans, self._pools[factor].lease)
+            else:
+                remote.ahead(blocks_of(remote, spans))
         return chunk
+
+    def _window_of(self, steps: Steps) -> int:
+        return self._window_end(steps.starts[0])
 
     def _places(self, factor: int) -> list[Chunk]:
         """Return the chunks whose rows of a level are there: of those that are read, one thread waits."""
         parts = [chunk.parts.get(factor) for chunk in tuple(self._chunks)]
         return [part for part in parts if part is not None and part.reads.are_done]
-
-    def _cut(self, steps: Iterator[Steps]) -> Iterator[_StepGroup]:
-        """Cut the steps into chunks: small ones first, so that the first batches need not wait for a whole one."""
-        group_steps: list[Steps] = []
-        count, most, window = 0, 0, 0
-        for group in steps:
-            end = self._window_end(group.starts[0])
-            added = sum(map(len, group.batches))
-            if group_steps and (end != window or count + added > most):
-                yield _StepGroup(group_steps)
-                group_steps, count, most = [], 0, min(2 * most, self._most)
-            group_steps.append(group)
-            count, most, window = count + added, most or added, end
-        if group_steps:
-            yield _StepGroup(group_steps)
 
     def _planned(self, steps: list[Steps]) -> dict[int, Rows]:
         """Return the rows that the crops of some steps will ask for, sorted and each once, by the level."""
@@ -352,3 +336,7 @@ class _StepGroup:
         """End the reads."""
         for part in self.parts.values():
             part.cancel()
+
+
+def _rows_of(steps: Steps) -> int:
+    return sum(map(len, steps.batches))

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +36,9 @@ from reader.tuning import tuning
 _KEPT = 2
 # Pieces of memory of this size on average are read straight into.
 _LEAST_PIECE_BYTES = 1 << 20
+
+
+_Part = TypeVar("_Part")
 
 
 class Chunk(Place):
@@ -111,7 +116,8 @@ class ReadAhead(Place):
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the steps, each of which is taken before the next."""
-        self._cut = self._cut_chunks(steps)
+        sizes, first = operator.attrgetter("size_bytes"), lambda: self._first_bytes
+        self._cut = cut_in_chunks(self._parts(steps), sizes, operator.attrgetter("end"), self._chunk_bytes, first)
         while True:
             self._start()
             if not self._waiting:
@@ -178,20 +184,6 @@ class ReadAhead(Place):
                 assert isinstance(self._file, RawFile)
                 chunk = _Scattered(self._file, spans, [part.memory() for part in parts])
             self._chunks.append((chunk, deque(parts)))
-
-    def _cut_chunks(self, steps: Iterator[Steps]) -> Iterator[list[_StepSpans]]:
-        """Cut the steps into chunks: small ones first, so that the first batches need not wait for a whole one."""
-        chunk: list[_StepSpans] = []
-        most = size_bytes = 0
-        for part in self._parts(steps):
-            most = most or max(part.size_bytes, self._first_bytes)
-            if chunk and (part.end != chunk[-1].end or size_bytes + part.size_bytes > most):
-                yield chunk
-                most, chunk, size_bytes = min(2 * most, self._chunk_bytes), [], 0
-            chunk.append(part)
-            size_bytes += part.size_bytes
-        if chunk:
-            yield chunk
 
     def _parts(self, groups: Iterator[Steps]) -> Iterator[_StepSpans]:
         """Cut the spans of the steps where a window ends."""
@@ -260,6 +252,34 @@ class _StepSpans:
         """Return the memory they are read into."""
         assert self.into is not None
         return self.into.numpy().data
+
+
+def cut_in_chunks(
+    parts: Iterator[_Part],
+    size: Callable[[_Part], int],
+    window: Callable[[_Part], int],
+    most: int,
+    first: Callable[[], int] = int,
+) -> Iterator[list[_Part]]:
+    """Cut what is read in order into chunks, each within one window: small ones first, so that the first batches do not wait.
+
+    Args:
+        size: of a part, in whatever unit.
+        window: where the window of a part ends.
+        most: the size of a chunk of several parts, which doubles up to that.
+        first: the size of the first chunk, asked for once there is a part; no less than that part's.
+    """
+    chunk: list[_Part] = []
+    limit = total = 0
+    for part in parts:
+        limit = limit or max(size(part), first())
+        if chunk and (window(part) != window(chunk[-1]) or total + size(part) > limit):
+            yield chunk
+            limit, chunk, total = min(2 * limit, most), [], 0
+        chunk.append(part)
+        total += size(part)
+    if chunk:
+        yield chunk
 
 
 def _wait_for(reads: Copies) -> None:
