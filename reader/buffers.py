@@ -48,7 +48,7 @@ class BufferPool:
         self._pinned = pinned
         # one loan per ended lease; for current leases the finalizer and its loan
         self._idle: deque[_Loan] = deque(maxlen=keep)
-        self._lent: dict[_Loan, _Loan] = {}
+        self._leases: dict[_Loan, _Loan] = {}
 
     def lease(self, size_bytes: int | None = None) -> torch.Tensor:
         """Return uint8[size_bytes] (default: all of a buffer) of undefined content, the caller's until no view of it is left.
@@ -67,7 +67,7 @@ class BufferPool:
         # weakref.finalize is, is lost. And it holds no pool: leases that outlive theirs free their memory.
         loan = _Loan(lease, self._idle.append)
         loan.memory = memory
-        self._lent[_Loan(lease, self._lent.pop)] = loan
+        self._leases[_Loan(lease, self._leases.pop)] = loan
         return torch.from_numpy(lease)
 
     def _allocate(self) -> npt.NDArray[np.uint8]:
@@ -106,7 +106,7 @@ class FittingPool:
     def lease(self, size_bytes: int) -> torch.Tensor:
         """Return uint8[size_bytes], as `BufferPool.lease` does."""
         pool = self.buffers
-        if not size_bytes <= pool.size_bytes <= self._most * size_bytes:
+        if not size_bytes <= pool.size_bytes <= self._most * max(1, size_bytes):
             keep = self._keep + self._keep_bytes // max(1, size_bytes)
             pool = BufferPool(size_bytes + int(size_bytes * self._room), keep=keep, pinned=self._pinned)
             self.buffers = pool

@@ -23,6 +23,7 @@ from reader.device.transfer import CudaCopier
 from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PIXELS
 from reader.loading.finish import Finish, Unfinished
+from reader.loading.levels import LevelRows
 from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Claim, Group, InProgress, overlapped
 from reader.loading.remote_ahead import RemoteAhead
@@ -30,11 +31,11 @@ from reader.loading.shared_residency import HostCopies, HostRows, pinned_bytes, 
 from reader.memory import residency as residencies
 from reader.memory.device_copies import can_send, may_send
 from reader.memory.places import Place
-from reader.memory.read_ahead import ReadAhead
+from reader.memory.read_ahead import AHEAD_SHARE, ReadAhead
 from reader.memory.row_table import parted
 from reader.memory.threads import Copies
 from reader.profiling import stage
-from reader.rows import Rows, Steps
+from reader.rows import Steps
 from reader.store import Batch
 from reader.tuning import tuning
 
@@ -42,8 +43,6 @@ _log = logging.getLogger("reader")
 
 # Those of which a GPU has pinned a file: on others the driver may refuse it, or never answer, as it does for private mappings.
 _PINNED_FILE_SYSTEMS = ("ext4",)
-# Of free memory, what is read ahead from a disk at a time, which is twice in memory.
-AHEAD_SHARE = 1 / 16
 
 
 class Gathering:
@@ -54,7 +53,8 @@ class Gathering:
         device: where batches go next.
         prefetch: batches that are gathered ahead.
         must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
-        has_pixels: False: batches have pixels of their shape that are zeros and take no memory.
+        residency: where rows are read from, by name.
+        levels: what crops read their rows from; batches then have pixels of their shape that are zeros and take no memory.
         resident: the rows on the device, where batches are gathered there.
 
     Raises:
@@ -68,13 +68,13 @@ class Gathering:
         *,
         prefetch: int,
         must_pin: bool,
-        has_pixels: bool = True,
+        residency: str,
+        levels: LevelRows | None = None,
         resident: Resident | None = None,
     ) -> None:
-        # False: what makes something of a batch reads its pixels itself
-        self._has_pixels, self._resident = has_pixels, resident
+        self.residency, self.levels, self.resident = residency, levels, resident
         self.rows, self._dataset, self._device, self._prefetch = rows, rows.dataset, device, prefetch
-        is_sent = device.type == "cuda" and has_pixels and self._dataset.opened_store.table.is_raw and may_send()
+        is_sent = device.type == "cuda" and levels is None and self._dataset.opened_store.table.is_raw and may_send()
         self.is_pinned = is_sent and rows.copy is not None and self._pin(rows.copy, must_pin=must_pin)
         # of the files that rows are sent from; None: not yet known
         self._sent_from: Place | None = None
@@ -104,16 +104,27 @@ class Gathering:
                 copier.drain()
 
     def _start(self, steps: Steps, place: Place, finish: Finish, copier: CudaCopier | None) -> InProgress[Group]:
-        """Begin to bring the batches of some steps."""
-        with contextlib.nullcontext() if copier is None else copier.on_side_stream():
-            batches, copies = self.begin(steps.batches, place)
+        """Begin to bring the batches of some steps to one leased buffer, and cut it."""
+        store, groups, copies = self._dataset.opened_store, steps.batches, None
+        batches: deque[Batch]
+        if self.levels is None:
+            rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
+            table = None if self.resident is None else self.resident.table
+            side = contextlib.nullcontext() if copier is None else copier.on_side_stream()
+            with side, stage("gather"):
+                batch, copies = store.begin(rows, place, self.pool.lease, table=table)
+            batches = deque(parted(batch, [len(g) for g in groups]))
+            del batch
+        else:
+            store.check_files()
+            batches = deque(store.without_pixels(rows) for rows in groups)
         return InProgress(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
 
     def _place(self, plan: EpochPlan) -> Place:
         """Return where the rows of an epoch are read from."""
-        if self._resident is not None:
-            return self._resident.place
-        if not self._has_pixels:
+        if self.resident is not None:
+            return self.resident.place
+        if self.levels is not None:
             return Place()
         store = self._dataset.opened_store
         if self.rows.copy is not None:
@@ -147,22 +158,12 @@ class Gathering:
             lease=self._ahead_pool.lease,
         )
 
-    def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
-        """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
-        store = self._dataset.opened_store
-        if not self._has_pixels:
-            store.check_files()
-            return deque(store.without_pixels(rows) for rows in groups), None
-        rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
-        with stage("gather"):
-            table = None if self._resident is None else self._resident.table
-            batch, copies = store.begin(rows, place, self.pool.lease, table=table)
-        return deque(parted(batch, [len(g) for g in groups])), copies
-
     def let_go(self) -> None:
         """Free the buffers that no batch is in, those of crops and floats too; unpin files that no other loader sends from."""
         self.pool.clear()
         self._ahead_pool = self._sent_from = None
+        if self.levels is not None:
+            self.levels.let_go()
         compiled.let_go()
 
     def _is_worth_pinning(self) -> bool:

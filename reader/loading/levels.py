@@ -28,13 +28,12 @@ from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST
 from reader.format.tensors import level_name, level_path
 from reader.loading.finish import begins_with_crop, first_step
-from reader.loading.gathering import AHEAD_SHARE
 from reader.loading.plan import EpochPlan
 from reader.loading.remote_ahead import blocks_of
 from reader.loading.shared_residency import HostRows
 from reader.memory.places import Place, bytes_of
 from reader.memory.raw_file import RawReader, open_raw
-from reader.memory.read_ahead import Chunk, cut_in_chunks
+from reader.memory.read_ahead import AHEAD_SHARE, Chunk, cut_in_chunks
 from reader.memory.residency import Reads, Residency
 from reader.memory.spans import Spans
 from reader.rows import Rows, Steps

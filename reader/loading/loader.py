@@ -27,7 +27,7 @@ from reader.loading.orders import Orders
 from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Feed, LoopItem
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here
-from reader.loading.reading import reading_of
+from reader.loading.reading import gathering_of
 from reader.loading.remote_ahead import check_nodes
 from reader.loading.sample_transform import Collate
 from reader.loading.samplers import StepSampler, sampler_of
@@ -209,7 +209,7 @@ class MemmapLoader:
         self._may_start = self._most_workers > 0 and self.device.type == "cpu"
         if self._may_start and residency == "auto" and takes_samples(self.transform):
             residency = "cache"
-        reading = reading_of(
+        self.gathering = gathering_of(
             plan,
             self.device,
             residency,
@@ -220,7 +220,7 @@ class MemmapLoader:
         )
         # whose nodes a cache was checked for; None: nobody knows them yet
         self._checked = ranks if ranks.is_known else None
-        self.residency, self.gathering, self.resident, self._levels = reading
+        self.residency, self.resident = self.gathering.residency, self.gathering.resident
         self._feeds: set[Feed[LoopItem]] = set()
 
     @property
@@ -231,7 +231,7 @@ class MemmapLoader:
     @property
     def num_workers(self) -> int:
         """Worker processes of an epoch: 0 where no transform of single samples is called, or rows are in this process alone."""
-        may_start = self._may_start and self.residency == "cache" and self._levels is None
+        may_start = self._may_start and self.residency == "cache" and self.gathering.levels is None
         return self._most_workers if may_start and takes_samples(self.transform) else 0
 
     @property
@@ -345,7 +345,8 @@ class MemmapLoader:
         is_worked_on = transform is not None or is_sent
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
         steps = plan.steps(items, group_bytes)
-        levels = None if self._levels is None else LevelsAhead(self._levels, transform, plan)
+        of_levels = self.gathering.levels
+        levels = None if of_levels is None else LevelsAhead(of_levels, transform, plan)
         steps = steps if levels is None else levels.ahead(steps)
         finish = finish_of(threads=self.threads, source=levels)
         source = functools.partial(self.gathering.groups, plan, steps, finish)
@@ -369,8 +370,6 @@ class MemmapLoader:
         for feed in list(self._feeds):
             feed.stop(wait=True)
         self.gathering.let_go()
-        if self._levels is not None:
-            self._levels.let_go()
 
     def reset(self) -> None:
         """Do nothing: each `iter` begins an epoch. It is here for loops that were written for other loaders."""

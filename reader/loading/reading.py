@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 
@@ -29,20 +28,7 @@ from reader.tuning import tuning
 _PREFETCH = 2
 
 
-class Reading(NamedTuple):
-    """Says where a loader's rows are read from, and what reads them.
-
-    residency: its name. gathering: what brings the batches of a pass. resident: the rows on the device, where they are there.
-    levels: what crops read their rows from, where those of levels are read.
-    """
-
-    residency: str
-    gathering: Gathering
-    resident: Resident | None
-    levels: LevelRows | None
-
-
-def reading_of(
+def gathering_of(
     plan: EpochPlan,
     device: torch.device,
     residency: str | Residency,
@@ -51,7 +37,7 @@ def reading_of(
     prefetch: int,
     sized: object,
     has_collate: bool,
-) -> Reading:
+) -> Gathering:
     """Choose where rows are read from, and bring them there.
 
     Args:
@@ -77,10 +63,10 @@ def reading_of(
     resident: Resident | None = None
     if chosen.name == "gpu":
         resident = resident_on(part, device, functools.partial(batches_on, device, chosen.host))
-    gathering = Gathering(
-        rows, device, prefetch=prefetch, must_pin=residency == "ram", has_pixels=levels is None, resident=resident
+    must_pin = residency == "ram"
+    return Gathering(
+        rows, device, prefetch=prefetch, must_pin=must_pin, residency=chosen.name, levels=levels, resident=resident
     )
-    return Reading(chosen.name, gathering, resident, levels)
 
 
 def room_on(dataset: MemmapDataset, device: torch.device, processes: int) -> Room | None:
@@ -100,7 +86,7 @@ def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Itera
     plan = EpochPlan(orders, orders.cut(block_rows(dataset.manifest), rank=0, world_size=1), Seed(0))
     on_host = HostRows(dataset, processes=1)
     on_host.bring(Residency(host, "", host))
-    gathering = Gathering(on_host, device, prefetch=_PREFETCH, must_pin=False)
+    gathering = Gathering(on_host, device, prefetch=_PREFETCH, must_pin=False, residency=host)
     steps = plan.steps(plan.items(), tuning().transformed_group_bytes)
     as_they_are = Finish(plan, None, as_tuple=False, as_dict=None, threads=1, on_device=device.type == "cuda")
     source = functools.partial(gathering.groups, plan, steps, as_they_are)

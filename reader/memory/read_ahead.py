@@ -32,6 +32,8 @@ from reader.profiling import stage
 from reader.rows import Rows, Steps
 from reader.tuning import tuning
 
+# Of free memory, what is read ahead from a disk at a time, which is twice in memory.
+AHEAD_SHARE = 1 / 16
 # Idle buffers of chunks, and of spans that are located.
 _KEPT = 2
 # Pieces of memory of this size on average are read straight into.

@@ -312,7 +312,7 @@ def test_a_loader_that_is_closed_keeps_no_buffers_of_levels(both: list[Path], ma
     for data in (concat([MemmapDataset(path) for path in both]), MemmapDataset(masked)):
         loader = MemmapLoader(data, 5, transform=RandomResizedCrop(8), size=8, residency="ram")
         assert sum(len(targets if isinstance(targets, torch.Tensor) else targets["targets"]) for _, targets in loader)
-        rows = loader._levels
+        rows = loader.gathering.levels
         assert rows is not None
         idle = [weakref.ref(loan.memory) for pool in rows._pools.values() for loan in pool.buffers._idle]
         loader.close()

@@ -360,7 +360,7 @@ def test_another_transform_without_a_crop_first_is_refused(leveled: Path) -> Non
     loader.transform = Compose([RandomHorizontalFlip(), RandomResizedCrop(8)])
     with pytest.raises(ValueError, match="Make another loader"):
         next(iter(loader))
-    assert MemmapLoader(data, 12, transform=Mine(8), size=8)._levels is None
+    assert MemmapLoader(data, 12, transform=Mine(8), size=8).gathering.levels is None
 
 
 def test_subsets_and_relabeled_rows_read_levels(leveled: Path) -> None:

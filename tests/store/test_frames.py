@@ -125,7 +125,7 @@ def test_a_loader_that_is_closed_keeps_no_frames(equal: tuple[Path, Path], monke
     def leased(pool: FittingPool, size_bytes: int) -> torch.Tensor:
         given = lease(pool, size_bytes)
         # the pool's own array, of which a lease is a view
-        memory.extend(weakref.ref(loan.memory) for loan in pool.buffers._lent.values())
+        memory.extend(weakref.ref(loan.memory) for loan in pool.buffers._leases.values())
         return given
 
     monkeypatch.setattr(FittingPool, "lease", leased)
