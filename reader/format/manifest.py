@@ -342,7 +342,7 @@ class Manifest:
         """Bytes of the pixels of all rows, unpacked; of raw rows those of their file."""
         return self.coding.unpacked_bytes(self.files[PIXELS].size_bytes)
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """Bytes of the pixels of one row, of rows with sizes of their own on average, masks included."""
         return self.kind.row_bytes(self.rows, self.sides, self.pixel_bytes)

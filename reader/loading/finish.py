@@ -115,6 +115,7 @@ class Finish:
         self.transform, self._source = transform, source
         self._dataset, self._epoch, self._seed = plan.dataset, plan.number, plan.seed_value
         self._threads, self._as_tuple, self._as_dict = threads, as_tuple, as_dict
+        self._by_name = plan.dataset.names_targets
         self._modes = Modes.here()
 
     def __call__(self, batch: Batch, start: int) -> object:
@@ -138,7 +139,7 @@ class Finish:
         if self._rest:
             result = self._run(self._rest, result, rows)
         if self._as_tuple and isinstance(result, ImageBatch | RaggedBatch):
-            result = plain(result, by_name=self._dataset.names_targets)
+            result = plain(result, by_name=self._by_name)
         if self._as_dict is not None and isinstance(result, tuple) and len(result) == 2:
             return dict(zip(self._as_dict, result, strict=True))
         return result

@@ -70,8 +70,8 @@ class Place:
             TransferError: the device reports an error.
             torch.OutOfMemoryError: it has no room for them.
         """
-        if (pixels := self._sent(spans, places)) is not None:
-            return pixels, None
+        if self.device is not None and (sent := self._sent(self.device, spans, places)) is not None:
+            return sent, None
         pixels = memory(int(spans.sizes.sum()))
         return pixels, self.read(spans, pixels, places)
 
@@ -91,16 +91,16 @@ class Place:
     def close(self) -> None:
         """End what reads ahead."""
 
-    def _sent(self, spans: Spans, places: Rows) -> torch.Tensor | None:
-        """Begin to copy spans to the device, one after the other; None: there is none, some are elsewhere, or they are small."""
-        if self.device is None or (parts := self.parts(spans, places)) is None:
+    def _sent(self, device: torch.device, spans: Spans, places: Rows) -> torch.Tensor | None:
+        """Begin to copy spans to the device, one after the other; None: some are not in memory, or they are small."""
+        if (parts := self.parts(spans, places)) is None:
             return None
         joined = [CopyPart(part.source, *merged(part.spans, part.places)) for part in parts]
         size_bytes, count = int(spans.sizes.sum()), sum(len(part.places) for part in joined)
         if not count or size_bytes < count * tuning().sent_span_bytes:
             return None
-        with named_errors(self.device):
-            out = torch.empty(size_bytes, dtype=torch.uint8, device=self.device)
+        with named_errors(device):
+            out = torch.empty(size_bytes, dtype=torch.uint8, device=device)
             send(joined, out)
         return out
 
