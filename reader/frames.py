@@ -13,7 +13,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,15 +58,7 @@ def versions(codec: str = ZSTD) -> dict[str, object]:
     return {"zstandard": found.__version__, "zstd": ".".join(map(str, found.ZSTD_VERSION))}
 
 
-class RowPacker(Protocol):
-    """Packs rows; for one thread."""
-
-    def pack(self, row: Pixels, height: int, width: int) -> bytes:
-        """Return the frame of a row, uint8[n]: its pixels, and behind them its mask, if it has one."""
-        ...
-
-
-def packer(form: str, channels: int) -> RowPacker:
+def packer(form: str, channels: int) -> JpegPacker | Packer:
     """Return what packs rows in a form, "zstd" or "jpeg:95"."""
     quality = jpeg_quality(form)
     return JpegPacker(channels, quality) if quality else Packer(channels)

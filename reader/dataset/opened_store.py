@@ -12,7 +12,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,20 +41,8 @@ from reader.store import Batch, RaggedBatch, map_tensor, store_of
 _NO_COLUMNS = ("pixels", "frames")
 
 
-class Column(Protocol):
-    """One tensor of all rows, [N, ...], but for the pixels."""
-
-    def take(self, rows: Rows, *, reads_file: bool) -> torch.Tensor:
-        """Copy some rows; reads_file: from the file, where there is one, not from its mapping."""
-        ...
-
-    def for_views(self) -> torch.Tensor:
-        """Return memory that a user may change, which no batch is copied from."""
-        ...
-
-
 class FileColumn:
-    """A tensor that is mapped from its file.
+    """One tensor of all rows, but for the pixels, that is mapped from its file.
 
     Args:
         path: the file, which `file` has open.
@@ -67,7 +55,7 @@ class FileColumn:
         self.tensor = map_tensor(path, self._dtype, shape)
 
     def take(self, rows: Rows, *, reads_file: bool) -> torch.Tensor:
-        """Copy some rows."""
+        """Copy some rows; reads_file: from the file, not from its mapping."""
         if not reads_file:
             return self.tensor.index_select(0, torch.from_numpy(rows))
         values = np.empty((len(rows), *self._shape[1:]), self._spec.dtype)
@@ -76,7 +64,7 @@ class FileColumn:
         return torch.from_numpy(values)
 
     def for_views(self) -> torch.Tensor:
-        """Map the file once more."""
+        """Return memory that a user may change, which no batch is copied from: the file, mapped once more."""
         return map_tensor(self._file.opened, self._dtype, self._shape)
 
 
@@ -91,8 +79,11 @@ class MemoryColumn:
         return self._tensor.index_select(0, torch.from_numpy(rows))
 
     def for_views(self) -> torch.Tensor:
-        """Copy all of it."""
+        """Return memory that a user may change: a copy of all of it."""
         return self._tensor.clone()
+
+
+Column = FileColumn | MemoryColumn
 
 
 class OpenedStore:

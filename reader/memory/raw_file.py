@@ -13,7 +13,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -40,18 +40,6 @@ _APART_BYTES = 1 << 20
 
 _OPEN_FILES = Path("/proc/self/fd")
 _To = TypeVar("_To")
-
-
-class RawReader(Protocol):
-    """What bytes are read from: one file, or several as one."""
-
-    align: int
-
-    def read(self, memory: memoryview, reads: Sequence[Read]) -> None:
-        """Bring bytes to their places in memory."""
-
-    def close(self) -> object:
-        """Close what is open."""
 
 
 class RawFile:
@@ -185,7 +173,11 @@ class RawFiles:
             file.close()
 
 
-def open_raw(paths: Sequence[Path], bases: Sequence[int], *, past_cache: bool) -> RawFile | RawFiles:
+# What bytes are read from: one file, or several as one.
+RawReader = RawFile | RawFiles
+
+
+def open_raw(paths: Sequence[Path], bases: Sequence[int], *, past_cache: bool) -> RawReader:
     """Open one file, or several as one."""
     if len(paths) == 1:
         return RawFile(paths[0], past_cache=past_cache)
