@@ -1,18 +1,19 @@
 """`pack requantize`: a folder of images converted to smaller JPEGs, in the same folders under the same names.
 
-DEST/requantized.jsonl says what became of each input, and is written last. A record of what is done so far is in .packing
-until then; with it an interrupted run is resumed. The images themselves are read, never touched.
+Each new image is made in DEST/.packing, the stage, and renamed into DEST once it is synced, then committed by the journal of the
+stage. DEST/requantized.jsonl, which says what became of each input, is written last. So a stop at any moment leaves complete
+images in DEST, and a journal by which the same command continues. The images in IMAGES are read, never touched.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import itertools
 import json
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,23 +33,25 @@ from packer.report import Progress
 from packer.sources.base import State
 from packer.sources.local import LocalSource
 from packer.sources.roots import NOWHERE, Roots
+from packer.store import journal as journals
 from packer.store.blocks import RejectedInput, Result, Task
-from packer.store.files import temporary_of, write_atomically, write_synced
-from packer.store.journal import FOLDER
-from packer.store.lock import LOCK, Lock, checked
+from packer.store.files import move_file, remove_tree, sync_folder, write_atomically, write_synced
+from packer.store.journal import FOLDER, JOURNAL
+from packer.store.lock import LOCK, Lock, check_same_lock, checked
 from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
+from packer.store.unfinished import REQUANTIZE
 from packer.system import FULL
-from packer.values import check_quality, parse_size
+from packer.values import check_quality, lasting_path, parse_size
 from packer.workers.contracts import Marks
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import InFlight
-from reader.format.filesystem import plain_path
+from reader.format.filesystem import error_path, plain_path
 from reader.format.samples import encode_line, read_json_lines
+from reader.format.shown import redacted
 from reader.system import available_cpus
 from reader.tuning import tuning
 
 RECORD = "requantized.jsonl"
-_UNFINISHED = f"{FOLDER}/{RECORD}"
 _BLOCK_INPUTS = 32
 # So many results that all have other sources than IMAGES were made of another folder; of fewer, all sources may have changed.
 _ENOUGH_RESULTS = 10
@@ -180,51 +183,72 @@ def requantize(
 
 
 class _Destination:
-    """DEST while it is written: what is done, what is to do, and the record of it."""
+    """DEST while images are made in its stage: what is done, what is to do, and the record of it."""
 
     def __init__(
         self, job: RequantizeJob, paths: list[str], refused: dict[int, str], out: Path, head: dict[str, Any]
     ) -> None:
         self._job, self._paths, self._refused, self._out, self._head = job, paths, refused, out, head
+        self._stage = out / FOLDER
+        # of an earlier run that was interrupted
+        self._header: journals.Header | None = None
         self.resumed_from = 0
 
     def run(self, options: WorkerOptions, resume: bool) -> list[dict[str, Any]]:
         """Convert the remaining inputs; returns a line for each input, in order."""
-        self._check_out(resume)
         # before anything is written: a refusal leaves DEST unchanged
-        lines = self._done_before() if resume else {}
-        self.resumed_from = len(lines)
+        self._look(resume)
         try:
-            (self._out / FOLDER).mkdir(parents=True, exist_ok=True)
-            lock = Lock(self._out)
+            (self._stage / FOLDER).mkdir(parents=True, exist_ok=True)
+            lock = Lock(self._stage, named=self._out)
         except OSError as e:
             advice = f" {_advice(e)}" if e.errno == errno.ENAMETOOLONG else ""
             raise _disk_error(f"{self._out} cannot be made or held: {e.strerror}.{advice}", e) from None
         try:
-            # immediately: a killed run must keep the record of what is done
-            begun = "".join(map(encode_line, [self._head, *lines.values()]))
-            write_atomically(self._out / _UNFINISHED, begun.encode("ascii"))
-            with checked(lock.check), open(self._out / _UNFINISHED, "a", encoding="ascii") as record:
-                for result in self._results(lines, options, lock):
-                    lock.check()
-                    record.writelines(result.samples)
-                    record.flush()
-                    lines |= {line["path"]: line for line in map(json.loads, result.samples)}
-            ordered = [lines[path] for path in self._paths]
-            lock.check()
-            write_atomically(self._out / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
-            lock.check()
-            # last, and under the lock: another run may begin here as soon as it is gone
-            shutil.rmtree(self._out / FOLDER)
+            with contextlib.closing(lock), checked(lock.check):
+                lines = self._look(resume)  # again: another run may have ended since
+                self.resumed_from = len(lines)
+                return self._made(lines, options, lock)
         except OSError as e:
             raise _disk_error(f"{e.filename or self._out} cannot be written: {e.strerror}. {_advice(e)}", e) from None
         except SourceError as e:
             raise SourceError(f"{e}. What is done is kept: continue with {RESUME} when it can be read.") from None
         except EngineError as e:
             raise PackError(f"requantizing stopped: {e}") from None
-        finally:
-            lock.close()
+
+    def _made(self, lines: dict[str, Any], options: WorkerOptions, lock: Lock) -> list[dict[str, Any]]:
+        """Make what is to do, commit it block by block, and write the record."""
+        with contextlib.closing(journals.CommitLog(self._stage, lock.check)) as log:
+            if self._header is None:
+                log.begin(self._new_header())
+            else:
+                log.resume_all()
+            for result in self._results(lines, options, lock):
+                new = [json.loads(line) for line in result.samples]
+                # what is committed is in DEST also after a power loss
+                for folder in {self._out / above for line in new if "to" in line for above in Path(line["to"]).parents}:
+                    sync_folder(folder)
+                log.commit([result])
+                lines |= {line["path"]: line for line in new}
+        ordered = [lines[path] for path in self._paths]
+        lock.check()
+        write_atomically(self._out / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
+        lock.check()
+        # last, and under the lock: another run may begin here as soon as it is gone
+        remove_tree(self._stage / FOLDER)
+        with contextlib.suppress(OSError):
+            self._stage.rmdir()
         return ordered
+
+    def _new_header(self) -> journals.Header:
+        size = self._head["size"]
+        return journals.Header(
+            inputs=len(self._paths),
+            options=self._head,
+            images=(redacted(lasting_path(self._job.images)),),
+            words=("-q", str(self._head["quality"]), *(() if size is None else ("--size", size))),
+            command=REQUANTIZE,
+        )
 
     def _results(self, lines: dict[str, object], options: WorkerOptions, lock: Lock) -> Iterator[Result]:
         todo = [index for index, path in enumerate(self._paths) if path not in lines]
@@ -232,8 +256,9 @@ class _Destination:
             return
         workers = options.workers or available_cpus()
         blocks = -(-len(todo) // _BLOCK_INPUTS)
+        job = dataclasses.replace(self._job, lock=(str(lock.path.absolute()), lock.content))
         engine = LocalEngine(
-            self._job, workers=min(workers, blocks), timeout=options.timeout, inherited=[lock], at_most=workers
+            job, workers=min(workers, blocks), timeout=options.timeout, inherited=[lock], at_most=workers
         )
         done, rejected, source_bytes = self.resumed_from, 0, 0
 
@@ -258,11 +283,18 @@ class _Destination:
             refused = {start + i: self._refused[index] for i, index in enumerate(part) if index in self._refused}
             yield Task(start // _BLOCK_INPUTS, start, [self._paths[index] for index in part], [], [], refused)
 
+    def _look(self, resume: bool) -> dict[str, Any]:
+        """Return the line of each input that is done; refuses a DEST that is in the way."""
+        self._check_out(resume)
+        return self._done_before() if resume else {}
+
     def _check_out(self, resume: bool) -> None:
         """Refuse a DEST that holds anything but an earlier run, or that run without --resume."""
         if not self._out.exists():
             return
-        is_started = any((self._out / name).is_file() for name in (RECORD, _UNFINISHED))
+        header = journals.read_header(self._stage) if journals.has_started(self._stage) else None
+        self._header = header if header is not None and header.command == REQUANTIZE else None
+        is_started = self._header is not None or (header is None and (self._out / RECORD).is_file())
         found = [name for name in sorted(os.listdir(self._out)) if not is_dropped(name)]
         if not is_started and found and not self._is_bare(found):
             raise OptionsError(
@@ -276,25 +308,29 @@ class _Destination:
         # a result would be written to wherever a folder of DEST leads, IMAGES perhaps
         folders = {folder for path in self._paths for folder in Path(path).parents if folder.name}
         links = (self._out / folder for folder in sorted(folders) if (self._out / folder).is_symlink())
-        check_no_links(self._out / FOLDER, self._out / RECORD, *itertools.islice(links, 1))
+        check_no_links(self._stage, self._out / RECORD, *itertools.islice(links, 1))
 
     def _is_bare(self, found: list[str]) -> bool:
-        """Whether DEST holds no more than the working folder of a run that ended before it had a record."""
-        return found == [FOLDER] and {*os.listdir(self._out / FOLDER)} <= {Path(LOCK).name, f".{RECORD}.tmp"}
+        """Whether DEST holds no more than the working folder of a run that ended before it had a journal."""
+        inside = {str(path.relative_to(self._stage)) for path in self._stage.rglob("*")}
+        return found == [FOLDER] and inside <= {FOLDER, LOCK, JOURNAL} and not journals.has_started(self._stage)
 
     def _done_before(self) -> dict[str, Any]:
         """Return the lines of earlier runs whose source and result still are as they say; rejects are tried again."""
-        lines: dict[str, Any] = {}
-        for name in (RECORD, _UNFINISHED):
-            written = _complete_lines(self._out / name)
-            head = written[0] if written else self._head
-            if head != self._head:
-                what = next(key for key in self._head if head.get(key) != self._head[key])
-                raise OptionsError(
-                    f"{self._out} was begun with another {what} ({head.get(what)}, now {self._head[what]})."
-                    " Resume with the same, or choose another DEST."
-                )
-            lines |= {line["path"]: line for line in written[1:]}
+        written: list[dict[str, Any]] = []
+        with contextlib.suppress(FileNotFoundError, ValueError):  # up to the first line that someone has damaged
+            written.extend(read_json_lines(self._out / RECORD))
+        heads, lines = written[:1], {line["path"]: line for line in written[1:]}
+        if self._header is not None:
+            heads.append(dict(self._header.options))
+            for result, _ in journals.read_blocks(self._stage):
+                lines |= {line["path"]: line for line in map(json.loads, result.samples)}
+        if head := next((head for head in heads if head != self._head), None):
+            what = next(key for key in self._head if head.get(key) != self._head[key])
+            raise OptionsError(
+                f"{self._out} was begun with another {what} ({head.get(what)}, now {self._head[what]})."
+                " Resume with the same, or choose another DEST."
+            )
         wanted = set(self._paths)
         done = [path for path, line in lines.items() if path in wanted and "to" in line]
         states = {path: LocalSource(os.path.join(self._job.images, path)).state() for path in done}
@@ -318,7 +354,7 @@ class _Destination:
 
 @dataclass(frozen=True)
 class RequantizeJob:
-    """What all images of a folder have in common; size is as `Recoder` takes it."""
+    """What all images of a folder have in common; size is as `Recoder` takes it. lock: its path, and what it says."""
 
     images: str
     dest: str
@@ -326,6 +362,7 @@ class RequantizeJob:
     size: tuple[int | None, int] | None
     max_pixels: int
     roots: Roots = NOWHERE
+    lock: tuple[str, bytes] = ("", b"")
     pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pause_seconds)
 
     def recoder(self) -> Recoder:
@@ -342,7 +379,7 @@ class RequantizeJob:
 
 
 class RequantizeWorker:
-    """Requantizes images into DEST. A file there is complete or not there: it is synced, then renamed."""
+    """Requantizes images into DEST. A file there is complete or not there: it is made beside the lock, synced, then moved."""
 
     def __init__(self, job: RequantizeJob, in_flight: Marks | None) -> None:
         self._job, self._recoder, self._in_flight = job, job.recoder(), InFlight(in_flight, job.pauses)
@@ -384,10 +421,20 @@ class RequantizeWorker:
             self._remove(path, "")
             return {"path": path, "reason": str(e)}
         to = path if recoded.kept else jpg_name(path)
-        _write_whole(Path(self._job.dest, to), recoded.data)
+        self._put(index, to, recoded.data)
         self._remove(path, to)
         line = {"path": path, "to": to, "bytes": len(data), "bytes_after": len(recoded.data), "mtime_ns": mtime}
         return line | {"kept": recoded.kept} if recoded.kept else line
+
+    def _put(self, index: int, to: str, data: bytes) -> None:
+        """Put an image into DEST, if that still is the folder that was locked."""
+        path, new = Path(self._job.dest, to), Path(self._job.lock[0]).with_name(str(index))
+        check_same_lock(*self._job.lock)
+        write_synced(new, data)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        check_same_lock(*self._job.lock)
+        with error_path(path):
+            move_file(new, path)
 
     def _remove(self, path: str, to: str) -> None:
         """Take away what an earlier run made of a source that has changed since."""
@@ -404,14 +451,6 @@ def jpg_name(path: str) -> str:
         'n01/hen.jpg'
     """
     return f"{os.path.splitext(path)[0]}.jpg"
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write a file under another name, then rename it: at its name it is complete, also after a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = temporary_of(path)
-    write_synced(part, data)
-    os.replace(part, path)
 
 
 # -- checks and records
@@ -486,15 +525,6 @@ def _advice(e: OSError) -> str:
 
 def _disk_error(message: str, e: OSError) -> PackError:
     return DiskFullError(message) if e.errno in FULL else PackError(message)
-
-
-def _complete_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a record up to its first torn line; [] if there is no record."""
-    lines: list[dict[str, object]] = []
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        for line in read_json_lines(path):
-            lines.append(line)
-    return lines
 
 
 def _compared(job: RequantizeJob, lines: list[dict[str, Any]], count: int) -> list[tuple[float, float, str]]:

@@ -164,6 +164,12 @@ class CommitLog:
         # its creator may have been killed before this step
         sync_folder(self._path.parent)
 
+    def resume_all(self) -> None:
+        """Continue behind all blocks of the journal; their rows are no file here."""
+        blocks = [(result.inputs, end) for result, end in read_blocks(self.store)]
+        end = blocks[-1][1] if blocks else header_end(self.store)
+        self.resume(end, sum(inputs for inputs, _ in blocks), 0, 0)
+
     def commit(self, results: list[Result], clock: StageClock | None = None) -> None:
         """Make blocks durable: their rows, then their lines, which are on disk when it returns.
 

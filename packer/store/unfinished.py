@@ -19,8 +19,8 @@ from reader.format.shown import redacted, shown
 from reader.format.splits import stages
 
 PARTS = f"{FOLDER}/parts"
-# Of the journal of a pull, which names no blocks.
-PULL = "pull"
+# Of the journal of a pull, which names no blocks, and of one of images, which names no rows.
+PULL, REQUANTIZE = "pull", "requantize"
 # Longer than any path.
 _MOST_WORD = 4096
 # Of no journal: what a command is begun with does not say how it is continued.
@@ -112,7 +112,8 @@ def read_unfinished(out: Path) -> tuple[str, str]:
     header = Header()
     try:
         header, inputs_stop, rows_stop = read_progress(out)
-        progress = f"{inputs_stop} of {header.inputs} images, {rows_stop} rows written"
+        progress = f"{inputs_stop} of {header.inputs} images"
+        progress += "" if header.command == REQUANTIZE else f", {rows_stop} rows written"
         progress = "" if header.command == PULL else progress
     except (OSError, ValueError):
         progress = "its very start"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer import PackError, Progress, merge, pack, pull, push, seal_parts, subset, update
+from packer import PackError, Progress, merge, pack, pull, push, requantize, seal_parts, subset, update
 from reader.manifest import MANIFEST, IncompleteStoreError, StoreError, check_store
 from scripts.common.figures import BenchmarkError, photographs, repeat_files
 
@@ -44,21 +44,24 @@ KINDS = (
     "subset",
 )
 # More, whose files are not the same each time they are made: part: the second of two, by pack --part, to be sealed; url: a pack
-# to a file:// URL; reurl: likewise, with --overwrite of another store, after one image was replaced
-OTHERS = ("part", "url", "reurl")
+# to a file:// URL; reurl: likewise, with --overwrite of another store, after one image was replaced. Or which make no store:
+# requantize: of the images, by pack requantize; rerequantize: likewise, of a finished run, after one image was replaced
+OTHERS = ("part", "url", "reurl", "requantize", "rerequantize")
+REQUANTIZING = ("requantize", "rerequantize")
 COPYING = ("merge", "remerge", "subset")
 PUSHING = ("push", "repush", "pull")
 # What they leave is looked at by `Run.problem`.
-WHOLE = ("push", "repush", "url", "reurl")
+WHOLE = ("push", "repush", "url", "reurl", *REQUANTIZING)
 
 _SIZE = 32
 # pad: so that the store has a content.memmap too
 _OPTIONS: dict[str, Any] = {"size": _SIZE, "fit": "pad", "workers": 2, "max_rejects": "20%"}
 _REPLACING, _OF_UPDATE = ("overwrite", "update", "resplit", "remerge", "reurl"), ("workers", "max_rejects")
 # of kinds that are no pack: what is done, and its options
-_VERBS = {"remerge": "merge", "repush": "push"} | {
-    verb: verb for verb in ("update", "merge", "push", "pull", "seal", "subset")
+_VERBS = {"remerge": "merge", "repush": "push", "rerequantize": "requantize"} | {
+    verb: verb for verb in ("update", "merge", "push", "pull", "seal", "subset", "requantize")
 }
+_OF_REQUANTIZE: dict[str, Any] = {"quality": 5, "workers": 2, "fidelity": 0, "max_rejects": "20%"}
 _OF_SUBSET: dict[str, Any] = {"rows": [5, 0, 3, 9, 2]}
 _OPEN_SECONDS = 0.05
 _JOURNAL = ".packing/journal"
@@ -92,7 +95,7 @@ class Run:
         """The option that makes it this kind of run."""
         if self.kind in ("restart", "overwrite", "resplit", "remerge", "repush", "reurl"):
             return ["--overwrite"]
-        return ["--resume"] if self.kind == "resume" else []
+        return ["--resume"] if self.kind in ("resume", "rerequantize") else []
 
     def command(self, flags: list[str] | None = None) -> list[str]:
         """Return the words of the command."""
@@ -151,6 +154,8 @@ class Run:
 
     def problem(self) -> str:
         """Say what is wrong with what a death has left of a kind in WHOLE: "" where it is the old thing, the new one, or none."""
+        if self.kind in REQUANTIZING:
+            return self._problem_of_images()
         old, back = self.start.parent / "old", self.start.parent / "back"
         new = files(self.source) if self.kind in PUSHING else self.expected
         shutil.rmtree(back, ignore_errors=True)
@@ -161,6 +166,15 @@ class Run:
         found = {name: content for name, content in files(back).items() if not name.startswith(".packing/")}
         is_whole = found == new or (old.exists() and found == files(old))
         return "" if is_whole else f"{self.out} differs in {difference(found, new)}"
+
+    def _problem_of_images(self) -> str:
+        """Name a file of DEST that is neither an old one nor a new one, complete; beside those are working files alone."""
+        old = files(self.start)
+        for name, content in files(self.disk).items():
+            is_working = name.startswith("out/.packing/") or name == "out/.requantized.jsonl.tmp"
+            if not is_working and content not in (old.get(name), self.expected.get(name)):
+                return f"{name} is neither the old file nor the new one"
+        return ""
 
     def resume(self) -> None:
         """Run the pack to its end, in this process, with one worker; what copies is done again."""
@@ -176,6 +190,8 @@ class Run:
                 pull(str(self.source), self.out)
             case "push":
                 push(self.source, str(self.out), **flags)
+            case "requantize":
+                requantize(self.source, self.out, **self.options | {"workers": 1}, **flags)
             case verb:
                 run = update if verb == "update" else pack
                 run(self.source, self.target, **self._given | {"workers": 1}, **flags)
@@ -195,9 +211,11 @@ def make_run(kind: str, work: Path, images: int) -> Run:
         _interrupted_pack(sources, start / out)
     if kind in _REPLACING:
         pack(sources, (start / out).as_uri() if kind == "reurl" else start / out, **_OPTIONS)
+    if kind == "rerequantize":
+        requantize(sources, start / out, **_OF_REQUANTIZE)
     if kind == "reurl":
         pull((start / out).as_uri(), work / "old")
-    if kind in _REPLACING:
+    if kind in (*_REPLACING, "rerequantize"):
         shutil.copyfile(found[0].path, max(path for path in sources.rglob("*") if path.is_file()))
     reference, source = work / "reference", _listed(sources) if kind == "listed" else sources
     options = _OPTIONS | (_labels(sources) if kind == "labelled" else {})
@@ -205,6 +223,9 @@ def make_run(kind: str, work: Path, images: int) -> Run:
         return _copying_run(kind, sources, start, disk, reference, out)
     if kind in PUSHING:
         return _pushing_run(kind, sources, start, disk, reference, out)
+    if kind in REQUANTIZING:
+        requantize(sources, reference / out, **_OF_REQUANTIZE)
+        return Run(kind, sources, sources, disk, disk / out, start, _OF_REQUANTIZE, files(reference))
     pack(source, reference / out, **options)
     if kind == "seal":
         for part in ("1/2", "2/2"):

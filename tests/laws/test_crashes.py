@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, store_bytes
+from conftest import Tune, ffmpeg_or_skip, store_bytes
 from range_server import serving
 
-from scripts.stress._runs import KINDS, OTHERS, Run, make_run
+from scripts.stress._runs import KINDS, OTHERS, REQUANTIZING, Run, make_run
 from scripts.stress.crash._calls import Call, Shim
 from scripts.stress.crash._order import check_order
 from scripts.stress.crash.fault_test import check_death
@@ -63,6 +63,8 @@ def _several_blocks(tune: Tune) -> None:
 
 @functools.cache
 def recorded(folder: Path, kind: str, with_strace: bool = False) -> Recorded:
+    if kind in REQUANTIZING:
+        ffmpeg_or_skip()
     work = folder / f"{kind}{with_strace}"
     work.mkdir()
     run = make_run(kind, work, 16)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from multiprocessing.connection import Connection
@@ -15,15 +16,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from children import Child
-from conftest import ffmpeg_or_skip, make_splits, make_tree, photo, store_bytes
+from conftest import ffmpeg_or_skip, interrupted, make_splits, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import OptionsError, PackError, pack
 from packer.cli.app import run
+from packer.operations.info import describe
 from packer.operations.requantize import requantize
 from packer.operations.verify import verify
 from packer.pixels.requantize import Recoded, Recoder
-from reader import MemmapDataset
+from reader import IncompleteStoreError, MemmapDataset
 from reader.format.samples import read_json_lines
 
 
@@ -193,12 +195,12 @@ def test_a_folder_with_other_things_is_refused(images: Path, tmp_path: Path) -> 
 
 
 def _stop_in_the_middle(pipe: Connection, images: Path, tree: Path) -> None:
-    """Requantize until a block is in the record and the next ones are not; then wait to be killed."""
+    """Requantize until a block is in the journal and the next ones are not; then wait to be killed."""
     os.setsid()
-    record = tree / ".packing/requantized.jsonl"
+    journal = tree / ".packing/.packing/journal"
 
     def progress(_: object) -> None:
-        if record.exists() and record.stat().st_size > 300:
+        if journal.exists() and journal.read_bytes().count(b"\n") > 1:
             pipe.send("in the middle")
             time.sleep(600)
 
@@ -212,6 +214,11 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     os.killpg(running.process.pid, signal.SIGKILL)
     assert running.ended() == -signal.SIGKILL
     assert not (tmp_path / "tree/requantized.jsonl").exists()
+    assert not [path for path in (tmp_path / "tree").glob("[!.]*/*") if path.name.startswith(".")]
+    command = f"pack requantize {images} {tmp_path / 'tree'} -q 4 --resume"
+    for folder in (tmp_path / "tree", tmp_path / "tree/.packing"):
+        with pytest.raises(IncompleteStoreError, match=rf"interrupted at \d+ of 180 images\. Resume with: {command}$"):
+            describe(folder)
     with pytest.raises(OptionsError, match="holds an earlier run. Resume it with resume=True"):
         requantize(images, tmp_path / "tree", quality=4)
     report = requantize(images, tmp_path / "tree", quality=4, resume=True)
@@ -271,14 +278,14 @@ def test_the_command_with_resume_reports_rejects_every_time(mixed: Path, tmp_pat
     assert [run(words) for _ in range(3)] == [3, 3, 3]
 
 
-@pytest.mark.parametrize("names", [[], ["lock"], ["lock", ".requantized.jsonl.tmp"]])
+@pytest.mark.parametrize("names", [[], ["lock"], ["lock", "journal"]])
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_run_that_ended_before_its_record_is_started_over(
+def test_a_run_that_ended_before_its_journal_is_started_over(
     images: Path, tmp_path: Path, names: list[str], resume: bool
 ) -> None:
-    (tmp_path / "tree/.packing").mkdir(parents=True)
+    (tmp_path / "tree/.packing/.packing").mkdir(parents=True)
     for name in names:
-        (tmp_path / "tree/.packing" / name).touch()
+        (tmp_path / "tree/.packing/.packing" / name).touch()
     assert requantize(images, tmp_path / "tree", quality=4, resume=resume).requantized == 24
     requantize(images, tmp_path / "whole", quality=4)
     assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "whole")
@@ -287,10 +294,31 @@ def test_a_run_that_ended_before_its_record_is_started_over(
 def test_an_unfinished_pack_is_no_earlier_run(images: Path, tmp_path: Path) -> None:
     (tmp_path / "out/.packing").mkdir(parents=True)
     (tmp_path / "out/.packing/journal").write_text("00000000 {}\n")
-    for resume in (False, True):
-        with pytest.raises(OptionsError, match=r"is not empty \(it holds .packing\)"):
-            requantize(images, tmp_path / "out", quality=4, resume=resume)
-    assert (tmp_path / "out/.packing/journal").exists()
+    (tmp_path / "there").mkdir()
+    interrupted(pack, images, tmp_path / "there", size=32, workers=1)
+    before = store_bytes(tmp_path)
+    for out in (tmp_path / "out", tmp_path / "there"):
+        for resume in (False, True):
+            with pytest.raises(OptionsError, match=r"is not empty \(it holds .packing\)"):
+                requantize(images, out, quality=4, resume=resume)
+    assert store_bytes(tmp_path) == before
+
+
+def test_a_folder_of_dest_on_another_disk_is_written_and_nothing_in_it_is_lost(images: Path, tmp_path: Path) -> None:
+    tree, folder = tmp_path / "tree", tmp_path / "tree/class1"
+    requantize(images, tree, quality=4)
+    whole = store_bytes(tree)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "none", folder], capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        (folder / "mine.txt").write_text("mine")
+        assert requantize(images, tree, quality=4, resume=True).resumed_from == 16
+        mine = store_bytes(tree / "class1").pop("mine.txt")
+        assert store_bytes(tree) == whole | {"class1/mine.txt": mine}
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_results_of_another_folder_are_not_mixed_with_those_of_this_one(images: Path, tmp_path: Path) -> None:
