@@ -77,7 +77,7 @@ def test_a_journal_that_another_host_has_just_started_is_seen(
         return find_header(out)
 
     monkeypatch.setattr(journals, "find_header", remembered)
-    assert journals.has_started(tmp_path)
+    assert journals.header_of(tmp_path)
 
 
 def test_a_size_that_is_remembered_is_not_taken_for_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from packer.operations.class_order import ClassOrder
 from packer.operations.row_checks import pieces
 from packer.progress import OnProgress, followed, reports
 from packer.store.sealed.duplicates import Duplicates, duplicates_among
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader.format.manifest import Manifest
 from reader.format.row_values import RowValues
 from reader.format.samples import read_samples

@@ -35,17 +35,17 @@ from packer.sources.local import LocalSource
 from packer.sources.roots import NOWHERE, Roots
 from packer.store import journal as journals
 from packer.store.blocks import RejectedInput, Result, Task
-from packer.store.files import move_file, remove_tree, sync_folder, write_atomically, write_synced
+from packer.store.files import remove_tree, sync_folder, write_atomically, write_synced
 from packer.store.journal import FOLDER, JOURNAL
 from packer.store.lock import LOCK, Lock, check_same_lock, checked
 from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
-from packer.store.unfinished import REQUANTIZE
+from packer.store.state import REQUANTIZE
 from packer.system import FULL
 from packer.values import check_quality, lasting_path, parse_size
 from packer.workers.contracts import Marks
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import InFlight
-from reader.format.filesystem import error_path, plain_path
+from reader.format.filesystem import plain_path
 from reader.format.samples import encode_line, read_json_lines
 from reader.format.shown import redacted
 from reader.system import available_cpus
@@ -222,7 +222,9 @@ class _Destination:
             if self._header is None:
                 log.begin(self._new_header())
             else:
-                log.resume_all()
+                blocks = [(result.inputs, end) for result, end in journals.read_blocks(self._stage)]
+                end = blocks[-1][1] if blocks else journals.header_end(self._stage)
+                log.resume(end, sum(inputs for inputs, _ in blocks), 0, 0)
             for result in self._results(lines, options, lock):
                 new = [json.loads(line) for line in result.samples]
                 # what is committed is in DEST also after a power loss
@@ -292,7 +294,7 @@ class _Destination:
         """Refuse a DEST that holds anything but an earlier run, or that run without --resume."""
         if not self._out.exists():
             return
-        header = journals.read_header(self._stage) if journals.has_started(self._stage) else None
+        header = journals.header_of(self._stage)
         self._header = header if header is not None and header.command == REQUANTIZE else None
         is_started = self._header is not None or (header is None and (self._out / RECORD).is_file())
         found = [name for name in sorted(os.listdir(self._out)) if not is_dropped(name)]
@@ -313,7 +315,7 @@ class _Destination:
     def _is_bare(self, found: list[str]) -> bool:
         """Whether DEST holds no more than the working folder of a run that ended before it had a journal."""
         inside = {str(path.relative_to(self._stage)) for path in self._stage.rglob("*")}
-        return found == [FOLDER] and inside <= {FOLDER, LOCK, JOURNAL} and not journals.has_started(self._stage)
+        return found == [FOLDER] and inside <= {FOLDER, LOCK, JOURNAL} and not journals.header_of(self._stage)
 
     def _done_before(self) -> dict[str, Any]:
         """Return the lines of earlier runs whose source and result still are as they say; rejects are tried again."""
@@ -433,8 +435,13 @@ class RequantizeWorker:
         write_synced(new, data)
         path.parent.mkdir(parents=True, exist_ok=True)
         check_same_lock(*self._job.lock)
-        with error_path(path):
-            move_file(new, path)
+        try:
+            os.replace(new, path)
+        except OSError as e:
+            e.filename = str(path)
+            if e.errno != errno.EXDEV:
+                raise
+            write_atomically(path, data)  # a folder of DEST on another disk
 
     def _remove(self, path: str, to: str) -> None:
         """Take away what an earlier run made of a source that has changed since."""

@@ -21,7 +21,7 @@ from packer.operations.pictures import SOFTWARE
 from packer.option_names import Option
 from packer.options import TILES, TILES_A_LINE
 from packer.store.sealed.ragged_rows import EqualRows, FrameRows, RaggedRows, mapped_tensor, stored_rows
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.row_values import RowValues
 from reader.format.shown import shown

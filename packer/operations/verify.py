@@ -25,7 +25,7 @@ from packer.option_names import Option
 from packer.pixels.geometry import Geometry
 from packer.progress import CountedBytes, followed
 from packer.store.sealed.ragged_rows import FrameRows, stored_rows
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import user_path

@@ -52,7 +52,7 @@ class Build:
     """One store being made, from listed inputs to a sealed folder; or a part of one, in a folder of its own.
 
     Args:
-        to: the destination, which has begun when `run` is called.
+        to: the destination, which is locked when `run` is called.
         store: the folder in its stage that the store, or the level of one, is made in.
         levels: makes the levels of the store, and returns their files.
     """
@@ -84,7 +84,7 @@ class Build:
 
     @functools.cached_property
     def _log(self) -> journals.CommitLog:
-        """What commits its blocks, once the destination has begun."""
+        """What commits its blocks, once the destination is locked."""
         return self._to.log(self._out, self._job.layout)
 
     def divide(self, clock: StageClock) -> None:
@@ -131,14 +131,14 @@ class Build:
             raise PackError(f"packing stopped: {e} What is packed is kept: continue with {RESUME}.") from None
 
     def _made(self) -> PackReport:
-        is_resumed = self._options.resume and journals.has_started(self._out)
-        begun = journals.read_header(self._out) if is_resumed else None
-        header = self._header(begun)
-        if begun and self._options.overwrite and (header_difference(begun, header) or begun.span != header.span):
-            begun, header = None, self._header(None)  # what was begun otherwise is replaced, as a store would be
+        unfinished = journals.header_of(self._out) if self._options.resume else None
+        header = self._header(unfinished)
+        is_other = unfinished and (header_difference(unfinished, header) or unfinished.span != header.span)
+        if is_other and self._options.overwrite:
+            unfinished, header = None, self._header(None)  # it is replaced, as a store would be
         if self._part is not None:
             check_siblings(self._to.whole(self._out), self._part, header)
-        if begun:
+        if unfinished:
             self._resume(header)
         else:
             self._begin(header)
@@ -192,14 +192,14 @@ class Build:
         out = self._out
         found = journals.read_header(out)
         if what := header_difference(found, header, self._name_inputs):
-            raise self._begun_with(what)
+            raise self._unlike(what)
         self._committed, end = read_committed(out, self._inputs, self._job, self._span.start)
         committed = self._committed
         if committed.other_plugin:
-            raise self._begun_with(f"other decoders{committed.other_plugin}")
+            raise self._unlike(f"other decoders{committed.other_plugin}")
         self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
 
-    def _begun_with(self, what: str) -> PackError:
+    def _unlike(self, what: str) -> PackError:
         again = f"leave {Option('resume')} out" if self._options.update else f"start over with {OVERWRITE}"
         return PackError(f"{self._name} was begun with {what}. Resume with the same, or {again}.")
 
@@ -207,9 +207,9 @@ class Build:
         out, start, is_shuffled = self._out, self._span.start, self._options.shuffle is not None
         return inputs_difference(out, start, self._inputs, is_shuffled=is_shuffled)
 
-    def _header(self, begun: journals.Header | None) -> journals.Header:
-        """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as begun has."""
-        step = begun.block_inputs if begun and self._options.has_own_sizes else self._block_inputs
+    def _header(self, unfinished: journals.Header | None) -> journals.Header:
+        """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as an unfinished one."""
+        step = unfinished.block_inputs if unfinished and self._options.has_own_sizes else self._block_inputs
         span = None if self._part is None else self._span
         return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
 
@@ -231,10 +231,10 @@ class Build:
 
     def _run_blocks(self, step: int) -> None:
         """Let workers make the rows that are not committed yet, and commit them block by block."""
-        begun = self._committed
+        committed = self._committed
         launcher = self._launcher()
         asked = self._options.workers or (available_cpus() if launcher is None else launcher.cpus)
-        workers = max(1, min(asked, -(-(self._span.stop - begun.inputs_stop) // step)))
+        workers = max(1, min(asked, -(-(self._span.stop - committed.inputs_stop) // step)))
         if launcher is not None:
             launcher.prepare(self._job, workers)
         elif start_context().get_start_method() == "fork":
@@ -252,10 +252,10 @@ class Build:
             move=self._move_rows if launcher is None else None,
         )
         committer: Committer | None = None
-        tasks = block_tasks(self._inputs, range(begun.inputs_stop, self._span.stop), step, self._reused)
+        tasks = block_tasks(self._inputs, range(committed.inputs_stop, self._span.stop), step, self._reused)
         try:
             ready = functools.partial(self._tick, engine)
-            for result in engine.run(tasks, begun.size_bytes, ready=ready):
+            for result in engine.run(tasks, committed.size_bytes, ready=ready):
                 if committer is None:
                     committer = Committer(self._log, workers=workers)
                 self._take(result)

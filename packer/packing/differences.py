@@ -1,4 +1,4 @@
-"""What differs between a pack that was begun and the one that would resume it, in words that a person can act on.
+"""What differs between an unfinished pack and the one that would resume it, in words that a person can act on.
 
 Compares what a journal or a store says with what is asked for now. Decides nothing, and opens no image.
 """
@@ -37,7 +37,7 @@ def header_difference(found: Header, expected: Header, name_inputs: Callable[[],
     for key, what in _CHECKED.items():
         before, now = getattr(found, key), getattr(expected, key)
         if key == "labels" and before is None:
-            continue  # begun by pixpack 0.1; classes and listing are compared all the same
+            continue  # started by pixpack 0.1; classes and listing are compared all the same
         if key == "options":
             before, now = without_limits(before or {}), without_limits(now or {})
         if before != now:

@@ -34,7 +34,7 @@ from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
 from packer.store.reports import store_report
 from packer.store.row_files import EXTRAS
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from packer.text import difference, names_difference, some, without_limits
 from packer.workers.engine import WORKER_REASONS
 from reader.format.errors import StoreError

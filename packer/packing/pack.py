@@ -32,7 +32,7 @@ from packer.store.destination import Folder
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.out_folder import check_destination, resolved_out
-from packer.store.parts import Part, PartFolder, begun_from
+from packer.store.parts import Part, PartFolder, images_of_unfinished
 from packer.store.reports import summed_report
 from packer.text import counted
 from packer.values import lasting_path
@@ -232,8 +232,8 @@ def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> E
     again = f"Run the same command with {RESUME} when it can be read."
     if isinstance(error, SourceError):
         return type(error)(f"{error}. {again}")
-    begun = begun_from(target)
-    if away := next((path for path in sources if redacted(lasting_path(path)) in begun and is_missing(path)), None):
+    images = images_of_unfinished(target)
+    if away := next((path for path in sources if redacted(lasting_path(path)) in images and is_missing(path)), None):
         return SourceError(
             f"{redacted(away)} is missing or empty, and {target} holds an unfinished pack that was begun from it:"
             f" its disk may not be mounted. {again}"

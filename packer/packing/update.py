@@ -23,7 +23,7 @@ from packer.report import PackReport
 from packer.store.destination import Folder
 from packer.store.out_folder import resolved_out
 from packer.store.sealed.reuse import check_reusable
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 

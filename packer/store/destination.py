@@ -1,4 +1,4 @@
-"""OUT, a folder, as a destination: begun beside it, published in one step, so that OUT exists exactly when it is finished.
+"""OUT, a folder, as a destination: made beside it, published in one step, so that OUT exists exactly when it is finished.
 
 All of a pack, its splits, levels and journals, is in one folder, the stage OUT.packing, which one lock holds. Publishing gives it
 OUT's name: by a rename, which no system does onto a folder that holds anything, or, where OUT holds stores that are replaced, by
@@ -20,7 +20,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer.errors import DiskFullError, OptionsError, PackError
 from packer.inputs.splits import is_split, stores_of
@@ -37,14 +37,19 @@ from packer.store.out_folder import (
     finished_meanwhile,
     foreign_names,
     is_dropped,
-    is_store,
     listed,
 )
-from packer.store.unfinished import (
-    first_begun,
-    has_parts,
+from packer.store.state import (
+    MOVED,
+    State,
+    in_progress,
+    is_store,
+    moved_names,
     out_of,
+    published,
+    read_json,
     read_unfinished,
+    state_of,
     stores_in,
     unfinished_message,
 )
@@ -63,8 +68,6 @@ if TYPE_CHECKING:
 _ASIDE = f"{FOLDER}.old"
 # In a stage: the SHA-256 of the manifest of each store in OUT that it replaces, by split. Nothing else is replaced or removed.
 _REPLACES = f"{FOLDER}/replaces.json"
-# In a stage inside OUT: the names that are moved out of it, written before the first is. Nothing else in OUT is taken for ours.
-_MOVED = f"{FOLDER}/moved.json"
 # Of ext4, XFS, Btrfs, NFS and most others, in bytes (limits.h, NAME_MAX).
 _LONGEST_NAME = 255
 
@@ -76,13 +79,13 @@ class Folder:
         out: its links are resolved.
         stage: the folder in which it is made.
         locks: that are held; the first is the stage's.
-        replaces: whether OUT holds stores that this one replaces; known once it has begun.
+        replaces: whether OUT holds stores that this one replaces; known once it was checked.
         notes: what went with them that is not of a store.
     """
 
     def __init__(self, out: Path, stage: Path | None = None) -> None:
         self.out = out
-        self.stage = self._begun_stage() if stage is None else stage
+        self.stage = self._find_stage() if stage is None else stage
         self.locks: list[Lock] = []
         self.replaces = False
         self.notes: list[str] = []
@@ -90,24 +93,23 @@ class Folder:
     # -- what is there
 
     @property
-    def is_begun(self) -> bool:
-        """Whether something was begun that --resume continues: a pack, or parts of one."""
-        stores = () if self.is_moved else stores_in(self.stage)
-        return any(journals.has_started(store) or has_parts(store) for store in stores)
+    def state(self) -> State:
+        """What OUT is, now."""
+        return state_of(self.out, self.stage)
 
     @property
     def header(self) -> journals.Header | None:
         """What the journal of the stage itself says is made there; None where it has none."""
-        return journals.read_header(self.stage) if journals.has_started(self.stage) else None
+        return journals.header_of(self.stage)
 
     def is_finished(self, split: str) -> bool:
-        """Whether OUT holds the finished store of a split ("": of all), which what was begun would keep.
+        """Whether OUT holds the finished store of a split ("": of all), which an unfinished pack would keep.
 
-        Beside what was begun anew it is the one that will be replaced.
+        Beside one that has it anew it is the one that will be replaced.
         """
         store = self.out / split
         refresh_names(store / MANIFEST)  # another host may have just finished it
-        return store in published(store) and (not self.is_begun or self._is_kept(split))
+        return is_store(store) and (not self.state.is_in_progress or self._is_kept(split))
 
     def store(self, split: str) -> Path:
         """Name the folder in which the store of a split is made."""
@@ -134,30 +136,6 @@ class Folder:
     def is_inside(self) -> bool:
         """Whether the stage is in OUT, as no folder beside it is to take its name."""
         return self.stage.parent == self.out
-
-    @property
-    def is_moved(self) -> bool:
-        """Whether all of a stage inside OUT was moved out of it, and what is left of it means nothing."""
-        if not self.is_inside or not self.stage.is_dir():
-            return False
-        if not os.path.isdir(self.stage / FOLDER):  # it is OUT's working folder alone
-            return bool(published(self.out))
-        names = self._moved()
-        return bool(names) and not any(os.path.lexists(self.stage / name) for name in names)
-
-    @property
-    def _is_filling(self) -> bool:
-        """Whether OUT holds a stage, and of what is made there no more than is half moved out of it."""
-        return self.is_inside and os.path.isdir(self.stage / FOLDER) and not self.is_moved
-
-    def _moved(self) -> list[str]:
-        """List what is moved from a stage inside OUT to OUT, or was before a crash; none before that has begun."""
-        found = _read_json(self.stage / _MOVED)
-        return found if isinstance(found, list) else []
-
-    def _published(self) -> list[Path]:
-        """List the finished stores in OUT; none where a stage inside it is half moved."""
-        return [] if self._is_filling else published(self.out)
 
     # -- what is in a folder
 
@@ -200,8 +178,8 @@ class Folder:
     def _is_kept(self, split: str) -> bool:
         return bool(split) and (self.store(split) / MANIFEST).is_file() and not (self.store(split) / FOLDER).exists()
 
-    def _begun_stage(self) -> Path:
-        """Return the folder in which OUT is made: the one where it was begun, else beside it if that is to become OUT."""
+    def _find_stage(self) -> Path:
+        """Return the folder in which OUT is made: the one that is there, else beside it if that is to become OUT."""
         for stage in (beside(self.out), self.out / FOLDER):
             if os.path.isdir(stage / FOLDER):
                 return stage
@@ -239,8 +217,8 @@ class Folder:
         check_no_links(*self._own_paths(splits))
         _check_no_stage(out)
         self._check_stage()
-        there = self._published()
-        stores = [out / split for split in splits if out / split in there]
+        state = self.state
+        stores = [out / split for split in splits if out / split in state.finished]
         self.replaces = bool(stores)
         foreign = self._foreign(splits)
         if not stores and foreign:
@@ -249,8 +227,8 @@ class Folder:
             )
         if stores and (options.overwrite or options.update or options.resume):
             self._check_replaceable(stores, foreign)
-        if self.is_begun and not options.overwrite:
-            self._check_begun(options, stores)
+        if state.is_in_progress and not options.overwrite:
+            self._check_unfinished(state, options, stores)
             self._check_named(stores)
         if stores and not (options.overwrite or options.update or options.resume):
             what = f"{stores[0]} already holds a store"
@@ -279,32 +257,31 @@ class Folder:
                 f" Move {self.out / gone[0]} away, or bring {images}/{gone[0]} back."
             )
 
-    def _check_begun(self, options: OutputOptions, stores: Sequence[Path]) -> None:
-        """Refuse to begin where something was begun: says how far it came, and how to continue it."""
-        for store in stores_in(self.stage):
-            if has_parts(store):
-                raise PackError(
-                    f"{self.named(store)} holds parts of a pack. Continue with {Option('part')}, and pack seal {self.out}"
-                    f" when all parts are packed; or start over, without parts, with {OVERWRITE}."
-                )
-        found = first_begun(self.stage)
-        if options.resume or options.update or found is None:
+    def _check_unfinished(self, state: State, options: OutputOptions, stores: Sequence[Path]) -> None:
+        """Refuse to start where something is in progress: says how far it came, and how to continue it."""
+        if state.with_parts is not None:
+            raise PackError(
+                f"{self.named(state.with_parts)} holds parts of a pack. Continue with {Option('part')}, and pack seal {self.out} when"
+                f" all parts are packed; or start over, without parts, with {OVERWRITE}."
+            )
+        if options.resume or options.update:
             return
+        found = state.unfinished[0]
         if not self.locks:
             try:
                 Lock(self.stage, named=self.out).close()
             except FileNotFoundError:
                 raise finished_meanwhile(self.out) from None
         message = unfinished_message(found)
-        if stores and journals.has_started(found):
+        if stores and (header := journals.header_of(found)):
             progress, command = read_unfinished(found)
-            command = f"the same pack update with {RESUME}" if journals.read_header(found).update else command
+            command = f"the same pack update with {RESUME}" if header.update else command
             what = f"{self.named(found)} holds a store whose replacement was interrupted at {progress}"
             message = f"{what}. Continue with: {command}"
         raise PackError(f"{message.removesuffix('.')} (or start over with {OVERWRITE}).")
 
     def _check_named(self, stores: Sequence[Path]) -> None:
-        """Refuse to replace a store that was not in OUT when this was begun; one that stays as it is may be another now."""
+        """Refuse to replace a store that was not in OUT when the stage was made; one that stays as it is may be another now."""
         named = _read_replaced(self.stage)
         for store in stores:
             split = "" if store == self.out else store.name
@@ -332,10 +309,11 @@ class Folder:
         """Name what is in OUT and belongs to no store that is made; what the system dropped is in nobody's way."""
         if not self.out.exists():
             return []
-        if self._is_filling:
-            ours = {FOLDER} | {name for name in self._moved() if not os.path.lexists(self.stage / name)}
+        state = self.state
+        if state.is_filling:
+            ours = {FOLDER} | {name for name in moved_names(self.stage) if not os.path.lexists(self.stage / name)}
             return [name for name in listed(self.out) if name not in ours and not is_dropped(name)]
-        ours = {FOLDER} if self.is_inside or self._published() else set[str]()
+        ours = {FOLDER} if self.is_inside or state.finished else set[str]()
         return self._foreign_in(self.out, splits, ours)
 
     def _check_replaceable(self, stores: Sequence[Path], foreign: list[str]) -> None:
@@ -356,7 +334,7 @@ class Folder:
 
     @contextlib.contextmanager
     def begin(self, options: OutputOptions, splits: Sequence[str] = ("",), kept: Sequence[str] = ()) -> Iterator[None]:
-        """Make the stage, or continue the one that is there, and hold its lock; what was begun otherwise is cleared away.
+        """Make the stage, or continue the one that is there, and hold its lock; what is not continued is cleared away.
 
         Args:
             splits: which stores will be in OUT.
@@ -382,7 +360,7 @@ class Folder:
             with contextlib.ExitStack() as held:
                 held.callback(self._release, is_new and not is_shared)
                 self.locks = [self._locked(is_shared=is_shared)]
-                if self._published() and not self.replaces:
+                if self.state.finished and not self.replaces:
                     raise finished_meanwhile(self.out)
                 if self.is_inside and not is_shared:
                     self._move_back()
@@ -391,7 +369,8 @@ class Folder:
             self.locks = []
 
     def check_same(self) -> None:
-        """See that the stage, and OUT, are what they were when it began: called before each truncate, rename, delete, commit.
+        """See that the stage, and OUT, are what they were when it was locked: called before each truncate, rename, delete or
+        commit.
 
         Raises:
             PackError: one was renamed, removed or replaced by someone else.
@@ -451,7 +430,7 @@ class Folder:
             if folder != self.stage:
                 self.check_same()
                 remove_tree(folder)
-        if first_begun(self.stage) is None:
+        if not in_progress(self.stage):
             for folder in stores_in(self.stage)[1:]:  # which stay as they are in OUT
                 self.check_same()
                 remove_tree(folder)
@@ -486,14 +465,14 @@ class Folder:
         self.check(options, splits)
         if self.replaces:
             self.notes = self._dropped()
-        if not self.is_inside and self.out.is_dir():  # a mount point perhaps, since this was begun beside it
+        if not self.is_inside and self.out.is_dir():  # a mount point perhaps, since the stage was made beside it
             self._check_renames()
         self._clear_unasked(options, splits)
         there = self._digests(self.out)
-        may_replace = self.replaces and (options.overwrite or options.update or self.is_begun)
+        may_replace = self.replaces and (options.overwrite or options.update or self.state.is_in_progress)
         if not may_replace and (new := [split for split in there if split not in kept]):
             raise finished_meanwhile(self.out / new[0])
-        # before anything is begun
+        # before anything is made
         write_atomically(self.stage / _REPLACES, json.dumps(there).encode())
         for split in kept:
             self._keep(split)
@@ -526,7 +505,7 @@ class Folder:
 
     def _clear_unasked(self, options: OutputOptions, splits: Sequence[str]) -> None:
         """Remove what an earlier pack has left in the stage, where it is not resumed."""
-        is_resumed = options.resume and self.is_begun
+        is_resumed = options.resume and self.state.is_in_progress
         if not is_resumed:
             clear_store(self.stage, self.check_same)
         for store in stores_in(self.stage):
@@ -603,7 +582,7 @@ class Folder:
         """Move all from the stage inside OUT into OUT, of a store its manifest last: it is complete then."""
         self._check_nothing_else()
         names = [name for name in listed(self.stage) if name != FOLDER and not is_dropped(name)]
-        write_atomically(self.stage / _MOVED, json.dumps(names).encode())
+        write_atomically(self.stage / MOVED, json.dumps(names).encode())
         for name in sorted(names, key=lambda name: name == MANIFEST):
             if os.path.lexists(self.out / name):
                 raise finished_meanwhile(self.out)
@@ -614,13 +593,13 @@ class Folder:
     def _move_back(self) -> None:
         """Take back what of a stage inside OUT was moved into it before a crash: it is sealed again, and moved again."""
         self._check_nothing_else()
-        for name in self._moved():
+        for name in moved_names(self.stage):
             if os.path.lexists(self.out / name):
                 self.check_same()
                 os.rename(self.out / name, self.stage / name)
         for folder in (self.stage, self.out):
             sync_folder(folder)
-        (self.stage / _MOVED).unlink(missing_ok=True)
+        (self.stage / MOVED).unlink(missing_ok=True)
 
     def _check_nothing_else(self) -> None:
         """Refuse what someone has put into OUT beside the stage inside it."""
@@ -633,11 +612,11 @@ class Folder:
     # -- end
 
     def _release(self, is_new: bool) -> None:
-        """Let go of the locks; a new stage in which nothing has begun is removed before."""
+        """Let go of the locks; a new stage in which nothing is in progress is removed before."""
         with contextlib.suppress(OSError, PackError):
             if is_new and not self.locks:
                 self.stage.rmdir()
-            elif is_new and self.stage.is_dir() and first_begun(self.stage) is None:
+            elif is_new and self.stage.is_dir() and not in_progress(self.stage):
                 self.check_same()
                 if {*listed(self.stage)} <= {FOLDER}:
                     self._remove_stage()
@@ -659,7 +638,7 @@ class Folder:
             PackError: the disk refuses it.
         """
         self._finish_publishing()
-        self.stage = self._begun_stage()
+        self.stage = self._find_stage()
 
     def _finish_publishing(self) -> None:
         out, stage, aside = self.out, beside(self.out), self._aside
@@ -672,8 +651,8 @@ class Folder:
                         os.rename(aside, out)
                         sync_folder(out.parent)
                 return
-            stores = published(out)
-            if not stores or not os.path.isdir(out / FOLDER) or (self.is_inside and not self.is_moved):
+            stores = self.state.finished
+            if not stores or not os.path.isdir(out / FOLDER):
                 return
             check_no_links(out / FOLDER, *(store / FOLDER for store in stores))
             with _held(self.stage if self.is_inside else out, out):
@@ -724,25 +703,10 @@ def row_names(layout: RowLayout | None) -> list[str]:
     return [PIXELS, MASKS] if layout.has_mask_file else [PIXELS]
 
 
-def published(out: Path) -> list[Path]:
-    """List the finished stores in OUT: itself, or those of splits."""
-    if is_store(out):
-        return [out]
-    return [store for store in stores_in(out) if store != out and is_store(store)]
-
-
 def _read_replaced(stage: Path) -> dict[str, str]:
     """Return which stores a stage, or the OUT that it has become, replaces; none where nothing says so."""
-    found = _read_json(stage / _REPLACES)
+    found = read_json(stage / _REPLACES)
     return found if isinstance(found, dict) else {}
-
-
-def _read_json(path: Path) -> Any:
-    """Read a small file of ours; None where it is not there, or damaged."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 def clear_store(store: Path, check: Callable[[], None]) -> None:
@@ -771,7 +735,7 @@ def clear_store(store: Path, check: Callable[[], None]) -> None:
 
 def _check_no_stage(out: Path) -> None:
     """Refuse an OUT that is a stage itself; raises PackError."""
-    found = first_begun(out)
+    found = next(iter(in_progress(out)), None)
     if found is None or (found / MANIFEST).exists():
         return
     if out_of(out) != out:

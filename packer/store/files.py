@@ -25,17 +25,6 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def move_file(source: Path, path: Path) -> None:
-    """Rename a file that is synced; into a folder on another file system, such as a mount point, it is copied."""
-    try:
-        os.replace(source, path)
-    except OSError as e:
-        if e.errno != errno.EXDEV:
-            raise
-        write_atomically(path, source.read_bytes())
-        source.unlink()
-
-
 def temporary_of(path: Path) -> Path:
     """Name the file beside path that becomes path when it is complete; its name is no longer than a file system allows."""
     name = f".{path.name}.tmp"

@@ -78,7 +78,7 @@ class Header:
     classes: tuple[str, ...] = key(TEXTS, default=())
     options: Mapping[str, Any] = key(PLAIN_OBJECT, default_factory=dict)
     decoders: Mapping[str, object] = key(PLAIN_OBJECT, default_factory=dict)
-    # None: begun by pixpack 0.1
+    # None: of pixpack 0.1
     labels: Mapping[str, object] | None = key(optional(PLAIN_OBJECT), where_given=True, default=None)
     block_inputs: int = key(integer(0), default=0)
     # empty: a dataset is packed
@@ -164,12 +164,6 @@ class CommitLog:
         # its creator may have been killed before this step
         sync_folder(self._path.parent)
 
-    def resume_all(self) -> None:
-        """Continue behind all blocks of the journal; their rows are no file here."""
-        blocks = [(result.inputs, end) for result, end in read_blocks(self.store)]
-        end = blocks[-1][1] if blocks else header_end(self.store)
-        self.resume(end, sum(inputs for inputs, _ in blocks), 0, 0)
-
     def commit(self, results: list[Result], clock: StageClock | None = None) -> None:
         """Make blocks durable: their rows, then their lines, which are on disk when it returns.
 
@@ -236,21 +230,22 @@ def read_header(out: Path) -> Header:
     Raises:
         JournalError: it has none.
     """
-    if found := find_header(out):
-        return found[0]
+    if header := header_of(out):
+        return header
     raise JournalError(f"{out / JOURNAL} is empty or damaged. Start over with {OVERWRITE}.")
 
 
-def has_started(out: Path) -> bool:
-    """Whether OUT holds a pack that can be resumed: a journal with a complete header.
+def header_of(out: Path) -> Header | None:
+    """Return the header of OUT's journal; None where nothing can be resumed: there is no journal with a complete one.
 
     Raises:
         OSError: there is a journal that cannot be read; what it records must not be taken for lost.
     """
     try:
-        return retry_missing(out / JOURNAL, lambda: find_header(out) is not None)
+        found = retry_missing(out / JOURNAL, lambda: find_header(out))
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return None
+    return found and found[0]
 
 
 def header_end(out: Path) -> int:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from packer.errors import OptionsError, PackError
 from packer.store import journal as journals
-from packer.store.unfinished import PARTS, unfinished_message
-from reader.format.filesystem import error_path, plain_path, user_path
+from packer.store.state import in_progress, is_store, unfinished_message
+from reader.format.filesystem import plain_path, user_path
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
 from reader.format.splits import stages
@@ -58,7 +57,7 @@ def check_takes_splits(out: Path, what: str) -> None:
     if (out / MANIFEST).exists():
         raise PackError(f"{out} holds a store; {what}. Choose another OUT.")
     for stage in stages(out):
-        if any(os.path.exists(stage / name) for name in (journals.JOURNAL, PARTS)):
+        if stage in in_progress(stage):
             raise PackError(f"{unfinished_message(stage)}. Until then {what}: choose another OUT.")
 
 
@@ -136,20 +135,12 @@ def enclosing_store(path: Path) -> Path | None:
     return None
 
 
-def is_manifest(content: bytes) -> bool:
-    """Whether the bytes of a manifest.json are a store's, damaged perhaps; other programs have files of that name too."""
-    return b'"format": "pixpack"' in content[:200]
-
-
-def is_store(folder: Path) -> bool:
-    """Whether a folder has the manifest of a store, damaged perhaps."""
-    try:
-        with error_path(folder / MANIFEST), open(folder / MANIFEST, "rb") as file:
-            return is_manifest(file.read(200))
-    except OSError as e:
-        if e.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
-            return False
-        raise
+def _working_folders() -> list[Path]:
+    """Return the working directory and all above it; none where it is gone."""
+    with contextlib.suppress(OSError):
+        here = Path(os.getcwd())
+        return [here, *here.parents]
+    return []
 
 
 def resolved_out(out: str | os.PathLike[str]) -> Path:
@@ -162,8 +153,10 @@ def resolved_out(out: str | os.PathLike[str]) -> Path:
     if not os.fspath(out):
         raise OptionsError("OUT is empty, expected the name of a folder.")
     target = Path(plain_path(user_path(out)))
-    if target.name in ("", "..") or target.is_symlink():
-        target = Path(os.path.realpath(target))
+    real = Path(os.path.realpath(target))
+    # a command that works in OUT, or below it, is elsewhere once OUT is replaced: what it calls ../out is another folder then
+    if target.name in ("", "..") or target.is_symlink() or (not target.is_absolute() and real in _working_folders()):
+        target = real
     if not target.name:
         raise OptionsError(f"OUT {out} is the root of the file system. Choose a folder below it.")
     return target

@@ -17,11 +17,11 @@ from packer.errors import PackError
 from packer.option_names import OVERWRITE, Option
 from packer.options import OutputOptions
 from packer.store import journal as journals
-from packer.store.destination import Folder, published
+from packer.store.destination import Folder
 from packer.store.journal import FOLDER
 from packer.store.lock import Lock
 from packer.store.out_folder import finished_meanwhile
-from packer.store.unfinished import PARTS, command_to_resume, read_unfinished, stores_in
+from packer.store.state import PARTS, command_to_resume, published, read_unfinished, stores_in
 from reader.format.manifest import PIXELS
 from reader.format.splits import stages
 
@@ -67,16 +67,15 @@ def started_parts(out: Path) -> list[Part]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     found = sorted(Part(int(match[1]), int(match[2])) for match in map(_NAME.fullmatch, names) if match)
-    return [part for part in found if journals.has_started(part.folder(out))]
+    return [part for part in found if journals.header_of(part.folder(out))]
 
 
-def begun_from(out: Path) -> set[str]:
-    """Return the IMAGES, as absolute paths and URLs, that unfinished packs of OUT were begun from: splits and parts included."""
+def images_of_unfinished(out: Path) -> set[str]:
+    """Return the IMAGES, as absolute paths and URLs, of the unfinished packs of OUT: splits and parts included."""
     with contextlib.suppress(OSError):
         stores = [store for stage in stages(out) for store in stores_in(stage)]
         folders = [*stores, *(part.folder(store) for store in stores for part in started_parts(store))]
-        headers = [journals.read_header(folder) for folder in folders if journals.has_started(folder)]
-        return {path for header in headers for path in header.images}
+        return {path for header in map(journals.header_of, folders) if header for path in header.images}
     return set()
 
 
@@ -112,7 +111,7 @@ class PartFolder(Folder):
         Raises:
             OptionsError: other files are in OUT.
             PackError: OUT is a store, it is packed without parts, in another number of parts, or being sealed;
-                or the part was begun before.
+                or the part is there.
         """
         for split in splits:
             self._check_split(options, split)
@@ -154,7 +153,7 @@ class PartFolder(Folder):
                 f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it."
             )
         super().check(OutputOptions(overwrite=True), [split])  # of which parts that are there are no reason
-        if journals.has_started(store):
+        if journals.header_of(store):
             raise PackError(f"{out} is being packed without {Option('part')}. Resume with: {read_unfinished(store)[1]}")
         if (store / PIXELS).exists() and started_parts(store):
             raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {self.out}")
@@ -166,7 +165,7 @@ class PartFolder(Folder):
             raise PackError(
                 f"{out} is packed in {others[0].count} parts, this is part {part}. Give them all the same number."
             )
-        if not self.locks and not options.resume and not options.overwrite and journals.has_started(folder):
+        if not self.locks and not options.resume and not options.overwrite and journals.header_of(folder):
             Lock(folder).close()
             raise PackError(
                 f"part {part} of {out} was begun before, and may be done. Resume with: {resume_command(store, part)}"
@@ -175,5 +174,5 @@ class PartFolder(Folder):
 
 
 def resume_command(store: Path, part: Part, like: Part | None = None) -> str:
-    """Return the command that packs a part of a store, or resumes it, as it was begun, or another one, like."""
+    """Return the command that packs a part of a store, or resumes it, with the words of its journal, or of like's."""
     return command_to_resume(store, journals.read_header((like or part).folder(store)), part=str(part))

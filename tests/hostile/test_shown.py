@@ -23,7 +23,7 @@ from packer.errors import PackError, RemoteError
 from packer.operations.transfer.splits import pull, push
 from packer.sources.object_storage import open_url, reason
 from packer.store.journal import Header
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader.format.errors import IncompleteStoreError
 from reader.format.shown import brief, redacted, shown, shown_lines
 from scripts.stress.hostile._faults import EVIL

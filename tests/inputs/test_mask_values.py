@@ -15,7 +15,7 @@ from PIL import Image
 
 from packer import OptionsError, PackError, ScanError, merge, pack, subset, update, verify
 from packer.cli.app import run
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader import MemmapDataset, StoreError
 from reader.format.manifest import read_manifest
 

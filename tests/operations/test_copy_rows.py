@@ -32,7 +32,7 @@ from packer.operations.verify import verify
 from packer.report import Progress
 from packer.store.destination import Folder
 from packer.store.lock import Lock
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader import MemmapDataset
 from reader.format.blocks import encode_manifest, read_blocks
 from reader.format.errors import StoreError

@@ -29,7 +29,7 @@ from packer.cli.app import run
 from packer.errors import DiskFullError
 from packer.store.remote.at_url import RECORD, PushRecord, inspect_url
 from packer.store.remote.objects import LocalObjects, RemoteObjects, open_objects
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader import IncompleteStoreError, MemmapDataset, StoreError
 from reader.format.at_url import encode_pointer, read_pointer
 from reader.format.manifest import MANIFEST, PIXELS, read_manifest

@@ -14,7 +14,7 @@ from conftest import interrupt_after, make_tree, photo, store_bytes
 
 from packer import PackError, pack, pack_dataset
 from packer.cli.app import run
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from packer.text import difference, names_difference
 from reader import IncompleteStoreError, MemmapDataset
 

@@ -32,7 +32,7 @@ from packer.report import Progress
 from packer.store import destination
 from packer.store.journal import CommitLog
 from packer.store.lock import Lock
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from packer.workers import engine as engines
 from reader import IncompleteStoreError, MemmapDataset
 from reader.format.blocks import read_blocks

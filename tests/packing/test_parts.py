@@ -34,7 +34,7 @@ from packer.store import journal as journals
 from packer.store.blocks import block_inputs
 from packer.store.journal import Header
 from packer.store.parts import Part
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader import IncompleteStoreError, MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.manifest import PIXELS

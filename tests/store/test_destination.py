@@ -548,6 +548,32 @@ def test_it_is_continued_where_it_was_moved(images: Path, tmp_path: Path) -> Non
     assert os.listdir(tmp_path / "there") == ["other"]
 
 
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("way", ["overwrite", "update", "resume"])
+@pytest.mark.parametrize(("here", "given"), [("out", "."), ("out", "../out"), ("out.packing", "../out")])
+def test_out_is_given_from_inside_itself(
+    way: str, here: str, given: str, exchanges: bool, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that a command works in has another name, or is gone, once it is replaced."""
+    out = tmp_path / "out"
+    pack(images, out, size=24)
+    if here == "out.packing" or way == "resume":
+        interrupted(pack, images, out, size=24, workers=1, inputs=4, overwrite=True)
+    if not exchanges:
+        monkeypatch.setattr(destination, "_exchange", lambda one, other: False)
+    monkeypatch.chdir(tmp_path / here)
+    sources = Path("../images") if (tmp_path / "images").exists() else images
+    if way == "update":
+        report = update(sources, given, resume=here == "out.packing")
+    else:
+        report = pack(sources, given, size=24, **{way: True})
+    assert (report.rows, report.rejected) == (24, 0)
+    monkeypatch.chdir(tmp_path)
+    assert len(MemmapDataset(out)) == 24
+    assert not (tmp_path / "out.packing").exists()
+    assert not (out / ".packing").exists()
+
+
 def test_removing_where_it_is_made_gives_up(images: Path, tmp_path: Path) -> None:
     interrupted(pack, images, tmp_path / "out", size=32, workers=1, inputs=4)
     shutil.rmtree(tmp_path / "out.packing")

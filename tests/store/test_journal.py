@@ -14,8 +14,8 @@ from packer.store.journal import (
     JOURNAL,
     Header,
     encode_block,
-    has_started,
     header_end,
+    header_of,
     read_blocks,
     read_header,
     read_progress,
@@ -91,7 +91,7 @@ def test_lines_are_read_up_to_the_first_that_is_incomplete(journal: Path, tmp_pa
 @pytest.mark.parametrize("content", [b"", HEADER_BYTES[:-1], b"x" + HEADER_BYTES])
 def test_a_journal_without_a_header_has_not_started(content: bytes, journal: Path, tmp_path: Path) -> None:
     journal.write_bytes(content)
-    assert not has_started(tmp_path)
+    assert header_of(tmp_path) is None
     with pytest.raises(JournalError, match="is empty or damaged"):
         read_header(tmp_path)
 

@@ -153,7 +153,7 @@ def _check_place(is_remote: bool, device: str, residency: str, cache: str | None
 def _largest(out: str) -> str:
     """Return OUT, or of the stores of splits that it holds the one with most rows, which a note names."""
     from packer.inputs.splits import stores_of
-    from packer.store.unfinished import check_finished
+    from packer.store.state import check_finished
 
     stores = stores_of(out)
     if "" in stores:

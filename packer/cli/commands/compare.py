@@ -37,7 +37,7 @@ def compare(images: str, out: str, rows: int, as_json: bool, quiet: bool) -> int
     from packer.inputs.scan import scan
     from packer.inputs.splits import stores_of
     from packer.operations.folder_rows import FolderRows
-    from packer.store.unfinished import check_finished
+    from packer.store.state import check_finished
     from reader.comparison import compare as run
     from reader.dataset.dataset import MemmapDataset
 

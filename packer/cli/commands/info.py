@@ -61,7 +61,7 @@ def _described(out: str, path: str, as_json: bool) -> int:
 def _brief(out: str, path: str, as_json: bool) -> int:
     """Print the manifest of a store, or of each split."""
     from packer.inputs.splits import stores_of
-    from packer.store.unfinished import check_finished
+    from packer.store.state import check_finished
 
     heads = {split: check_finished(store) for split, store in stores_of(path).items()}
     if as_json:

@@ -21,7 +21,7 @@ from packer.operations.row_checks import wrong_rows
 from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.sealed.checked_rows import CheckedPixels, Ints, damage, line_spans, read_spans
 from packer.store.sealed.ragged_rows import FrameRows, row_extents, tensor_rows
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.head import FORMAT_VERSION

@@ -28,7 +28,7 @@ from packer.store.lock import checked
 from packer.store.out_folder import enclosing_store
 from packer.store.remote.at_url import name_in, read_store
 from packer.store.remote.objects import LocalObjects
-from packer.store.unfinished import PULL, unfinished_message
+from packer.store.state import PULL, unfinished_message
 from packer.system import BINARY
 from reader.format.at_url import BlockObjects, Pointer
 from reader.format.blocks import Block, parse_content
@@ -59,7 +59,7 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
         head, found = read_store(copy.objects, copy.url)
     to = Folder(root)
     to.recover()
-    if (root / MANIFEST).exists() and not to.is_begun:
+    if (root / MANIFEST).exists() and not to.state.is_in_progress:
         return _already_there(copy, root, head)
     _check_out(to, copy.url, head)
     with to.held():
@@ -135,10 +135,10 @@ def _already_there(copy: Transfer, root: Path, head: bytes) -> CopyReport:
 
 
 def _check_out(to: Folder, url: str, head: bytes) -> None:
-    """Refuse an OUT that holds anything, or where something but a pull from this URL, or of this store, was begun."""
+    """Refuse an OUT that holds anything, or where something but a pull from this URL, or of this store, is in progress."""
     if os.path.lexists(to.out) and not to.out.is_dir():
         raise OptionsError(f"{to.out} is a file. Expected a folder that does not exist yet.")
-    if to.is_begun:
+    if to.state.is_in_progress:
         header, expected = to.header, _header(url, head)
         if header is None or header.command != PULL:
             raise OptionsError(f"{unfinished_message(to.stage)} Or choose another OUT.")

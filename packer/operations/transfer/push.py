@@ -28,7 +28,7 @@ from packer.store.remote.at_url import (
     read_record,
 )
 from packer.store.remote.objects import LocalObjects
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader.format.at_url import BlockObjects, encode_pointer, generation_of, read_pointer
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError

@@ -19,7 +19,7 @@ from packer.operations.transfer.push import announce, check_push, push_store
 from packer.option_names import Option
 from packer.store.out_folder import check_takes_splits
 from packer.store.remote.objects import open_objects
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader.format.errors import MissingObjectError, StoreError
 from reader.format.filesystem import user_path
 from reader.format.manifest import MANIFEST

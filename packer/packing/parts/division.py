@@ -11,7 +11,7 @@ from pathlib import Path
 from packer.inputs.samples import Inputs
 from packer.options import PackOptions
 from packer.packing.image_sizes import count_sizes, pixel_bytes
-from packer.packing.parts.part_inputs import begun_block_inputs
+from packer.packing.parts.part_inputs import block_inputs_in_progress
 from packer.pixels.layout import RowLayout
 from packer.store.blocks import block_inputs
 from packer.store.parts import Part
@@ -32,7 +32,7 @@ def divide(
     """Divide the inputs of OUT; part: the one that is packed, None for all.
 
     Rows with sizes of their own are measured by their headers: all of them where nothing says how many inputs a block has,
-    those of the part where another part that was begun does.
+    those of the part where another part that is in progress does.
 
     Raises:
         PackError: a worker that read headers was killed; SourceError where the inputs cannot be read.
@@ -49,10 +49,10 @@ def divide(
         sizes = count_sizes({split: inputs}, options, span)[split]
         return layout.file_bytes(pixel_bytes(sizes, layout))
 
-    begun = begun_block_inputs(out, part, options) if part is not None else None
-    if begun is not None:
-        span = _span(part, count, begun)
-        return Division(begun, span, layout.expected_bytes(measured(span)))
+    given = block_inputs_in_progress(out, part, options) if part is not None else None
+    if given is not None:
+        span = _span(part, count, given)
+        return Division(given, span, layout.expected_bytes(measured(span)))
     every = measured(range(count))
     step = block_inputs(count, max(1, every // count))
     span = _span(part, count, step)

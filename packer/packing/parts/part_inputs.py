@@ -14,7 +14,7 @@ from packer.packing.differences import header_difference
 from packer.store import journal as journals
 from packer.store.files import write_atomically
 from packer.store.parts import Part, started_parts
-from packer.store.unfinished import out_of
+from packer.store.state import out_of
 from reader.format.manifest import FurtherTarget
 from reader.format.shown import redacted
 
@@ -22,7 +22,7 @@ _INPUTS = f"{journals.FOLDER}/inputs.json"
 
 
 def check_siblings(out: Path, part: Part, header: journals.Header) -> None:
-    """Refuse a part of other inputs, options or decoders than a part of OUT that was begun before."""
+    """Refuse a part of other inputs, options or decoders than another part of OUT that is in progress or done."""
     other = next((other for other in started_parts(out) if other != part), None)
     if other is None:
         return
@@ -31,11 +31,11 @@ def check_siblings(out: Path, part: Part, header: journals.Header) -> None:
         raise PackError(f"part {other} of {out_of(out)} was begun with {what}. Pack all parts with the same.")
 
 
-def begun_block_inputs(out: Path, part: Part, options: OutputOptions) -> int | None:
-    """Return how many inputs a block has in the parts of OUT that are begun; None where none is, or this one alone, again."""
+def block_inputs_in_progress(out: Path, part: Part, options: OutputOptions) -> int | None:
+    """Return how many inputs a block has in the parts of OUT that are there; None where none is, or this one alone, again."""
     resumes = options.resume and not options.overwrite
-    begun = (journals.read_header(other.folder(out)) for other in started_parts(out) if other != part or resumes)
-    return next((header.block_inputs for header in begun), None)
+    headers = (journals.read_header(other.folder(out)) for other in started_parts(out) if other != part or resumes)
+    return next((header.block_inputs for header in headers), None)
 
 
 def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:

@@ -29,7 +29,7 @@ from packer.progress import notify, reports
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.destination import Folder, published
+from packer.store.destination import Folder
 from packer.store.disk_space import allocate
 from packer.store.files import remove_tree, sync_folder, sync_names, write_at
 from packer.store.lock import Lock, checked
@@ -37,7 +37,7 @@ from packer.store.out_folder import resolved_out
 from packer.store.parts import Part, resume_command, started_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
-from packer.store.unfinished import PARTS, check_finished, out_of
+from packer.store.state import PARTS, What, check_finished, out_of
 from packer.text import difference
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, PIXELS, FileEntry
@@ -65,7 +65,7 @@ def seal_parts(
     target, options = resolved_out(out), WorkerOptions(max_rejects=max_rejects)
     to = Folder(target)
     to.recover()
-    if published(target) and not to.is_begun:
+    if to.state.what is What.FINISHED:
         reports = {split: _finished_report(store) for split, store in stores_of(target).items()}
     else:
         reports = _sealed(to)
@@ -157,10 +157,11 @@ class _CompleteParts:
     def _of(cls, out: Path, to: Folder, parts: list[Part], store: Path) -> _CompleteParts:
         """Check the parts of a store, or of one of its levels; the store is what commands name."""
         folders = [part.folder(out) for part in parts]
+        headers = []
         for part, folder in zip(parts, folders, strict=True):
-            if not journals.has_started(folder):
+            if not (header := journals.header_of(folder)):
                 raise _unfinished(store, part, f"it was interrupted before {out.relative_to(store)}")
-        headers = [journals.read_header(folder) for folder in folders]
+            headers.append(header)
         for part, header in zip(parts, headers, strict=True):
             if what := header_difference(headers[0], header):
                 raise _unlike(store, parts[0], what, part)

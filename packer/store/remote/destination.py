@@ -25,7 +25,7 @@ from packer.store.destination import Folder
 from packer.store.out_folder import check_destination
 from packer.store.remote.objects import LocalObjects, WebObjects, open_objects
 from packer.store.remote.upload import Upload
-from packer.store.unfinished import command_to_resume
+from packer.store.state import State, What, command_to_resume
 from reader import system
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
@@ -88,8 +88,8 @@ class Objects(Folder):
         """Do nothing: no step that publishes a store is two."""
 
     def is_finished(self, split: str) -> bool:
-        """Whether the URL holds the finished store of a split, and no pack to it was begun."""
-        return (self.store(split) / MANIFEST).is_file() and not journals.has_started(self.store(split))
+        """Whether the URL holds the finished store of a split, and no pack to it is in progress."""
+        return (self.store(split) / MANIFEST).is_file() and journals.header_of(self.store(split)) is None
 
     def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
         """Do nothing: it was looked at."""
@@ -115,9 +115,10 @@ class Objects(Folder):
             if split not in kept:
                 self._announce(self.store(split))
 
-    def _published(self) -> list[Path]:
+    @property
+    def state(self) -> State:
         """Say that nothing is in the way."""
-        return []
+        return State(What.NOTHING, [], [], is_filling=False)
 
     def check_splits(self, parts: Mapping[str, Inputs], images: str) -> None:
         """Refuse splits that would stand beside a store of all, or beside another split's from another time."""
@@ -258,6 +259,5 @@ def _check_punch(folder: Path) -> None:
 
 def _command(store: Path, named: Callable[[str], str]) -> str:
     """Return the command that resumes the pack to a URL."""
-    if not journals.has_started(store):
-        return f"the same command and {RESUME}"
-    return named(command_to_resume(store, journals.read_header(store)))
+    header = journals.header_of(store)
+    return f"the same command and {RESUME}" if header is None else named(command_to_resume(store, header))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packer.progress import followed
-from packer.store.unfinished import check_finished
+from packer.store.state import check_finished
 from reader.format.manifest import Manifest
 from reader.format.samples import read_samples
 from reader.format.shown import shown
