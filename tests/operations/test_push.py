@@ -275,7 +275,7 @@ def test_of_two_pushes_to_a_free_url_the_later_one_is_refused(three: list[Path],
 
             patch.setattr(kind, "create", create)
         # the other push has come to its end: nothing says that it was there, but its store
-        with pytest.raises(PackError, match="another push to .* came in between"):
+        with pytest.raises(PackError, match="another pack or push to .* came in between"):
             push(three[0], url)
     assert pulled(url, three[0].parent / "back") == store_bytes(three[1])
 

@@ -309,7 +309,7 @@ def test_another_that_begins_at_the_url_is_seen_before_the_manifest(
         put(self, name, content)
 
     monkeypatch.setattr(RemoteObjects, "put", taken)
-    with pytest.raises(PackError, match="another pack or push to memory://bucket/out has begun meanwhile"):
+    with pytest.raises(PackError, match="another pack or push to memory://bucket/out came in between"):
         pack(images, URL, size=16, workers=1)
     assert MANIFEST not in _there()
 
@@ -341,7 +341,7 @@ def test_a_process_whose_pack_was_resumed_by_another_changes_nothing_more(images
                 shutil.copyfile(sorted(tree.rglob("*.jpg"))[12], changed)
             pack(tree, URL, size=16, workers=1, resume=True)
 
-    with pytest.raises(PackError, match="another pack or push to memory://bucket/out has begun meanwhile"):
+    with pytest.raises(PackError, match="another pack or push to memory://bucket/out came in between"):
         pack(tree, URL, size=16, workers=1, progress=resume)
     pack(tree, tmp_path / "out", size=16, workers=1)
     assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
@@ -358,7 +358,7 @@ def test_a_store_that_another_finished_while_inputs_were_listed_is_not_replaced(
         announce(self)
 
     monkeypatch.setattr(upload.Upload, "announce", announce_late)
-    with pytest.raises(PackError, match="another pack or push to memory://bucket/out has begun meanwhile"):
+    with pytest.raises(PackError, match="another pack or push to memory://bucket/out came in between"):
         pack(images, URL, size=8, workers=1)
     assert _pulled(tmp_path) == store_bytes(local)
 
@@ -367,7 +367,7 @@ def test_what_an_interrupted_pack_left_is_not_removed_with_what_another_has_star
     images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(upload.Upload, "_clean", Mock(side_effect=Stopped))
+        patch.setattr(upload.Upload, "clean", Mock(side_effect=Stopped))
         with pytest.raises(Stopped):
             pack(images, URL, size=16, workers=1)
     files, other = fsspec.filesystem("memory"), f"generations/{'a' * 16}"

@@ -8,9 +8,8 @@ of how a store is made.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from packer.errors import OptionsError, PackError
@@ -18,15 +17,7 @@ from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer, file_
 from packer.option_names import OVERWRITE
 from packer.store.lock import checked
 from packer.store.out_folder import enclosing_store
-from packer.store.remote.at_url import (
-    RECORD,
-    Pushed,
-    PushRecord,
-    inspect_url,
-    leftovers,
-    name_in,
-    read_record,
-)
+from packer.store.remote.at_url import Publication, Pushed, PushRecord, name_in
 from packer.store.remote.objects import LocalObjects
 from packer.store.state import check_finished
 from reader.format.at_url import BlockObjects, encode_pointer, generation_of, read_pointer
@@ -70,7 +61,7 @@ def announce(out: str | os.PathLike[str], url: str, overwrite: bool) -> None:
     with copy.explaining("written", Path(out)):
         found = _found(Path(out), copy, overwrite)
         if not found.is_there and not found.is_started:
-            found.begin({})
+            found.announce()
 
 
 def _found(root: Path, copy: Transfer, overwrite: bool) -> _Push:
@@ -80,24 +71,21 @@ def _found(root: Path, copy: Transfer, overwrite: bool) -> _Push:
         raise _replaced(root, copy.url)
     copy.total_bytes = sum(entry.size_bytes for entry in manifest.files.values())
     _check_not_itself(root, copy)
-    found = inspect_url(copy.objects, copy.url)
-    _check_url(copy.url, manifest, found, overwrite)
-    return _Push(copy, root, manifest, content, found, overwrite)
+    push = _Push(copy, root, manifest, content, overwrite)
+    _check_url(copy.url, manifest, push.found, overwrite)
+    return push
 
 
-@dataclass(frozen=True)
-class _Push:
+class _Push(Publication):
     """A push to a URL where it may be: nothing, this store, the beginning of it, or what --overwrite replaces.
 
     content: the bytes of the manifest, read once: they are what is committed.
     """
 
-    copy: Transfer
-    root: Path
-    manifest: Manifest
-    content: bytes
-    found: Pushed
-    overwrite: bool
+    def __init__(self, copy: Transfer, root: Path, manifest: Manifest, content: bytes, overwrite: bool) -> None:
+        super().__init__(copy.objects, copy.url)
+        self._copy, self._root, self.manifest, self._content, self._overwrite = copy, root, manifest, content, overwrite
+        self.record = PushRecord(manifest.digest, self._folder())
 
     @property
     def is_there(self) -> bool:
@@ -109,9 +97,8 @@ class _Push:
         """Whether the push that the URL's record is of is one of this store."""
         return self.found.record is not None and self.found.record.store == self.manifest.digest
 
-    @property
-    def folder(self) -> str:
-        """Where the files go, below the URL; "": plain names, which belong to the first push alone."""
+    def _folder(self) -> str:
+        """Return where the files go, below the URL; "": plain names, which belong to the first push alone."""
         if self.is_there:
             return self.found.folder
         record = self.found.record
@@ -121,18 +108,17 @@ class _Push:
 
     def run(self) -> None:
         """Send what is missing, commit, and remove what the store has replaced."""
-        is_ours = self.is_started or self.overwrite or not self.is_there
-        old = leftovers(self.copy.objects, self.folder) if self.is_started or self.overwrite else []
         sent = self._sent_before()
-        if not self.is_there:
-            self.begin(sent)
+        self.record = dataclasses.replace(self.record, files=sent)
+        if not self.is_there or (self._overwrite and self.found.record is not None):
+            self.announce()
+        else:
+            self.list_leftovers()
         with checked(self._check_same):
             self._send(sent)
         self._check_same()
         self._commit()
-        if is_ours:
-            # last the record, by which the same command knows that something may be left
-            self._remove([*old, f".{MANIFEST}.tmp", RECORD])
+        self.clean()
 
     def _sent_before(self) -> dict[str, str]:
         """Return the digests of the files that are in the folder for certain, each complete when it was sent."""
@@ -140,102 +126,67 @@ class _Push:
         if self.is_there:
             return digests
         record = self.found.record
-        sent = record.files if record and self.is_started and record.folder == self.folder else {}
+        sent = record.files if record and self.is_started and record.folder == self.record.folder else {}
         return {name: digest for name, digest in sent.items() if digests.get(name) == digest}
 
-    def begin(self, sent: dict[str, str]) -> None:
-        """Say at the URL which store is being pushed. Of two pushes of different stores to a free URL one gets there."""
-        record = PushRecord(self.manifest.digest, self.folder, sent).to_bytes()
-        if self.found.record is not None or self.found.has_store:
-            self.copy.objects.put(RECORD, record)
-            return
-        self._create(RECORD, record)
-        # a push that began and ended since the first look has these names now
-        if inspect_url(self.copy.objects, self.copy.url).has_store:
-            self.copy.objects.remove(RECORD)
-            raise _taken_over(self.copy.url)
-
     def _send(self, sent: dict[str, str]) -> None:
-        objects = self.copy.objects
+        objects = self.objects
         for name, entry in self.manifest.files.items():
-            target = name_in(self.folder, name)
+            target = name_in(self.record.folder, name)
             if name == PIXELS and self.is_there and self.found.has_block_objects:
                 self._check_block_objects()
-                self.copy.count(entry.size_bytes, is_copied=False)
+                self._copy.count(entry.size_bytes, is_copied=False)
                 continue
             if sent.get(name) == entry.digest and objects.size(target) == entry.size_bytes:
-                self.copy.count(entry.size_bytes, is_copied=False)
+                self._copy.count(entry.size_bytes, is_copied=False)
                 continue
-            if file_digest(self.root / name, entry) != entry.digest:
+            if file_digest(self._root / name, entry) != entry.digest:
                 raise StoreError(
-                    f"{self.root / name} is not what the manifest says: nothing of it was sent. Run: pack verify {self.root}"
+                    f"{self._root / name} is not what the manifest says: nothing of it was sent. Run: pack verify {self._root}"
                 )
-            objects.send(self.root / name, target)
+            objects.send(self._root / name, target)
             self._check_same()  # before it is recorded: what was sent may be a file of the other store
             sent[name] = entry.digest
             if not self.is_there:
-                self._check_record()
-                objects.put(RECORD, PushRecord(self.manifest.digest, self.folder, sent).to_bytes())
-            self.copy.count(entry.size_bytes, is_copied=True)
+                self.check_record()
+                self.record = dataclasses.replace(self.record, files=sent)
+                self.put_record()
+            self._copy.count(entry.size_bytes, is_copied=True)
 
     def _check_same(self) -> None:
         """See that OUT is the store that it was when the push began; raises PackError."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if (self.root / MANIFEST).read_bytes() == self.content:
+            if (self._root / MANIFEST).read_bytes() == self._content:
                 return
-        raise _replaced(self.root, self.copy.url)
+        raise _replaced(self._root, self.url)
 
     def _check_block_objects(self) -> None:
         """See that the pixels of a store that was packed straight to the URL are all there; raises PackError."""
-        blocks = (block.size_bytes for block in read_blocks(self.root))
+        blocks = (block.size_bytes for block in read_blocks(self._root))
         wanted = BlockObjects(blocks, self.manifest.files[PIXELS].size_bytes).names()
-        there = set(self.copy.objects.below(name_in(self.folder, PIXELS)))
-        if lacking := [name for name in wanted if name_in(self.folder, name) not in there]:
+        there = set(self.objects.below(name_in(self.record.folder, PIXELS)))
+        if lacking := [name for name in wanted if name_in(self.record.folder, name) not in there]:
             raise PackError(
-                f"{self.copy.url} lacks {len(lacking)} of {len(wanted)} objects of its pixels, such as"
-                f" {name_in(self.folder, lacking[0])}. Remove what is there, and push again."
+                f"{self.url} lacks {len(lacking)} of {len(wanted)} objects of its pixels, such as"
+                f" {name_in(self.record.folder, lacking[0])}. Remove what is there, and push again."
             )
 
     def _commit(self) -> None:
         """Write the manifest, by which the URL holds this store, after a look that no other push was faster."""
-        objects, content = self.copy.objects, self.content
-        if self.folder and not self._has_manifest(content):
-            objects.put(name_in(self.folder, MANIFEST), content)
+        folder, content = self.record.folder, self._content
+        if folder and not self._has_manifest(content):
+            self.put(MANIFEST, content)
         if self.is_there:
             return
-        self._check_record()
-        if not self.folder:
-            self._create(MANIFEST, content)
-            return
-        with contextlib.suppress(FileNotFoundError):
-            if objects.read(MANIFEST) != self.found.content:
-                raise _taken_over(self.copy.url)
-        objects.put(MANIFEST, encode_pointer(self.manifest.digest, self.folder))
-        # one that committed since that look may have removed what it found here; the same command sends it again
-        if any(objects.size(name_in(self.folder, name)) < 0 for name in [*self.manifest.files, MANIFEST]):
-            raise _taken_over(self.copy.url)
+        self.put_manifest(encode_pointer(self.manifest.digest, folder) if folder else content)
+        # one that committed at the same time may have removed what it found here; the same command sends it again
+        if any(self.objects.size(name_in(folder, name)) < 0 for name in [*self.manifest.files, MANIFEST]):
+            raise self.taken_over()
 
     def _has_manifest(self, content: bytes) -> bool:
         with contextlib.suppress(FileNotFoundError):
-            return self.copy.objects.read(name_in(self.folder, MANIFEST)) == content
+            return self.objects.read(name_in(self.record.folder, MANIFEST)) == content
         return False
-
-    def _create(self, name: str, content: bytes) -> None:
-        try:
-            self.copy.objects.create(name, content)
-        except FileExistsError:
-            raise _taken_over(self.copy.url) from None
-
-    def _remove(self, names: Sequence[str]) -> None:
-        for name in names:
-            self.copy.objects.remove(name)
-
-    def _check_record(self) -> None:
-        """See that no push of another store has begun here, or even ended; one of this store does no harm."""
-        record = read_record(self.copy.objects)
-        store = inspect_url(self.copy.objects, self.copy.url).store if record is None else record.store
-        if store != self.manifest.digest:
-            raise _taken_over(self.copy.url)
 
 
 def _check_not_itself(root: Path, copy: Transfer) -> None:
@@ -282,10 +233,4 @@ def _replaced(root: Path, url: str) -> PackError:
     return PackError(
         f"{root} was replaced, renamed or removed while it was pushed: nothing was committed at {url}. Push again, with"
         f" {OVERWRITE}."
-    )
-
-
-def _taken_over(url: str) -> PackError:
-    return PackError(
-        f"another push to {url} came in between. See what is there: pack pull; or give the same command again."
     )

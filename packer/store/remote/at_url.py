@@ -2,7 +2,10 @@
 
 A first push has the plain names of a store. One that replaces another store is below generations/<digest>/, and manifest.json
 names that folder: one small file, by which the URL changes from the old store to the new one. A store that is packed straight to
-a URL has such a folder always, and its pixels are objects of their own. Writes nothing.
+a URL has such a folder always, and its pixels are objects of their own.
+
+Both ways there, a push and a pack, are a `Publication`: first a record says what is under way, then come objects, and last the
+manifest.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from packer.errors import PackError
 from packer.option_names import RESUME
@@ -43,6 +47,7 @@ _OWN = re.compile(
 )
 
 ObjectsAtUrl = LocalObjects | RemoteObjects
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,10 @@ class PushRecord:
     def is_pack(self) -> bool:
         """Whether a pack is in progress, no push."""
         return not self.store and bool(self.folder)
+
+    def is_same(self, other: PushRecord | None) -> bool:
+        """Whether another record is of the same store, or of the same run of a pack."""
+        return other is not None and (self.store, self.run) == (other.store, other.run)
 
     def to_bytes(self) -> bytes:
         """Return what is put at the URL."""
@@ -180,3 +189,107 @@ def _read_manifest(objects: ObjectsAtUrl, url: str, name: str) -> bytes:
     if objects.size(name) > tuning().fetched_manifest_bytes:
         raise PackError(f"{url}/{name} is larger than a manifest can be. Look at the URL.")
     return objects.read(name)
+
+
+class Publication:
+    """A store that is put at a URL, in the folder that its record names.
+
+    Attributes:
+        found: what was at the URL before.
+        record: of this store, or of this pack; who puts it says which.
+    """
+
+    record: PushRecord
+
+    def __init__(self, objects: ObjectsAtUrl, url: str) -> None:
+        self.objects, self.url, self.found = objects, url, inspect_url(objects, url)
+        # what is removed once the manifest is there: what others had left
+        self._left: list[str] = []
+
+    def announce(self) -> None:
+        """Say at the URL that this is under way; of two that begin at a free URL one gets there.
+
+        Raises:
+            PackError: something else has started, or ended, at the URL since it was looked at.
+        """
+        is_free = self.found.record is None and not self.found.has_store
+        if is_free:
+            self._create(RECORD, self.record.to_bytes())
+        now = self._look()
+        # listing inputs may have taken hours; one that began and ended meanwhile has these names now
+        if now.has_store if is_free else now != self.found and not self.record.is_same(now.record):
+            if is_free:
+                self.request(lambda: self.objects.remove(RECORD))
+            raise self.taken_over()
+        if not is_free:
+            self.put_record()
+        self.list_leftovers()
+
+    def list_leftovers(self) -> None:
+        """Take what is at the URL of other stores, and of unfinished ones, for what this one replaces."""
+        self._left = self.request(lambda: leftovers(self.objects, self.record.folder))
+
+    def put_record(self) -> None:
+        """Say at the URL how far this came."""
+        self.request(lambda: self.objects.put(RECORD, self.record.to_bytes()))
+
+    def check_record(self) -> None:
+        """See that nothing else has started at the URL, or even ended; a push of the same store does no harm.
+
+        Raises:
+            PackError: something has.
+        """
+        found = self.request(lambda: read_record(self.objects))
+        if not self.record.is_same(found or PushRecord(self._look().store, "")):
+            raise self.taken_over()
+
+    def put(self, name: str, content: bytes) -> None:
+        """Put an object of the store."""
+        self.request(lambda: self.objects.put(name_in(self.record.folder, name), content))
+
+    def put_manifest(self, content: bytes) -> None:
+        """Put the manifest, by which the URL holds the store: all that it names is there.
+
+        Raises:
+            PackError: something else has started at the URL, or was faster.
+        """
+        self.check_record()
+        if not self.record.folder:
+            self._create(MANIFEST, content)
+            return
+        if self._look().content not in (b"", self.found.content):
+            raise self.taken_over()
+        self.request(lambda: self.objects.put(MANIFEST, content))
+
+    def clean(self, own: Sequence[str] = ()) -> None:
+        """Remove all but the store; last the record, by which the same command knows that something may be left.
+
+        Where that is another's by now, so may be what looks left: it removes all that is not its own when it is done.
+        """
+        if self.record.is_same(self.request(lambda: read_record(self.objects))):
+            self.remove([*own, *self._left, f".{MANIFEST}.tmp", RECORD])
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove objects, the last one when all others are gone."""
+        for name in names:
+            self.objects.remove(name)
+
+    def request(self, request: Callable[[], _T]) -> _T:
+        """Make a request."""
+        return request()
+
+    def taken_over(self) -> PackError:
+        """Say that another has come in between."""
+        return PackError(
+            f"another pack or push to {self.url} came in between. Look at what is there (pack info {self.url}), and give the"
+            " same command again."
+        )
+
+    def _look(self) -> Pushed:
+        return self.request(lambda: inspect_url(self.objects, self.url))
+
+    def _create(self, name: str, content: bytes) -> None:
+        try:
+            self.request(lambda: self.objects.create(name, content))
+        except FileExistsError:
+            raise self.taken_over() from None

@@ -29,17 +29,7 @@ from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.destination import row_names
 from packer.store.files import write_at, write_synced
-from packer.store.remote.at_url import (
-    RECORD,
-    ObjectsAtUrl,
-    Pushed,
-    PushRecord,
-    inspect_url,
-    leftovers,
-    name_in,
-    read_record,
-    read_store,
-)
+from packer.store.remote.at_url import RECORD, ObjectsAtUrl, Publication, PushRecord, name_in, read_store
 from packer.store.row_files import MASKS
 from packer.system import BINARY, FULL
 from packer.text import system_reason
@@ -60,7 +50,7 @@ _MASK_PIECES = f"{journals.FOLDER}/masks"
 _T = TypeVar("_T")
 
 
-class Upload(journals.CommitLog):
+class Upload(journals.CommitLog, Publication):
     """One store on its way to a URL: what is committed is there, rows and journal.
 
     Args:
@@ -81,10 +71,10 @@ class Upload(journals.CommitLog):
         check: Callable[[], None],
         options: WorkerOptions,
     ) -> None:
-        super().__init__(store, check)
-        self.url, self._objects, self._options = url, objects, options
-        self.found: Pushed = inspect_url(objects, url)
-        self._generation = self.found.record.folder if self.found.record else ""
+        journals.CommitLog.__init__(self, store, check)
+        Publication.__init__(self, objects, url)
+        self._options, self._run = options, secrets.token_hex(8)
+        self._take(self.found.record.folder if self.found.record else "")
         # of the pixels, and of the journal, what is at the URL
         self._sent_bytes = self._journal_bytes = 0
         # what was committed
@@ -94,7 +84,6 @@ class Upload(journals.CommitLog):
         self._header = b""
         # from bytes of the pixels to those of the masks; None: they have no file
         self._mask_bytes: Callable[[int], int] | None = None
-        self._run = secrets.token_hex(8)
         self._pool = concurrent.futures.ThreadPoolExecutor(tuning().uploads_at_once)
 
     @property
@@ -110,7 +99,7 @@ class Upload(journals.CommitLog):
         """
         begins = self._pieces()[: None if is_all else 1]
         content, bounds = bytearray(), [0]
-        reads = [self._pool.submit(self._objects.read, self._piece(begin)) for begin in begins]
+        reads = [self._pool.submit(self.objects.read, self._piece(begin)) for begin in begins]
         for begin, piece in zip(begins, self._done(reads), strict=True):
             if begin == len(content):  # else it is left of a run that was cut off
                 content += piece
@@ -133,7 +122,7 @@ class Upload(journals.CommitLog):
 
             def fetch(begin: int, end: int | None) -> None:
                 """Write what of a piece is before the next one, which may begin where rows of a changed source came again."""
-                piece = memoryview(self._objects.read(pieces[begin]))
+                piece = memoryview(self.objects.read(pieces[begin]))
                 write_at(file.fileno(), piece[: None if end is None else end - begin], begin)
 
             ends = [*begins[1:], None]
@@ -144,7 +133,7 @@ class Upload(journals.CommitLog):
 
         What an interrupted pack has left at the URL behind its commit is removed.
         """
-        content, found = read_store(self._objects, self.url)
+        content, found = read_store(self.objects, self.url)
         self.store.mkdir(parents=True, exist_ok=True)
         write_synced(self.store / MANIFEST, content)
         for name, entry in read_manifest(self.store).files.items():
@@ -153,34 +142,28 @@ class Upload(journals.CommitLog):
                 write_synced(self.store / name, b"")
                 os.truncate(self.store / name, entry.size_bytes)
             else:
-                self._objects.fetch(name_in(found.folder, name), self.store / name)
+                self.objects.fetch(name_in(found.folder, name), self.store / name)
         if self.found.record is not None:
-            self._clean(self.found.record)
+            self.record = self.found.record
+            self.list_leftovers()
+            self.clean(self._working())
             self.found = dataclasses.replace(self.found, record=None)
 
     def announce(self) -> None:
-        """Say at the URL that this process packs a store to it, in a folder where nothing is, unless one is resumed.
-
-        Raises:
-            PackError: the URL has changed since it was looked at.
-        """
-        if not self.is_started or not self._generation:
-            self._generation = f"{GENERATIONS}/{secrets.token_hex(8)}"
-        record = PushRecord("", self._generation, run=self._run).to_bytes()
-        # listing the inputs may have taken hours, in which another pack began, or has ended
-        if inspect_url(self._objects, self.url) != self.found:
-            raise _taken_over(self.url)
-        if self.found.record is not None or self.found.has_store:
-            self._retried(lambda: self._objects.put(RECORD, record))
-            return
-        try:
-            self._retried(lambda: self._objects.create(RECORD, record))
-        except FileExistsError:
-            raise _taken_over(self.url) from None
+        """Say at the URL that this process packs a store to it, in a folder where nothing is, unless one is resumed."""
+        self._take((self.is_started and self._generation) or f"{GENERATIONS}/{secrets.token_hex(8)}")
+        super().announce()
 
     def forget(self) -> None:
         """Start over, not where the interrupted pack stopped."""
-        self._generation = ""
+        self._take("")
+
+    @property
+    def _generation(self) -> str:
+        return self.record.folder
+
+    def _take(self, folder: str) -> None:
+        self.record = PushRecord("", folder, run=self._run)
 
     def of_rows(self, layout: RowLayout | None) -> Upload:
         """Say what its rows are before it begins, or is resumed."""
@@ -199,7 +182,7 @@ class Upload(journals.CommitLog):
         self._start(size_bytes)
 
     def _start(self, size_bytes: int) -> None:
-        self._check_record()
+        self.check_record()
         mask_bytes = self._mask_bytes
         path = self.store / journals.JOURNAL
         with error_path(path), open(path, "rb") as file:
@@ -207,28 +190,28 @@ class Upload(journals.CommitLog):
         # of one that was started over, with other options, not even the header stays
         bounds = [bound for bound in self._journal_bounds if bound <= journal_end] if is_same else [0]
         self._sent_bytes, self._journal_bytes = size_bytes, bounds[-1]
-        self._remove([self._piece(begin) for begin in self._pieces() if begin not in bounds[:-1]])
+        self.remove([self._piece(begin) for begin in self._pieces() if begin not in bounds[:-1]])
         kept_bytes = 0
         if mask_bytes is not None:
             kept_bytes, masks = mask_bytes(size_bytes), self.store / MASKS
             # of a pack that was interrupted before its first block nothing has come
             masks.parent.mkdir(exist_ok=True)
             masks.touch()
-        self._remove([name for begin, name in self._mask_pieces().items() if begin >= kept_bytes])
+        self.remove([name for begin, name in self._mask_pieces().items() if begin >= kept_bytes])
         self._put_journal()
 
     def commit(self, results: list[Result], clock: StageClock | None = None) -> None:
         """Make blocks durable at the URL.
 
         Raises:
-            PackError: they cannot be sent, or another process has begun at the URL, or has resumed this pack.
+            PackError: they cannot be sent, or another process has started at the URL, or has resumed this pack.
         """
         super().commit(results, clock)
         self._put_journal()
 
     def _save(self, results: list[Result]) -> None:
         """Send the rows of blocks, each compared with its checksum, and free them in the file of rows."""
-        self._check_record()
+        self.check_record()
         path = self.store / PIXELS
         with error_path(path):
             descriptor = os.open(path, os.O_RDWR | BINARY)
@@ -253,7 +236,7 @@ class Upload(journals.CommitLog):
         path, start = self.store / MASKS, self._mask_bytes(begin)
         with error_path(path), open(path, "rb") as file:
             file.seek(start)
-            self._put(f"{_MASK_PIECES}/{start:016d}", file.read(self._mask_bytes(end) - start))
+            self.put(f"{_MASK_PIECES}/{start:016d}", file.read(self._mask_bytes(end) - start))
 
     def _put_journal(self) -> None:
         """Send what the journal has that is not at the URL; what it names must be there."""
@@ -262,14 +245,14 @@ class Upload(journals.CommitLog):
             file.seek(self._journal_bytes)
             piece = file.read()
         if piece:
-            self._put(f"{PIECES}/{self._journal_bytes:016d}", piece)
+            self.put(f"{PIECES}/{self._journal_bytes:016d}", piece)
             self._journal_bytes += len(piece)
 
     def finish(self, manifest: Manifest, blocks: list[Block], content: bytes) -> None:
         """Send all files but the pixels, then the manifest, by which the URL holds the store, and remove what it replaces.
 
         Raises:
-            PackError: something cannot be sent, an object is missing, another has begun at the URL meanwhile, or too much was
+            PackError: something cannot be sent, an object is missing, another has started at the URL meanwhile, or too much was
                 rejected where a store would be replaced.
         """
         if self.found.has_store and manifest.rejected > self._options.allowed_rejects(manifest.inputs):
@@ -278,34 +261,32 @@ class Upload(journals.CommitLog):
                 f" {Option('max_rejects', self._options.max_rejects)}: {self.url} still holds the store that was to be"
                 f" replaced. Allow more and continue with {RESUME}."
             )
-        self._check_record()
+        self.check_record()
         for name in manifest.files:
             if is_of_level(name) or name == MASKS:
                 self._send(name)
             elif name != PIXELS:
-                self._put(name, (self.store / name).read_bytes())
+                self.put(name, (self.store / name).read_bytes())
         objects = BlockObjects((block.size_bytes for block in blocks), manifest.files[PIXELS].size_bytes)
         for begin, end in itertools.pairwise(objects.bounds):
             if begin >= self._sent_bytes:  # the filling
-                self._put(object_name(begin), bytes(end - begin))
+                self.put(object_name(begin), bytes(end - begin))
         there, wanted = set(self._below(PIXELS)), {name_in(self._generation, name) for name in objects.names()}
         if lacking := sorted(wanted - there):
             raise PackError(f"{self.url}/{lacking[0]} is gone: it was sent before. Start over with {OVERWRITE}.")
         # of blocks whose sources changed between two runs
-        self._remove(sorted(there - wanted))
-        self._put(MANIFEST, content)
-        self._check_record()
+        self.remove(sorted(there - wanted))
+        self.put(MANIFEST, content)
         # the manifest that was encoded has none yet
         digest = read_pointer(content, MANIFEST).digest
-        pointer = encode_pointer(digest, self._generation, has_block_objects=True)
-        self._retried(lambda: self._objects.put(MANIFEST, pointer))
+        self.put_manifest(encode_pointer(digest, self._generation, has_block_objects=True))
         self._manifest = content
-        self._clean(PushRecord("", self._generation, run=self._run))
+        self.clean(self._working())
 
     def withdraw(self) -> None:
         """Remove all that this pack has put at the URL: it has no row."""
-        self._check_record()
-        self._remove([*self._objects.below(self._generation), RECORD])
+        self.check_record()
+        self.remove([*self.objects.below(self._generation), RECORD])
 
     def reveal(self) -> None:
         """Put the manifest into the folder too, for what compares stores that were just packed: it holds no pixels."""
@@ -333,24 +314,15 @@ class Upload(journals.CommitLog):
         return spans
 
     def _put_span(self, descriptor: int, start: int, size_bytes: int) -> None:
-        self._put(object_name(start), os.pread(descriptor, size_bytes, start))
+        self.put(object_name(start), os.pread(descriptor, size_bytes, start))
 
-    def _clean(self, record: PushRecord) -> None:
-        """Remove all but the store; last the record, by which a resume knows that something may be left.
-
-        Where that is another's by now, so may be what looks left: it removes all that is not its own when it is done.
-        """
-        if self._retried(lambda: read_record(self._objects)) == record:
-            self._remove(
-                [*self._below(PIECES), *self._below(_MASK_PIECES), *leftovers(self._objects, self._generation), RECORD]
-            )
-
-    def _put(self, name: str, content: bytes) -> None:
-        self._retried(lambda: self._objects.put(name_in(self._generation, name), content))
+    def _working(self) -> list[str]:
+        """List what is in the folder of the store until it is finished."""
+        return [*self._below(PIECES), *self._below(_MASK_PIECES)]
 
     def _send(self, name: str) -> None:
         """Send a file of any size."""
-        self._retried(lambda: self._objects.send(self.store / name, name_in(self._generation, name)))
+        self.request(lambda: self.objects.send(self.store / name, name_in(self._generation, name)))
 
     def _piece(self, begin: int) -> str:
         return name_in(self._generation, f"{PIECES}/{begin:016d}")
@@ -365,13 +337,13 @@ class Upload(journals.CommitLog):
         return {int(begin): name for begin, name in names.items() if begin.isdigit()}
 
     def _below(self, folder: str) -> list[str]:
-        return self._objects.below(name_in(self._generation, folder))
+        return self.objects.below(name_in(self._generation, folder))
 
-    def _remove(self, names: Sequence[str]) -> None:
+    def remove(self, names: Sequence[str]) -> None:
         """Remove objects, the last one when all others are gone."""
-        self._done([self._pool.submit(self._objects.remove, name) for name in names[:-1]])
+        self._done([self._pool.submit(self.objects.remove, name) for name in names[:-1]])
         for name in names[-1:]:
-            self._objects.remove(name)
+            self.objects.remove(name)
 
     def _done(self, futures: Sequence[Future[_T]]) -> list[_T]:
         """Return the results of requests; when one has failed, after those that are in progress."""
@@ -382,13 +354,8 @@ class Upload(journals.CommitLog):
                 future.cancel()
             concurrent.futures.wait(futures)
 
-    def _check_record(self) -> None:
-        """See that nothing else has begun at the URL, nor resumed what this process packs."""
-        record = self._retried(lambda: read_record(self._objects))
-        if record is None or (record.folder, record.run) != (self._generation, self._run):
-            raise _taken_over(self.url)
-
-    def _retried(self, request: Callable[[], _T]) -> _T:
+    def request(self, request: Callable[[], _T]) -> _T:
+        """Make a request, again where it fails."""
         started = time.monotonic()
         for pause in (*tuning().upload_pause_seconds, None):
             try:
@@ -409,7 +376,3 @@ class Upload(journals.CommitLog):
                     ) from cause(e)
             time.sleep(pause * random.uniform(0.5, 1))
         raise AssertionError
-
-
-def _taken_over(url: str) -> PackError:
-    return PackError(f"another pack or push to {url} has begun meanwhile. Look at what is there: pack info {url}")
