@@ -7,16 +7,18 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import PACK, make_tree, store_bytes
 
-from packer import PackError, pack
+from packer import PackError, Progress, pack, update
 from packer.cli.app import run
 
 # Some file systems report a full disk where a file is synced.
@@ -178,3 +180,71 @@ def test_a_close_that_fails_while_out_is_started_names_the_file(
         with pytest.raises(PackError, match=r"pixels\.memmap cannot be read or written: .* \(EIO\)"):
             pack(images, tmp_path / "out", size=32, workers=1)
     assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
+
+
+# -- a disk that becomes read-only
+
+
+@pytest.fixture
+def failing_disk(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """A folder where ext4 is mounted, and the file by which it takes an error and becomes read-only; skipped without rights.
+
+    mount refuses to make a file system read-only while a pack has files of it open to write.
+    """
+    image, folder = tmp_path / "disk.img", tmp_path / "disk"
+    folder.mkdir()
+    image.write_bytes(b"")
+    os.truncate(image, 64 << 20)
+    for command in (["mkfs.ext4", "-q", "-F", image], ["mount", "-o", "loop,errors=remount-ro", image, folder]):
+        if shutil.which(command[0]) is None or subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("no ext4 can be mounted here")
+    try:
+        device = os.path.basename(
+            os.path.realpath(f"/sys/dev/block/{os.major(folder.stat().st_dev)}:{os.minor(folder.stat().st_dev)}")
+        )
+        trigger = Path(f"/sys/fs/ext4/{device}/trigger_fs_error")
+        if not trigger.exists():
+            pytest.skip("this kernel makes no errors of ext4")
+        yield folder, trigger
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize("way", ["new", "overwrite", "update"])
+def test_a_disk_that_becomes_read_only_in_the_middle_is_one_sentence_and_the_pack_resumes(
+    way: str, failing_disk: tuple[Path, Path], tmp_path: Path
+) -> None:
+    images, (disk, trigger) = make_tree(tmp_path / "images"), failing_disk
+    out = disk / "out"
+    if way != "new":
+        pack(images, out, size=48)
+        shutil.rmtree(images)
+        make_tree(images, each=9)
+    old = store_bytes(disk)
+
+    def fail(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done >= 4 and not failed:
+            failed.append(trigger.write_text("1"))
+
+    def ask(**options: Any) -> None:
+        if way == "update":
+            options.pop("overwrite", None)
+            update(images, out, **options)
+        else:
+            pack(images, out, size=48, **options)
+
+    failed: list[int] = []
+    with pytest.raises(PackError, match=r"^\S+ cannot be .*(EROFS|EIO)\)\. Continue with --resume once it can\.$"):
+        ask(overwrite=way == "overwrite", workers=1, progress=fail)
+    with pytest.raises(PackError, match=r"lock cannot be read or written: .* \(EROFS\)|cannot be made: .* \(EROFS\)"):
+        ask(resume=True)
+    subprocess.run(["umount", disk], check=True)
+    subprocess.run(["e2fsck", "-pf", tmp_path / "disk.img"], capture_output=True)
+    subprocess.run(["mount", "-o", "loop,errors=remount-ro", tmp_path / "disk.img", disk], check=True)
+    if way != "new":
+        assert store_bytes(out) == {
+            name.removeprefix("out/"): content for name, content in old.items() if name.startswith("out/")
+        }
+    ask(resume=True)
+    pack(images, tmp_path / "whole", size=48)
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")
