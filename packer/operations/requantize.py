@@ -36,10 +36,10 @@ from packer.sources.roots import NOWHERE, Roots
 from packer.store import journal as journals
 from packer.store.blocks import RejectedInput, Result, Task
 from packer.store.files import remove_tree, sync_folder, write_atomically, write_synced
-from packer.store.journal import FOLDER, JOURNAL
-from packer.store.lock import LOCK, Lock, check_same_lock, checked
-from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
-from packer.store.state import REQUANTIZE
+from packer.store.journal import FOLDER
+from packer.store.lock import Lock, check_same_lock, checked
+from packer.store.out_folder import check_no_links, enclosing_store, is_dropped, listed
+from packer.store.state import REQUANTIZE, in_progress, state_of
 from packer.system import FULL
 from packer.values import check_quality, lasting_path, parse_size
 from packer.workers.contracts import Marks
@@ -294,11 +294,14 @@ class _Destination:
         """Refuse a DEST that holds anything but an earlier run, or that run without --resume."""
         if not self._out.exists():
             return
-        header = journals.header_of(self._stage)
-        self._header = header if header is not None and header.command == REQUANTIZE else None
-        is_started = self._header is not None or (header is None and (self._out / RECORD).is_file())
-        found = [name for name in sorted(os.listdir(self._out)) if not is_dropped(name)]
-        if not is_started and found and not self._is_bare(found):
+        header, is_pack = journals.header_of(self._stage), state_of(self._out, self._stage).is_in_progress
+        if header is not None and header.command == REQUANTIZE:
+            self._header, is_pack = header, False
+        is_started = self._header is not None or (not is_pack and (self._out / RECORD).is_file())
+        found = [name for name in listed(self._out) if not is_dropped(name)]
+        # a run that ended before it had a journal has left the lock alone
+        is_bare = found == [FOLDER] and not is_pack and not in_progress(self._out)
+        if not is_started and found and not is_bare:
             raise OptionsError(
                 f"{self._out} is not empty (it holds {found[0]}) and was not made by pack requantize. Choose another DEST."
             )
@@ -308,14 +311,12 @@ class _Destination:
                 " or choose another DEST."
             )
         # a result would be written to wherever a folder of DEST leads, IMAGES perhaps
-        folders = {folder for path in self._paths for folder in Path(path).parents if folder.name}
-        links = (self._out / folder for folder in sorted(folders) if (self._out / folder).is_symlink())
+        folders = sorted({folder for path in self._paths for folder in Path(path).parents})
+        links = (self._out / folder for folder in folders[1:] if (self._out / folder).is_symlink())
         check_no_links(self._stage, self._out / RECORD, *itertools.islice(links, 1))
-
-    def _is_bare(self, found: list[str]) -> bool:
-        """Whether DEST holds no more than the working folder of a run that ended before it had a journal."""
-        inside = {str(path.relative_to(self._stage)) for path in self._stage.rglob("*")}
-        return found == [FOLDER] and inside <= {FOLDER, LOCK, JOURNAL} and not journals.header_of(self._stage)
+        sources = {_identity(Path(self._job.images, folder)) for folder in folders} - {None}
+        if same := next((folder for folder in folders if _identity(self._out / folder) in sources), None):
+            raise OptionsError(f"{self._out / same} is a folder of IMAGES, mounted there. Choose another DEST.")
 
     def _done_before(self) -> dict[str, Any]:
         """Return the lines of earlier runs whose source and result still are as they say; rejects are tried again."""
@@ -494,6 +495,15 @@ def _check_apart(images: Path, out: Path) -> None:
         )
     if os.path.lexists(out) and not out.is_dir():
         raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return device and inode of a folder, which a bind mount of it shares; None where there is none."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _shortened(name: str) -> str:

@@ -321,6 +321,21 @@ def test_a_folder_of_dest_on_another_disk_is_written_and_nothing_in_it_is_lost(i
         subprocess.run(["umount", "-l", folder], check=True)
 
 
+def test_a_folder_of_images_that_is_mounted_in_dest_is_refused(images: Path, tmp_path: Path) -> None:
+    requantize(images, tmp_path / "tree", quality=4)
+    shutil.rmtree(tmp_path / "tree/class1")
+    (tmp_path / "tree/class1").mkdir()
+    before = store_bytes(images)
+    if subprocess.run(["mount", "--bind", images / "class1", tmp_path / "tree/class1"], capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        with pytest.raises(OptionsError, match=r"tree/class1 is a folder of IMAGES, mounted there"):
+            requantize(images, tmp_path / "tree", quality=4, resume=True)
+    finally:
+        subprocess.run(["umount", tmp_path / "tree/class1"], check=True)
+    assert store_bytes(images) == before
+
+
 def test_results_of_another_folder_are_not_mixed_with_those_of_this_one(images: Path, tmp_path: Path) -> None:
     requantize(images, tmp_path / "tree", quality=4)
     before = store_bytes(tmp_path / "tree")
