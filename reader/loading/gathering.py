@@ -104,20 +104,9 @@ class Gathering:
                 copier.drain()
 
     def _start(self, steps: Steps, place: Place, finish: Finish, copier: CudaCopier | None) -> InProgress[Group]:
-        """Begin to bring the batches of some steps to one leased buffer, and cut it."""
-        store, groups, copies = self._dataset.opened_store, steps.batches, None
-        batches: deque[Batch]
-        if self.levels is None:
-            rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
-            table = None if self.resident is None else self.resident.table
-            side = contextlib.nullcontext() if copier is None else copier.on_side_stream()
-            with side, stage("gather"):
-                batch, copies = store.begin(rows, place, self.pool.lease, table=table)
-            batches = deque(parted(batch, [len(g) for g in groups]))
-            del batch
-        else:
-            store.check_files()
-            batches = deque(store.without_pixels(rows) for rows in groups)
+        """Begin to bring the batches of some steps."""
+        with contextlib.nullcontext() if copier is None else copier.on_side_stream():
+            batches, copies = self.begin(steps.batches, place)
         return InProgress(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
 
     def _place(self, plan: EpochPlan) -> Place:
@@ -157,6 +146,18 @@ class Gathering:
             row_bytes=self._dataset.manifest.row_bytes if can_scatter else 0,
             lease=self._ahead_pool.lease,
         )
+
+    def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
+        """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
+        store = self._dataset.opened_store
+        if self.levels is not None:
+            store.check_files()
+            return deque(store.without_pixels(rows) for rows in groups), None
+        rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
+        with stage("gather"):
+            table = None if self.resident is None else self.resident.table
+            batch, copies = store.begin(rows, place, self.pool.lease, table=table)
+        return deque(parted(batch, [len(g) for g in groups])), copies
 
     def let_go(self) -> None:
         """Free the buffers that no batch is in, those of crops and floats too; unpin files that no other loader sends from."""
