@@ -15,6 +15,7 @@ from conftest import make_tree, torchvision_or_skip
 from test_docs import ROOT, fenced, rows_of_table, section
 
 from packer import pack
+from packer.option_names import Option, named_for_command
 
 DOCS = ROOT / "docs"
 MIGRATION, ARCHITECTURE = DOCS / "how-to" / "migrate.md", DOCS / "contributing" / "architecture.md"
@@ -155,8 +156,23 @@ def sentences() -> str:
 
 def literal_text(node: ast.AST) -> str:
     if isinstance(node, ast.JoinedStr):
-        return "".join(literal_text(value) if isinstance(value, ast.Constant) else "..." for value in node.values)
+        return "".join(map(literal_text, node.values))
+    if isinstance(node, ast.FormattedValue):
+        return literal_text(node.value) or "..."
+    if isinstance(node, ast.Name) and node.id in ("OVERWRITE", "RESUME"):
+        return f"--{node.id.lower()}"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Option":
+        return option_text(node.args)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def option_text(arguments: list[ast.expr]) -> str:
+    """Return an option as the command's errors name it."""
+    values = [value.value if isinstance(value, ast.Constant) else "..." for value in arguments]
+    if not isinstance(arguments[0], ast.Constant):
+        return "--..."
+    with named_for_command():
+        return str(Option(*values)).replace("'...'", "...")
 
 
 def test_every_error_in_troubleshooting_is_one_of_the_code() -> None:

@@ -272,7 +272,7 @@ def test_an_image_with_a_senseless_annotation_is_rejected(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "c.json cannot be read: No such file or directory. Expected COCO's json"),
+        (None, "c.json' cannot be read: No such file or directory. Expected COCO's json"),
         ('{"images": [],\n\n oh', "line 3 of .*c.json is not JSON"),
         ('{"images": []}', "c.json has no list 'annotations'. Expected COCO's json"),
         ("[]", "c.json has no list 'images'"),

@@ -16,7 +16,7 @@ from reader.format.errors import StoreError
 
 SENTENCE = (
     r"^\S*/out was replaced, renamed or removed while it was pushed: nothing was committed at \S*/far\. Push again, with"
-    r" --overwrite\.$"
+    r" overwrite=True\.$"
 )
 
 

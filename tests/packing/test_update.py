@@ -465,7 +465,7 @@ def test_labels_are_neither_lost_nor_added(images: Path, tmp_path: Path) -> None
     pack(images, tmp_path / "out", size=32, **given)
     for name in given:
         others = {other: value for other, value in given.items() if other != name}
-        with pytest.raises(PackError, match=f"out was packed with --{name}. Give --{name} again"):
+        with pytest.raises(PackError, match=f"out was packed with {name}. Give {name} again"):
             update(images, tmp_path / "out", **others)
     pack(images, tmp_path / "plain", size=32)
     for name, value in given.items():
