@@ -469,7 +469,7 @@ def test_labels_are_neither_lost_nor_added(images: Path, tmp_path: Path) -> None
             update(images, tmp_path / "out", **others)
     pack(images, tmp_path / "plain", size=32)
     for name, value in given.items():
-        with pytest.raises(PackError, match=f"plain was packed without --{name}, which an update cannot add"):
+        with pytest.raises(PackError, match=f"plain was packed without {name}, which an update cannot add"):
             update(images, tmp_path / "plain", **{name: value})
 
 
