@@ -35,7 +35,7 @@ from reader.memory.read_ahead import AHEAD_SHARE, ReadAhead
 from reader.memory.row_table import parted
 from reader.memory.threads import Copies
 from reader.profiling import stage
-from reader.rows import Steps
+from reader.rows import Rows, Steps
 from reader.store import Batch
 from reader.tuning import tuning
 
