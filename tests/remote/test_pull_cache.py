@@ -147,7 +147,11 @@ def test_a_full_disk_is_one_sentence(
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["URL"], EXIT_USAGE, "pull copies to OUT, a folder of its own, or to the folder of --cache. Give one of them."),
+        (
+            ["URL"],
+            EXIT_USAGE,
+            "pull copies to OUT, a folder of its own, or to the folder of --cache. Give one of them.",
+        ),
         (["URL", "OUT", "--cache", "OUT"], EXIT_USAGE, "or to the folder of --cache. Give one of them."),
         (["OUT", "--cache", "OUT"], EXIT_USAGE, "cannot be read from. Expected a URL with s3, "),
         (["URL/none", "--cache", "OUT"], EXIT_FAILED, "/none is not a store that can be read: "),
