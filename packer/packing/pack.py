@@ -229,7 +229,7 @@ def pack_sources(
 
 def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:
     """Return what to raise where IMAGES cannot be listed: they are away, or no such images have ever been packed to OUT."""
-    again = f"Run the same command with {RESUME} when it can be read."
+    again = f"Continue with {RESUME} when it can be read."
     if isinstance(error, SourceError):
         return type(error)(f"{error}. {again}")
     images = images_of_unfinished(target)

@@ -457,7 +457,7 @@ def test_what_is_wrong_with_s3_is_one_sentence(
     assert str(caught.value).startswith(sentence)
     # a wrong URL is wrong usage; what storage refuses or does not answer may be read later
     is_away = isinstance(caught.value, SourceError)
-    assert is_away == str(caught.value).endswith(". Run the same command with --resume when it can be read.")
+    assert is_away == str(caught.value).endswith(". Continue with resume=True when it can be read.")
     assert is_away == (make in (_no_credentials, _nobody_answers))
     assert ("; tried 2 times" in str(caught.value)) == (make is _nobody_answers)
     assert not (tmp_path / "out").exists()

@@ -487,7 +487,7 @@ def test_listing_is_tried_again_and_where_the_error_lasts_it_is_one_sentence(
     listing.fail(call, name, code)
     assert app.run([str(images), str(tmp_path / "lasting"), "--size", "32"]) == 1
     caught = capsys.readouterr().err
-    assert f"({errno.errorcode[code]}); tried 3 times within 0.03 seconds. Run the same command with --resume" in caught
+    assert f"({errno.errorcode[code]}); tried 3 times within 0.03 seconds. Continue with --resume" in caught
     assert caught.count("\n") == 1
     assert not (tmp_path / "lasting").exists()
 
@@ -518,7 +518,7 @@ def test_a_source_that_an_unfinished_pack_was_started_from_is_away_and_a_mistype
     assert app.run([str(source), str(out), "--size", "32", *options]) == 1
     caught = capsys.readouterr().err
     assert f"pack: {source} is missing or empty, and {out} holds an unfinished pack that was begun from it" in caught
-    assert "Run the same command with --resume" in caught
+    assert "Continue with --resume" in caught
     assert app.run([f"{source}x", str(out), "--size", "32", *options]) == 2
     assert app.run([str(source), str(tmp_path / "other"), "--size", "32", *options]) == 2
     (tmp_path / "away").rename(source)
