@@ -7,10 +7,16 @@ called, and has the command's words. Nor for a command of the shell that a sente
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+# Options whose value is text, whatever it looks like; those of folders and files too.
+_OF_TEXT = (
+    *("classes", "root", "path_column", "target_column", "text_column", "extension", "missing", "boxes", "masks"),
+    "mask_suffix",
+)
 # Of this process: its workers raise nothing that names an option.
 _is_command = False
 
@@ -64,17 +70,22 @@ def pack_call(words: Sequence[str]) -> str:
         "pack 'my images' out --max-size 512 --resume"
     """
     first = next((n for n, word in enumerate(words) if word.startswith("--")), len(words))
-    options = list[list[str]]()
-    for word in words[first:]:
+    options, rest = dict[str, list[str]](), iter(words[first:])
+    for word in rest:
         if word.startswith("--"):
-            options.append([word[2:].replace("-", "_"), "True"])
+            values = options.setdefault(name := word[2:].replace("-", "_"), [])
+            values += map(repr, itertools.islice(rest, name in _OF_TEXT))
         else:
-            options[-1][1] = word if _is_number(word) else repr(word)
+            values.append(word if _is_number(word) else repr(word))
     # a journal that someone else wrote may have any words: no code is made of them
-    if _is_command or not all(name.isidentifier() for name, _ in options):
+    if _is_command or not all(name.isidentifier() for name in options):
         return shlex.join(["pack", *words])
     *images, out = words[:first]
-    return f"pack({', '.join([repr(images[0] if len(images) == 1 else images), repr(out), *map('='.join, options)])})"
+    # a flag has no value, and what is given several times is a list
+    given = {
+        name: f"[{', '.join(values)}]" if len(values) > 1 else (*values, "True")[0] for name, values in options.items()
+    }
+    return f"pack({', '.join([repr(images[0] if len(images) == 1 else images), repr(out), *map('='.join, given.items())])})"
 
 
 def _is_number(word: str) -> bool:

@@ -42,6 +42,24 @@ def test_a_call_that_a_sentence_shows_makes_the_store_that_the_command_makes(tmp
     assert run([*words, "--resume", "--json"]) == 0
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        PackOptions(missing=("-", "0", "007")),
+        PackOptions(missing=("--na",), strict=True),
+        PackOptions(target_column="3", text_column="4", shuffle=3),
+        PackOptions(max_size=512, fit="none", crop_fraction=1.0, min_visibility=0.25, boxes="12"),
+        PackOptions(masks="m", mask_suffix="1", mask_values=(0, 255)),
+    ],
+)
+def test_a_call_that_a_sentence_shows_has_the_same_options(options: PackOptions) -> None:
+    def given(images: str, out: str, **keywords: Any) -> PackOptions:
+        return PackOptions(**keywords)
+
+    shown = eval(pack_call(["images", "out", *options.words()]), {"pack": given})
+    assert shown.words() == options.words()
+
+
 def test_no_code_is_made_of_words_that_are_no_options() -> None:
     for word in ("--size=1)", "--exec('rm')", "--a b"):
         assert pack_call(["images", "out", "--size", "8", word]).startswith("pack images out --size 8 ")
