@@ -51,7 +51,7 @@ def check_ray(address: str | None) -> None:
     if (sys.modules["ray"] if "ray" in sys.modules else importlib.util.find_spec("ray")) is None:
         raise EngineError(f"{Option('engine', 'ray')} needs ray, which is not installed: pip install 'pixpack[ray]'.")
     if address is not None and not _is_host_port(address):
-        raise EngineError(f"--address is {address!r}, expected host:port, as `ray start --head` prints it.")
+        raise EngineError(f"{Option('address')} is {address!r}, expected host:port, as `ray start --head` prints it.")
     asked = address or os.environ.get("RAY_ADDRESS", "")
     if _is_host_port(asked):  # else "auto" and the like: Ray looks around by itself
         _check_answers(asked)

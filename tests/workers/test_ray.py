@@ -207,7 +207,9 @@ def test_an_address_that_is_none_is_refused_before_anything_is_started(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
-    with pytest.raises(PackError, match=f"address is '{address}', expected host:port, as `ray start --head` prints it"):
+    with pytest.raises(
+        PackError, match=f"^address is '{address}', expected host:port, as `ray start --head` prints it"
+    ):
         pack(images, tmp_path / "out", size=32, engine="ray", address=address)
     assert not (tmp_path / "out").exists()
 
