@@ -108,7 +108,7 @@ def _recorded(manifest: Manifest, max_pixels: int | None) -> dict[str, object]:
 
 def _explained(error: ScanError, store: Path, *, is_reused: bool) -> ScanError:
     """Say whose class list does not fit, where the user gave none."""
-    if not is_reused or str(Option("classes")) not in str(error):
+    if not is_reused or f"{Option('classes')} does not list" not in str(error):
         return error
     return ScanError(
         f"{error} That is the list of {store}, which was packed with {Option('classes')}. Give {Option('classes')} with one"
