@@ -292,6 +292,7 @@ class _Destination:
 
     def _check_out(self, resume: bool) -> None:
         """Refuse a DEST that holds anything but an earlier run, or that run without --resume."""
+        self._header = None
         if not self._out.exists():
             return
         header, is_pack = journals.header_of(self._stage), state_of(self._out, self._stage).is_in_progress

@@ -204,7 +204,8 @@ def read_unfinished(out: Path) -> tuple[str, str]:
     header = Header()
     try:
         header, inputs_stop, rows_stop = read_progress(out)
-        progress = f"{inputs_stop} of {header.inputs} images"
+        # of images, those whose sources have changed come again, and rejects at each resume
+        progress = f"{min(inputs_stop, header.inputs)} of {header.inputs} images"
         progress += "" if header.command == REQUANTIZE else f", {rows_stop} rows written"
         progress = "" if header.command == PULL else progress
     except (OSError, ValueError):

@@ -25,6 +25,7 @@ from packer.operations.info import describe
 from packer.operations.requantize import requantize
 from packer.operations.verify import verify
 from packer.pixels.requantize import Recoded, Recoder
+from packer.store.lock import Lock
 from reader import IncompleteStoreError, MemmapDataset
 from reader.format.samples import read_json_lines
 
@@ -271,6 +272,41 @@ def test_resume_begins_continues_and_finds_nothing_to_do(mixed: Path, tmp_path: 
     assert (again.resumed_from, again.requantized, again.rejected) == (19, 17, 1)
     assert store_bytes(tmp_path / "tree") == before
     assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+def test_a_run_that_another_one_ends_before_it_has_the_lock_finds_what_that_made(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = tmp_path / "tree"
+    with monkeypatch.context() as patch:
+        patch.setattr("packer.operations.requantize.write_atomically", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            requantize(images, tree, quality=4)
+
+    def locked(stage: Path, named: Path) -> Lock:
+        monkeypatch.setattr("packer.operations.requantize.Lock", Lock)
+        requantize(images, tree, quality=4, resume=True)
+        (stage / ".packing").mkdir(parents=True)
+        return Lock(stage, named=named)
+
+    monkeypatch.setattr("packer.operations.requantize.Lock", locked)
+    assert requantize(images, tree, quality=4, resume=True).resumed_from == 24
+
+
+def test_rejects_that_are_tried_again_are_no_further_images(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (images / "class0/000.jpg").write_text("broken")
+    monkeypatch.setattr("packer.operations.requantize.write_atomically", _killed)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            requantize(images, tmp_path / "tree", quality=4, resume=True)
+        with pytest.raises(IncompleteStoreError, match=r"interrupted at 24 of 24 images\."):
+            describe(tmp_path / "tree")
+
+
+def _killed(path: Path, content: bytes) -> None:
+    raise KeyboardInterrupt
 
 
 def test_the_command_with_resume_reports_rejects_every_time(mixed: Path, tmp_path: Path) -> None:
