@@ -158,6 +158,17 @@ def test_another_store_is_refused_and_replaced_with_overwrite(three: list[Path],
         assert push(store, url).copied_bytes == 0
 
 
+def test_overwrite_removes_what_others_left_beside_the_same_store(store: Path, url: str) -> None:
+    push(store, url)
+    before = names_at(url)
+    # as of a pack that was taken for dead, and went on
+    open_objects(url).put(f"generations/{'0' * 16}/samples.jsonl", b"")
+    push(store, url)
+    assert names_at(url) != before
+    push(store, url, overwrite=True)
+    assert names_at(url) == before
+
+
 def test_an_unfinished_push_of_another_store_is_refused_and_replaced_with_overwrite(
     three: list[Path], tmp_path: Path, url: str
 ) -> None:

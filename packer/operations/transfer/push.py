@@ -110,7 +110,7 @@ class _Push(Publication):
         """Send what is missing, commit, and remove what the store has replaced."""
         sent = self._sent_before()
         self.record = dataclasses.replace(self.record, files=sent)
-        if not self.is_there or (self._overwrite and self.found.record is not None):
+        if not self.is_there or self._overwrite:
             self.announce()
         else:
             self.list_leftovers()
