@@ -156,7 +156,7 @@ def allowed_share(option: Option, limit: int | str, count: int) -> int:
     return math.floor(count * float(match[1]) / 100) if match[2] else int(match[1])
 
 
-def check_quality(option: Option | str, quality: int | None) -> None:
+def check_quality(option: Option, quality: int | None) -> None:
     """Refuse what is no -q:v of FFmpeg's, 2 (best) to 31 (smallest); None is none."""
     if quality is not None and not (isinstance(quality, int) and 2 <= quality <= 31):
         raise OptionsError(f"{option} is {quality!r}, expected 2 (best) to 31 (smallest), as ffmpeg's -q:v.")

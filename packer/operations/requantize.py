@@ -143,7 +143,7 @@ def requantize(
     """
     started = time.monotonic()
     source, out = Path(images), Path(plain_path(dest))
-    check_quality("-q", quality)
+    check_quality(Option("quality"), quality)
     options = WorkerOptions(workers=workers, max_rejects=max_rejects, timeout=timeout)
     open_ffmpeg()
     _check_apart(source, out)

@@ -462,7 +462,9 @@ def test_a_quality_that_ffmpeg_does_not_know_is_refused(
     quality: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["requantize", str(images), str(tmp_path / "tree"), "-q", quality]) == 2
-    assert f"-q is {quality}, expected 2 (best) to 31 (smallest)" in capsys.readouterr().err
+    assert f"--quality is {quality}, expected 2 (best) to 31 (smallest)" in capsys.readouterr().err
+    with pytest.raises(OptionsError, match=rf"^quality is {quality}, expected 2"):
+        requantize(images, tmp_path / "tree", quality=int(quality))
     assert run([str(images), str(tmp_path / "out"), "--size", "32", "--requantize", quality]) == 2
     assert f"--requantize is {quality}, expected" in capsys.readouterr().err
 
