@@ -15,9 +15,9 @@ from stored_rows import rows_of
 
 from packer import OptionsError, Progress, pack, pull, push, seal_parts
 
-# kind -> the sentence by which it refuses --part
+# kind -> the sentence by which it refuses part
 NO_PARTS = dict.fromkeys(
-    ["boxes", "masks", "labels-own-sizes"], "--boxes and --masks do not go together with --part yet"
+    ["boxes", "masks", "labels-own-sizes"], "boxes and masks do not go together with part yet"
 )
 
 every_kind = pytest.mark.parametrize("kind", KINDS)

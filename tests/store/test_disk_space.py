@@ -234,7 +234,7 @@ def test_a_disk_that_becomes_read_only_in_the_middle_is_one_sentence_and_the_pac
             pack(images, out, size=48, **options)
 
     failed: list[int] = []
-    with pytest.raises(PackError, match=r"^\S+ cannot be .*(EROFS|EIO)\)\. Continue with --resume once it can\.$"):
+    with pytest.raises(PackError, match=r"^\S+ cannot be .*(EROFS|EIO)\)\. Continue with resume=True once it can\.$"):
         ask(overwrite=way == "overwrite", workers=1, progress=fail)
     with pytest.raises(PackError, match=r"lock cannot be read or written: .* \(EROFS\)|cannot be made: .* \(EROFS\)"):
         ask(resume=True)
