@@ -53,16 +53,21 @@ def transformed(transforms: PairTransform, image: object, target: object) -> obj
     try:
         return transforms(image, target)
     except (AttributeError, OSError, RuntimeError, TypeError) as e:
-        if not isinstance(image, torch.Tensor) or not _takes_pil(transforms, image, target):
+        # what fails once, as a read over a network may, is no matter of what images are
+        if (
+            not isinstance(image, torch.Tensor)
+            or not _takes(transforms, lambda: pil_image(image), target)
+            or _takes(transforms, lambda: image, target)
+        ):
             raise
         message = f"{str(e).rstrip('.')}. Images of the dataset are tensors uint8[C, H, W]"
         raise TypeError(f"{message}: for transforms of PIL images, such as ToTensor, open it with as_pil=True.") from e
 
 
-def _takes_pil(transforms: PairTransform, image: torch.Tensor, target: object) -> bool:
-    """Say whether the image as one of PIL's is what the transforms take."""
+def _takes(transforms: PairTransform, image: Callable[[], object], target: object) -> bool:
+    """Say whether an image is what the transforms take."""
     with contextlib.suppress(Exception):
-        transforms(pil_image(image), target)
+        transforms(image(), target)
         return True
     return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import os
 import pickle
 import shutil
@@ -187,6 +188,20 @@ def test_a_function_of_pil_images_that_gets_tensors_is_told_so(
     with pytest.raises(TypeError, match=r"tensors uint8\[C, H, W\]: for transforms of PIL images, .* as_pil=True\."):
         data[0]
     assert MemmapDataset(folder / "out", transform=transform, as_pil=True)[0]
+
+
+def test_an_error_that_comes_once_is_raised_as_it_is(folder: Path) -> None:
+    errors = [OSError(errno.ESTALE, "Stale file handle", "overlay.png")]
+
+    def reading(image: object) -> object:
+        if errors:
+            raise errors.pop()
+        return image
+
+    data = MemmapDataset(folder / "out", transform=reading)
+    with pytest.raises(OSError, match=r"Stale file handle"):
+        data[0]
+    assert data[0]
 
 
 def test_a_loader_refuses_a_transform_of_single_images(folder: Path) -> None:
