@@ -575,7 +575,8 @@ class Folder:
         if changed := self._changed(replaced):
             raise PackError(
                 f"{self.out / changed[0]} was changed or put there while this command worked on it, and was left as it is."
-                f" Move it away if {self.out} is to be replaced, and give the command again with {RESUME}."
+                f" Move it away if {self.out} is to be replaced, and give the command again, with {RESUME} where it has"
+                " that option."
             )
 
     def _move_in(self) -> None:
