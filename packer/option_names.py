@@ -1,5 +1,7 @@
 """How an option is named to whoever calls: `--overwrite` by the command `pack`, `overwrite=True` in Python.
 
+`packed` takes no `resume`, as it always continues: there it is the same call.
+
 A sentence holds an `Option`, never its spelling. Not for what is written to files: a reason in rejected.jsonl is the same whoever
 called, and has the command's words. Nor for a command of the shell that a sentence tells to run.
 """
@@ -17,19 +19,20 @@ _OF_TEXT = (
     *("classes", "root", "path_column", "target_column", "text_column", "extension", "missing", "boxes", "masks"),
     "mask_suffix",
 )
+COMMAND, PYTHON, PACKED = "the command", "Python", "packed"
 # Of this process: its workers raise nothing that names an option.
-_is_command = False
+_caller = PYTHON
 
 
 @contextlib.contextmanager
-def named_for_command() -> Iterator[None]:
-    """Name options as the command writes them."""
-    global _is_command
-    before, _is_command = _is_command, True
+def named_for(caller: str) -> Iterator[None]:
+    """Name options as the command, Python or `packed` takes them."""
+    global _caller
+    before, _caller = _caller, caller
     try:
         yield
     finally:
-        _is_command = before
+        _caller = before
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Option:
     Example:
         >>> f"Start over with {Option('overwrite', True)}, or give {Option('fit', 'none')} without {Option('crop_fraction')}."
         "Start over with overwrite=True, or give fit='none' without crop_fraction."
-        >>> with named_for_command():
+        >>> with named_for(COMMAND):
         ...     f"Start over with {Option('overwrite', True)}, or give {Option('fit', 'none')} without {Option('crop_fraction')}."
         'Start over with --overwrite, or give --fit none without --crop-fraction.'
     """
@@ -48,9 +51,11 @@ class Option:
     value: object = None
 
     def __str__(self) -> str:
-        if _is_command:
+        if _caller == COMMAND:
             word = f"--{self.name.replace('_', '-')}"
             return word if self.value is None or self.value is True else f"{word} {shlex.quote(str(self.value))}"
+        if _caller == PACKED and self.name == "resume" and self.value is True:
+            return "the same call"
         value = self.value if isinstance(self.value, bool | int | float) else str(self.value)
         return self.name if self.value is None else f"{self.name}={value!r}"
 
@@ -65,7 +70,7 @@ def pack_call(words: Sequence[str]) -> str:
         >>> words = ["my images", "out", "--max-size", "512", "--resume"]
         >>> pack_call(words)
         "pack('my images', 'out', max_size=512, resume=True)"
-        >>> with named_for_command():
+        >>> with named_for(COMMAND):
         ...     pack_call(words)
         "pack 'my images' out --max-size 512 --resume"
     """
@@ -78,7 +83,7 @@ def pack_call(words: Sequence[str]) -> str:
         else:
             values.append(word if _is_number(word) else repr(word))
     # a journal that someone else wrote may have any words: no code is made of them
-    if _is_command or not all(name.isidentifier() for name in options):
+    if _caller == COMMAND or not all(name.isidentifier() for name in options):
         return shlex.join(["pack", *words])
     *images, out = words[:first]
     # a flag has no value, and what is given several times is a list

@@ -15,6 +15,7 @@ from typing import Any
 
 from packer.cli.progress import NotebookBar, ProgressBar, in_notebook
 from packer.errors import DiskFullError, LockedError, OptionsError, PackError, SourceError
+from packer.option_names import PACKED, named_for
 from packer.options import PackOptions
 from packer.packing.keywords import takes
 from packer.packing.pack import ImagesArgument, pack_checked
@@ -89,7 +90,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         raise OptionsError(
             f"out is {out!r}, expected the folder of the store. A transform is given by its name, transform=."
         )
-    with _progress(options.progress) as progress, listening(progress):
+    with _progress(options.progress) as progress, listening(progress), named_for(PACKED):
         packs = replace(PackOptions.among(options), resume=True, progress=progress)
         report = _packed_by_one(images, out, packs, options.split)
     if report.too_many_rejects:

@@ -11,7 +11,7 @@ from conftest import make_tree
 import pixpack
 from packer import OptionsError, PackError, merge, pack, push, update
 from packer.cli.app import run
-from packer.option_names import OVERWRITE, Option, named_for_command, pack_call
+from packer.option_names import COMMAND, OVERWRITE, PACKED, RESUME, Option, named_for, pack_call
 from packer.options import PackOptions
 
 
@@ -28,9 +28,19 @@ from packer.options import PackOptions
 )
 def test_an_option_is_named_for_its_caller(option: Option, python: str, command: str) -> None:
     assert str(option) == python
-    with named_for_command():
+    with named_for(COMMAND):
         assert str(option) == command
     assert str(option) == python
+
+
+def test_packed_which_always_continues_is_called_again(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", each=2)
+    (images / "class0" / "000.jpg").write_bytes(b"no image")
+    with pytest.raises(PackError, match=r"Fix or replace the file, then continue with the same call\.$"):
+        pixpack.packed(images, tmp_path / "out", size=8, on_error="fail")
+    assert str(RESUME) == "resume=True"
+    with named_for(PACKED):
+        assert [str(RESUME), str(Option("resume")), str(OVERWRITE)] == ["the same call", "resume", "overwrite=True"]
 
 
 def test_a_call_that_a_sentence_shows_makes_the_store_that_the_command_makes(tmp_path: Path) -> None:

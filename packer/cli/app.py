@@ -32,7 +32,7 @@ from packer.cli.help import use_color
 from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, fail
 from packer.cli.signals import continuing, ended, signals_raise
 from packer.errors import OptionsError, Terminated
-from packer.option_names import named_for_command
+from packer.option_names import COMMAND, named_for
 
 for _command in (
     build.build,
@@ -108,7 +108,7 @@ def run(arguments: list[str] | None = None) -> int:
     called = cli.commands.get(words[0] if words else "", build.build)
     to_continue = continuing(words, resumes=any("--resume" in param.opts for param in called.params))
     try:
-        with signals_raise(to_continue), named_for_command():
+        with signals_raise(to_continue), named_for(COMMAND):
             return cli.main(words, prog_name="pack", standalone_mode=False, color=use_color()) or 0
     except click.exceptions.Exit as e:
         return e.exit_code

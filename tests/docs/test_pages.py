@@ -15,7 +15,7 @@ from conftest import make_tree, torchvision_or_skip
 from test_docs import ROOT, fenced, rows_of_table, section
 
 from packer import pack
-from packer.option_names import Option, named_for_command
+from packer.option_names import COMMAND, Option, named_for
 
 DOCS = ROOT / "docs"
 MIGRATION, ARCHITECTURE = DOCS / "how-to" / "migrate.md", DOCS / "contributing" / "architecture.md"
@@ -171,7 +171,7 @@ def option_text(arguments: list[ast.expr]) -> str:
     values = [value.value if isinstance(value, ast.Constant) else "..." for value in arguments]
     if not isinstance(arguments[0], ast.Constant):
         return "--..."
-    with named_for_command():
+    with named_for(COMMAND):
         return str(Option(*values)).replace("'...'", "...")
 
 

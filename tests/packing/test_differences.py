@@ -14,7 +14,7 @@ from conftest import interrupt_after, make_tree, photo, store_bytes
 
 from packer import PackError, pack, pack_dataset
 from packer.cli.app import run
-from packer.option_names import named_for_command
+from packer.option_names import COMMAND, named_for
 from packer.store.state import check_finished
 from packer.text import difference, names_difference
 from reader import IncompleteStoreError, MemmapDataset
@@ -121,7 +121,7 @@ def test_an_option_that_only_one_side_has_is_named() -> None:
 
 def named_command(out: Path) -> list[str]:
     """Return the command that any command on OUT names, without `pack`; a new pack of it names the same."""
-    with named_for_command(), pytest.raises(IncompleteStoreError) as caught:
+    with named_for(COMMAND), pytest.raises(IncompleteStoreError) as caught:
         check_finished(out)
     program, *words = shlex.split(str(caught.value).partition("Resume with: ")[2])
     assert program == "pack"
@@ -147,7 +147,7 @@ def test_the_command_that_an_unfinished_store_names_resumes_from_any_folder(
     Path("my images").symlink_to(images)
     out = interrupted("my images", tmp_path / "out", **options)
     words = named_command(out)
-    with named_for_command(), pytest.raises(PackError, match="is incomplete: ") as refused:
+    with named_for(COMMAND), pytest.raises(PackError, match="is incomplete: ") as refused:
         pack("my images", out, **{"size": 32} | options)
     assert f"Resume with: {shlex.join(['pack', *words])} (or" in str(refused.value)
     (tmp_path / "elsewhere").mkdir()
@@ -185,7 +185,7 @@ def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Pa
 
 def test_a_part_names_the_command_that_resumes_it(images: Path, tmp_path: Path) -> None:
     interrupted(images, tmp_path / "out", part="1/2", fit="pad", progress=interrupt_after(6))
-    with named_for_command(), pytest.raises(PackError, match="was begun before") as caught:
+    with named_for(COMMAND), pytest.raises(PackError, match="was begun before") as caught:
         pack(images, tmp_path / "out", size=32, fit="pad", part="1/2")
     words = shlex.split(str(caught.value).partition("Resume with: ")[2].partition(" (or")[0])
     expected = ["pack", str(images), str(tmp_path / "out"), "--size", "32", "--fit", "pad", "--part", "1/2", "--resume"]
