@@ -261,7 +261,7 @@ class Folder:
         """Refuse to start where something is in progress: says how far it came, and how to continue it."""
         if state.with_parts is not None:
             raise PackError(
-                f"{self.named(state.with_parts)} holds parts of a pack. Continue with {Option('part')}, and pack seal"
+                f"{self.named(state.with_parts)} holds parts of a pack. Continue with {Option('part', 'i/n')}, and pack seal"
                 f" {self.out} when all parts are packed; or start over, without parts, with {OVERWRITE}."
             )
         if options.resume or options.update:

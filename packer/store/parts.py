@@ -154,7 +154,8 @@ class PartFolder(Folder):
             )
         super().check(OutputOptions(overwrite=True), [split])  # of which parts that are there are no reason
         if journals.header_of(store):
-            raise PackError(f"{out} is being packed without {Option('part')}. Resume with: {read_unfinished(store)[1]}")
+            command = read_unfinished(store)[1]
+            raise PackError(f"{out} is being packed as a whole, without {Option('part')}. Resume with: {command}")
         if (store / PIXELS).exists() and started_parts(store):
             raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {self.out}")
         if (store / PIXELS).exists():

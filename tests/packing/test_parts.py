@@ -343,8 +343,8 @@ BESIDE: list[tuple[Prepare, dict[str, Any], str]] = [
     (_other_inputs, {}, r"part 1/2 of .* was begun with another number of inputs \(24, now 23\)"),
     (lambda i, o: None, {"part": "2/3"}, r"is packed in 2 parts, this is part 2/3"),
     (lambda i, o: (o.mkdir(), (o / "mine.txt").touch()), {}, r"is not empty \(it holds mine.txt\)"),
-    (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with part"),
-    (lambda i, o: None, {"part": None, "resume": True}, r"holds parts of a pack\. Continue with part"),
+    (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with part='i/n'"),
+    (lambda i, o: None, {"part": None, "resume": True}, r"holds parts of a pack\. Continue with part='i/n'"),
 ]
 
 
@@ -389,7 +389,7 @@ def test_a_store_or_a_pack_without_parts_in_the_way_is_named(images: Path, tmp_p
     log = journals.CommitLog(tmp_path / "begun.packing", lambda: None)
     log.begin(Header())
     log.close()
-    with pytest.raises(PackError, match=r"is being packed without part\. Resume with"):
+    with pytest.raises(PackError, match=r"is being packed as a whole, without part\. Resume with"):
         _pack_parts(images, tmp_path / "begun", 2, [1])
 
 
