@@ -177,6 +177,15 @@ def harm_at(image: Path, harm: Callable[[], None], monkeypatch: pytest.MonkeyPat
     read_one_by_one(monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def _no_accelerator_of_another_test() -> Iterator[None]:
+    """Let accelerate forget what a test has made: a loader of several ranks looks for it, among all objects of this process."""
+    yield
+    if (state := sys.modules.get("accelerate.state")) is not None:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()
+
+
 @pytest.fixture
 def feed(tmp_path: Path) -> Any:
     """Give bytes to standard input, as a pipe would."""

@@ -82,10 +82,18 @@ class Epochs:
         """Whether an epoch has begun, or the program or a state has said which comes next."""
         return self._is_placed or self._outside_epoch() is not None
 
-    def at(self, epoch: int, position: int = 0, *, ranks: Ranks | None = None, seed: Seed | None = None) -> EpochPlan:
+    def at(
+        self,
+        epoch: int,
+        position: int = 0,
+        *,
+        ranks: Ranks | None = None,
+        seed: Seed | None = None,
+        is_split: bool | None = None,
+    ) -> EpochPlan:
         """Plan an epoch, or its rest behind a position; begins nothing.
 
-        ranks, seed: None: those that are known by now.
+        ranks, seed: None: those that are known by now. is_split: whether ranks share a batch; None: `shares_batches` says so.
 
         Raises:
             ValueError: rows a batch follow from the size, and there is none for the epoch; or accelerate cannot split its
@@ -94,7 +102,9 @@ class Epochs:
         """
         if ranks is None:
             ranks = self.plan.ranks if self.has_started else ranks_expected(self._given)
-        batch_size = self._share_of_rank(self.sizes.batch_size(epoch, position), ranks.world_size)
+        is_split = self.shares_batches(ranks.world_size) if is_split is None else is_split
+        batch_size = self.sizes.batch_size(epoch, position)
+        batch_size = _share_of_rank(batch_size, ranks.world_size) if is_split else batch_size
         cut = self.orders.cut(batch_size, ranks.rank, ranks.world_size)
         kind = EpochPlan if self.orders.sampler is None else SampledPlan
         return kind(self.orders, cut, self.seed if seed is None else seed, epoch, position)
@@ -239,18 +249,21 @@ class Epochs:
         """Return the epoch that another caller has set on the sampler since; None if nobody has."""
         return None if self.orders.sampler is None else self.orders.sampler.outside_epoch()
 
-    def _share_of_rank(self, rows: int, world_size: int) -> int:
-        """Return the rows of a batch and rank; raises ValueError where accelerate cannot split a batch evenly."""
+    def shares_batches(self, world_size: int) -> bool:
+        """Say whether so many ranks share each batch, as accelerate's split_batches=True has it."""
         if not self.has_started or self._split_by != world_size:
             self._is_split, self._split_by = world_size > 1 and splits_batches(), world_size
-        if not self._is_split:
-            return rows
-        if rows % world_size:
-            raise ValueError(
-                f"batch_size is {rows}, and accelerate's split_batches=True shares it among {world_size} processes: give a"
-                " multiple of their number."
-            )
-        return rows // world_size
+        return self._is_split
+
+
+def _share_of_rank(rows: int, world_size: int) -> int:
+    """Return the rows of a batch that a rank takes; raises ValueError where accelerate cannot split a batch evenly."""
+    if rows % world_size:
+        raise ValueError(
+            f"batch_size is {rows}, and accelerate's split_batches=True shares it among {world_size} processes: give a"
+            " multiple of their number."
+        )
+    return rows // world_size
 
 
 def _is_number(value: object, name: str) -> bool:

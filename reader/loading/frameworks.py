@@ -50,9 +50,12 @@ def _asker() -> FrameType | None:
 
 
 def splits_batches() -> bool:
-    """Say whether an Accelerator of this process has split_batches=True: a batch is then that of all its processes together."""
-    accelerate = sys.modules.get("accelerate.accelerator")
-    if accelerate is None:
+    """Say whether an Accelerator of this process has split_batches=True: a batch is then that of all its processes together.
+
+    Looks at all objects of a process with an Accelerator, for 80 ms of 200,000.
+    """
+    accelerate, state = (sys.modules.get(f"accelerate.{name}") for name in ("accelerator", "state"))
+    if accelerate is None or state is None or not state.AcceleratorState._shared_state:  # no Accelerator was made
         return False
     # it asks nothing of a loop that is given to its prepare, so it is looked for
     return any(issubclass(type(each), accelerate.Accelerator) and each.split_batches for each in gc.get_objects())

@@ -57,9 +57,11 @@ def steps_of_row(epochs: Epochs, row: int, state: Mapping[str, Any]) -> list[tup
         raise IndexError(f"row is {row}, and the dataset has rows 0 to {count - 1}.")
     if seed.value is None:
         return []
+    # asked once: it looks at all objects of a process with an Accelerator
+    is_split = epochs.shares_batches(epochs.at(0, is_split=False).cut.world_size)
 
     def steps(epoch: int) -> list[tuple[int, int]]:
-        plan = epochs.at(epoch, seed=seed)
+        plan = epochs.at(epoch, seed=seed, is_split=is_split)
         return [(epoch, step) for step in _steps_of_row(plan, row, plan.cut.count if epoch < last else position)]
 
     # draws by weights are all computed again

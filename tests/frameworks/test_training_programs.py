@@ -174,6 +174,22 @@ def test_accelerates_split_batches_shares_a_batch_among_the_processes(shared_sto
     assert MemmapLoader(train, 20, rank=0, world_size=3).batch_size == 20
 
 
+def test_an_accelerator_is_looked_for_once_a_call_and_not_where_none_was_made(
+    shared_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
+    looked, original = list[int](), gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda *args: looked.append(1) or original(*args))
+    loader = MemmapLoader(MemmapDataset(shared_store), 4, shuffle="full", seed=3, rank=1, world_size=2)
+    state = {**loader.state_dict(), "epoch": 300}
+    steps = loader.steps_of(5, state)
+    assert looked == []
+    accelerator = accelerate.Accelerator(cpu=True)
+    assert loader.steps_of(5, state) == steps
+    assert looked == [1]
+    del accelerator
+
+
 # -- transformers' Trainer
 
 _TRAINER = """
