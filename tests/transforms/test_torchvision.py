@@ -116,9 +116,11 @@ def test_a_loaders_transform_of_torchvision_is_refused_with_what_to_write(
     torchvision: Any, train: MemmapDataset
 ) -> None:
     flip = torchvision.transforms.v2.RandomHorizontalFlip(1)
+    with pytest.raises(ValueError, match=r"RandomHorizontalFlip, which takes one image.*from_torchvision\(transform\)"):
+        MemmapLoader(train, 4, transform=flip)
     for prefetch in (0, 2):
         with pytest.raises(TypeError, match=SENTENCE):
-            next(iter(MemmapLoader(train, 4, transform=flip, prefetch=prefetch)))
+            next(iter(MemmapLoader(train, 4, transform=lambda batch: flip(batch), prefetch=prefetch)))
     right = MemmapLoader(train, 4, transform=lambda batch: (flip(batch.images), batch.targets))
     images, targets = next(iter(right))
     assert torch.equal(images, train[:4][0].flip(-1))
