@@ -310,7 +310,7 @@ class CanonicalNodes:
 
     @property
     def identity(self) -> Rows:
-        """What differs where nodes do, and from what other orders are told by."""
+        """The numbers by which orders of another number of nodes differ, and those without nodes: int64[2]."""
         return np.array([0, self.nodes])
 
     def check_step(self, cut: Cut) -> None:
