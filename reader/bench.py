@@ -46,7 +46,7 @@ from reader.format.tensors import NEEDS_RAW
 from reader.format.urls import is_url
 from reader.loading.iteration import Iteration
 from reader.loading.loader import MemmapLoader
-from reader.loading.validation import checked_device
+from reader.loading.options import checked_device
 from reader.memory import residency as residencies
 from reader.memory.raw_file import READ_BYTES, READERS, read_all
 from reader.memory.residency import Residency

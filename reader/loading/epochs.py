@@ -15,7 +15,7 @@ from reader.loading.orders import Orders
 from reader.loading.plan import EpochPlan, SampledPlan, Seed
 from reader.loading.ranks import Ranks, ranks_expected, ranks_now
 from reader.loading.sizes import Sizes
-from reader.loading.validation import integer
+from reader.transforms.random import integer
 
 # A state names its order by position in this list: append only.
 _ORDERS = ("sequential", "full", "block", "weighted", "sampler", "mixture")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sized
-from typing import Protocol, cast
+import operator
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, Protocol, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from reader.loading.validation import Item, sampled_rows
+# What a sampler gives at a time: a row, or rows of a batch.
+Item = int | Sequence[int] | torch.Tensor | npt.NDArray[np.integer]
 
 
 class _EpochSampler(Protocol):
@@ -99,3 +103,21 @@ class GivenSampler:
         items = iter(self.sampler)
         self._first = list(itertools.islice(items, 1))
         return itertools.chain(self._first, items)
+
+
+def sampled_rows(item: Item) -> tuple[list[int], bool]:
+    """Return the rows that a sampler gave at once, and whether they are a batch: 3 -> [3], False; [3, 1] -> [3, 1], True.
+
+    Raises:
+        ValueError: what it gave are no rows.
+    """
+    # arrays and tensors too; those without a dimension are one row
+    rows: Any = item.tolist() if hasattr(item, "tolist") else item
+    is_batch = isinstance(rows, list | tuple | range)
+    if any(isinstance(row, bool) for row in (rows if is_batch else [rows])):
+        raise ValueError("the sampler gave True or False, expected rows. For a mask of rows give dataset.subset(mask).")
+    try:
+        return ([operator.index(row) for row in rows] if is_batch else [operator.index(rows)]), is_batch
+    except TypeError:
+        given = " ".join(repr(item).split())
+        raise ValueError(f"the sampler gave {given}, expected a row or a list of rows, integers.") from None

@@ -21,30 +21,20 @@ from reader.loading.advice import log_first_epoch
 from reader.loading.epochs import Epochs
 from reader.loading.finish import Finish, takes_samples
 from reader.loading.frameworks import check_asker
+from reader.loading.given_sampler import Item
 from reader.loading.iteration import Iteration, Pass
 from reader.loading.levels import LevelsAhead
+from reader.loading.options import Options, Weights, checked_device
 from reader.loading.orders import Orders
 from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Feed, LoopItem
-from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here
+from reader.loading.ranks import Ranks, ranks_expected, ranks_here, share_of_cpus
 from reader.loading.reading import gathering_of
 from reader.loading.remote_ahead import check_nodes
-from reader.loading.sample_transform import Collate
+from reader.loading.sample_transform import Collate, transform_of_batches
 from reader.loading.samplers import StepSampler, sampler_of
 from reader.loading.seen import rows_of_step, steps_of_row
 from reader.loading.sizes import BatchSize, Size, Sizes, warn_of_small_rows, with_sides
-from reader.loading.validation import (
-    Item,
-    Weights,
-    checked_collate,
-    checked_device,
-    checked_options,
-    checked_others,
-    packed_rows,
-    share_of_cpus,
-    transform_of_batches,
-    two_names,
-)
 from reader.loading.workers import StepBatches, workers_for
 from reader.memory.residency import Residency
 from reader.rows import Rows
@@ -166,57 +156,67 @@ class MemmapLoader:
         collate_fn: Collate | None = None,
         **others: object,
     ) -> None:
-        self._worker_options = checked_others(others)
-        rows = packed_rows(dataset)
-        options = checked_options(
+        options = Options.checked(
+            workers=others,
+            dataset=dataset,
+            batch_size=batch_size,
+            size=size,
+            shuffle=shuffle,
             seed=seed,
             drop_last=drop_last,
+            weights=weights,
+            sampler=sampler,
             epoch_rows=epoch_rows,
             pad=pad,
             canonical_nodes=canonical_nodes,
+            device=device,
+            transform=transform,
             prefetch=prefetch,
-            as_tuple=as_tuple,
-            threads=threads,
             num_workers=num_workers,
+            threads=threads,
+            given_ranks=(rank, world_size),
+            residency=residency,
+            as_tuple=as_tuple,
+            as_dict=as_dict,
+            collate_fn=collate_fn,
         )
-        self.dataset, self.prefetch, self.device = rows, options["prefetch"], checked_device(device)
-        self.as_tuple, self.as_dict = options["as_tuple"], two_names(as_dict, as_tuple)
-        given = given_ranks(rank, world_size)
-        ranks = ranks_expected(given)
+        rows, self._options_of_workers = options.dataset, options.workers
+        self.dataset, self.prefetch, self.device = rows, options.prefetch, options.device
+        self.as_tuple, self.as_dict = options.as_tuple, options.as_dict
+        ranks = ranks_expected(options.given_ranks)
         cpus = share_of_cpus(ranks_here(ranks))
-        self.threads = options["threads"] or cpus
-        collate = checked_collate(collate_fn)
-        self._of_batches = functools.partial(transform_of_batches, rows, collate, self.device)
-        self.transform = self._of_batches(transform)
-        self._most_workers = cpus if options["num_workers"] is None else options["num_workers"]
+        self.threads = options.threads or cpus
+        self._of_batches = functools.partial(transform_of_batches, rows, options.collate_fn, self.device)
+        self.transform = self._of_batches(options.transform)
+        self._most_workers = cpus if options.num_workers is None else options.num_workers
         orders = Orders(
             rows,
-            shuffle,
-            weights=weights,
-            sampler=sampler,
-            canonical_nodes=options["canonical_nodes"],
-            drop_last=options["drop_last"],
-            epoch_rows=options["epoch_rows"],
-            pad=options["pad"],
+            options.shuffle,
+            weights=options.weights,
+            sampler=options.sampler,
+            canonical_nodes=options.canonical_nodes,
+            drop_last=options.drop_last,
+            epoch_rows=options.epoch_rows,
+            pad=options.pad,
         )
-        self.epochs = Epochs(orders, given=given, seed=options["seed"], sizes=Sizes(size, batch_size))
+        sizes = Sizes(options.size, options.batch_size)
+        self.epochs = Epochs(orders, given=options.given_ranks, seed=options.seed, sizes=sizes)
         plan = self.epochs.plan
         sides = self.epochs.sizes.sides(0)
         sized = None if sides is None else with_sides(self.transform, sides)
         self._has_warned = sides is not None and warn_of_small_rows(rows, sized, sides)
         self._is_logged = False
-        # workers read the mapped file
         self._may_start = self._most_workers > 0 and self.device.type == "cpu"
-        if self._may_start and residency == "auto" and takes_samples(self.transform):
-            residency = "cache"
+        # workers read the mapped file
+        is_mapped = self._may_start and options.residency == "auto" and takes_samples(self.transform)
         self.gathering = gathering_of(
             plan,
             self.device,
-            residency,
+            "cache" if is_mapped else options.residency,
             ranks,
             prefetch=self.prefetch,
             sized=sized,
-            has_collate=collate is not None,
+            has_collate=options.collate_fn is not None,
         )
         # whose nodes a cache was checked for; None: nobody knows them yet
         self._checked = ranks if ranks.is_known else None
@@ -338,7 +338,9 @@ class MemmapLoader:
             finish = finish_of(threads=1)
             # of a sampler nobody may know the steps
             count = count if plan.orders.sampler is not None else min(count, max(1, plan.steps_left(plan.position)))
-            workers = workers_for(plan.batches(items), StepBatches(self.dataset, finish), count, self._worker_options)
+            workers = workers_for(
+                plan.batches(items), StepBatches(self.dataset, finish), count, self._options_of_workers
+            )
             if workers is not None:
                 return Pass(progress, workers, finish, workers.stop)
             self._may_start = False

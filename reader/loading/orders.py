@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from reader.dataset.dataset import MemmapDataset
 from reader.dataset.groups import Mixture
 from reader.format.manifest import Manifest
 from reader.loading.given_sampler import GivenSampler
-from reader.loading.validation import Item, Weights, checked_sampler, checked_weights
 from reader.order import (
     BlockOrder,
     CanonicalNodes,
@@ -38,13 +37,14 @@ class Orders:
         (as it says).
 
     Args:
-        shuffle, weights, sampler: of which one decides the order, see `MemmapLoader`.
+        shuffle, weights, sampler: of which one decides the order, see `MemmapLoader`; weights of rows are their cumulative sums,
+            float64[N].
         epoch_rows: of an epoch; None: as many as there are. The order continues from one epoch to the next.
         canonical_nodes: that share the rows of "block", see `CanonicalNodes`; None: ranks share the windows.
         drop_last, pad: see `Cut`.
 
     Raises:
-        ValueError: arguments ask for two orders at once, contradict each other, or shuffle or weights are none.
+        ValueError: arguments ask for two orders at once, contradict each other.
         OrderError: a number is out of its range.
     """
 
@@ -53,8 +53,8 @@ class Orders:
         dataset: MemmapDataset,
         shuffle: bool | str = False,
         *,
-        weights: Weights | Mapping[str, float] | None = None,
-        sampler: Iterable[Item] | None = None,
+        weights: npt.NDArray[np.float64] | Mapping[str, float] | None = None,
+        sampler: GivenSampler | None = None,
         canonical_nodes: int | None = None,
         drop_last: bool = False,
         epoch_rows: int | None = None,
@@ -63,7 +63,7 @@ class Orders:
         if (weights is not None) + (sampler is not None) + (shuffle is not False) > 1:
             raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
         self.dataset, self.drop_last, self._pad = dataset, drop_last, pad
-        self.sampler = None if sampler is None else GivenSampler(checked_sampler(sampler))
+        self.sampler = sampler
         # rows that any epoch reads
         self.part = dataset
         self._mixture: Mixture | None = None
@@ -77,7 +77,7 @@ class Orders:
             self.name, self._mixture = "mixture", Mixture(dataset.groups, weights)
             self.part = dataset.subset(self._mixture.drawn)
         elif weights is not None:
-            self.name, self._cumulative = "weighted", checked_weights(weights, len(dataset))
+            self.name, self._cumulative = "weighted", weights
             is_drawn = np.diff(self._cumulative, prepend=0.0) > 0
             self.part = dataset if is_drawn.all() else dataset.subset(is_drawn)
         else:
@@ -176,11 +176,7 @@ def _shuffled(dataset: MemmapDataset, shuffle: bool | str, *, has_nodes: bool) -
     if shuffle is True:
         is_full = not has_nodes and dataset.remote is None and _fits_in_memory(dataset)
         return "full" if is_full else "block"
-    if shuffle is False:
-        return "sequential"
-    if shuffle in ("full", "block"):
-        return shuffle
-    raise ValueError(f"shuffle is {shuffle!r}, expected False, True, 'full' or 'block'.")
+    return shuffle or "sequential"
 
 
 def _fits_in_memory(dataset: MemmapDataset) -> bool:

@@ -16,10 +16,9 @@ import torch
 from torch.utils.data import get_worker_info
 
 from reader.dataset.dataset import MemmapDataset
-from reader.loading.given_sampler import GivenSampler
+from reader.loading.given_sampler import GivenSampler, Item, sampled_rows
 from reader.loading.orders import Orders
 from reader.loading.ranks import Ranks, ranks_here
-from reader.loading.validation import Item, sampled_rows
 from reader.order import Cut, Order
 from reader.rows import Rows, Steps
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from reader.loading.validation import integer
+from reader.system import available_cpus
+from reader.transforms.random import integer
 
 # Where no process group is, and a launcher set them for one.
 _VARIABLES = "RANK and WORLD_SIZE"
@@ -106,6 +107,11 @@ def ranks_sharing(processes: int, devices: int) -> int:
     Of devices that CUDA_VISIBLE_DEVICES chose nothing is known: each rank may see others.
     """
     return 1 if "CUDA_VISIBLE_DEVICES" in os.environ or not devices else max(1, -(-processes // devices))
+
+
+def share_of_cpus(processes: int) -> int:
+    """Return the share of this process's CPUs that each of so many ranks of the host has, 1 or more."""
+    return max(1, available_cpus() // processes)
 
 
 def is_distributed(sampler: object) -> bool:

@@ -124,6 +124,60 @@ def uncollated(transform: Transform | None) -> Transform | None:
     return last.after if isinstance(last, _CollateStep) else transform
 
 
+def checked_transform(name: str, transform: Transform | None) -> Transform | None:
+    """Return a loader's own transform, which takes batches.
+
+    Raises:
+        ValueError: it cannot be called, or takes one image.
+    """
+    if transform is not None and not callable(transform):
+        raise ValueError(f"{name} is {transform!r}, expected a function of a batch; Compose([...]) is one of several.")
+    if type(transform).__module__.startswith("torchvision.transforms."):
+        raise ValueError(
+            f"{name} is torchvision's {type(transform).__name__}, which takes one image, and the loader has batches. Give it"
+            " from_torchvision(transform), or give the dataset the transform: MemmapDataset(..., transform=, as_pil=True)."
+        )
+    return transform
+
+
+def transform_of_batches(
+    dataset: MemmapDataset, collate: Collate | None, device: torch.device, transform: Transform | None
+) -> Transform | None:
+    """Return what a loader calls with batches: its own transform, or what the dataset does.
+
+    That is the dataset's transform where it is one of `reader.transforms`, which take batches; what a dataset does to single
+    samples is done for each row. What collates is called with the rows of a batch after either.
+
+    Raises:
+        ValueError: as `checked_transform`; or both have one, or samples are to be changed on a device.
+    """
+    transform = checked_transform("transform", uncollated(transform))
+    given = None if isinstance(transform, SampleTransform) else transform
+    of_dataset, change = dataset.transform, _change_of(dataset)
+    if change and given is not None and given is not of_dataset:
+        raise ValueError(
+            f"the dataset has {change}, and the loader a transform of batches. Give one of them: all to the dataset, or all to"
+            " the loader, as a Compose."
+        )
+    if not change or dataset.takes_batches:
+        chain = of_dataset if change else given
+        return chain if collate is None else collated(chain, collate, by_name=dataset.names_targets)
+    if device.type != "cpu":
+        raise ValueError(
+            f"the dataset has {change}, which takes one image at a time on the CPU, and device is '{device}'. Leave device= out,"
+            " and move each batch: reader.to_device(batch, device). Or give the loader a transform of batches."
+        )
+    return SampleTransform(dataset, collate)
+
+
+def _change_of(dataset: MemmapDataset) -> str:
+    """Name what a dataset does to single samples, "" where it does nothing."""
+    if not dataset.changes_samples:
+        return ""
+    names = [name for name in ("transform", "target_transform", "transforms") if getattr(dataset, name) is not None]
+    return f"a {names[0]}" if names else "as_pil=True"
+
+
 def _several_sizes(samples: list[object]) -> ValueError | None:
     """Return the error of samples whose images cannot be stacked; None where it is another one."""
     images = [sample[0] if isinstance(sample, tuple) else sample for sample in samples]

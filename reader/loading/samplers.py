@@ -17,10 +17,11 @@ from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 from reader.dataset.collate import Step
 from reader.loading.epochs import Epochs
 from reader.loading.frameworks import check_skip
+from reader.loading.given_sampler import Item
 from reader.loading.iteration import Iteration
 from reader.loading.plan import EpochPlan
 from reader.loading.ranks import given_ranks, ranks_now
-from reader.loading.validation import Item, integer
+from reader.transforms.random import integer
 
 # As in DeiT, timm and torchvision's references an epoch has a multiple of 256 rows: fewer where there are more.
 _MULTIPLE = 256

@@ -12,9 +12,9 @@ from typing import Any
 
 from reader.loading.epochs import Epochs
 from reader.loading.plan import EpochPlan
-from reader.loading.validation import integer
 from reader.rows import Rows
 from reader.system import available_cpus
+from reader.transforms.random import integer
 
 
 def rows_of_step(epochs: Epochs, epoch: int, step: int, rank: int | None) -> Rows:

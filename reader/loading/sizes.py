@@ -10,7 +10,7 @@ from typing import Any
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
 from reader.loading.finish import begins_with_crop
-from reader.loading.validation import integer
+from reader.transforms.random import integer
 
 _log = logging.getLogger("reader")
 

@@ -97,17 +97,15 @@ class Room:
 def choose(asked: str | Residency, reads: Reads, room: Room | None = None) -> Residency:
     """Choose where rows are read from; room: of the device that batches are wanted on, None: the CPU.
 
-    asked: a name, or what was chosen already.
+    asked: one of RESIDENCIES, or what was chosen already.
 
     "auto" takes no memory of a device: that is for the model, and mostly not taken yet when a loader opens.
 
     Raises:
-        ValueError: there is no such residency, or the rows do not fit where they are asked for.
+        ValueError: the rows do not fit where they are asked for, or cannot be read so here.
     """
     if isinstance(asked, Residency):
         return asked
-    if asked not in RESIDENCIES:
-        raise ValueError(f"residency is {asked!r}, expected one of {', '.join(map(repr, RESIDENCIES))}.")
     if asked == "gpu":
         return _on_device(reads, room)
     if asked == "disk" and not system.can_read_ahead():

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, random_split
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, PerSample, concat, from_torchvision
-from reader.loading.validation import transform_of_batches
+from reader.loading.sample_transform import transform_of_batches
 from reader.transforms import CutMix
 
 

@@ -23,7 +23,7 @@ import torch
 
 from reader import buffers
 from reader.device import transfer
-from reader.loading import loader, reading
+from reader.loading import options, reading
 from reader.store import ImageBatch
 
 CUDA = torch.device("cuda", 0)
@@ -53,7 +53,7 @@ class World:
         patch.setattr(transfer, "cuda", SimulatedCuda(self))
         patch.setattr(transfer, "send_batch", self._send)
         patch.setattr(buffers, "_pinned", self._pinned)
-        patch.setattr(loader, "checked_device", lambda device: torch.device(device))
+        patch.setattr(options, "_checked_cuda", lambda device: device)
         # what does not fit on the device is copied to it batch by batch
         patch.setattr(reading, "free_bytes", lambda device: 0)
         # the streams that it holds are of another world

@@ -1,0 +1,257 @@
+"""What a loader is asked for: one table of its options, each with its check, which refuses a wrong value in one sentence.
+
+What two options say about the order of an epoch together, `Orders` checks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import ConcatDataset, Sampler, Subset, default_collate
+
+from reader.dataset.collate import collate_batch
+from reader.dataset.concat import concat
+from reader.dataset.dataset import MemmapDataset
+from reader.dataset.indexing import own_method
+from reader.dataset.samples import Transform
+from reader.loading.given_sampler import GivenSampler
+from reader.loading.ranks import Ranks, given_ranks
+from reader.loading.sample_transform import Collate, checked_transform
+from reader.loading.sizes import BatchSize, Size
+from reader.memory.residency import RESIDENCIES, Residency
+from reader.transforms.random import integer
+
+Weights = Sequence[float] | torch.Tensor | npt.NDArray[np.floating]
+# What the DataLoader of the workers takes; they call transforms of single samples.
+_OF_WORKERS = ("multiprocessing_context", "prefetch_factor", "timeout", "worker_init_fn")
+# What a DataLoader takes and what changes nothing here, whatever it is: batches come whole, in order, pinned.
+_HARMLESS = ("in_order", "persistent_workers", "pin_memory")
+# What it takes, this loader does not, and what to write instead.
+_INSTEAD = {
+    "batch_sampler": "give it as sampler=, which takes samplers of rows and of batches",
+    "generator": "the order depends on the seed: give seed=, such as generator.initial_seed()",
+    "pin_memory_device": "give device=, which pins by itself",
+}
+
+
+def _workers(_: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the workers' DataLoader takes of further arguments; TypeError for one that the loader does not have."""
+    for name, value in given.items():
+        if name in _OF_WORKERS or name in _HARMLESS or (name in _INSTEAD and value in (None, "")):
+            continue
+        advice = _INSTEAD.get(name, "help(MemmapLoader) lists what it takes")
+        raise TypeError(f"MemmapLoader takes no {name}=: {advice}.")
+    return {name: given[name] for name in _OF_WORKERS if name in given}
+
+
+def _dataset(name: str, dataset: object) -> MemmapDataset:
+    """Return a MemmapDataset, also of the rows of torch's Subset, which random_split gives, and ConcatDataset."""
+    _check_indexing(dataset)
+    if isinstance(dataset, MemmapDataset):
+        return dataset
+    if isinstance(dataset, Subset) and isinstance(dataset.dataset, MemmapDataset | Subset | ConcatDataset):
+        return _dataset(name, dataset.dataset).subset(dataset.indices)
+    if isinstance(dataset, ConcatDataset):
+        return concat([_dataset(name, part) for part in dataset.datasets])
+    raise ValueError(f"{name} is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
+
+
+def _check_indexing(dataset: object) -> None:
+    """Raise ValueError for a class with its own indexing: batches are gathered without it."""
+    kind = next(
+        (kind for kind in (MemmapDataset, Subset, ConcatDataset) if isinstance(dataset, kind)),
+        type(dataset),
+    )
+    if (own := own_method(dataset, kind)) is not None:
+        raise ValueError(
+            f"{type(dataset).__name__} has its own {own}, which this loader does not call: give what it does as transform=,"
+            " by dataset.with_targets or with_extras, or take torch's DataLoader."
+        )
+
+
+def _any(_: str, value: Any) -> Any:
+    return value
+
+
+def _truth(name: str, value: object) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise ValueError(f"{name} is {value!r}, expected True or False.")
+
+
+def _number(least: int | None = None, *, or_none: bool = True) -> Callable[[str, Any], int | None]:
+    """Return what checks a number of at least so much; or_none: None is one too."""
+
+    def check(name: str, value: Any) -> int | None:
+        if value is None and or_none:
+            return None
+        number = integer(name, value)
+        if least is not None and number < least:
+            raise ValueError(f"{name} is {value!r}, expected {least} or more{', or None' if or_none else ''}.")
+        return number
+
+    return check
+
+
+def _shuffle(name: str, shuffle: Any) -> bool | str:
+    if isinstance(shuffle, bool) or shuffle in ("full", "block"):
+        return shuffle
+    raise ValueError(f"{name} is {shuffle!r}, expected False, True, 'full' or 'block'.")
+
+
+def _weights(name: str, weights: Any, dataset: MemmapDataset) -> npt.NDArray[np.float64] | Mapping[str, float] | None:
+    """Return the cumulative sums of a list, array or tensor of weights, float64[N]; of datasets by name they are as given."""
+    if weights is None or isinstance(weights, Mapping):
+        return weights
+    count = len(dataset)
+    try:
+        values = np.asarray(weights.detach().cpu() if torch.is_tensor(weights) else weights, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} are a {type(weights).__name__}, expected one number a row: [{count}].") from None
+    if values.shape != (count,):
+        raise ValueError(f"{name} have the shape {list(values.shape)}, expected one a row: [{count}].")
+    with np.errstate(over="ignore"):
+        cumulative = np.cumsum(values)
+    if count and (not np.isfinite(cumulative[-1]) or (values < 0).any() or cumulative[-1] == 0):
+        raise ValueError(f"{name} must be finite, 0 or more, and not all 0; their sum must be finite too.")
+    return cumulative
+
+
+def _sampler(name: str, sampler: Any) -> GivenSampler | None:
+    """Follow a sampler; refuse what cannot be iterated over, or only once: each epoch starts over."""
+    if sampler is None:
+        return None
+    once = isinstance(sampler, Iterator) and not isinstance(sampler, Sampler)
+    if hasattr(sampler, "__iter__") and not once:
+        return GivenSampler(sampler)
+    kind = f"{type(sampler).__name__}, which gives its rows once only" if once else type(sampler).__name__
+    raise ValueError(f"{name} is a {kind}, expected a torch Sampler or BatchSampler, or a list of rows.")
+
+
+def _device(_: str, device: str | torch.device) -> torch.device:
+    return checked_device(device)
+
+
+def checked_device(device: str | torch.device) -> torch.device:
+    """Return the device that batches are put on; "cuda" is the current one.
+
+    Raises:
+        ValueError: there is no such device, or it is of another kind.
+    """
+    try:
+        chosen = torch.device(device)
+    except (TypeError, RuntimeError):
+        raise ValueError(f"device is {device!r}, expected cpu or cuda.") from None
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}, expected cpu or cuda.")
+    return chosen if chosen.type == "cpu" else _checked_cuda(chosen)
+
+
+def _checked_cuda(device: torch.device) -> torch.device:
+    if torch.cuda._is_in_bad_fork():
+        raise ValueError(
+            f"device is '{device}', but this process was forked after CUDA had been started, which CUDA does not survive."
+            " Start processes with multiprocessing's method 'spawn'."
+        )
+    if not torch.cuda.is_available():
+        raise ValueError(f"device is '{device}', but this torch sees no CUDA device. Use device='cpu'.")
+    index, count = torch.cuda.current_device() if device.index is None else device.index, torch.cuda.device_count()
+    if index >= count:
+        raise ValueError(f"device is '{device}', but this torch sees {count} CUDA devices, the first being 'cuda:0'.")
+    return torch.device("cuda", index)
+
+
+def _ranks(_: str, given: tuple[int | None, int | None]) -> Ranks | None:
+    return given_ranks(*given)
+
+
+def _residency(name: str, residency: Any) -> str | Residency:
+    if isinstance(residency, Residency) or residency in RESIDENCIES:
+        return residency
+    raise ValueError(f"{name} is {residency!r}, expected one of {', '.join(map(repr, RESIDENCIES))}.")
+
+
+def _two_names(name: str, names: object, as_tuple: bool) -> tuple[str, str] | None:
+    """Return the names of images and targets."""
+    if names is None:
+        return None
+    given = tuple(names) if isinstance(names, tuple | list) else ()
+    if not as_tuple or len(given) != 2 or not all(isinstance(each, str) for each in given) or given[0] == given[1]:
+        raise ValueError(f"{name} is {names!r}, expected two names, and as_tuple=True.")
+    return given[0], given[1]
+
+
+def _collate(name: str, collate_fn: Any) -> Collate | None:
+    """Return what joins samples; None: as torch does by default."""
+    if collate_fn is None or collate_fn in (default_collate, collate_batch):
+        return None
+    if not callable(collate_fn):
+        raise TypeError(f"{name} is {collate_fn!r}, expected a function of a list of samples.")
+    if type(collate_fn).__module__.startswith("torchvision.transforms.v2."):
+        # MixUp, CutMix, or a choice of them: they take what is collated
+        return functools.partial(_collated_for, collate_fn)
+    given: Collate = collate_fn
+    return given
+
+
+def _collated_for(transform: Collate, rows: list[Any]) -> Any:
+    return transform(*collate_batch(rows))
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a loader, as `MemmapLoader` explains them, in the order in which they are checked.
+
+    Beside the type of each is its check(name, value, *others), which returns what the loader uses; others: options above it.
+
+    workers: what the program gave beside the others. given_ranks: rank and world_size.
+    """
+
+    workers: Annotated[dict[str, Any], _workers]
+    dataset: Annotated[MemmapDataset, _dataset]
+    # for each epoch, as these two may be functions, `Sizes` checks the rows of a batch and the size of crops
+    batch_size: Annotated[BatchSize, _any]
+    size: Annotated[Size | None, _any]
+    shuffle: Annotated[bool | str, _shuffle]
+    seed: Annotated[int | None, _number()]
+    drop_last: Annotated[bool, _truth]
+    weights: Annotated[npt.NDArray[np.float64] | Mapping[str, float] | None, _weights, "dataset"]
+    sampler: Annotated[GivenSampler | None, _sampler]
+    epoch_rows: Annotated[int | None, _number(1)]
+    pad: Annotated[bool, _truth]
+    canonical_nodes: Annotated[int | None, _number()]
+    device: Annotated[torch.device, _device]
+    transform: Annotated[Transform | None, checked_transform]
+    prefetch: Annotated[int, _number(0, or_none=False)]
+    num_workers: Annotated[int | None, _number(0)]
+    threads: Annotated[int | None, _number(1)]
+    given_ranks: Annotated[Ranks | None, _ranks]
+    residency: Annotated[str | Residency, _residency]
+    as_tuple: Annotated[bool, _truth]
+    as_dict: Annotated[tuple[str, str] | None, _two_names, "as_tuple"]
+    collate_fn: Annotated[Collate | None, _collate]
+
+    @classmethod
+    def checked(cls, **given: Any) -> Options:
+        """Check each option.
+
+        Raises:
+            ValueError: a value is none of its option; names it.
+            TypeError: there is no such option, or collate_fn cannot be called.
+        """
+        checked = dict[str, Any]()
+        for name, (check, *others) in _checks():
+            checked[name] = check(name, given[name], *(checked[other] for other in others))
+        return cls(**checked)
+
+
+@functools.cache
+def _checks() -> list[tuple[str, Any]]:
+    hints = get_type_hints(Options, include_extras=True)
+    return [(name, annotated.__metadata__) for name, annotated in hints.items()]
