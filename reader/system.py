@@ -64,7 +64,7 @@ def _cgroup_cpus() -> float:
     return math.inf if quota in ("max", "-1") else int(quota) / int(period)
 
 
-def can_read_ahead() -> bool:
+def has_preadv() -> bool:
     """Say whether this system reads at an offset into given memory."""
     return hasattr(os, "preadv")
 

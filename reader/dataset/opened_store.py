@@ -239,7 +239,7 @@ class OpenedStore:
         """
         rows = np.array([row])
         # read, not copied from the mapping: whenever a file is cut short, that is an error, not the end of the process
-        reads_files = system.can_read_ahead()
+        reads_files = system.has_preadv()
         one: Any = self._gathered(rows, own_memory, reads_files=reads_files, is_one=True)
         if isinstance(one, RaggedBatch):
             batch, one = one, row_of(one, 0)
@@ -335,7 +335,7 @@ class OpenedStore:
         if (remote := self.at_url) is not None:
             return InFile(remote)
         # frames are read: what is unpacked is much more, and no page of the store is mapped for it
-        is_read = system.can_read_ahead() and (reads_files or not self.table.is_raw)
+        is_read = system.has_preadv() and (reads_files or not self.table.is_raw)
         return InFile(self.files["pixels"]) if is_read else self.in_memory()
 
     @property
@@ -429,4 +429,4 @@ def _reads_files() -> bool:
     Into fresh memory that is as fast (rows of a few hundred bytes are slower: a system call each), and no page of the store
     is mapped in any worker. A file cut short meanwhile is an error, where the mapping would end the worker by SIGBUS.
     """
-    return get_worker_info() is not None and system.can_read_ahead()
+    return get_worker_info() is not None and system.has_preadv()

@@ -21,6 +21,7 @@ from reader.epoch import in_epoch, inside, on_threads_of, row_source, stamped
 from reader.loading.plan import EpochPlan
 from reader.loading.sample_transform import SampleTransform
 from reader.memory.parts import in_parts
+from reader.memory.places import Place
 from reader.profiling import stage
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, plain
@@ -84,7 +85,7 @@ class Finish:
         transform: with the size that its crops have in the epoch.
         threads: that steps run on, on the CPU.
         on_device: batches are sent to a CUDA device between `in_feeder` and `in_caller`.
-        source: what crops read their rows from; None: from the batch.
+        source: the levels that crops read their rows from; None: they cut them out of the batch.
 
     Raises:
         ValueError: there is a source, and the transform does not begin with a crop that reads from it.
@@ -99,7 +100,7 @@ class Finish:
         as_dict: tuple[str, str] | None,
         threads: int,
         on_device: bool = False,
-        source: object = None,
+        source: Place | None = None,
     ) -> None:
         if source is not None and not begins_with_crop(transform):
             raise ValueError(
@@ -112,7 +113,7 @@ class Finish:
         # whether something is left to do in the caller's thread
         self.is_left = on_device or bool(self._rest)
         self._is_marked_first = bool(self._first) and not on_device
-        self.transform, self._source = transform, source
+        self.transform, self.source = transform, source
         self._dataset, self._epoch, self._seed = plan.dataset, plan.number, plan.seed_value
         self._threads, self._as_tuple, self._as_dict = threads, as_tuple, as_dict
         self._by_name = plan.dataset.names_targets
@@ -158,7 +159,7 @@ class Finish:
             named,
             stage("transform"),
             in_epoch(self._epoch),
-            inside(row_source, self._source),
+            inside(row_source, self.source),
             on_threads_of(self._threads),
             self._modes.entered(),
         ):

@@ -94,7 +94,7 @@ class Gathering:
         # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of that behind it
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
-        place = self._place(plan)
+        place = self._place(plan, finish)
         try:
             works = (self._start(group, place, finish, copier) for group in place.ahead(steps))
             yield from overlapped(works, claim)
@@ -109,12 +109,12 @@ class Gathering:
             batches, copies = self.begin(steps.batches, place)
         return InProgress(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
 
-    def _place(self, plan: EpochPlan) -> Place:
+    def _place(self, plan: EpochPlan, finish: Finish) -> Place:
         """Return where the rows of an epoch are read from."""
         if self.resident is not None:
             return self.resident.place
-        if self.levels is not None:
-            return Place()
+        if finish.source is not None:
+            return finish.source
         store = self._dataset.opened_store
         if self.rows.copy is not None:
             is_sent = self.is_pinned and can_send(self._device)

@@ -149,12 +149,12 @@ class LevelRows:
         """Free the buffers that no rows are in."""
         self._pools.clear()
 
-    def read_ahead(self) -> set[int]:
-        """Return the levels of which reads begin before crops ask.
+    def levels_to_read(self) -> set[int]:
+        """Return the levels that are read ahead of a pass.
 
         From a URL and past the page cache all, and else those of which most of the file is not in it.
         """
-        if self._on_host[1].copy is not None or not system.can_read_ahead():
+        if self._on_host[1].copy is not None or not system.has_preadv():
             return set()
         if any(store.at_url for store in self.stores.values()):
             return {*self.stores}
@@ -213,8 +213,10 @@ class _LevelCrop(Protocol):
         ...
 
 
-class LevelsAhead:
-    """Reads levels in one pass: `ahead` gives its steps and reads what their crops will ask for; `read` gives what was read.
+class LevelsAhead(Place):
+    """Reads levels ahead of a pass: what the crops of its steps will ask for, which `of_level` and `masks` then give them.
+
+    Batches have no pixels before a crop.
 
     Args:
         transform: whose first step is a crop that draws the boxes, with the size that it has in the pass.
@@ -230,13 +232,13 @@ class LevelsAhead:
         self._has_masks = levels.dataset.manifest.has_own_masks
         # of each level: chunks of one have about as many bytes
         self._pools = defaultdict[int, FittingPool](lambda: FittingPool(keep=_CHUNKS))
-        self._read_ahead: set[int] = set()
+        self._read_levels: set[int] = set()
         self._files: dict[int, RawReader] = {}
         self._chunks: deque[_StepGroup] = deque(maxlen=_CHUNKS)
         room = system.available_bytes() * AHEAD_SHARE
         self._most = max(1, int(min(tuning().window_ahead_bytes, room)) // levels.dataset.manifest.row_bytes)
 
-    def read(self, batch_rows: torch.Tensor, factor: int) -> Iterator[tuple[torch.Tensor, Batch]]:
+    def of_level(self, batch_rows: torch.Tensor, factor: int) -> Iterator[tuple[torch.Tensor, Batch]]:
         """Yield rows as `LevelRows.read` returns them, by the store that they are of, each with their positions: int64[...].
 
         May be called by several threads.
@@ -251,25 +253,26 @@ class LevelsAhead:
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the steps; for one thread."""
-        self._read_ahead = self._levels.read_ahead()
-        if not self._read_ahead:
+        self._read_levels = self._levels.levels_to_read()
+        if not self._read_levels:
             yield from steps
             return
-        try:
-            chunks = map(self._begin, cut_in_chunks(steps, _rows_of, self._window_of, self._most))
+        chunks = map(self._begin, cut_in_chunks(steps, _rows_of, self._window_of, self._most))
+        following = next(chunks, None)
+        while (current := following) is not None:
+            # the next chunk is read while this one is taken from
             following = next(chunks, None)
-            while (current := following) is not None:
-                # the next chunk is read while this one is taken from
-                following = next(chunks, None)
-                # here, by one thread: crops of one batch run on several, and copies wake one that waits
-                current.wait()
-                yield from current.steps
-        finally:
-            for chunk in self._chunks:
-                chunk.cancel()
-            self._chunks.clear()
-            for file in self._files.values():
-                file.close()
+            # here, by one thread: crops of one batch run on several, and copies wake one that waits
+            current.wait()
+            yield from current.steps
+
+    def close(self) -> None:
+        """End the reads."""
+        for chunk in self._chunks:
+            chunk.cancel()
+        self._chunks.clear()
+        for file in self._files.values():
+            file.close()
 
     def _begin(self, steps: list[Steps]) -> _StepGroup:
         """Begin the reads of a chunk."""
@@ -279,7 +282,7 @@ class LevelsAhead:
             # those of rows that are read from a level too
             masked = np.unique(np.concatenate([*planned.values()]))
             planned.setdefault(1, masked[:0])
-        for factor in self._read_ahead & planned.keys():
+        for factor in self._read_levels & planned.keys():
             store = self._levels.stores[factor]
             spans = store.spans(planned[factor])
             if factor == 1 and masked is not None:
@@ -288,7 +291,7 @@ class LevelsAhead:
             if (remote := store.at_url) is None:
                 chunk.parts[factor] = Chunk(self._file(factor), spans, self._pools[factor].lease)
             else:
-                remote.ahead(blocks_of(remote, spans))
+                remote.prefetch(blocks_of(remote, spans))
         return chunk
 
     def _window_of(self, steps: Steps) -> int:

@@ -346,12 +346,11 @@ class MemmapLoader:
             self._may_start = False
         is_worked_on = transform is not None or is_sent
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
-        steps = plan.steps(items, group_bytes)
-        of_levels = self.gathering.levels
-        levels = None if of_levels is None else LevelsAhead(of_levels, transform, plan)
-        steps = steps if levels is None else levels.ahead(steps)
-        finish = finish_of(threads=self.threads, source=levels)
-        source = functools.partial(self.gathering.groups, plan, steps, finish)
+        levels = self.gathering.levels
+        finish = finish_of(
+            threads=self.threads, source=None if levels is None else LevelsAhead(levels, transform, plan)
+        )
+        source = functools.partial(self.gathering.groups, plan, plan.steps(items, group_bytes), finish)
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
         return Pass(progress, entered(self.device, source) if self.prefetch else source, finish)
 

@@ -127,7 +127,7 @@ class RemoteAhead(InFile):
             soon = soon if self._has_started else len(new)
             self._has_started = True
         if new:
-            self._remote.ahead(new, soon=soon)
+            self._remote.prefetch(new, soon=soon)
 
     def _bytes_of(self, steps: Steps) -> int:
         return sum(map(len, steps.batches)) * self._row_bytes

@@ -108,7 +108,7 @@ def choose(asked: str | Residency, reads: Reads, room: Room | None = None) -> Re
         return asked
     if asked == "gpu":
         return _on_device(reads, room)
-    if asked == "disk" and not system.can_read_ahead():
+    if asked == "disk" and not system.has_preadv():
         raise ValueError("residency 'disk' needs os.preadv, which this system has not. Use 'cache' or 'ram'.")
     if asked == "ram":
         _check_copy(reads)
@@ -166,7 +166,7 @@ def _chosen(reads: Reads) -> Residency:
         )
         ranks = f", {reads.processes} processes of this host" if reads.processes > 1 else ""
         return Residency("ram", f"{size}{there}{ranks}, and {kind} is a network file system", is_warm=True)
-    if reads.size_bytes <= room * _CACHE_SHARE or not system.can_read_ahead():
+    if reads.size_bytes <= room * _CACHE_SHARE or not system.has_preadv():
         return Residency("cache", f"{size}, {cached:.0%} of them in the page cache on {kind}")
     return Residency("disk", f"{size}: they do not fit; {kind}")
 
@@ -181,6 +181,6 @@ def is_cold(path: Path, size_bytes: int, offset: Callable[[], int] | None = None
     """Say whether reading the mapped file, or what `offset` draws of it, would mostly wait for page faults."""
     return (
         size_bytes > tuning().small_store_bytes
-        and system.can_read_ahead()
+        and system.has_preadv()
         and system.cached_share(path, offset=offset) < WARM
     )

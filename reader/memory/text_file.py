@@ -59,7 +59,7 @@ class TextFile:
             )
         data = bytearray(end - begin)
         if data:
-            if not system.can_read_ahead():
+            if not system.has_preadv():
                 with open(self._path / TEXTS_FILE, "rb") as file:
                     file.seek(begin)
                     return file.read(end - begin)

@@ -91,7 +91,7 @@ class BlockFetcher:
         if self._eviction is not None:
             self._eviction.plan.reach(index)
 
-    def ahead(self, blocks: Sequence[int], soon: int = 0) -> None:
+    def prefetch(self, blocks: Sequence[int], soon: int = 0) -> None:
         """Start to fetch blocks that will be wanted, in this order, and do not wait for them.
 
         soon: how many of them are to come before any other, as if they were waited for.

@@ -56,7 +56,7 @@ class Face:
         """
         if not self._remote.is_complete:
             blocks = sorted({block for span in spans for block in self._remote.folder.blocks_of(*span)})
-            self._remote.ahead(blocks)
+            self._remote.prefetch(blocks)
             self._remote.ensure(blocks)
             self._fetched.update(blocks)
 

@@ -106,7 +106,7 @@ def main() -> None:
             question = json.loads(line)
             number = question.pop("id")
             # what is planned is planned before what is asked for next
-            if question["ask"] in ("ahead", "plan"):
+            if question["ask"] in ("prefetch", "plan"):
                 reply(number, question)
             else:
                 pool.submit(reply, number, question)

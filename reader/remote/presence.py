@@ -160,11 +160,11 @@ class RemoteStore:
             self.ensure(sorted({part.block for part in group}))
             left = self.folder.table.read(memory, group) + left[len(group) :]
 
-    def ahead(self, blocks: Sequence[int], *, soon: int = 0) -> None:
+    def prefetch(self, blocks: Sequence[int], *, soon: int = 0) -> None:
         """Start to fetch blocks that will be wanted, in this order; the first `soon` of them before any other."""
         table = self.folder.table
         if any(not table.has(block) for block in blocks):
-            self._fitting().ask("ahead", blocks=list(blocks), soon=soon, reached=self.reached)
+            self._fitting().ask("prefetch", blocks=list(blocks), soon=soon, reached=self.reached)
 
     def plan(self, orders: Sequence[Sequence[int]]) -> None:
         """Say in which order blocks are used in this epoch and in the next one; what is used last leaves a full cache first."""

@@ -80,7 +80,7 @@ def batches_of(data: MemmapDataset, residency: str = "cache", size: int | None =
     # chunks of a few batches
     with pytest.MonkeyPatch.context() as patch, tuned(window_ahead_bytes=4 * data.manifest.row_bytes):
         if residency == "cold":
-            patch.setattr(LevelRows, "read_ahead", lambda rows: {*rows.stores})
+            patch.setattr(LevelRows, "levels_to_read", lambda rows: {*rows.stores})
         given = {"shuffle": "full", "as_tuple": False, "residency": host, "transform": crop, "size": size} | arguments
         with MemmapLoader(data, 5, **given) as loader:
             return [batch for _ in range(2) for batch in loader]

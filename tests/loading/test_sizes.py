@@ -452,17 +452,17 @@ def test_a_cold_file_of_levels_is_read_ahead(leveled: Path, monkeypatch: pytest.
     wanted = batches_of(data)
     monkeypatch.setattr(Reads, "are_cold", lambda *_: True)
     monkeypatch.setattr(OpenedStore, "place", _none)
-    monkeypatch.setattr(LevelRows, "read_ahead", _of_all_levels(LevelRows.read_ahead))
+    monkeypatch.setattr(LevelRows, "levels_to_read", _of_all_levels(LevelRows.levels_to_read))
     assert_equal(batches_of(data, residency="cache"), wanted)
 
 
 def _of_all_levels(asked: Any) -> Any:
-    def read_ahead(rows: LevelRows) -> set[int]:
+    def levels_to_read(rows: LevelRows) -> set[int]:
         found: set[int] = asked(rows)
         assert found == {1, 2, 4}
         return found
 
-    return read_ahead
+    return levels_to_read
 
 
 def test_of_levels_those_that_are_not_in_the_page_cache_are_read_ahead(

@@ -135,7 +135,7 @@ def test_a_fetcher_whose_asker_is_gone_says_nothing() -> None:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "reader.remote.fetcher"],
-            input=b'{"id": 0, "ask": "ahead", "blocks": []}\n',
+            input=b'{"id": 0, "ask": "prefetch", "blocks": []}\n',
             stdout=writing,
             stderr=subprocess.PIPE,
             timeout=60,
@@ -203,7 +203,7 @@ def test_no_more_than_is_planned_is_in_progress(range_server: RangeServer, tmp_p
     tune(requests_held_bytes=5 * folder.room(0), request_bytes=1)
     range_server.delay_seconds, range_server.most_in_progress = 0.01, 0
     fetcher = blocks.BlockFetcher(folder, source, None)
-    fetcher.ahead(range(50))
+    fetcher.prefetch(range(50))
     fetcher.ensure(range(50))
     # a block that is looked for while five are under way waits
     assert range_server.most_in_progress <= 5
@@ -234,7 +234,7 @@ def test_what_an_epoch_begins_with_has_the_link_to_itself_but_for_a_few_requests
 
     range_server.is_ready = is_ready
     fetcher = blocks.BlockFetcher(folder, source, None)
-    fetcher.ahead(range(50), soon=20)
+    fetcher.prefetch(range(50), soon=20)
     fetcher.ensure(range(50))
     assert not range_server.was_late
     assert 0 < most_in_progress <= 4

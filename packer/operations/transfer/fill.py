@@ -66,7 +66,7 @@ def _fill(remote: RemoteStore, total: int, progress: OnBytes | None) -> None:
     asked = 0
     for number, step in enumerate(steps):
         if new := [block for later in steps[asked : number + _STEPS_AHEAD] for block in later]:
-            remote.ahead(new, soon=len(new))
+            remote.prefetch(new, soon=len(new))
             asked = number + _STEPS_AHEAD
         remote.ensure(step)
         done += sum(map(folder.room, step))

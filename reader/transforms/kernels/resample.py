@@ -30,7 +30,7 @@ class PixelSource(Protocol):
     def factors(self) -> Iterable[int]:
         """By what the sides of each level are divided."""
 
-    def read(self, rows: torch.Tensor, factor: int) -> Iterator[tuple[torch.Tensor, ImageBatch | RaggedBatch]]:
+    def of_level(self, rows: torch.Tensor, factor: int) -> Iterator[tuple[torch.Tensor, ImageBatch | RaggedBatch]]:
         """Yield rows of a level, 1: of the store, some at a time with their positions among the rows: int64[...]."""
 
     def content(self, rows: torch.Tensor, factor: int) -> torch.Tensor | None:
@@ -147,7 +147,7 @@ def resized_from_levels(source: PixelSource, batch: ImageBatch | RaggedBatch, cr
         index = (factors == factor).nonzero()[:, 0]
         if not len(index):
             continue
-        for some, level in source.read(batch.rows[index], factor):
+        for some, level in source.of_level(batch.rows[index], factor):
             at = index[some]
             if made is None:
                 channels = int(level.shapes[0, 2]) if isinstance(level, RaggedBatch) else level.pixels.shape[-1]
