@@ -74,13 +74,13 @@ _BATCH_BYTES = 256 << 20
 # A turn takes some 10 ms: long beside a thread's wake-up (30 us), short beside what else happens on a machine.
 _TURN_BYTES = 256 << 20
 _MOST_BATCHES = 1024
-# Of turns on a device: the gather of their first batch, and the copy of their last, have nothing beside them. On a bus that is
-# as fast as the gather, that is a ninth of 8 batches' time.
+# Bytes of a turn on a device. Nothing runs beside the gather of its first batch and the copy of its last: on a bus that is as
+# fast as the gather, they take a ninth of the time of 8 batches.
 DEVICE_TURN_BYTES = 2 << 30
 # A DataLoader is so many times slower: shorter turns, so that what is compared stays close in time, and in every third round
 # alone: most of the time is the others'.
 SLOWER, _RARELY = 8, 3
-# What a MemmapLoader with prefetch=2 uses.
+# A MemmapLoader with prefetch=2 uses so many buffers.
 _BUFFERS = 4
 # A thread copies so much at a time: one whose core another program has leaves the rest to the others.
 _COPY_BYTES = 4 << 20
@@ -93,19 +93,19 @@ _POLL_SECONDS = 5e-5
 # More rows are read no differently, and mapping or fetching them takes longer than measuring them.
 _MOST_BYTES, _MOST_FETCHED_BYTES = 4 << 30, 1 << 30
 _PROBED_BYTES = 32 << 20
-# Of the time: to find how much is read from the disk in a turn, for all its turns, for bringing rows into memory; for one turn
-# of one way over a network.
+# Shares of the time: to find how much a turn reads from the disk, for all turns of the disk, to bring rows into memory; and for
+# one turn of one way over a network.
 _PROBE_SHARE, _DISK_SHARE, _WARM_SHARE, _FETCH_SHARE = 0.08, 0.35, 0.1, 1 / 9
 # From a disk or a network, a turn is an epoch of many batches: fewer of them.
 _LEAST_ROUNDS, _FEWEST_ROUNDS = 6, 2
 _FIRST_BATCHES = 5
-# Of a trace: enough to see the start, which takes prefetch + 2 of them, and what follows.
+# Batches of a trace: it shows the start, which takes prefetch + 2 of them, and what follows.
 _TRACED_BATCHES = 16
-# What is said to be faster, is so by this much.
+# The report calls a way faster where its rate is so many times that of the other.
 _CLEARLY = 1.2
-# What falls below this share of its median in a tenth of the rounds shared the machine with other programs.
+# A rate that falls below this share of its median in a tenth of the rounds shared the machine with other programs.
 _STEADY = 0.7
-# Of a file whose pages were dropped, more than this still cached means that they stay.
+# If more than this share of a file is still cached after its pages were dropped, the system keeps them.
 _DROPPED = 0.05
 # The page cache drops its large folios as a whole or not at all.
 _LARGEST_FOLIO_BYTES = 2 << 20
@@ -309,7 +309,7 @@ def _measure_folder(
     progress("disk", 0.0)
     left = 1 - _WARM_SHARE
     try:
-        # what is dropped from the page cache is brought back at least
+        # the probe drops pages from the page cache; what follows brings them back
         first, limits, loader = disk_ways(first, order or "block", seconds=seconds * _PROBE_SHARE)
         sections.append(compare("disk", first, limits, loader, seconds * _DISK_SHARE, progress, is_cold=True))
         left -= _PROBE_SHARE + _DISK_SHARE
@@ -679,7 +679,7 @@ class TorchLoader:
 
     def __init__(self, data: Dataset[Any], workers: int) -> None:
         self._workers, self._random = workers, np.random.default_rng(0)
-        # of the next iteration
+        # batches of rows of the next iteration
         self._batches: list[list[int]] = []
         self._loader = DataLoader(
             data,
@@ -871,7 +871,7 @@ def record(loader: MemmapLoader, *, batches: int, step_ms: float = 0.0) -> Trace
         profiler.export_chrome_trace(str(written))
         trace: Trace = json.loads(written.read_text(encoding="utf-8"))
     if loader.dataset.remote is not None:
-        # what another process did, by the one clock of the machine
+        # events of another process, by the clock that all processes of the machine share
         clock_us = next(
             event["ts"] for event in trace["traceEvents"] if event.get("name") == "clock" and "dur" in event
         )

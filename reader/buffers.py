@@ -63,8 +63,8 @@ class BufferPool:
         if memory is None:
             memory = self._allocate()
         lease = np.ndarray((self.size_bytes if size_bytes is None else size_bytes,), np.uint8, buffer=memory)
-        # What is called once the lease is collected is compiled code alone: a Ctrl-C that comes in a callback of Python's, as
-        # weakref.finalize is, is lost. And it holds no pool: leases that outlive theirs free their memory.
+        # Only compiled code runs when a lease is collected: a Ctrl-C that comes in a callback of Python's, as weakref.finalize
+        # is, is lost. The callback does not refer to the pool: leases that outlive their pool free their memory.
         loan = _Loan(lease, self._idle.append)
         loan.memory = memory
         self._leases[_Loan(lease, self._leases.pop)] = loan

@@ -16,8 +16,8 @@ import torch
 from reader.dataset.cropping import repeated_steps
 from reader.views import SAME_VIEW, levels_of, mean_difference, resized, view_of
 
-# What a mean difference of an image means, in levels, above and up to which: of 100 photographs at 224 x 224, see
-# docs/how-to/migrate.md.
+# What a mean difference of an image means, by the levels above and up to which it is; measured on 100 photographs at 224 x 224,
+# see docs/how-to/migrate.md.
 _MEANINGS = (
     (0.0, 1.0, "mean difference 0 to 1: rounding, or another JPEG decoder"),
     (1.0, SAME_VIEW, "mean difference 1 to 10: another filter, a resize in between, or a shift by a pixel"),
@@ -35,7 +35,7 @@ _LEAST_LEVEL = 16
 
 @dataclass
 class CompareReport:
-    """What `compare` found.
+    """The result of `compare`.
 
     Attributes:
         counts: rows of a and of b.

@@ -126,7 +126,7 @@ def cropped(
     """
     height, width = crops.height, crops.width
     if into is None:
-        # said, as the caller may have made another device the default one
+        # the device is named, as the caller may have set another default device
         into = memory(len(images), height, width, channels), torch.arange(len(images), device="cpu")
     made, places = into
     table = torch.cat([crops.table(images), places[:, None]], 1).numpy()

@@ -16,10 +16,10 @@ from reader.host_values import sent
 _Value = TypeVar("_Value")
 _Batch = TypeVar("_Batch", bound="_Originated")
 
-# Of a batch that no MemmapLoader made: its epoch, and the position of its first row; those of the others are below it.
+# Epoch, and position of the first row, of a batch that is not from a MemmapLoader; the positions of its other rows are below it.
 UNKNOWN = -1
 
-# What crops that run inside read their rows from in place of the pixels of their batch, which it then has none of; see
+# Crops that run inside read their rows from this instead of their batch, which then has no pixels; see
 # `reader.loading.levels`.
 row_source: contextvars.ContextVar[Any] = contextvars.ContextVar("row_source", default=None)
 
@@ -43,7 +43,7 @@ class _Originated(Protocol):
 def stamped(batch: _Batch, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: int) -> _Batch:
     """Write on a batch what the random numbers of its rows depend on; returns it.
 
-    position: where in the epoch's order its first row stands; the others follow.
+    position: that of its first row in the epoch's order; the others follow.
     """
     origin = torch.empty(len(batch), 3, dtype=torch.int64, device="cpu")
     origin[:, 0].fill_(epoch)
@@ -65,7 +65,7 @@ def inside(variable: contextvars.ContextVar[_Value], value: _Value) -> Iterator[
 
 
 def in_epoch(epoch: int) -> contextlib.AbstractContextManager[None]:
-    """Let random transforms that run inside draw for this epoch where a batch says none: it was indexed, or made by hand."""
+    """Let random transforms that run inside draw for this epoch where a batch names none, as one that was indexed."""
     return inside(current_epoch, epoch)
 
 
@@ -101,7 +101,7 @@ def torch_thread_limit() -> Callable[[int], None] | None:
     if "ATen parallel backend: OpenMP" not in torch.__config__.parallel_info():
         return None
     try:
-        # by the OpenMP specification that of the calling thread alone
+        # the OpenMP specification says that this sets the limit of the calling thread alone
         limit = ctypes.CDLL(None).omp_set_num_threads
     except (OSError, AttributeError, TypeError):
         return None

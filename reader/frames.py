@@ -77,7 +77,7 @@ class JpegPacker:
 
 @dataclass(frozen=True)
 class Lossy:
-    """A row that is kept with a loss: its frame, the pixels of that, uint8[n], and the sum of the squares of what differs."""
+    """A row that is compressed with a loss: its frame, the pixels of that, uint8[n], and the sum of squared differences."""
 
     frame: bytes
     pixels: Pixels

@@ -97,7 +97,7 @@ def squared_error(one: Pixels, other: Pixels) -> int:
 
 
 def _wrong_header(data: memoryview, height: int, width: int, channels: int) -> str:
-    """Say why what stands before the scan is not that of a JPEG of ours of this size; "" where it is."""
+    """Say why the bytes before the scan are not those of our JPEGs of this size; "" where they are."""
     if data[:2] != _START or data[-2:] != _END:
         return "its frame is no complete JPEG"
     at, is_sized = 2, False

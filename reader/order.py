@@ -57,7 +57,7 @@ def permuted(count: int, start: int, stop: int, *, seed: int, epoch: int = 0, pa
 
 
 def place_of(count: int, value: int, *, seed: int, epoch: int = 0, part: int = 0) -> int:
-    """Return where a value stands in the permutation that `permuted` gives: its inverse, by as much work as one value takes.
+    """Return the position of a value in the permutation that `permuted` gives: its inverse, at the cost of one value.
 
     Example:
         >>> [place_of(5, value, seed=0) for value in permuted(5, 0, 5, seed=0).tolist()]
@@ -131,7 +131,7 @@ class Order:
     This class itself is that of a sampler: nothing of it is known before the sampler gives it.
     """
 
-    # whether rows of a window stand in few blocks of the store
+    # whether rows of a window are in few blocks of the store
     is_in_blocks = False
 
     def __init__(self, count: int) -> None:
@@ -140,28 +140,28 @@ class Order:
         self._chunk_start, self._chunk = 0, np.zeros(0, dtype=np.int64)
 
     def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop), of which both are in [0, count]."""
+        """Compute the rows at positions [start, stop), both in [0, count]."""
         raise NotImplementedError
 
     def places_of(self, row: int) -> Iterable[int]:
-        """Return at which positions a position of the dataset stands, rising: the inverse of `rows`."""
+        """Return the positions in the order at which a position of the dataset comes, rising: the inverse of `rows`."""
         raise NotImplementedError
 
     def rows(self, start: int, stop: int) -> Rows:
-        """Return what stands at [start, stop); the order is computed a chunk at a time."""
+        """Return the rows at [start, stop); the order is computed a chunk at a time."""
         if not self._chunk_start <= start <= stop <= self._chunk_start + len(self._chunk):
             self._chunk_start, self._chunk = start, self.compute(start, min(self.count, max(stop, start + _CHUNK)))
         return self._chunk[start - self._chunk_start : stop - self._chunk_start]
 
     def of_step(self, position: int, size: int, start: int, stop: int) -> Rows:
-        """Return what stands at [start, stop) of the step of all ranks at a position; behind the last row the first ones follow.
+        """Return the rows at [start, stop) of the step of all ranks at a position; behind the last row the first ones follow.
 
         size: rows of the step, those that come twice included.
         """
         return self.rows(start, stop) if stop <= self.count else passes(lambda _: self.rows, self.count, start, stop)
 
     def is_repeated(self, place: int, missing: int) -> bool:
-        """Say whether what stands at a place comes again where the last step of several ranks lacks so many rows."""
+        """Say whether the row at a place comes again where the last step of several ranks lacks so many rows."""
         return place < missing
 
     def window_end(self, position: int) -> int:
@@ -189,7 +189,7 @@ class Sequential(Order):
         self._block_rows = block_rows
 
     def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
+        """Compute the rows at [start, stop)."""
         return np.arange(start, stop, dtype=np.int64)
 
     def places_of(self, row: int) -> list[int]:
@@ -211,7 +211,7 @@ class Permutation(Order):
         self._seed, self._epoch = seed, epoch
 
     def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
+        """Compute the rows at [start, stop)."""
         return permuted(self.count, start, stop, seed=self._seed, epoch=self._epoch)
 
     def places_of(self, row: int) -> list[int]:
@@ -244,7 +244,7 @@ class BlockOrder(Order):
         self._bounds = np.concatenate([[0], np.cumsum(self._stops - self._starts)])
 
     def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
+        """Compute the rows at [start, stop)."""
         pieces = [np.zeros(0, dtype=np.int64)]
         while start < stop:
             window = (int(np.searchsorted(self._bounds, start, side="right")) - 1) // self._window
@@ -294,7 +294,7 @@ class CanonicalNodes:
     """Shares an epoch's order of `count` rows among a fixed number of canonical nodes, whatever real nodes read for them.
 
     Node c has rows [first(c), first(c) + rows(c)) in every epoch, in an order of its own. Position p of the epoch is place
-    p // nodes of the order of node p % nodes. Inside a step the positions of one node stand together, so that ranks, which come
+    p // nodes of the order of node p % nodes. Inside a step the positions of one node are neighbors, so that ranks, which come
     node by node, read the rows of few.
     """
 
@@ -387,7 +387,7 @@ class NodeBlocks(Order):
         raise NotImplementedError
 
     def is_repeated(self, place: int, missing: int) -> bool:
-        """Say whether what stands at a place comes again, as each node's first rows do."""
+        """Say whether the row at a place comes again, as each node's first rows do."""
         turn, node = self._nodes.turn(place)
         repeated = self._nodes.pieces(self.count, missing, 0, missing)
         return any(turn < stop - self._nodes.rows(node) for of, _, stop in repeated if of == node)
@@ -398,7 +398,7 @@ class NodeBlocks(Order):
         return [self._nodes.position(place, node) for place in self._of_node(node).places_of(row)]
 
     def of_step(self, position: int, size: int, start: int, stop: int) -> Rows:
-        """Return what stands at [start, stop) of a step, in which the rows of a node stand together."""
+        """Return the rows at [start, stop) of a step, in which the rows of a node are neighbors."""
         # repeated rows come last in the step, where frameworks drop them when they gather
         once = min(size, self.count - position)
         pieces = self._nodes.pieces(position, once, start - position, stop - position)
@@ -429,7 +429,7 @@ class Draws(Order):
         self._cumulative, self._seed, self._epoch = cumulative, seed, epoch
 
     def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
+        """Compute the rows at [start, stop)."""
         return drawn(self._cumulative, start, stop, seed=self._seed, epoch=self._epoch)
 
     def places_of(self, row: int) -> list[int]:
@@ -441,7 +441,7 @@ class Draws(Order):
 class Slice(Order):
     """Takes a part of an order without an end, which continues from one epoch to the next.
 
-    rows_at: gives [start, stop) of it. places_in: where in [start, stop) of it a position of the dataset stands. first: where
+    rows_at: gives [start, stop) of it. places_in: where in [start, stop) of it a position of the dataset comes. first: where
     the epoch begins in it.
     """
 
@@ -456,7 +456,7 @@ class Slice(Order):
         self._rows_at, self._places_in, self._first = rows_at, places_in, first
 
     def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
+        """Compute the rows at [start, stop)."""
         return self._rows_at(self._first + start, self._first + stop)
 
     def places_of(self, row: int) -> list[int]:
@@ -477,7 +477,7 @@ class Passes(Order):
         self.is_in_blocks = self._one_pass(first // pass_rows).is_in_blocks
 
     def compute(self, start: int, stop: int) -> Rows:
-        """Compute what stands at [start, stop)."""
+        """Compute the rows at [start, stop)."""
         first = self._first
         return passes(lambda number: self._one_pass(number).compute, self._pass_rows, first + start, first + stop)
 

@@ -1,6 +1,6 @@
 """The type of a store, a batch and a batch on the GPU, and how a store is mapped without ever being written.
 
-The dotted paths `reader.store.ImageBatch` and `reader.store.RaggedBatch` stand in every store; they never move.
+Every store names the dotted path `reader.store.ImageBatch` or `reader.store.RaggedBatch`; they never move.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class CompressedRows(TensorClass):
 
 # A store, or a batch of it: RaggedBatch where rows have sizes of their own.
 Batch = ImageBatch | RaggedBatch
-# What a batch is as a tuple: one tensor, or one a row; targets, or all of a row's by name.
+# The two parts of a batch as a tuple: images as one tensor, or one a row; targets, or all labels by name.
 Images = torch.Tensor | list[torch.Tensor]
 Targets = torch.Tensor | dict[str, Images]
 

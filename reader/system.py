@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Pages looked at: the share is then known to about 6 %.
 _PROBES = 256
-# Of a system that does not say how much memory it has.
+# The memory of a system that does not say how much it has.
 _ENDLESS = 1 << 62
 # fallocate(2): FALLOC_FL_PUNCH_HOLE, and FALLOC_FL_KEEP_SIZE, which it needs
 _PUNCH = 0x02 | 0x01

@@ -42,7 +42,7 @@ class Tuning:
     between_images_seconds: float = 60.0
     # Work is shared again where a worker has nothing to do and another has more than so much of it.
     shared_work_seconds: float = 0.1
-    # Of one call that makes rows of photographs, whose inputs nobody can take back.
+    # The time of one call that decodes photographs, whose inputs nobody can take back.
     photographs_call_seconds: float = 0.02
     # More PNGs than made ones may be left by such calls, as of another size than the row's: each is then read twice.
     unmade_pngs: int = 8
@@ -54,7 +54,7 @@ class Tuning:
     ray_answer_seconds: float = 15.0
     # Between two looks at workers that Ray starts.
     ray_poll_seconds: float = 0.25
-    # Of one part, copied to where its rows belong.
+    # Bytes of one part that are copied at a time to where its rows belong.
     part_copy_bytes: int = 16 << 20
     # Runs of rows that a thread copies at once have as many bytes, or are one.
     copied_run_bytes: int = 4 << 20
@@ -78,7 +78,7 @@ class Tuning:
     # Seconds between the tries of a request that writes, each shortened by up to a half: half a minute of a server that is
     # throttling.
     upload_pause_seconds: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-    # Of a block that is pulled, in memory at once.
+    # Bytes of a block that is pulled that are in memory at once.
     pulled_piece_bytes: int = 32 << 20
 
     # -- the command
@@ -89,10 +89,10 @@ class Tuning:
 
     # -- the format
 
-    # Of a manifest that is fetched, which is in memory whole: this is that of 70 TB.
+    # The largest manifest that is fetched; all of it is in memory: this is that of 70 TB.
     fetched_manifest_bytes: int = 256 << 20
-    # Of an object in storage at most. A block of rows with sizes of their own may be many times 8 MiB; what sends one holds it in
-    # memory.
+    # The largest object in storage. A block of rows with sizes of their own may be many times 8 MiB, and is in memory while it is
+    # sent.
     object_bytes: int = 64 << 20
 
     # -- the cache of a URL
@@ -101,9 +101,9 @@ class Tuning:
     # link of 200 MB/s 32 of them, a window of shuffle="block", ended together and left it idle: 1.20 times the time of the same
     # ranges alone, not 1.04 (three and two epochs, 2 cores, 2026-11-27).
     requests_at_once: int = 16
-    # Of one request, where neighbors are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
+    # Bytes of one request, where neighbors are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
     request_bytes: int = 16 << 20
-    # What requests in progress and what is being written hold together.
+    # The most bytes of requests in progress and of answers that are being written, together.
     requests_held_bytes: int = requests_at_once * request_bytes
     # A store that the cache has all of is asked for so long, then opened as it is there: a node without a network waits no
     # longer.
@@ -138,14 +138,14 @@ class Tuning:
 
     # A thread that copies rows is given this much at least: handing it over costs some 20 us, in which 200 kB are copied.
     copy_thread_bytes: int = 2 << 20
-    # Of one memcpy: glibc's writes past the caches from about 768 kB on, which takes 1.07 times as long, 1.5 times beside other
-    # programs (rows of 1280 x 960 x 3, 2 cores, 2026-11-21).
+    # The most bytes of one memcpy: glibc's writes past the caches from about 768 kB on, which takes 1.07 times as long, 1.5 times
+    # beside other programs (rows of 1280 x 960 x 3, 2 cores, 2026-11-21).
     memcpy_bytes: int = 512 << 10
     # From so many on a batch is more than the caches hold, and is written past them: epochs of batches of 38 MB had 1.07 times
     # the rate, of 19 MB 1.0, of 10 MB 0.96, rows of 1280 x 960 x 3 1.5 times. Into fresh memory, whose zeros the kernel has just
     # written to the caches, 0.95 (medians of 40 to 100 turns beside other programs, 2 cores of an AMD EPYC, 2026-11-24).
     streamed_batch_bytes: int = 24 << 20
-    # Of pixels that a transform gets at a time, at most: what is made of them in float32 is near the size of a core's caches. At
+    # The most bytes of pixels that a transform gets at a time: in float32 they are near the size of a core's caches. And the
     # least: the calls of a transform that copies cost as much again below (crops of 224 x 224: 1.6 times the time at 1 MiB, 2.7
     # times at 0.5 MiB).
     transform_part_bytes: int = 2 << 20
@@ -166,7 +166,7 @@ class Tuning:
     cpu_pass_bytes: int = 150 << 10
     # Each mask's indices are int64, eight times the bytes: some masks at a time.
     masks_per_pass: int = 32
-    # Of pixels that are worth a thread of the compiled part.
+    # Bytes of pixels that are worth a thread of the compiled part.
     compiled_thread_bytes: int = 1 << 18
 
     # -- pack bench

@@ -58,7 +58,7 @@ def concat(
     return given[0].of_store(joined, np.concatenate(rows), groups)
 
 
-# By path and digest: two datasets of one store share its mapping.
+# A store is named by its path, digest and given columns: two datasets of one store share its mapping.
 _Key = tuple[Path, str, str]
 
 

@@ -99,7 +99,7 @@ def _steps(transform: Any) -> Iterator[object]:
     """Yield a transform, or in place of one that calls others those, in their order."""
     within = getattr(transform, "transforms", None)
     if within is None and not callable(getattr(type(transform), "transform", None)):
-        # of those of torchvision's v2 it is a method
+        # transforms of torchvision's v2 have a method of this name
         within = getattr(transform, "transform", None)
     if isinstance(transform, torch.nn.Sequential):
         within = list(transform)

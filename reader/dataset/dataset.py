@@ -75,7 +75,8 @@ class MemmapDataset(Dataset[Any]):
         (torch.Size([10, 3, 32, 32]), 0)
     """
 
-    groups: Groups | None = None  # of what `concat` joined, which of the datasets each row is from
+    # from which of the datasets that `concat` joined each row is
+    groups: Groups | None = None
 
     def __init__(
         self,
@@ -203,7 +204,7 @@ class MemmapDataset(Dataset[Any]):
             return indices.batch_rows()
         if self.as_tuple and not self._is_looped:
             worker, self._is_looped = get_worker_info(), True
-            # of several workers one says it
+            # one of several workers logs it
             if worker is None or worker.id == 0:
                 warn_of_unlabeled(self.opened_store, self._all_rows)
         is_by_row = type(self).__getitem__ is not MemmapDataset.__getitem__

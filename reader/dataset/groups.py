@@ -24,7 +24,7 @@ _PATTERN, _DATASETS = -1, -2
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """names: of the datasets. of: int32[N], which of them each position is from."""
+    """Which dataset each position is from; names: of the datasets; of: int32[N], their numbers by position."""
 
     names: tuple[str, ...]
     of: npt.NDArray[np.int32]
@@ -65,7 +65,7 @@ class Mixture:
     def order(self, seed: int) -> Callable[[int, int], Rows]:
         """Return what gives turns [start, stop), counted from the first of epoch 0 on."""
         pattern = self._pattern(seed)
-        # how many of its dataset stand before each turn: of the pattern [1, 0, 0, 1] it is [0, 0, 1, 1]
+        # how many turns of the same dataset come before each: the pattern [1, 0, 0, 1] gives [0, 0, 1, 1]
         before = np.empty(PERIOD, np.int64)
         for n, quota in enumerate(self.quotas):
             before[pattern == n] = np.arange(quota)

@@ -1,4 +1,4 @@
-"""What may stand in `dataset[...]`: one row, or rows as a list, an array, a tensor or a mask; checked once, here."""
+"""Checks what is in the brackets of `dataset[...]`, once: one row, or rows as a list, an array, a tensor or a mask."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> 
         std=tuple(std.tolist()),
         inputs=sum(m.inputs for m in manifests),
         rejected=sum(m.rejected for m in manifests),
-        # those of its stores are read by their own names
+        # levels are opened store by store
         levels=(),
         compression=None if not frames else frames[0].joined(frames[1:]),
         reader_features=tuple(name for name in first.reader_features if name != LEVELS),

@@ -37,7 +37,7 @@ from reader.remote.presence import RemoteStore
 from reader.rows import Rows
 from reader.store import Batch, RaggedBatch, map_tensor, store_of
 
-# What rows have in files beside their columns.
+# Tensors of a store that are not columns of its rows.
 _NO_COLUMNS = ("pixels", "frames")
 
 
@@ -87,7 +87,7 @@ Column = FileColumn | MemoryColumn
 
 
 class OpenedStore:
-    """One store, whatever takes its name later.
+    """One store with its files open: another store that takes its name later changes nothing.
 
     files: by tensor.
     table: what its rows are.
@@ -104,14 +104,14 @@ class OpenedStore:
     # where texts of rows are read from, where they have any
     text_file: TextFile | None = None
     given_id = ""
-    # what opens it again, in another process too; None: its path says all
+    # opens the store again, in another process too; None: its path is enough
     opener: Callable[[], OpenedStore] | None = None
     # where the bytes of each of its files of pixels begin among those of all
     bases: Sequence[int] = (0,)
 
     def __init__(self, path: Path, remote: RemoteStore | None = None) -> None:
         self.path, self.remote = path, remote
-        # of a small cache, blocks have files of their own
+        # in a small cache each block has a file of its own
         is_small = remote is not None and remote.folder.is_small
         is_one_store = False
         # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
@@ -128,7 +128,7 @@ class OpenedStore:
                     for name, spec in tensors.items()
                 }
                 mapped = None if is_small else map_tensor(paths["pixels"], torch.uint8, (self.file_bytes,))
-            except (StoreError, OSError):  # of files of both
+            except (StoreError, OSError):  # some files may be of one store and some of the other
                 if before == self._seen():
                     raise
                 continue
@@ -244,7 +244,7 @@ class OpenedStore:
         if isinstance(one, RaggedBatch):
             batch, one = one, row_of(one, 0)
             if batch.mask_offsets is not None:
-                # torch pickles whole storages: the mask stands behind the image
+                # torch pickles whole storages, and the mask is in that of the image
                 one.pixels, one.extras["masks"] = alone(one.pixels), alone(one.extras["masks"])
             one.rows = torch.tensor(row)
         return self.with_texts(one)
@@ -424,7 +424,7 @@ def _part(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
 
 
 def _reads_files() -> bool:
-    """Whether rows are read from the files rather than copied from the mapping: in workers.
+    """Say whether rows are read from the files rather than copied from the mapping: in workers.
 
     Into fresh memory that is as fast (rows of a few hundred bytes are slower: a system call each), and no page of the store
     is mapped in any worker. A file cut short meanwhile is an error, where the mapping would end the worker by SIGBUS.

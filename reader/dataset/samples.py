@@ -18,7 +18,7 @@ from reader.store import Batch, plain
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Of an image, a target or a batch, and of (image, target); what they take and give is the user's.
+# Functions of the user: of an image, a target or a batch; and of (image, target).
 Transform = Callable[[Any], Any]
 PairTransform = Callable[[Any, Any], Any]
 # One number, K numbers of a vector, or all targets of a row by name.
@@ -53,7 +53,7 @@ def transformed(transforms: PairTransform, image: object, target: object) -> obj
     try:
         return transforms(image, target)
     except (AttributeError, OSError, RuntimeError, TypeError) as e:
-        # what fails once, as a read over a network may, is no matter of what images are
+        # an error that comes once, as of a read over a network, says nothing about the kind of images
         if (
             not isinstance(image, torch.Tensor)
             or not _takes(transforms, lambda: pil_image(image), target)

@@ -62,6 +62,6 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
     """Copy a tensor of the host into pinned memory, where torch can."""
     if tensor.device.type != "cpu" or tensor.is_quantized or tensor.is_pinned():
         return tensor
-    # what is as `expand` leaves it, one element in many places, cannot be pinned so
+    # a tensor that `expand` returned, with one element in many places, cannot be pinned
     is_expanded = tensor.layout == torch.strided and not tensor.is_nested and 0 in tensor.stride()
     return (tensor.contiguous() if is_expanded else tensor).pin_memory()

@@ -39,7 +39,7 @@ _READ_ONLY = 8
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
 # launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
 _LAUNCHED = 8
-# Of tensors whose values stay on the host for as long as they are on a device: of numbers of rows, not of pixels.
+# Up to this size a tensor's values stay on the host for as long as it is on a device: row numbers do, pixels do not.
 _KNOWN_BYTES = 256 << 10
 
 

@@ -29,7 +29,7 @@ _POINTER = {
 
 
 class Pointer(NamedTuple):
-    """The store that a manifest.json at a URL stands for.
+    """The store that a manifest.json at a URL names.
 
     folder: where below the URL it is, "" for the URL itself; has_block_objects: its pixels are objects of their own, the
     feature `block-objects`.
@@ -61,7 +61,7 @@ def encode_pointer(digest: str, generation: str, *, has_block_objects: bool = Fa
 
 
 def read_pointer(content: bytes, name: str) -> Pointer:
-    """Return the store that a manifest.json stands for: its own, or what it names.
+    """Return the store of a manifest.json: its own folder, or the one that it names.
 
     Raises:
         StoreError: it was changed or cut short, or is of a version or has a feature that is unknown here.

@@ -69,7 +69,7 @@ def parse_content(content: bytes, path: Path) -> tuple[Manifest, list[Block]]:
 
 
 def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
-    """Return the bytes of manifest.json: the head, one line a block, and last the sha256 of all that stands before it."""
+    """Return the bytes of manifest.json: the head, one line a block, and last the sha256 of all bytes before it."""
     lines = ",".join(f"\n    {_block_line(block, manifest)}" for block in blocks)
     return with_digest(manifest.to_json(), lines)
 

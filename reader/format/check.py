@@ -29,7 +29,7 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
     """Read the manifest and compare every file's kind and size, and every meta.json, with it. Nothing is mapped or changed.
 
     Raises:
-        StoreError: naming the file, what was found and what was expected.
+        StoreError: names the file, its value and the value that was expected.
     """
     root = Path(out)
     manifest = read_manifest(root)
@@ -51,7 +51,7 @@ def _check_files(root: Path, manifest: Manifest) -> None:
         check_file(root / name, expected.size_bytes)
     for name, content in metadata_files(manifest).items():
         with error_path(root / name):
-            # of the size that it must have, before it is read
+            # the size is compared first, so that no larger file is read
             is_right = manifest.files[name].size_bytes == len(content) and (root / name).read_bytes() == content
         if not is_right:
             raise StoreError(
@@ -73,7 +73,7 @@ def _check_level(root: Path, manifest: Manifest, factor: int) -> None:
             f"{path} is not a level of {root}: it has levels, or other rows are compressed. Copy the store again."
         )
     _check_files(path, level)
-    # of rows with sizes of their own no side becomes 0
+    # where rows have sizes of their own no side becomes 0
     least = 1 if manifest.has_own_sizes else 0
     sides = tuple(max(least, side // factor) for side in manifest.largest)
     if sides != level.largest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StoreError(ValueError):
-    """A folder is not a readable store; the message says what was found, what was expected and what to do."""
+    """A folder is not a readable store; the message says what is wrong, what was expected and what to do."""
 
 
 class IncompleteStoreError(StoreError):

@@ -18,7 +18,7 @@ from reader.format.shown import brief
 
 _T = TypeVar("_T")
 
-# What json.loads gives: checked before it is used.
+# A value that json.loads returns; it is checked before it is used.
 Json: TypeAlias = Any
 
 INT64_MOST = (1 << 63) - 1
@@ -33,7 +33,7 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value must be, in words; whether one is; what one that is stands for in Python, and how that is written."""
+    """Describes the values of a key: in words, by a test, by the Python value each is read as, and by how that is written."""
 
     expected: str
     holds: Callable[[Json], bool]
@@ -194,7 +194,7 @@ def key(
 
     Args:
         name: of the key, where it is not the field's. inside: the key of the object that it is in.
-        before: which key it stands in front of, where the order of the fields is another.
+        before: the key that it is written before, where the order of the fields is another.
         where_given: whether it may lack, and is written only if its value is not the default.
         default, default_factory, compare: as of `dataclasses.field`.
     """
@@ -234,7 +234,7 @@ def read_values(of: Callable[..., object], what: str, entries: Json, *, of_any_v
         of_any_version: whether each key may lack whose field has a default.
 
     Raises:
-        StoreError: it lacks one, or one is of another kind; names the key, what was found and what was expected.
+        StoreError: it lacks one, or one is of another kind; names the key, its value and the value that was expected.
     """
     check_fields(what, entries, {each.inside: OBJECT for each in keys_of(of) if each.inside})
     values = {}
@@ -273,7 +273,7 @@ def check_fields(what: str, entries: Json, table: Mapping[str, Kind], *, may_lac
         what: it is, to begin a sentence with: "the manifest".
 
     Raises:
-        StoreError: it has not; names the key, what was found and what was expected.
+        StoreError: it has not; names the key, its value and the value that was expected.
     """
     if type(entries) is not dict:
         raise StoreError(f"{what} is {brief(entries)}, expected an object.")

@@ -20,7 +20,7 @@ from reader.format.shown import brief, shown
 FORMAT_NAME = "pixpack"
 FORMAT_VERSION = (1, 1)
 
-# What a reader must know of a store whose rows have sizes of their own.
+# The feature that a reader must know to read a store whose rows have sizes of their own.
 OWN_SIZES = "own-sizes"
 # and of masks behind the pixels of each such row
 OWN_MASKS = "own-masks"
@@ -33,7 +33,7 @@ TEXT_COLUMNS = "text-columns"
 # and of the same rows at half the size, in stores of their own within it
 LEVELS = "levels"
 READER_FEATURES = (OWN_SIZES, OWN_MASKS, COMPRESSED_ROWS, JPEG_ROWS, TEXT_COLUMNS, LEVELS)
-# What `pack pull` must know of a manifest.json at a URL that names a store in a folder of its own; no folder on a disk has it.
+# The feature of a manifest.json at a URL that names a store in a folder of its own, for `pack pull`; no folder on a disk has it.
 GENERATIONS = "generations"
 # and of one whose pixels are there as objects of their own
 BLOCK_OBJECTS = "block-objects"
@@ -52,7 +52,7 @@ MOST_MANIFEST_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Head:
-    """What stands before the blocks of a manifest.json; digest is "sha256:...", blocks_begin the byte behind their "["."""
+    """The part of a manifest.json before its blocks; digest is "sha256:...", blocks_begin the byte behind their "["."""
 
     fields: dict[str, Any]
     digest: str
@@ -60,7 +60,7 @@ class Head:
 
 
 def read_head(file: IO[bytes], path: Path | str) -> Head:
-    """Parse what stands before the blocks and check the digest over all of it, holding the head and 1 MiB at a time.
+    """Parse the part before the blocks and check the digest over all of the file, with the head and 1 MiB in memory at a time.
 
     Raises:
         StoreError: it was changed or cut short, is not JSON, or larger than any of ours.

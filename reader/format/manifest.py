@@ -275,7 +275,7 @@ class Manifest:
         return specs | {f"extras/{name}": spec for name, spec in sorted(self.extras.items())}
 
     def tensor_paths(self) -> dict[str, str]:
-        """Tensor name -> path of its file inside the store."""
+        """Return tensor name -> path of its file inside the store."""
         return {name: f"_tensordict/{name}.memmap" for name in self.tensors}
 
     @property
@@ -305,7 +305,7 @@ class Manifest:
 
     @property
     def has_own_masks(self) -> bool:
-        """Whether behind the pixels of each row, which has a size of its own, stands its mask."""
+        """Whether each row, which has a size of its own, has its mask behind its pixels."""
         return OWN_MASKS in self.reader_features
 
     @property

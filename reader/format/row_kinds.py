@@ -20,7 +20,7 @@ class RowKind:
     """Rows of one size, as uint8[N, H, W, C]; `OwnSizes` is the other kind. Sides are (height, width), the largest there are.
 
     Attributes:
-        up_to, at_most: stand before the sides in a text, or behind them.
+        up_to, at_most: words of a text before the sides, or behind them.
         batch_type: what tensordict's files name; the dotted path is part of the format, and never moves.
         block_numbers: of the line of a block in manifest.json.
         is_flat: pixels is uint8[bytes], without a dimension of rows.
@@ -88,37 +88,37 @@ class OwnSizes(RowKind):
     }
 
     def common_sides(self, sides: tuple[int, int]) -> None:
-        """There are none."""
+        """Return None: rows have no sides in common."""
 
     def level_sides(self, sides: tuple[int, int], factor: int) -> None:
-        """There are none."""
+        """Return None: rows of a level have no sides in common."""
 
     def level_text(self, sides: tuple[int, int], factor: int) -> str:
         """Say by what the sides of the rows of a level are divided."""
         return f"1/{factor}"
 
     def alike_text(self, shape: tuple[int, int, int]) -> str:
-        """Rows of any height and width may be in one batch."""
+        """Say what rows of a batch have in common: their channels, not their height and width."""
         return f"uint8[H, W, {shape[2]}]"
 
     def pixel_shape(self, rows: int, shape: tuple[int, int, int], size_bytes: int) -> tuple[int, ...]:
-        """Pixels are flat."""
+        """Return the shape of the pixels, which are flat."""
         return (size_bytes,)
 
     def row_bytes(self, rows: int, shape: tuple[int, int, int], size_bytes: int) -> int:
-        """The mean of all rows."""
+        """Return the mean of all rows."""
         return max(1, size_bytes // rows)
 
     def required_bytes(self, rows: int, shape: tuple[int, int, int]) -> int:
-        """The shape of each row says it."""
+        """Return 0: only the shape of each row says its bytes."""
         return 0
 
     def file_bytes(self, used_bytes: int, form: str = "") -> int:
-        """Complete pages, raw too."""
+        """Return the bytes of the file: whole pages, raw too."""
         return _whole_pages(used_bytes)
 
     def shared_bytes(self, rows: int) -> int:
-        """A page that two rows share is read for each."""
+        """Return the bytes of pages that two rows share, which are read for each."""
         return rows * PAGE_BYTES
 
 

@@ -15,7 +15,7 @@ from reader.format.tensors import TEXTS_FILE, Array, TensorSpec
 
 
 class RowValues:
-    """Checks rows of one store; what they are called in a manifest is what they are called here."""
+    """Checks the values of rows of one store, by their names in its manifest."""
 
     def __init__(self, manifest: Manifest) -> None:
         # tensor -> what a value of it is, the least and the most that it may be
@@ -101,7 +101,7 @@ def wrong_extents(offsets: Array, shapes: Array, mask_offsets: Array | None, siz
     sides = shapes.astype("int64")
     areas = sides[:, 0] * sides[:, 1]
     wrong = (sides < 1).any(axis=1) | (sides[:, 2] > _MOST_CHANNELS) | (areas > size_bytes) | (offsets < 0)
-    # what is wrong has no size: the product of three sides need not fit into 64 bits
+    # a wrong row gets size 0: the product of its sides may not fit into 64 bits
     areas = areas * ~wrong
     sizes = areas * sides[:, 2].clip(0, _MOST_CHANNELS)
     if mask_offsets is not None:
@@ -135,7 +135,7 @@ def _ranges(manifest: Manifest) -> Iterator[tuple[str, tuple[str, int, int]]]:
 
 
 def has_boxes(manifest: Manifest) -> bool:
-    """Whether a store has boxes, as --boxes makes them: extras of these names may also be a user's own columns."""
+    """Say whether a store has boxes, as --boxes packs them: extras of these names may also be a user's own columns."""
     specs = [manifest.extras.get(name) for name in ("boxes", "box_targets", "box_count")]
     count = specs[0].row_shape[0] if specs[0] and specs[0].row_shape else 0
     return specs == [TensorSpec("float32", (count, 4)), TensorSpec("int64", (count,)), TensorSpec("int32", ())]

@@ -60,10 +60,10 @@ _DECODE = json.JSONDecoder().raw_decode
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A line of samples.jsonl: the input that a row was made of.
+    """A line of samples.jsonl: the input that a row was packed from.
 
     width and height are pixels of the upright source; size_bytes and sha256 are None for what is no file. decoding says which
-    decoder made the row, and how, under the keys of the line.
+    decoder decoded the row, and how, under the keys of the line.
     """
 
     path: str
@@ -98,7 +98,7 @@ class Sample:
         if text[end:] not in ("\n", ""):
             raise ValueError(f"{text[:60]!r} is not a line of {SAMPLES}: something is behind the object.")
         path, target, size_bytes, sha256, width, height = own
-        # by hand, as it is done for each row: a table takes 3 us
+        # without a table, which takes 3 us a row
         if not (
             type(path) is str
             and (type(target) is int or type(target) is list)
@@ -133,7 +133,7 @@ class Reject:
 
 
 def line_start(path: str, target: Json, size_bytes: int, sha256: str) -> str:
-    """Return what the line of a file's row begins with, as `Sample.encode` writes it: all but what its decoder found.
+    """Return what the line of a file's row begins with, as `Sample.encode` writes it: all but what its decoder reports.
 
     Example:
         >>> line_start("a/1.jpg", 0, 512, "00ff")

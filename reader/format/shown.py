@@ -19,7 +19,7 @@ _HIDDEN_BUT_LINES = re.compile(_HIDDEN.pattern.replace("\x00-\x1f", "\x00-\x08\x
 
 # user:secret@ in front of a host, with one slash where pathlib has seen the URL; behind the next slash an @ is a path's
 _USER = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]+)(://?)([^/?#\s\"'@]*(?:@[^/?#\s\"'@]*)*)@")
-# of Azure, where container@account is no secret
+# schemes of Azure, where container@account is no secret
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 _TOKEN = re.compile(
     r"([?&;](?:x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential)|awsaccesskeyid|googleaccessid"

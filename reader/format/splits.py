@@ -1,4 +1,4 @@
-"""What the name of a split is for, and in which folder a store that is not finished is made.
+"""What the name of a split is for, and in which folder a store is while it is packed.
 
 Imports only the standard library, and opens nothing.
 """
@@ -9,14 +9,14 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-# The role of a split, by its name in lower case. Stores are made, and listed, in the order of the roles.
+# The role of a split, by its name in lower case. Stores are packed, and listed, in the order of the roles.
 ROLES = {
     **dict.fromkeys(("train", "training"), 0),
     **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), 1),
     **dict.fromkeys(("test", "testing"), 2),
 }
 
-# In the folder of a store while it is being made; and what that folder's name ends with, beside OUT.
+# A file in the folder of a store while it is packed; and the end of that folder's name, beside OUT.
 FOLDER = ".packing"
 
 
@@ -34,12 +34,12 @@ def meant(split: str, names: Iterable[str]) -> list[str]:
 
 
 def beside(out: Path) -> Path:
-    """Name the folder beside OUT in which it is made."""
+    """Name the folder beside OUT in which it is packed."""
     return out.with_name(f"{out.name}{FOLDER}")
 
 
 def is_stage(folder: Path) -> bool:
-    """Whether a folder is one in which OUT is made, or holds that: what is finished in it may not belong together yet."""
+    """Say whether a folder is one in which OUT is packed, or contains one: finished stores in it may not belong together yet."""
     return any(os.path.isdir(stage / FOLDER) for stage in (folder / FOLDER, *([folder] * folder.name.endswith(FOLDER))))
 
 

@@ -23,7 +23,7 @@ from reader.format.fields import (
 from reader.format.head import COMPRESSED_ROWS, JPEG_ROWS, LEVELS, OWN_MASKS, TEXT_COLUMNS
 from reader.format.shown import brief
 
-# Of numpy, which this package does not import.
+# An array of numpy, which this package does not import.
 Array: TypeAlias = Any
 
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
@@ -65,7 +65,7 @@ def metadata_names(*, has_extras: bool) -> list[str]:
 ZSTD, JPEG = "zstd", "jpeg"
 # The tensor `frames`: the bytes [begin, end) of pixels.memmap that each row's frame has.
 FRAMES_SPEC = TensorSpec("int64", (2,))
-# Of 200 photographs of 224 x 224: 0.54 of raw; levels 2 and 3 are no smaller, -1 has 0.77 (bench_compress.py).
+# 200 photographs of 224 x 224 take 0.54 of their raw bytes; at levels 2 and 3 no less, at -1 0.77 (bench_compress.py).
 LEVEL = 1
 # The only predictor: green is subtracted from red and blue, then from each line the line above it.
 UP = "up"
@@ -77,7 +77,7 @@ NEEDS_RAW = (
     "its rows are compressed: read them by MemmapDataset, or make a raw store: pack subset OUT RAW --no-compress"
 )
 
-# No frame holds more than this for each of its bytes. A block of zstd that repeats one byte has 4 bytes and stands for 128 KiB;
+# No frame unpacks to more than this for each of its bytes. A block of zstd that repeats one byte has 4 bytes for 128 KiB;
 # 64 samples of a JPEG take 2 bits at least.
 MOST_RATIO = {ZSTD: 1 << 15, JPEG: 1 << 8}
 
@@ -88,10 +88,10 @@ _MOST_TIMES = 4
 
 
 class RawPixels:
-    """Rows that are in their file as they are: answers for them what `Compression` answers for frames."""
+    """Rows that are in their file uncompressed; it has the attributes that `Compression` has for frames."""
 
     form = codec = ""
-    # what the kind of rows says
+    # from the kind of rows
     batch_type, block_numbers = "", 0
     tensors: ClassVar[Mapping[str, TensorSpec]] = {}
 
@@ -116,7 +116,7 @@ class Compression:
 
     # in files of tensordict
     batch_type: ClassVar[str] = "<class 'reader.store.CompressedRows'>"
-    # of the line of a block in manifest.json
+    # numbers in the line of a block in manifest.json
     block_numbers: ClassVar[int] = 5
     tensors: ClassVar[Mapping[str, TensorSpec]] = {"frames": FRAMES_SPEC}
 
@@ -239,7 +239,7 @@ def reader_features_of(form: str) -> tuple[str, ...]:
 TEXTS_FILE = "texts.utf8"
 # The extra of a text column: the bytes [begin, end) of that file.
 TEXT_SPEC = TensorSpec("int64", (2,))
-# Of one text. The longest captions of public sets have some 10 KB; a reader takes no more memory than this for a damaged span.
+# The longest text. The longest captions of public sets have some 10 KB; a reader takes no more memory for a damaged span.
 MOST_TEXT_BYTES = 1 << 20
 
 
@@ -282,11 +282,11 @@ def wrong_frames(codec: str, frames: Array, sizes: Array, size_bytes: int) -> Ar
 
 # The rows again at half the size, and a quarter, are stores in this folder, each by what sides are divided by.
 LEVELS_FOLDER = "levels"
-# By what the sides of rows are divided.
+# The sides of rows are divided by these.
 FACTORS = (2, 4)
 
 _LEVEL_FILES = ("manifest.json", "samples.jsonl", "rejected.jsonl", "meta.json", "_tensordict/meta.json")
-# Of all that a row of the store has, a level has these.
+# The tensors that a level has of those of its store.
 _LEVEL_TENSORS = ("pixels", "targets", "content", "offsets", "shapes", "frames")
 
 
@@ -322,5 +322,5 @@ def level_files(levels: Sequence[int], tensors: Sequence[str], features: Sequenc
 
 
 def is_of_level(name: str) -> bool:
-    """Whether a file of a store is that of a level."""
+    """Say whether a file of a store is that of a level."""
     return name.startswith(f"{LEVELS_FOLDER}/")

@@ -26,7 +26,7 @@ _log = logging.getLogger("reader")
 def is_grouped_by_class(dataset: MemmapDataset) -> bool:
     """Say whether neighboring rows have one class far more often than rows at large, by a look at some."""
     count, store = len(dataset), dataset.opened_store
-    # of fewer rows one window mixes all
+    # one window mixes all of fewer rows
     if (
         dataset.manifest.target_kind != "class"
         or count <= block_rows(dataset.manifest) * tuning().shuffle_window_blocks
@@ -39,7 +39,7 @@ def is_grouped_by_class(dataset: MemmapDataset) -> bool:
 
 
 def log_choices(plan: EpochPlan, ranks: Ranks, chosen: Residency, *, has_collate: bool) -> None:
-    """Log what a loader was made for, and warn where its order, or the dataset's transform, costs more than another."""
+    """Log what a new loader reads, and warn where its order, or the dataset's transform, costs more than another."""
     path = plan.dataset.path
     _log.info("%s: order %s, %s, residency %s: %s", path, plan.orders.text, ranks, chosen.name, chosen.reason)
     if plan.orders.name == "block" and is_grouped_by_class(plan.dataset):

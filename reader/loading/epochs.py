@@ -23,7 +23,7 @@ _ORDERS = ("sequential", "full", "block", "weighted", "sampler", "mixture")
 
 @dataclass
 class Progress:
-    """Says where the newest iterator is; it is the loader's state after that iterator is gone.
+    """Says where the newest iterator is; it remains the loader's state after that iterator is collected.
 
     sides: (height, width) of crops, where the loader was given a size.
     is_taken: a batch was taken from it. moved_to: the epoch that it is of instead, set before that. is_over: there is no batch

@@ -32,7 +32,7 @@ _KINDS = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class Modes:
-    """Holds torch's modes of a thread; autocast: for each kind of device whether it is on, and its dtype."""
+    """Torch's modes of a thread; autocast: for each kind of device whether it is on, and its dtype."""
 
     has_grad: bool
     is_inference: bool
@@ -175,7 +175,7 @@ class Finish:
                 return in_turn(chain, part)
 
         finished: object = result
-        # what the compiled part makes of a whole batch; it does not move masks
+        # the compiled part takes whole batches; it does not move masks
         is_full_batch = not _has_masks(result)
         for is_in_parts, run in itertools.groupby(steps, functools.partial(_is_in_parts, is_full_batch)):
             chain = list(run)

@@ -38,8 +38,9 @@ def check_skip() -> None:
     asker = _asker()
     if asker is not None and getattr(asker.f_locals.get("self"), "skip_batches", False):
         raise ValueError(
-            "skip_first_batches does not say of which epoch, and this MemmapLoader has begun none. Call loader.set_epoch(epoch)"
-            " first; or accelerator.register_for_checkpointing(loader), so that load_state restores epoch and position."
+            "skip_first_batches does not say of which epoch, and no epoch of this MemmapLoader has begun. Call"
+            " loader.set_epoch(epoch) first; or accelerator.register_for_checkpointing(loader), so that load_state restores epoch"
+            " and position."
         )
 
 
@@ -55,7 +56,7 @@ def splits_batches() -> bool:
     Looks at all objects of a process with an Accelerator, for 80 ms of 200,000.
     """
     accelerate, state = (sys.modules.get(f"accelerate.{name}") for name in ("accelerator", "state"))
-    if accelerate is None or state is None or not state.AcceleratorState._shared_state:  # no Accelerator was made
+    if accelerate is None or state is None or not state.AcceleratorState._shared_state:  # there is no Accelerator
         return False
     # it asks nothing of a loop that is given to its prepare, so it is looked for
     return any(issubclass(type(each), accelerate.Accelerator) and each.split_batches for each in gc.get_objects())

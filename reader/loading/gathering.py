@@ -41,7 +41,7 @@ from reader.tuning import tuning
 
 _log = logging.getLogger("reader")
 
-# Those of which a GPU has pinned a file: on others the driver may refuse it, or never answer, as it does for private mappings.
+# File systems on which a GPU has pinned a file: on others the driver may refuse, or never answer, as for private mappings.
 _PINNED_FILE_SYSTEMS = ("ext4",)
 
 
@@ -76,7 +76,7 @@ class Gathering:
         self.rows, self._dataset, self._device, self._prefetch = rows, rows.dataset, device, prefetch
         is_sent = device.type == "cuda" and levels is None and self._dataset.opened_store.table.is_raw and may_send()
         self.is_pinned = is_sent and rows.copy is not None and self._pin(rows.copy, must_pin=must_pin)
-        # of the files that rows are sent from; None: not yet known
+        # the pinned files that rows are sent from; None: not pinned yet
         self._sent_from: Place | None = None
         self._may_send = is_sent and rows.copy is None and self._is_worth_pinning()
         # spare room if batches differ in size; the short last batch of an epoch leaves the buffers as they are
@@ -86,7 +86,7 @@ class Gathering:
             room=0.25 if self._dataset.manifest.has_own_sizes else 0,
             most=math.inf,
         )
-        # of what is read ahead straight into batches, from one epoch to the next
+        # memory of batches that a disk is read straight into; it stays from one epoch to the next
         self._ahead_pool: FittingPool | None = None
 
     def groups(self, plan: EpochPlan, steps: Iterator[Steps], finish: Finish, claim: Claim) -> Iterator[Group]:
@@ -132,7 +132,7 @@ class Gathering:
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, plan.number)
         can_scatter = self._device.type == "cpu" and not self._dataset.manifest.is_flat
         if self._ahead_pool is None:
-            # of two chunks, and of batches that wait
+            # idle buffers have room for two chunks and for the batches that wait
             all_bytes = len(self._dataset) * self._dataset.manifest.row_bytes
             keep_bytes = 2 * min(chunk_bytes, all_bytes)
             self._ahead_pool = FittingPool(keep=self._prefetch + 2, keep_bytes=keep_bytes, room=0, most=math.inf)
@@ -209,7 +209,7 @@ class Gathering:
 def _finished(
     batches: deque[Batch], copies: Copies | None, steps: Steps, finish: Finish, copier: CudaCopier | None
 ) -> Iterator[Group]:
-    """Wait for a group's pixels and give it, ready for the caller or on its way to the device."""
+    """Wait for the pixels of a group and yield it, ready for the caller or on its way to the device."""
     items: list[object] = []
     if copies is not None:
         with stage("gather"):

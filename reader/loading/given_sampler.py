@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-# What a sampler gives at a time: a row, or rows of a batch.
+# A sampler gives a row at a time, or the rows of a batch.
 Item = int | Sequence[int] | torch.Tensor | npt.NDArray[np.integer]
 
 

@@ -18,7 +18,7 @@ _NO_GROUPS: Iterator[Group] = iter(())
 
 
 class Pass(NamedTuple):
-    """Holds what a pass begins with.
+    """The parts of a pass.
 
     progress: where it begins, and the plan of its epoch; kept up to date.
     source: makes the groups, in a thread of its own where prefetch is not 0.
@@ -33,7 +33,7 @@ class Pass(NamedTuple):
 
 
 class Iteration:
-    """Gives what the feeder prepared in one pass, in order. Dropped, it ends its thread.
+    """Iterates over the batches that the feeder prepares in one pass. When it is collected, its thread ends.
 
     Args:
         first: the pass.
@@ -91,7 +91,7 @@ class Iteration:
                 self._failed, self._source = True, _NO_GROUPS
             raise
         if self._group is None:
-            # after an error the epoch is not done: its state stays at the batch that could not be made
+            # after an error the epoch is not over: its state stays at the batch that failed
             self._progress.finished = not self._failed
             self._accelerate.end()
             raise StopIteration

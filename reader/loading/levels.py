@@ -43,14 +43,14 @@ from reader.tuning import tuning
 _log = logging.getLogger("reader")
 # Idle buffers of a level: of two batches, each in parts for some threads.
 _KEPT = 8
-# Of masks, instead of a level's factor.
+# The key of the masks' pool, beside the factors of levels.
 _MASKS = 0
 # One that is read, one that is taken from, and one whose last batch may be transformed while the first of the next begins.
 _CHUNKS = 3
 
 
 def may_read_levels(dataset: MemmapDataset, residency: object, transform: object) -> bool:
-    """Whether crops of a transform can read levels: on the host, as the first step; of several stores those that all have."""
+    """Say whether crops of a transform can read levels: on the host, as the first step; of several stores those that all have."""
     store, manifest = dataset.opened_store, dataset.manifest
     if residency == "gpu" or not begins_with_crop(transform):
         return False
@@ -68,7 +68,7 @@ def may_read_levels(dataset: MemmapDataset, residency: object, transform: object
 
 
 class LevelRows:
-    """Reads the rows of a dataset's store by what their sides are divided by.
+    """Reads the rows of a dataset's store, or of one of its levels: a factor says by what their sides are divided.
 
     own: the rows of the store. factors: of the levels, (2,) or (2, 4).
 
@@ -80,7 +80,7 @@ class LevelRows:
         self.dataset = dataset = own.dataset
         store = dataset.opened_store
         self.factors = store.levels
-        # of each level: memory of rows whose crops are done is used again
+        # by level: memory of rows whose crops are done is used again
         self._pools = defaultdict[int, FittingPool](lambda: FittingPool(keep=_KEPT, most=math.inf))
         self.stores = {1: store} | {factor: _opened(store, factor) for factor in self.factors}
         rows = None if dataset.has_all_rows else dataset.store_rows(np.arange(len(dataset)))
@@ -226,11 +226,11 @@ class LevelsAhead(Place):
     def __init__(self, levels: LevelRows, transform: object, plan: EpochPlan) -> None:
         self._levels, self._crop = levels, cast(_LevelCrop, first_step(transform))
         self._epoch, self._seed = plan.number, plan.seed_value
-        # of a position, where a chunk must end, since the rows behind it are elsewhere
+        # gives where the chunk of a position must end, since the rows behind it are elsewhere
         self._window_end = plan.order().window_end
         self.factors, self.content = levels.factors, levels.content
         self._has_masks = levels.dataset.manifest.has_own_masks
-        # of each level: chunks of one have about as many bytes
+        # by level: its chunks have about as many bytes
         self._pools = defaultdict[int, FittingPool](lambda: FittingPool(keep=_CHUNKS))
         self._read_levels: set[int] = set()
         self._files: dict[int, RawReader] = {}
@@ -279,7 +279,7 @@ class LevelsAhead(Place):
         self._chunks.append(chunk := _StepGroup(steps))
         planned, masked = self._planned(steps), None
         if self._has_masks:
-            # those of rows that are read from a level too
+            # also the masks of rows whose pixels a level has
             masked = np.unique(np.concatenate([*planned.values()]))
             planned.setdefault(1, masked[:0])
         for factor in self._read_levels & planned.keys():

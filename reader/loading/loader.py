@@ -82,7 +82,7 @@ class MemmapLoader:
         threads: that transforms of `reader.transforms` run on, on the CPU, each with some rows of a batch at a time. None: the
             CPUs that this process may use (affinity and cgroup), shared by the ranks of this host. 1: whole batches.
         rank, world_size: default to those of torch.distributed, or of Ray Train, or of a launcher's variables RANK and
-            WORLD_SIZE, else 0 and 1. They are resolved when an epoch begins, so that a loader may be made before
+            WORLD_SIZE, else 0 and 1. They are resolved when an epoch begins, so that a loader may be created before
             init_process_group; `len` before that takes WORLD_SIZE where it is set.
         residency: where rows are read from. "cache": the mapped file; an epoch that begins with most of it not in the page
             cache reads it as "disk" does. "ram": a copy in this process, in huge pages; pinned where batches go to CUDA.
@@ -117,7 +117,7 @@ class MemmapLoader:
         ...     shape = images.shape  # uint8[8, 3, 32, 32]
     """
 
-    # what a DataLoader is asked for, as this one has it: batches are ready for use
+    # attributes of a DataLoader, as they are true here: batches are ready for use
     pin_memory = False
     pin_memory_device = ""
     persistent_workers = False
@@ -264,7 +264,7 @@ class MemmapLoader:
         check_asker()
         return self._samplers[1]
 
-    # made when first asked for: they hold the loader, which would else live until cycles are collected
+    # created on first use: they refer to the loader, which would else live until cycles are collected
     @functools.cached_property
     def _samplers(self) -> tuple[object, StepSampler]:
         sampler = sampler_of(self.epochs)
@@ -336,7 +336,7 @@ class MemmapLoader:
         )
         if count := self.num_workers:
             finish = finish_of(threads=1)
-            # of a sampler nobody may know the steps
+            # a sampler may have no length
             count = count if plan.orders.sampler is not None else min(count, max(1, plan.steps_left(plan.position)))
             workers = workers_for(
                 plan.batches(items), StepBatches(self.dataset, finish), count, self._options_of_workers

@@ -28,11 +28,11 @@ from reader.memory.residency import RESIDENCIES, Residency
 from reader.transforms.random import integer
 
 Weights = Sequence[float] | torch.Tensor | npt.NDArray[np.floating]
-# What the DataLoader of the workers takes; they call transforms of single samples.
+# Options of the workers' DataLoader; workers call transforms of single samples.
 _OF_WORKERS = ("multiprocessing_context", "prefetch_factor", "timeout", "worker_init_fn")
-# What a DataLoader takes and what changes nothing here, whatever it is: batches come whole, in order, pinned.
+# Options of a DataLoader that change nothing here, whatever they are: batches come whole, in order, pinned.
 _HARMLESS = ("in_order", "persistent_workers", "pin_memory")
-# What it takes, this loader does not, and what to write instead.
+# Options of a DataLoader that this loader refuses, and what to write instead.
 _INSTEAD = {
     "batch_sampler": "give it as sampler=, which takes samplers of rows and of batches",
     "generator": "the order depends on the seed: give seed=, such as generator.initial_seed()",

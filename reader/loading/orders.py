@@ -172,7 +172,7 @@ def window_bytes(manifest: Manifest) -> int:
 
 
 def _shuffled(dataset: MemmapDataset, shuffle: bool | str, *, has_nodes: bool) -> str:
-    """Return the name of the order that shuffle= stands for."""
+    """Return the name of the order that shuffle= asks for."""
     if shuffle is True:
         is_full = not has_nodes and dataset.remote is None and _fits_in_memory(dataset)
         return "full" if is_full else "block"

@@ -25,11 +25,11 @@ from reader.rows import Rows, Steps
 _GIVEN, _OF_STATE, _OF_RANKS = "as given", "of the loaded state", "as on all ranks"
 _OF_PROCESS = "torch.initial_seed()"
 _MOST = 2**31
-# That of the process that this one was forked from: a worker of a DataLoader has set its own since.
+# The seed of the process that this one was forked from: a worker of a DataLoader has set its own since.
 _before_fork: int | None = None
-# Of tiny batches: each costs as much Python as a large one, and the caller waits for all of a group.
+# The most batches of a group: a tiny one costs as much Python as a large one, and the caller waits for all of a group.
 _MOST_BATCHES = 64
-# Of a sampler: the position after its last step. What it gives may be any number of rows.
+# The position after the last step of a sampler, which may give any number of rows.
 _END = (1 << 62) - 1
 
 
@@ -63,7 +63,7 @@ class Seed:
         return Seed(0, _OF_RANKS) if world_size > 1 else Seed(_process_seed(), _OF_PROCESS)
 
     def takes(self, value: int | None) -> bool:
-        """Say whether a loader with this seed continues a state with that one; None: of a loop that has not begun."""
+        """Say whether a loader with this seed continues a state with that one; None: that of a loop before its first epoch."""
         return value is None or self.source != _GIVEN or value == self.value
 
     def resumed(self, value: int | None) -> Seed:
@@ -92,7 +92,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class PlannedBatch(NamedTuple):
-    """Holds a batch's positions in the dataset, the global position of the first of them, and that after the step."""
+    """A batch's positions in the dataset, the global position of the first of them, and that after the step."""
 
     positions: Rows
     start: int
@@ -290,6 +290,6 @@ class SampledPlan(EpochPlan):
         return 1
 
     def _batch(self, rows: list[int], taken: int, *, is_last: bool) -> PlannedBatch:
-        # where the batch would stand in one order of all ranks: two ranks that are given one row draw differently for it
+        # the position that the batch would have in one order of all ranks: two ranks that get one row draw differently for it
         start = (taken - len(rows)) * self.cut.world_size + self.cut.rank * len(rows)
         return PlannedBatch(self.dataset.positions(rows), start, _END if is_last else taken)

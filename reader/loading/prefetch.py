@@ -26,7 +26,7 @@ from reader.tuning import tuning
 
 _T = TypeVar("_T")
 
-# What the loop gets, with the global position after it.
+# An item of the loop, with the global position after it.
 LoopItem = tuple[object, int]
 Group = list[LoopItem]
 # Takes room for one more group: claim(True) waits for it, claim(False) says whether there was some.
@@ -34,7 +34,7 @@ Claim = Callable[[bool], bool]
 
 
 class _End:
-    """Stands in the queue behind the last group."""
+    """Marks the end of the queue, behind the last group."""
 
 
 class _StoppedError(Exception):
@@ -199,7 +199,7 @@ class InProgress(Generic[_T]):
 
 
 def without_thread(wait: bool) -> bool:
-    """Claim nothing, as a `Claim` of who takes each group as it comes: none begins before the one before it was taken."""
+    """Claim nothing, for a caller that takes each group as it comes: no group begins before the one before it was taken."""
     return wait
 
 

@@ -27,7 +27,7 @@ _NESTED = 4
 
 @dataclass(frozen=True)
 class Ranks:
-    """Holds a rank, the number of ranks, and who says so."""
+    """A rank, the number of ranks, and who says so."""
 
     rank: int
     world_size: int
@@ -38,7 +38,7 @@ class Ranks:
 
     @property
     def is_known(self) -> bool:
-        """Say whether anything says so; else a process group may still be made."""
+        """Say whether anything says so; else the program may still start a process group."""
         return bool(self.source)
 
     @property

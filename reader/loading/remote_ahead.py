@@ -34,7 +34,7 @@ _log = logging.getLogger("reader")
 # are in the cache, not in memory.
 _AHEAD_BYTES = 512 << 20
 
-# Of a position of an epoch where in its planned order of blocks it is.
+# Returns where in the planned order of blocks a position of the epoch is.
 PlanIndex = Callable[[int], int]
 
 
@@ -123,7 +123,7 @@ class RemoteAhead(InFile):
             self._asked_bytes += sum(map(self._remote.folder.room, missing))
             self._rows_bytes += self._bytes_of(steps)
             new += missing
-            # of the first steps, which nothing is asked for before
+            # the blocks of the first steps come before all others
             soon = soon if self._has_started else len(new)
             self._has_started = True
         if new:
@@ -143,7 +143,7 @@ def blocks_of(remote: RemoteStore, spans: Spans) -> list[int]:
 def plan_blocks(plan: EpochPlan, remote: RemoteStore) -> PlanIndex:
     """Inform a cache that cannot hold all in which order this epoch and the next one use its blocks, where that is known.
 
-    Returns where in the first order the blocks of a position stand; 0 where there is none.
+    Returns a function that says where in the first order the blocks of a position are; 0 where there is no order.
     """
     if remote.short_limit is None:
         return lambda position: 0
@@ -151,10 +151,10 @@ def plan_blocks(plan: EpochPlan, remote: RemoteStore) -> PlanIndex:
     if windows is None or later is None:
         return lambda position: 0
     remote.plan([[block for _, blocks in order for block in blocks] for order in (windows, later)])
-    # of windows that are read beside each other, the first that is not read whole
+    # where several windows are read at once, the first that is not read whole
     stops = [*itertools.accumulate((window.stop for window, _ in windows), max)]
     indices = [*itertools.accumulate((len(blocks) for _, blocks in windows), initial=0)]
-    # a rank's batch stands behind those of the ranks before it in the step
+    # in a step, the batches of lower ranks come before that of a rank
     behind = plan.cut.rank * plan.cut.batch_size
     return lambda position: indices[min(bisect.bisect_right(stops, position - behind), len(windows) - 1)]
 

@@ -88,7 +88,7 @@ class _CollateStep:
     """Gives a collate function the rows of a batch, (image, target) each; torch's default_collate in it takes the batch whole.
 
     Args:
-        after: the transform that made the batch.
+        after: the transform that returned the batch.
     """
 
     def __init__(self, after: Transform | None, collate: Collate, by_name: bool) -> None:
@@ -102,7 +102,7 @@ class _CollateStep:
         """Return what the function makes of the rows.
 
         Raises:
-            TypeError: the transform before it made no ImageBatch, so that there are no rows.
+            TypeError: the transform before it returned no ImageBatch, so that there are no rows.
         """
         if not isinstance(batch, ImageBatch | RaggedBatch):
             raise TypeError(

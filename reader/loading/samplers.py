@@ -125,7 +125,7 @@ class StepSampler(Sampler[list[int]]):
 class RASampler(Sampler[int]):
     """Repeats each row several times in an epoch, augmented otherwise each time (repeated augmentation). See https://arxiv.org/abs/1901.09335.
 
-    As torchvision's references/classification and timm (there RepeatAugSampler): the order is shuffled, each row stands in it
+    As torchvision's references/classification and timm (there RepeatAugSampler): the order is shuffled, each row comes in it
     `repetitions` times, the ranks take its positions in turn, and an epoch ends after as many rows as there are: 1 of
     `repetitions` rows comes up in it, all ranks together. MemmapLoader sets its epoch.
 

@@ -72,7 +72,7 @@ def steps_of_row(epochs: Epochs, row: int, state: Mapping[str, Any]) -> list[tup
 def _steps_of_row(plan: EpochPlan, row: int, stop: int) -> list[int]:
     """Return the steps of an epoch that took a row before a position."""
     order = plan.order()
-    # of rank 0, where the last step is one that only some ranks have
+    # rank 0 has the last step, even where only some ranks do
     cut = replace(plan.cut, rank=0)
     count = cut.steps()
     places = [place for place in order.places_of(row) if place < stop]

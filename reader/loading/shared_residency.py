@@ -45,7 +45,7 @@ _Key = tuple[str, ...]
 
 
 class HostRows:
-    """Knows where the rows of a dataset are read from, for all passes of a loader.
+    """Where the rows of a dataset are read from, for all passes of a loader.
 
     reads: how much is read, and by how many processes.
     copy: in memory, of residency "ram"; other loaders of the same rows share it, and the last one frees it.
@@ -172,7 +172,7 @@ class Shared(Generic[_Value]):
         return list(self._values.values())
 
     def find_or_make(self, key: _Key, make: Callable[[], _Value]) -> _Value:
-        """Return a value, made where no loader has it; raises what making it raises."""
+        """Return a value, a new one where no loader has it; raises what creating it raises."""
         with self._making:
             value = self._values.get(key)
             if value is None:
@@ -227,7 +227,7 @@ def _reads_of_store(store: OpenedStore, rows: Rows | None) -> residencies.Reads:
 
 
 class HostCopies(NamedTuple):
-    """Holds the copies of a dataset's rows in memory, one for each of its stores."""
+    """The copies of a dataset's rows in memory, one for each of its stores."""
 
     store: OpenedStore
     each: Sequence[HostCopy]

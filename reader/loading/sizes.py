@@ -65,7 +65,7 @@ class Sizes:
 
     def __init__(self, size: Size | None, batch_size: BatchSize) -> None:
         self._size, self._batch_size = size, batch_size
-        # of the newest epoch that began: a size that is set during it applies to the next one
+        # number and size of the newest epoch: a size that is set during it applies to the next one
         self._running: tuple[int, tuple[int, int] | None] | None = None
         if size is None and callable(batch_size):
             raise ValueError("batch_size is a function of the size of crops: give the loader size= too, or a number.")
@@ -100,7 +100,7 @@ class Sizes:
         self._running = epoch, sides
 
     def set(self, size: int | tuple[int, int]) -> None:
-        """Take another size from the next epoch on; raises ValueError where the loader was made without one."""
+        """Take another size from the next epoch on; raises ValueError where the loader has none."""
         if self._size is None:
             raise ValueError("the loader was made without size=: give it a size, which set_size then changes.")
         before, self._size = self._size, size

@@ -168,7 +168,7 @@ def start_method() -> str:
 
 
 class _Sent(Sampler[PlannedBatch]):
-    """Gives the steps of a pass to the DataLoader, which sends them to workers; `sent` has those that did not come back."""
+    """Gives the steps of a pass to the DataLoader, which sends them to workers; `sent` has those that are with workers."""
 
     def __init__(self, steps: Iterator[PlannedBatch], sent: deque[PlannedBatch]) -> None:
         self._steps, self._sent = steps, sent

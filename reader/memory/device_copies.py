@@ -23,7 +23,7 @@ from reader.rows import Rows
 
 # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: sources are read when the copy's turn comes.
 _IN_STREAM_ORDER = 1
-# What CUDA says where a stream or an event finds no memory.
+# CUDA's message where there is no memory for a stream or an event.
 _FULL = "out of memory"
 
 _thread = threading.local()

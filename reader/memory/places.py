@@ -19,14 +19,14 @@ Memory = Callable[[int], torch.Tensor]
 
 
 class ByteReader(Protocol):
-    """What bytes of pixels are read from: a file, several files as one, or a store at a URL, whose blocks are fetched first."""
+    """Reads bytes of pixels: from a file, several files as one, or a store at a URL, whose blocks are fetched first."""
 
     def read(self, memory: memoryview, reads: Sequence[Read], /) -> None:
         """Bring bytes to their places in memory."""
 
 
 class Located(NamedTuple):
-    """Spans in memory, uint8[n], and where each begins there, int64[B]. What was located stays while this is referenced."""
+    """Spans in memory, uint8[n], and where each begins there, int64[B]. The memory stays while this is referenced."""
 
     memory: Bytes
     begins: Rows
@@ -141,7 +141,7 @@ class InMemory(Place):
 
 
 class InFile(Place):
-    """What is read in the calling thread: a file, or a store at a URL, of which no block is fetched that holds no span."""
+    """A place that the calling thread reads: a file, or a store at a URL, of which no block is fetched that holds no span."""
 
     def __init__(self, file: ByteReader) -> None:
         self._file = file

@@ -173,7 +173,7 @@ class RawFiles:
             file.close()
 
 
-# What bytes are read from: one file, or several as one.
+# One file, or several that are read as one.
 RawReader = RawFile | RawFiles
 
 

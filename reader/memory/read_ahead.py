@@ -32,7 +32,7 @@ from reader.profiling import stage
 from reader.rows import Rows, Steps
 from reader.tuning import tuning
 
-# Of free memory, what is read ahead from a disk at a time, which is twice in memory.
+# The share of free memory of one chunk that is read ahead from a disk; two of them are in memory.
 AHEAD_SHARE = 1 / 16
 # Idle buffers of chunks, and of spans that are located.
 _KEPT = 2
@@ -113,7 +113,7 @@ class ReadAhead(Place):
         self._cut: Iterator[list[_StepSpans]] = iter(())
         self._file = open_raw(paths, bases, past_cache=past_cache)
         self._lease = lease if row_bytes and self._file.can_scatter(row_bytes) else None
-        # of the steps that are being read
+        # memory of the steps that are being read
         self._leased: deque[torch.Tensor] = deque()
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
@@ -292,15 +292,15 @@ def _wait_for(reads: Copies) -> None:
 
 
 class Destinations:
-    """Where spans of a file go that are read together: one after the other to memories, each of which holds whole spans."""
+    """Where spans that are read together go: one after the other to memories, each of which has whole spans."""
 
     def __init__(self, spans: Spans, memories: Sequence[memoryview]) -> None:
         self._memories = list(memories)
-        # of each memory, the place of its first byte
+        # the place of the first byte of each memory
         self._firsts = [*itertools.accumulate((len(memory) for memory in memories), initial=0)]
         places, order = laid_out(spans.sizes), np.argsort(spans.begins, kind="stable")
         begins, sizes, places = spans.begins[order], spans.sizes[order], places[order]
-        # of equal spans the first is read, the others are copies of it
+        # the first of equal spans is read, the others are copies of it
         is_first = np.diff(begins, prepend=-1) != 0
         first = places[is_first][np.cumsum(is_first) - 1]
         self._copies = list(
@@ -355,7 +355,7 @@ class Destinations:
 def scatter(file: RawFile, destinations: Destinations, reads: Sequence[Read]) -> None:
     """Bring bytes to their destinations; raises as `RawFile.read`."""
     for start, size, _ in reads:
-        # of rows in random order nearly all: beside other threads each line of Python counts
+        # nearly all rows in random order come here: beside other threads each line of Python counts
         if (memory := destinations.memory(start, size)) is not None:
             file.read_into((memory,), start, size)
             continue

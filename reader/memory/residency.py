@@ -17,7 +17,7 @@ from reader.tuning import tuning
 
 RESIDENCIES = ("auto", "cache", "ram", "disk", "gpu")
 
-# Of free memory, what a store may take as page cache: the rest is the training program's.
+# The share of free memory that a store may take as page cache: the rest is for the training program.
 _CACHE_SHARE = 0.8
 # A copy stays for as long as the loader lives.
 COPY_SHARE = 0.5
@@ -41,7 +41,7 @@ class Residency:
 
 @dataclass(frozen=True)
 class Reads:
-    """What is read of a file of rows: where, how much, and by how many.
+    """The bytes that are read of a file of rows: where they are, how many, and by how many processes.
 
     size_bytes: of all rows that are read, each counted once.
     missing_bytes: of those, what a copy in this process would still take; None: all.
@@ -155,7 +155,7 @@ def _chosen(reads: Reads) -> Residency:
     kind = system.file_system(reads.path)
     if kind in MEMORY_FILE_SYSTEMS:
         return Residency("cache", f"{kind} is memory itself", is_warm=True)
-    # what is in the page cache is there for all processes; a copy is not
+    # all processes share the page cache; a copy belongs to one
     room, cached = system.available_bytes(), reads.cached_share()
     size = f"{size_text(reads.size_bytes)} of rows, {size_text(room)} of memory free"
     if system.is_network(kind) and cached < WARM and _may_copy(reads, room):

@@ -115,7 +115,7 @@ class OwnSizeRows:
         return torch.zeros(1, dtype=torch.uint8)
 
 
-# What follows from the sizes of rows, unpacked.
+# The form of rows, unpacked: of one size, or of a size each.
 RowForm = EqualRows | OwnSizeRows
 
 

@@ -18,12 +18,12 @@ from reader.memory.threads import Copies, on_threads
 from reader.rows import Rows
 from reader.tuning import tuning
 
-# Of memory, or of a file that is mapped: uint8[n].
+# Bytes of memory, or of a mapped file: uint8[n].
 Bytes = npt.NDArray[np.uint8]
 # First byte, how many, and the first byte of memory that they go to.
 Read = tuple[int, int, int]
 
-# Pieces a thread: a thread that was held up leaves the rest of a batch to others.
+# Pieces a thread: a thread that is late leaves the rest of a batch to others.
 _PIECES = 2
 # numpy takes rows of these faster than rows of bytes, up to 5 times.
 _WORDS = (np.int64, np.int32, np.int16, np.uint8)
@@ -94,7 +94,7 @@ class Runs(NamedTuple):
         if not len(self.starts):
             return None if len(spans.begins) else spans.begins
         run = np.searchsorted(self.starts, spans.begins, side="right") - 1
-        # those of run -1, which begin before all, end after the last one: it is there to be compared with
+        # run -1 is that of spans before all runs; its stop is that of the last one, which the comparison may read
         if ((run < 0) | (spans.ends > self.stops[run])).any():
             return None
         return self.places[run] + spans.begins - self.starts[run]
@@ -205,7 +205,7 @@ def _shortened(spans: Spans, places: Rows, most_bytes: int) -> tuple[Spans, Rows
         return spans, places
     counts = -(-spans.sizes // most_bytes)
     span = np.repeat(np.arange(len(counts)), counts)
-    # of each part its number in the span; parts end at whole words
+    # the number of each part in its span; parts end at whole words
     nth = np.arange(len(span)) - np.repeat(laid_out(counts), counts)
     part = (-(-spans.sizes // np.maximum(counts, 1)) + 7) // 8 * 8
     begins = nth * part[span]

@@ -25,7 +25,7 @@ class Copies:
         self._pieces = pieces
         self._outcomes: list[BaseException | None] = []
         self._completed: SimpleQueue[None] = SimpleQueue()
-        # set where one has failed, or nobody wants them any more: pieces that have not begun are skipped
+        # set where one has failed, or nobody wants them any more: pieces that did not start are skipped
         self.is_canceled = False
         self._process = os.getpid()
 
@@ -52,7 +52,7 @@ class Copies:
                 raise error
 
     def cancel(self) -> None:
-        """Skip the pieces that have not begun, and wait for the others."""
+        """Skip the pieces that did not start, and wait for the others."""
         self.is_canceled = True
         # a process that was forked has none of the threads
         if not self.are_done and os.getpid() == self._process:
@@ -98,9 +98,8 @@ def on_threads(kind: str, threads: int, call: Callable[..., object], each: Seque
     return copies
 
 
-# What a thread keeps from one piece of work to the next. It is let go before the thread counts as ended: what the interpreter
-# frees later, while a process exits, and frees by way of torch, ends in std::terminate, as the thread may not have the
-# interpreter again.
+# Values of a thread that stay from one piece of work to the next. They are freed before the thread counts as ended: if torch
+# frees them later, while the process exits, that ends in std::terminate, as the thread may not take the interpreter again.
 kept = threading.local()
 
 # -- the threads

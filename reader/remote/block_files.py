@@ -52,7 +52,7 @@ class StoreFile:
                     f"{marks} has {self._status.st_size} bytes, expected {need}: the cache is damaged. Open it again."
                 )
             self._mapped = mmap.mmap(file.fileno(), need)
-        # with the marks, and inherited by forks as it is: a cache that is made again has another file of this name, of holes
+        # opened with the marks, and inherited by forks: a cache that was rebuilt has another file of this name, of holes
         self._descriptor = os.open(pixels, os.O_RDWR)
         weakref.finalize(self, os.close, self._descriptor)
         # all blocks before it are there
@@ -74,7 +74,7 @@ class StoreFile:
 
     @property
     def identity(self) -> list[int]:
-        """The file of marks: what no other cache has while this one is open, as one that is made again."""
+        """Device and inode of the file of marks: no other cache has these while this one is open, nor one that was rebuilt."""
         return [self._status.st_dev, self._status.st_ino]
 
     @property
@@ -131,7 +131,7 @@ class StoreFile:
 class BlockFiles:
     """Blocks in a file each, which has its name once all its bytes are on the disk: it may be removed at any moment.
 
-    Who reads a block has its file open meanwhile, and a thread has one open at once. A cache that is made again keeps the files,
+    Who reads a block has its file open meanwhile, and a thread has one open at once. A cache that is rebuilt keeps the files,
     and no store is ever complete in them.
     """
 
@@ -139,7 +139,7 @@ class BlockFiles:
     is_complete: ClassVar[bool] = False
 
     def __init__(self, folder: Path, beside: Path, starts: Sequence[int]) -> None:
-        """folder: of the files of blocks; beside: the folder of those that are being written."""
+        """Open files of blocks in a folder; beside: the folder of those that are being written."""
         self._folder, self._beside, self._starts = folder, beside, starts
 
     def has(self, block: int) -> bool:

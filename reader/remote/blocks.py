@@ -28,7 +28,7 @@ from reader.tuning import tuning
 # While the first blocks of an epoch come, others are asked for where fewer are in progress: the link is not idle while their last
 # come, and the first batch waits for little else.
 _BESIDE_FIRST = 8
-# What requests have brought is written by these meanwhile.
+# Threads that write the answers of requests meanwhile.
 _WRITING_THREADS = 8
 # Another process's fetch is looked for so often; it takes ten times as long or more.
 _LOOK_SECONDS = 0.005
@@ -36,12 +36,12 @@ _LOOK_SECONDS = 0.005
 _MOST_REQUESTS = 4096
 # A block that differs may have been garbled on its way: it is read once more.
 _TRIES = 2
-# Of a complete store, asked for at once: more than are in progress.
+# Blocks that are requested at a time to complete a store: more than are in progress.
 _COMPLETE_BLOCKS = 1024
 
 
 class _Run:
-    """Blocks that are one after the other in the store, and are asked for together.
+    """Blocks that are one after the other in the store, and are requested together.
 
     started, ended: by time.monotonic; 0.0: not yet. error: why some of them did not come.
     """
@@ -71,7 +71,7 @@ class BlockFetcher:
         self._request_bytes = min(sizes.request_bytes, int(self._limit * GUARDED_SHARE))
         # one lock for all below
         self._changed = threading.Condition()
-        # of each block that is waited for or on its way
+        # by block: the run of each that is waited for or on its way
         self._runs: dict[int, _Run] = {}
         self._urgent, self._later = deque[_Run](), deque[_Run]()
         # those that an epoch begins with, that are asked for, and that are in memory: the bytes of the last
@@ -112,10 +112,10 @@ class BlockFetcher:
             self._want(missing, self._urgent)
             for block, run in [(block, self._runs.get(block)) for block in missing]:
                 while not self._table.has(block):
-                    # a request that failed before is made again
+                    # a request that failed before is repeated
                     if run is not None and run.error is not None and run.started >= asked:
                         raise run.error
-                    # what another process fetches is looked for again in a while
+                    # a block that another process fetches is looked for again in a while
                     if run is None or (run.ended and time.monotonic() - run.ended >= _LOOK_SECONDS):
                         self._want([block], self._urgent)
                         run = self._runs.get(block)
@@ -136,7 +136,7 @@ class BlockFetcher:
             self.ensure(range(start, min(start + _COMPLETE_BLOCKS, self._folder.count)))
         self.seal()
         if not self._table.is_complete:
-            raise StoreError(f"cache {self._folder.root} was damaged, and is made again just now. Open it again.")
+            raise StoreError(f"cache {self._folder.root} was damaged, and is being rebuilt. Open it again.")
 
     def fetched_bytes(self) -> int:
         """Return the bytes of blocks that were fetched since this was asked last."""
@@ -268,7 +268,7 @@ class BlockFetcher:
             full = e.errno in (errno.ENOSPC, errno.EDQUOT)
             hint = "Free some space there, or give a smaller cache_size" if full else "Look at the disk"
             raise StoreError(f"cache {self._folder.root} cannot be written: {e.strerror}. {hint}.") from None
-        # what cannot be had for that now is asked for again later
+        # a block that cannot be read now is requested again later
         with contextlib.suppress(StoreError, OSError):
             self.seal()
 
@@ -309,7 +309,7 @@ class BlockFetcher:
         )
 
     def _write(self, run: Sequence[int], data: memoryview) -> None:
-        """Write blocks that are one after the other, whose locks are held."""
+        """Write blocks that are one after the other, whose locks this process has."""
         if isinstance(self._table, StoreFile):
             self._table.write(run, data)
             return

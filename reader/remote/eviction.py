@@ -14,23 +14,23 @@ from pathlib import Path
 from reader.remote.block_files import BlockFiles
 from reader.remote.leftovers import remove_abandoned
 
-# Of a small cache, what came last is not freed: it is yet to be read.
+# The share of a small cache whose blocks came last and stay: they are yet to be read.
 GUARDED_SHARE = 1 / 8
 _MOST_GUARDED_BYTES = 512 << 20
-# Of the cache, chosen at once: all that is there is looked at for it, which takes 0.1 s of 60,000 blocks.
+# The share of the cache that is chosen to go at a time: each choice looks at all blocks, which takes 0.1 s of 60,000 blocks.
 _CHOSEN_SHARE = 1 / 32
 _NUMBER_BYTES = 8
 
 
 class Plan:
-    """When each block is used next, as far as an order is known: this epoch's, then the next one's.
+    """Knows when each block is used next, as far as an order is known: this epoch's, then the next one's.
 
     Without an order each block has a fixed rank: those that stay are then the same in every epoch, so that a cache of a share of
     the store serves that share, where one that kept what was used last would serve a scan nothing.
     """
 
     def __init__(self, orders: Iterable[Iterable[int]] = ()) -> None:
-        """orders: of blocks, each as often as it is used."""
+        """Take the orders of blocks, each as often as it is used."""
         self._reached, self._uses = 0, defaultdict[int, list[int]](list)
         for index, block in enumerate(itertools.chain.from_iterable(orders)):
             self._uses[block].append(index)
@@ -41,7 +41,7 @@ class Plan:
         return bool(self._uses)
 
     def reach(self, index: int) -> None:
-        """Note that what stands before this index of the first order was used."""
+        """Note that the blocks before this index of the first order were used."""
         self._reached = max(self._reached, index)
 
     def next_use(self, block: int) -> float:
@@ -54,7 +54,7 @@ class Plan:
 
 
 class Eviction:
-    """Has room for blocks in a cache of a limited size: others leave.
+    """Makes room for blocks in a cache of a limited size by removing others.
 
     How much is there is a number in a small file, which whoever holds the lock of changes may read and change: so nothing is
     looked through for a block. What a process that was killed leaves wrong in it lasts until blocks are chosen next.
@@ -107,7 +107,7 @@ class Eviction:
     def _choose(self, plan: Plan, need: int) -> int:
         """Choose blocks that leave, more than are needed now; returns the bytes of all that are there."""
         used, there = self._look()
-        # what came last is yet to be read; where the order is known, that protects it
+        # blocks that came last are yet to be read; where the order is known, it protects them
         guarded = min(_MOST_GUARDED_BYTES, int(used * GUARDED_SHARE)) // (8 if plan.is_known else 1)
         while there and guarded > 0:
             guarded -= self._room(there.pop())

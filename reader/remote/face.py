@@ -13,7 +13,7 @@ from pathlib import Path
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.folder import CacheFolder
-from reader.remote.leftovers import Scratch, held_folder
+from reader.remote.leftovers import Scratch, locked_folder
 from reader.remote.opening import FACE, Source, on_demand
 from reader.remote.presence import RemoteStore
 
@@ -23,7 +23,7 @@ _REQUEST_BYTES = 8 << 20
 
 
 class Face:
-    """A store at a URL as a folder on a local disk. Use it as a context: it is gone behind that.
+    """A store at a URL as a folder on a local disk. Use it as a context, which removes it at the end.
 
     Args:
         cache: a folder that keeps what is fetched; None: nothing is kept.
@@ -38,7 +38,7 @@ class Face:
             cache_folder = made.enter_context(Scratch("url")) if cache is None else cache
             self._remote = RemoteStore(url, cache_folder)
             made.callback(self._remote.close)
-            # of the files that are in the folder: a damaged cache is made again with others
+            # the table of the files in the folder: a damaged cache is rebuilt with others
             self._table = self._remote.folder.table
             self._folder = self._remote.root if self._remote.is_complete else _made(self._remote, made)
             self._kept = made.pop_all()
@@ -112,7 +112,7 @@ class PixelStream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # who interrupts does not wait for a server that says nothing
+        # after an interrupt nobody waits for a server that does not answer
         self._pool.shutdown(wait=kind is None or issubclass(kind, Exception), cancel_futures=True)
 
     def _more(self) -> bool:
@@ -128,7 +128,7 @@ def _made(remote: RemoteStore, made: contextlib.ExitStack) -> Path:
     """Make the folder: the cache's own files under second names."""
     for name in on_demand(remote.folder.manifest):
         remote.file(name)
-    folder, descriptor = held_folder(remote.folder.inside, FACE)
+    folder, descriptor = locked_folder(remote.folder.inside, FACE)
     made.callback(os.close, descriptor)
     made.callback(shutil.rmtree, folder, ignore_errors=True)
     for name in remote.folder.manifest.files:

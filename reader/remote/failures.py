@@ -15,17 +15,17 @@ from reader.format.shown import redacted
 
 _HOST = re.compile(r"""(?:https?://|to host )(?:[^/\s"']*@)?([\w.\[\]:-]*\w\]?)""")
 _ADDRESS = re.compile(r"""(?:\w+://|to host )[^\s"']+""")
-# What stands behind the status of an answer is its body, but for its code.
+# Behind the status of an answer comes its body; only its code counts.
 _ANSWER = re.compile(r"status code: (\d{3})[^:]*")
 _STATUS = re.compile(r"status code: (\d{3}[\w -]*(?:, \w+)?)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _CONNECTION = re.compile(r"kind: (Timeout|Interrupted|Connect)")
-# botocore takes what stands before the bucket for its name
+# botocore takes the text before the bucket for its name
 _BUCKET = re.compile(r'(bucket name ")[^"]*@')
 _METADATA_SERVER = "169.254.169.254"
 # Answers of 4xx that mean "later", and of a range that begins behind the object's end (RFC 9110, 15.5.17).
 _PASSING, _BEHIND_END = (408, 425, 429), 416
-# What no other try changes, whatever the status: of S3's codes, and in the words of obstore.
+# Failures that no other try changes, whatever the status: S3's codes, and words of obstore.
 _LASTING = (
     (r"\bRequestTimeTooSkewed\b", "the clock of this machine is not that of {}: set it"),
     (
@@ -35,7 +35,7 @@ _LASTING = (
     (r"error following redirect|TooManyRedirects", "{} redirects without an end"),
     (r"non-partial response", "{} gives no ranges of bytes"),
 )
-# The first that fits: a connection that is not made for want of an address is none of those behind.
+# The first that fits: a connection that fails for want of an address is none of those behind.
 _WORDS = (
     (r"certificate|UnknownIssuer", "the certificate of {} is not valid"),
     (r"dns error|failed to lookup|getaddrinfo|name resolution|Name or service|nodename", "{} has no address in DNS"),
@@ -50,7 +50,7 @@ _WORDS = (
 
 
 class Kind(enum.Enum):
-    """What another try would change, and who can change it."""
+    """Whether another try may succeed, and who can change that."""
 
     PASSING = "another try may succeed"
     MISSING = "there is no such object"
@@ -77,7 +77,7 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return why a request failed, by the error of whatever library made it."""
+    """Return why a request failed, by the error of whatever library sent it."""
     said, text = "\n".join(map(str, _chain(error))), _text(error)
     answer = _ANSWER.search(str(error))
     status, lasting = int(answer[1]) if answer else 0, _words(_LASTING, said)
@@ -104,7 +104,7 @@ def _kind(error: BaseException, status: int, *, is_lasting: bool) -> Kind:
 
 def _reason(error: BaseException, said: str, text: str, lasting: str) -> str:
     if isinstance(error, FileNotFoundError) or getattr(error, "filename", None):
-        # of a file or an object, whose name may be any word; of a connection there is none
+        # the text names a file or an object, by any word; an error of a connection names none
         return text
     if lasting:
         return lasting

@@ -52,7 +52,7 @@ class Session:
 
     @property
     def blocks(self) -> BlockFetcher:
-        """What fetches blocks, made when the first is wanted."""
+        """Fetches blocks; created when the first is wanted."""
         assert self._opened is not None
         with self._making:
             if self._blocks is None:
@@ -68,7 +68,7 @@ class Session:
         return source.folder
 
     def close(self) -> None:
-        """Finish what was brought here last."""
+        """Finish the blocks that were fetched last."""
         if self._blocks is not None:
             with contextlib.suppress(StoreError, OSError):
                 self._blocks.seal()
@@ -98,14 +98,14 @@ def main() -> None:
             try:
                 print(json.dumps({"id": number} | answer), flush=True)
             except BrokenPipeError:
-                # who asked was killed: nothing is to be done, and nothing to be said on a terminal that others use
+                # the process that asked was killed: exit, and write nothing to a terminal that others use
                 os._exit(0)
 
     with concurrent.futures.ThreadPoolExecutor(_QUESTIONS) as pool:
         for line in sys.stdin:
             question = json.loads(line)
             number = question.pop("id")
-            # what is planned is planned before what is asked for next
+            # a plan takes effect before the next question
             if question["ask"] in ("prefetch", "plan"):
                 reply(number, question)
             else:

@@ -67,7 +67,7 @@ def is_small(root: Path) -> bool:
 
 
 class CacheFolder:
-    """The folder of a store whose opening files are there.
+    """The folder of a store in a cache, with the files that opening reads.
 
     Raises:
         StoreError: they are not, or they do not fit together.
@@ -79,7 +79,7 @@ class CacheFolder:
         blocks = read_blocks(self.inside)
         self.crcs = [block.crc32 for block in blocks]
         self.rows = [(block.start, block.stop) for block in blocks]
-        # of block b the bytes [starts[b], starts[b + 1]) of the pixels
+        # block b is bytes [starts[b], starts[b + 1]) of the pixels
         self.starts = [*itertools.accumulate((block.size_bytes for block in blocks), initial=0)]
         # the blocks add up to the file, and each has some bytes: read_blocks has seen to it
         if self.largest > _MOST_BLOCK_BYTES:
@@ -97,9 +97,9 @@ class CacheFolder:
             self.table = StoreFile(root / PIXELS, self.inside / MARKS, self.starts)
         except FileNotFoundError as e:
             raise StoreError(f"{e.filename} is missing: the cache is damaged. Open it again.") from None
-        # the marks are removed first, and made last: where they are there still, the pixels are those that they speak of
+        # marks are removed first and written last: while they exist, they are those of these pixels
         if not self.table.is_at(self.inside / MARKS):
-            raise StoreError(f"cache {root} was damaged, and is made again just now. Open it again.")
+            raise StoreError(f"cache {root} was damaged, and is being rebuilt. Open it again.")
 
     @property
     def count(self) -> int:
@@ -147,7 +147,7 @@ def check_cache_folder(cache: Path) -> None:
     """Make the cache folder, and refuse one where its locks and bits would not hold.
 
     Raises:
-        StoreError: it cannot be made or written, or is on a network file system.
+        StoreError: it cannot be created or written, or is on a network file system.
     """
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def check_cache_folder(cache: Path) -> None:
 
 
 def check_rights(root: Path) -> None:
-    """Refuse a store's folder that this user may not use, as where another user has made it.
+    """Refuse a store's folder that this user may not use, as where it is another user's.
 
     Not asked for: what others write just now, the folders of `face.py`, which are their user's alone, and files of blocks.
 

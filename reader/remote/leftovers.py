@@ -18,14 +18,14 @@ from typing import BinaryIO
 
 from reader.format.filesystem import error_path
 
-# What mkdtemp adds to a name.
+# The letters that mkdtemp adds to a name.
 _RANDOM = "[a-z0-9_]" * 8
 # The name of a file while it is written, see `path_beside`.
 _BESIDE = re.compile(r"\..+\.[0-9]+\.[0-9]+")
 
 
 class Scratch:
-    """A folder of this process, TMPDIR/pixpack-KIND-*. Use it as a context: it is gone behind that.
+    """A folder of this process, TMPDIR/pixpack-KIND-*. Use it as a context, which removes it at the end.
 
     Those of the same kind and user that processes left which were killed are removed first.
 
@@ -37,7 +37,7 @@ class Scratch:
         prefix, folder = f"pixpack-{kind}-", Path(tempfile.gettempdir() if parent is None else parent)
         # as mkdtemp names them: what a user calls pixpack-KIND-mine stays
         remove_abandoned(path for path in folder.glob(f"{prefix}{_RANDOM}") if _is_own(path))
-        self.path, self._descriptor = held_folder(folder, prefix)
+        self.path, self._descriptor = locked_folder(folder, prefix)
 
     def __enter__(self) -> Path:
         return self.path
@@ -51,8 +51,8 @@ class Scratch:
         os.close(self._descriptor)
 
 
-def held_folder(parent: Path, prefix: str) -> tuple[Path, int]:
-    """Make a folder; returns it, and what is to be closed when it is not needed any more."""
+def locked_folder(parent: Path, prefix: str) -> tuple[Path, int]:
+    """Make and lock a folder; returns it, and the descriptor to close when it is not needed any more."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         with contextlib.suppress(FileNotFoundError):
@@ -63,7 +63,7 @@ def held_folder(parent: Path, prefix: str) -> tuple[Path, int]:
 
 
 def hold(descriptor: int, path: Path) -> bool:
-    """Hold a file or folder that was made just now, until the descriptor is closed; False: it was removed before that."""
+    """Lock a new file or folder until the descriptor is closed; False: it was removed before that."""
     # not available on Windows
     import fcntl
 
@@ -82,7 +82,7 @@ def write_beside(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
-            # while it is held: what nobody holds may be removed
+            # while it is locked: others may remove what nobody has locked
             os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def remove_abandoned(paths: Iterable[Path]) -> None:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # its process may have renamed it since, and made another of that name
+                # its process may have renamed it since, and created another of that name
                 if not os.path.samestat(os.fstat(descriptor), os.lstat(path)):
                     continue
                 if path.is_dir():

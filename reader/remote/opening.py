@@ -56,7 +56,7 @@ _log = logging.getLogger("reader")
 _ON_DEMAND = (SAMPLES, REJECTED)
 
 _REQUESTS = 8
-# Of a file, at once: enough that the time to the first byte does not count.
+# Bytes of one request of a file: so many that the time to the first byte does not count.
 _PIECE_BYTES = 16 << 20
 # Begins every manifest of a store.
 _FORMAT, _HEAD_BYTES = b'"format": "pixpack"', 200
@@ -202,7 +202,7 @@ def _prepare(root: Path, source: Source) -> None:
                 if not (inside / MANIFEST).exists():
                     _fill(root, source)
         finally:
-            # the file is opened again for the locks of blocks: none of this process may be held then
+            # the file is opened again for the locks of blocks: this process may have none of them then
             locks.close()
     found = read_manifest(inside)
     if found.digest != source.digest:
@@ -216,7 +216,7 @@ def _damage(root: Path) -> str:
     """Say what is wrong with the files of a store's folder, by the manifest and their sizes; "" where nothing is.
 
     Raises:
-        StoreError: the manifest is whole, and cannot be read here: another version of pixpack has made the folder.
+        StoreError: the manifest is whole, and cannot be read here: the folder is of another version of pixpack.
     """
     inside = root / INSIDE
     try:
@@ -239,14 +239,14 @@ def _damage(root: Path) -> str:
 
 
 def _drop(root: Path, source: Source, what: str) -> None:
-    """Remove a damaged store's folder, but for its lock, which is held, files of blocks, and what others still use of it.
+    """Remove a damaged store's folder, but for its lock, files of blocks, and what others still use of it.
 
     Raises:
-        StoreError: it cannot be made again now.
+        StoreError: it cannot be rebuilt now.
     """
     if not source.head:
         raise StoreError(f"cache {root} is damaged: {what}; and {source.url} cannot be reached to make it again.")
-    _log.warning("cache %s is damaged: %s. It is dropped, and made again.", root, what)
+    _log.warning("cache %s is damaged: %s. It is removed, and rebuilt.", root, what)
     inside = root / INSIDE
     # first: without these it is neither a store nor an unfinished one
     for name in (root / MANIFEST, inside / MANIFEST, inside / MARKS):

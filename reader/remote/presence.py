@@ -30,7 +30,7 @@ from reader.remote.folder import FEWEST_BLOCKS, INSIDE, CacheFolder, folder_of
 from reader.remote.urls import checked_url, size_of
 from reader.tuning import tuning
 
-# Of a block, which has one row more than that at most; see `check_cache_size`.
+# The usual size of a block, which has one row more than that at most; see `check_cache_size`.
 _USUAL_BLOCK_BYTES = 8 << 20
 # Errors that a fetcher reports by their names; of others the first that fits.
 _KINDS: tuple[type[Exception], ...] = (MissingObjectError, UnreachableError, StoreError, ValueError)
@@ -89,12 +89,12 @@ class RemoteStore:
 
     @functools.cached_property
     def folder(self) -> CacheFolder:
-        """The store's folder in the cache. In a process that was sent this, made when it is asked for first.
+        """The store's folder in the cache. In a process that was sent this, it is opened on first use.
 
         Raises:
             StoreError: as the class.
         """
-        # what another process of this node has opened needs no network
+        # a store that another process of this node has opened needs no network
         is_known = self._digest is not None and self._in_small is not None
         root = folder_of(self.cache, self._digest or "", is_small=bool(self._in_small))
         if not is_known or not (root / INSIDE / MANIFEST).exists():
@@ -182,7 +182,7 @@ class RemoteStore:
         fetcher = self._fitting()
         if self._is_renewed:
             raise StoreError(
-                f"cache {self.root} was damaged, and made again since this dataset was opened. Open it again to have all of it."
+                f"cache {self.root} was damaged, and rebuilt since this dataset was opened. Open it again to have all of it."
             )
         fetcher.ask("complete")
 
@@ -220,7 +220,7 @@ class RemoteStore:
         return left
 
     def _fitting(self) -> _Fetcher:
-        """Return the fetcher, once both have the same files open: a damaged cache is made again with others."""
+        """Return the fetcher, once both have the same files open: a damaged cache is rebuilt with others."""
         while (fetcher := self._started()).table != self.folder.table.identity:
             # whichever is older; threads that use either keep it meanwhile
             self._fetcher = None
@@ -231,7 +231,7 @@ class RemoteStore:
 
     def _started(self) -> _Fetcher:
         if self._process != os.getpid():
-            # the parent's is the parent's; its lock may have been held
+            # the fetcher is the parent's; another thread may have had its lock
             self._reset()
         with self._starting:
             if self._fetcher is None or not self._fetcher.is_alive:

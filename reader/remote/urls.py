@@ -37,7 +37,7 @@ def checked_url(url: str) -> str:
 
 
 def size_of(value: int | str) -> int:
-    """Return the bytes that a size stands for: 200_000_000, "200GB", "1.5 TiB".
+    """Return the bytes of a size: 200_000_000, "200GB", "1.5 TiB".
 
     Raises:
         ValueError: it is no size.

@@ -128,7 +128,7 @@ def test_accelerate_skips_only_in_an_epoch_that_is_known(shared_store: Path) -> 
     epochs = [rows(running) for _ in range(3)]
     # a program that resumes in epoch 2 and registered nothing: which epoch it is, only the program knows
     with pytest.raises(
-        ValueError, match=r"begun none. Call loader.set_epoch\(epoch\) first; or .*register_for_checkpointing"
+        ValueError, match=r"has begun. Call loader.set_epoch\(epoch\) first; or .*register_for_checkpointing"
     ):
         next(iter(accelerator.skip_first_batches(made(), 4)))
     assert rows(accelerator.skip_first_batches(made(), 0)) == epochs[0]

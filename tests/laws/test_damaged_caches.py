@@ -114,7 +114,7 @@ def test_a_job_reads_right_rows_while_another_makes_its_cache_again(
     (root,) = cache.iterdir()
     (root / "meta.json").unlink()
     other = MemmapDataset(url, cache=cache)
-    assert "is dropped, and made again" in capfd.readouterr().err
+    assert "is removed, and rebuilt" in capfd.readouterr().err
     assert torch.equal(other[count - 1][0], expected[count - 1])
     check(count)
     check(ROWS)

@@ -16,7 +16,7 @@ from range_server import RangeServer
 from reader.format.manifest import MANIFEST
 from reader.remote.face import Face
 from reader.remote.folder import INSIDE, SOURCE
-from reader.remote.leftovers import Scratch, held_folder, hold, remove_abandoned
+from reader.remote.leftovers import Scratch, hold, locked_folder, remove_abandoned
 from reader.remote.opening import prepared
 from reader.remote.presence import RemoteStore
 
@@ -63,7 +63,7 @@ def test_a_folder_that_vanishes_while_leftovers_are_looked_for_stops_nothing(
 ) -> None:
     """Ranks open a store at once, and each removes what a killed command left."""
     root, _ = prepared(range_server.url, tmp_path, None)
-    folder, descriptor = held_folder(root / INSIDE, "face.")
+    folder, descriptor = locked_folder(root / INSIDE, "face.")
     left = root / "_tensordict/.targets.memmap.12.345"
     left.write_bytes(b"half")
     scandir, seen = os.scandir, []
@@ -83,7 +83,7 @@ def test_a_folder_that_vanishes_while_leftovers_are_looked_for_stops_nothing(
 
 
 def test_what_is_held_stays_and_a_link_is_not_followed(tmp_path: Path) -> None:
-    folder, descriptor = held_folder(tmp_path, "held-")
+    folder, descriptor = locked_folder(tmp_path, "held-")
     (tmp_path / "file").write_bytes(b"held")
     (tmp_path / "link").symlink_to(tmp_path / "target")
     (tmp_path / "target").mkdir()
