@@ -277,7 +277,7 @@ def _checked(data: MemmapDataset, batch_size: int | None, device: str) -> tuple[
     if not 1 <= size <= len(data):
         raise BenchError(f"the batch size is {size}, expected 1 to {len(data)}, the rows of {data.path}.")
     try:
-        return size, checked_device(device)
+        return size, checked_device("device", device)
     except ValueError as e:
         raise BenchError(str(e)) from None
 

@@ -125,6 +125,20 @@ class Window(NamedTuple):
         return np.concatenate([np.arange(start, stop) for start, stop in self.spans])
 
 
+class Step(NamedTuple):
+    """A step of all ranks, and the part of it that one rank takes.
+
+    position: where the step begins in the order. rows: of all ranks, those that come twice included. after: where it ends.
+    start, stop: the positions of the rank; stop may exceed the count of rows: behind the last row the first ones follow.
+    """
+
+    position: int
+    rows: int
+    after: int
+    start: int
+    stop: int
+
+
 class Order:
     """Gives the order of one epoch of `count` rows, of all ranks together. For one thread.
 
@@ -153,11 +167,9 @@ class Order:
             self._chunk_start, self._chunk = start, self.compute(start, min(self.count, max(stop, start + _CHUNK)))
         return self._chunk[start - self._chunk_start : stop - self._chunk_start]
 
-    def of_step(self, position: int, size: int, start: int, stop: int) -> Rows:
-        """Return the rows at [start, stop) of the step of all ranks at a position; behind the last row the first ones follow.
-
-        size: rows of the step, those that come twice included.
-        """
+    def of_step(self, step: Step) -> Rows:
+        """Return the rows at [start, stop) of a step."""
+        start, stop = step.start, step.stop
         return self.rows(start, stop) if stop <= self.count else passes(lambda _: self.rows, self.count, start, stop)
 
     def is_repeated(self, place: int, missing: int) -> bool:
@@ -397,14 +409,16 @@ class NodeBlocks(Order):
         node = self._nodes.of_row(row)
         return [self._nodes.position(place, node) for place in self._of_node(node).places_of(row)]
 
-    def of_step(self, position: int, size: int, start: int, stop: int) -> Rows:
+    def of_step(self, step: Step) -> Rows:
         """Return the rows at [start, stop) of a step, in which the rows of a node are neighbors."""
+        position, size = step.position, step.rows
+        start, stop = step.start - position, step.stop - position
         # repeated rows come last in the step, where frameworks drop them when they gather
         once = min(size, self.count - position)
-        pieces = self._nodes.pieces(position, once, start - position, stop - position)
+        pieces = self._nodes.pieces(position, once, start, stop)
         if once < size:
-            pieces += self._nodes.pieces(self.count, size - once, start - position - once, stop - position - once)
-        return np.concatenate([self._of_node(node).of_step(0, 0, *span) for node, *span in pieces])
+            pieces += self._nodes.pieces(self.count, size - once, start - once, stop - once)
+        return np.concatenate([self._of_node(node).of_step(Step(0, 0, 0, low, high)) for node, low, high in pieces])
 
     def windows(self, ranks: range, world_size: int) -> list[Window]:
         """Return the windows of the nodes that ranks read, by their starts."""
@@ -536,7 +550,7 @@ class Cut:
                 f" x world_size {self.world_size}. Use a smaller batch or drop_last=False."
             )
 
-    @property
+    @functools.cached_property
     def full_step(self) -> int:
         """The rows of a full step of all ranks."""
         return self.batch_size * self.world_size
@@ -546,29 +560,19 @@ class Cut:
         done, tail = divmod(max(0, self.count - position), self.full_step)
         return done + (not self.drop_last and tail > (0 if self.pad else self.rank))
 
-    def span(self, position: int) -> tuple[int, int]:
-        """Return this rank's [start, stop) of the step at a global position; stop may exceed count: wrap around."""
-        share, left = self.batch_size, self.count - position
-        if not self.pad and not self.drop_last and left < self.full_step:
-            # 5 rows of 3 ranks -> [0, 2), [2, 4), [4, 5)
-            share, more = divmod(left, self.world_size)
-            start = position + self.rank * share + min(self.rank, more)
-            return start, start + share + (self.rank < more)
-        if not self.drop_last:
-            share = min(share, -(-left // self.world_size))
-        start = position + self.rank * share
-        return start, start + share
-
-    def step_rows(self, position: int) -> int:
-        """Return the rows of all ranks' step at a global position, those that come twice included."""
-        left = self.count - position
-        if self.drop_last or left >= self.full_step:
-            return self.full_step
-        return -(-left // self.world_size) * self.world_size if self.pad else left
-
-    def next_position(self, position: int) -> int:
-        """Return the global position after the step at this one."""
-        return min(position + self.full_step, self.count)
+    def step(self, position: int) -> Step:
+        """Return the step at a global position."""
+        share, rank, size, left = self.batch_size, self.rank, self.full_step, self.count - position
+        # of 5 rows of 3 ranks without pad, [0, 2), [2, 4), [4, 5), the first ranks have one more
+        more = 0
+        if left < size and not self.drop_last:
+            if self.pad:
+                share = -(-left // self.world_size)
+                size = share * self.world_size
+            else:
+                (share, more), size = divmod(left, self.world_size), left
+        start = position + rank * share + min(rank, more)
+        return Step(position, size, min(position + self.full_step, self.count), start, start + share + (rank < more))
 
 
 def passes(order: Callable[[int], Callable[[int, int], Rows]], count: int, start: int, stop: int) -> Rows:

@@ -32,6 +32,7 @@ INTERNAL = {
     "as_sample",
     "at_rows",
     "begin",
+    "changes",
     "changes_samples",
     "check_files",
     "chosen",
@@ -39,7 +40,7 @@ INTERNAL = {
     "has_all_rows",
     "joined",
 }
-INTERNAL |= {"names_targets", "of_store", "positions", "store_rows"}
+INTERNAL |= {"of_store", "positions", "store_rows"}
 
 # Page of docs/reference/python -> what it shows of packer and reader.
 PYTHON = {

@@ -111,6 +111,8 @@ class MemmapDataset(Dataset[Any]):
         self.opened_store = opened
         self.check_rows = opened.check_rows
         self.manifest = opened.manifest
+        # the second of a tuple is a dict by name: with boxes, masks or several target columns
+        self.names_targets = names_targets(self.manifest)
         self._pool = FittingPool(keep=_LOOP_BUFFERS)
         self._is_looped = False
         self._targets: list[object] | None = None
@@ -333,11 +335,6 @@ class MemmapDataset(Dataset[Any]):
         """Say whether these are all rows of the store, in its order."""
         return self._rows is None
 
-    @property
-    def names_targets(self) -> bool:
-        """Say whether the second of a tuple is a dict by name: with boxes, masks or several target columns."""
-        return names_targets(self.manifest)
-
     def of_store(self, opened: OpenedStore, rows: Rows | None, groups: Groups | None = None) -> MemmapDataset:
         """Return a dataset of rows of an opened store, in the form of this one; None: all of them, in its order."""
         check_plain(self, MemmapDataset)
@@ -396,9 +393,15 @@ class MemmapDataset(Dataset[Any]):
         return position if self._rows is None else int(self._rows[position])
 
     @property
+    def changes(self) -> tuple[bool, Transform | None, Transform | None, PairTransform | None]:
+        """All that is done to rows: `as_pil`, `transform`, `target_transform` and `transforms`, as they were given."""
+        return self.as_pil, self.transform, self.target_transform, self._joint
+
+    @property
     def changes_samples(self) -> bool:
         """Say whether rows are transformed, or converted to PIL images, one by one."""
-        return self.as_pil or any(t is not None for t in (self.transform, self.target_transform, self._joint))
+        as_pil, *transforms = self.changes
+        return as_pil or any(transform is not None for transform in transforms)
 
     @property
     def takes_batches(self) -> bool:

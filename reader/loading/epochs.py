@@ -134,7 +134,8 @@ class Epochs:
             self.next = (outside, 0)
         plan = self.at(*self.next, ranks=ranks, seed=self.seed.chosen(ranks.world_size))
         self.orders.check_step(plan.cut)
-        log_ranks(plan, ranks, before=before, is_first=not self.has_started, reported=self._reported)
+        if ranks != before or not self.has_started:
+            log_ranks(plan, ranks, before=before, is_first=not self.has_started, reported=self._reported)
         self.plan = self._reported = plan
         self.seed, self.has_started = plan.seed, True
         return plan
@@ -147,8 +148,7 @@ class Epochs:
             ValueError: there is no size for the epoch.
         """
         self.orders.check_step(plan.cut)
-        sides = self.sizes.sides(plan.number, plan.position)
-        self.sizes.begin(plan.number, sides)
+        sides = self.sizes.begin(plan.number, plan.position)
         progress = Progress(plan, plan.position, sides, is_over=plan.is_over(plan.position))
         # without a call between them: Ctrl-C, which may come behind one, would leave an epoch out
         self.plan, self.next, self._is_placed, self.progress = plan, (plan.number + 1, 0), True, progress

@@ -112,9 +112,12 @@ class Finish:
         self._first, self._rest = steps[:count], steps[count:]
         # whether something is left to do in the caller's thread
         self.is_left = on_device or bool(self._rest)
-        self._is_marked_first = bool(self._first) and not on_device
         self.transform, self.source = transform, source
         self._dataset, self._epoch, self._seed = plan.dataset, plan.number, plan.seed_value
+        # somebody may ask a batch what its random numbers depend on, or for its texts
+        self._is_seen = transform is not None or not as_tuple
+        is_marked = self._is_seen or plan.dataset.opened_store.text_file is not None
+        self._is_marked_last = is_marked and (on_device or not self._first)
         self._threads, self._as_tuple, self._as_dict = threads, as_tuple, as_dict
         self._by_name = plan.dataset.names_targets
         self._modes = Modes.here()
@@ -135,7 +138,7 @@ class Finish:
             start: position of the batch's first row in the order of the epoch.
             rows: int64[B], of the store, for an error of a step.
         """
-        if not self._is_marked_first and isinstance(result, ImageBatch | RaggedBatch):
+        if self._is_marked_last and isinstance(result, ImageBatch | RaggedBatch):
             result = self._marked(result, start)
         if self._rest:
             result = self._run(self._rest, result, rows)
@@ -148,8 +151,7 @@ class Finish:
     def _marked(self, batch: Batch, start: int) -> Batch:
         """Write on a batch what its texts are read from and what its random numbers depend on, where somebody may ask for it."""
         self._dataset.opened_store.with_texts(batch)
-        is_seen = self.transform is not None or not self._as_tuple
-        return stamped(batch, epoch=self._epoch, position=start, seed=self._seed) if is_seen else batch
+        return stamped(batch, epoch=self._epoch, position=start, seed=self._seed) if self._is_seen else batch
 
     def _run(self, steps: list[Transform], result: object, rows: torch.Tensor | None) -> object:
         """Call steps of the transform in what they are to run in."""
@@ -204,7 +206,8 @@ class Versions:
 
 def takes_samples(transform: object) -> bool:
     """Say whether a transform, or one that it calls, calls another one for each sample of a batch."""
-    return any(_is_of_reader(each) and getattr(each, "takes_samples", False) for each in _with_inner(transform))
+    chain = () if transform is None else _with_inner(transform)
+    return any(_is_of_reader(each) and getattr(each, "takes_samples", False) for each in chain)
 
 
 def begins_with_crop(transform: object) -> bool:

@@ -106,7 +106,7 @@ class Gathering:
     def _start(self, steps: Steps, place: Place, finish: Finish, copier: CudaCopier | None) -> InProgress[Group]:
         """Begin to bring the batches of some steps."""
         with contextlib.nullcontext() if copier is None else copier.on_side_stream():
-            batches, copies = self.begin(steps.batches, place)
+            batches, copies = self._begin(steps.batches, place)
         return InProgress(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
 
     def _place(self, plan: EpochPlan, finish: Finish) -> Place:
@@ -122,7 +122,8 @@ class Gathering:
         if (remote := store.at_url) is not None:
             return RemoteAhead(plan, remote)
         if not self.rows.are_on_disk():
-            return self._pinned_place() or store.in_memory(is_streamed=True)
+            pinned = self._pinned_place() if self._may_send else None
+            return pinned or store.in_memory(is_streamed=True)
         order = plan.order()
         # free memory is shared by all ranks of this host
         room = system.available_bytes() // self.rows.reads.processes
@@ -147,7 +148,7 @@ class Gathering:
             lease=self._ahead_pool.lease,
         )
 
-    def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
+    def _begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
         """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
         store = self._dataset.opened_store
         if self.levels is not None:
@@ -180,7 +181,7 @@ class Gathering:
 
     def _pinned_place(self) -> Place | None:
         """Return the files in the page cache, pinned, so that rows are sent from there; None: they are gathered."""
-        if self._may_send and self._sent_from is None:
+        if self._sent_from is None:
             if not can_send(self._device):
                 self._may_send = False
                 return None

@@ -188,6 +188,8 @@ class MemmapLoader:
         self.threads = options.threads or cpus
         self._of_batches = functools.partial(transform_of_batches, rows, options.collate_fn, self.device)
         self.transform = self._of_batches(options.transform)
+        # what that followed from, beside the options
+        self._given = (self.transform, *rows.changes)
         self._most_workers = cpus if options.num_workers is None else options.num_workers
         orders = Orders(
             rows,
@@ -315,9 +317,14 @@ class MemmapLoader:
 
     def _pass(self, plan: EpochPlan, items: Iterator[Item] | None = None) -> Pass:
         """Begin a pass: decide which thread or processes make its batches, and where their rows are read from."""
-        # the dataset may have been given one since
-        self.transform = self._of_batches(self.transform)
-        checked_device(self.device)  # this may be a process that was forked since
+        is_sent = self.device.type == "cuda"
+        if is_sent:
+            # this may be a process that was forked since
+            checked_device("device", self.device)
+        # the program may have given the loader, or the dataset, a transform since
+        if (given := (self.transform, *self.dataset.changes)) != self._given:
+            self.transform = self._of_batches(self.transform)
+            self._given = (self.transform, *given[1:])
         if plan.ranks != self._checked:
             check_nodes(plan)
             self._checked = plan.ranks
@@ -330,7 +337,6 @@ class MemmapLoader:
         if not self._is_logged:
             log_first_epoch(plan, transform, as_tuple=self.as_tuple)
             self._is_logged = True
-        is_sent = self.device.type == "cuda"
         finish_of = functools.partial(
             Finish, plan, transform, as_tuple=self.as_tuple, as_dict=self.as_dict, on_device=is_sent
         )
@@ -352,7 +358,7 @@ class MemmapLoader:
         )
         source = functools.partial(self.gathering.groups, plan, plan.steps(items, group_bytes), finish)
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
-        return Pass(progress, entered(self.device, source) if self.prefetch else source, finish)
+        return Pass(progress, entered(self.device, source) if is_sent and self.prefetch else source, finish)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

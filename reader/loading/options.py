@@ -75,10 +75,6 @@ def _check_indexing(dataset: object) -> None:
         )
 
 
-def _any(_: str, value: Any) -> Any:
-    return value
-
-
 def _truth(name: str, value: object) -> bool:
     if isinstance(value, bool | np.bool_):
         return bool(value)
@@ -97,6 +93,10 @@ def _number(least: int | None = None, *, or_none: bool = True) -> Callable[[str,
         return number
 
     return check
+
+
+def _number_or_function(name: str, value: Any) -> BatchSize:
+    return value if callable(value) else integer(name, value)
 
 
 def _shuffle(name: str, shuffle: Any) -> bool | str:
@@ -134,12 +134,8 @@ def _sampler(name: str, sampler: Any) -> GivenSampler | None:
     raise ValueError(f"{name} is a {kind}, expected a torch Sampler or BatchSampler, or a list of rows.")
 
 
-def _device(_: str, device: str | torch.device) -> torch.device:
-    return checked_device(device)
-
-
-def checked_device(device: str | torch.device) -> torch.device:
-    """Return the device that batches are put on; "cuda" is the current one.
+def checked_device(name: str, device: str | torch.device) -> torch.device:
+    """Return the device that batches are put on; "cuda" is the current one. name: of the option.
 
     Raises:
         ValueError: there is no such device, or it is of another kind.
@@ -147,23 +143,23 @@ def checked_device(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
     except (TypeError, RuntimeError):
-        raise ValueError(f"device is {device!r}, expected cpu or cuda.") from None
+        raise ValueError(f"{name} is {device!r}, expected cpu or cuda.") from None
     if chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device is {device!r}, expected cpu or cuda.")
-    return chosen if chosen.type == "cpu" else _checked_cuda(chosen)
+        raise ValueError(f"{name} is {device!r}, expected cpu or cuda.")
+    return chosen if chosen.type == "cpu" else _checked_cuda(name, chosen)
 
 
-def _checked_cuda(device: torch.device) -> torch.device:
+def _checked_cuda(name: str, device: torch.device) -> torch.device:
     if torch.cuda._is_in_bad_fork():
         raise ValueError(
-            f"device is '{device}', but this process was forked after CUDA had been started, which CUDA does not survive."
+            f"{name} is '{device}', but this process was forked after CUDA had been started, which CUDA does not survive."
             " Start processes with multiprocessing's method 'spawn'."
         )
     if not torch.cuda.is_available():
-        raise ValueError(f"device is '{device}', but this torch sees no CUDA device. Use device='cpu'.")
+        raise ValueError(f"{name} is '{device}', but this torch sees no CUDA device. Use device='cpu'.")
     index, count = torch.cuda.current_device() if device.index is None else device.index, torch.cuda.device_count()
     if index >= count:
-        raise ValueError(f"device is '{device}', but this torch sees {count} CUDA devices, the first being 'cuda:0'.")
+        raise ValueError(f"{name} is '{device}', but this torch sees {count} CUDA devices, the first being 'cuda:0'.")
     return torch.device("cuda", index)
 
 
@@ -215,9 +211,9 @@ class Options:
 
     workers: Annotated[dict[str, Any], _workers]
     dataset: Annotated[MemmapDataset, _dataset]
-    # for each epoch, as these two may be functions, `Sizes` checks the rows of a batch and the size of crops
-    batch_size: Annotated[BatchSize, _any]
-    size: Annotated[Size | None, _any]
+    batch_size: Annotated[BatchSize, _number_or_function]
+    # `Sizes` checks it for each epoch, as it may be a function
+    size: Size | None
     shuffle: Annotated[bool | str, _shuffle]
     seed: Annotated[int | None, _number()]
     drop_last: Annotated[bool, _truth]
@@ -226,7 +222,7 @@ class Options:
     epoch_rows: Annotated[int | None, _number(1)]
     pad: Annotated[bool, _truth]
     canonical_nodes: Annotated[int | None, _number()]
-    device: Annotated[torch.device, _device]
+    device: Annotated[torch.device, checked_device]
     transform: Annotated[Transform | None, checked_transform]
     prefetch: Annotated[int, _number(0, or_none=False)]
     num_workers: Annotated[int | None, _number(0)]
@@ -248,10 +244,10 @@ class Options:
         checked = dict[str, Any]()
         for name, (check, *others) in _checks():
             checked[name] = check(name, given[name], *(checked[other] for other in others))
-        return cls(**checked)
+        return cls(**given | checked)
 
 
 @functools.cache
 def _checks() -> list[tuple[str, Any]]:
     hints = get_type_hints(Options, include_extras=True)
-    return [(name, annotated.__metadata__) for name, annotated in hints.items()]
+    return [(name, hint.__metadata__) for name, hint in hints.items() if hasattr(hint, "__metadata__")]

@@ -10,7 +10,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch.utils.data import get_worker_info
@@ -27,8 +27,6 @@ _OF_PROCESS = "torch.initial_seed()"
 _MOST = 2**31
 # The seed of the process that this one was forked from: a worker of a DataLoader has set its own since.
 _before_fork: int | None = None
-# The most batches of a group: a tiny one costs as much Python as a large one, and the caller waits for all of a group.
-_MOST_BATCHES = 64
 # The position after the last step of a sampler, which may give any number of rows.
 _END = (1 << 62) - 1
 
@@ -114,6 +112,9 @@ class EpochPlan:
     number: int = 0
     position: int = 0
 
+    # of a group: a tiny batch costs as much Python as a large one, and the caller waits for all of a group
+    _most_batches: ClassVar[int] = 64
+
     @property
     def dataset(self) -> MemmapDataset:
         """The dataset whose rows the epoch takes."""
@@ -170,17 +171,16 @@ class EpochPlan:
         """Yield the batches from the position on, by positions in the dataset; items: those of `items`."""
         order, position = self.order(), self.position
         for _ in range(self.cut.steps(position)):
-            start, stop = self.cut.span(position)
-            rows = order.of_step(position, self.cut.step_rows(position), start, stop)
-            position = self.cut.next_position(position)
-            yield PlannedBatch(rows, start, position)
+            step = self.cut.step(position)
+            position = step.after
+            yield PlannedBatch(order.of_step(step), step.start, position)
 
     def steps(self, items: Iterator[Item], group_bytes: int) -> Iterator[Steps]:
         """Yield the batches by rows of the store, in groups of at most so many bytes."""
-        batches = self.batches(items)
-        group = self._group_size(group_bytes // max(1, self.dataset.manifest.row_bytes * self.cut.batch_size))
+        dataset, batches = self.dataset, self.batches(items)
+        group = max(1, min(self._most_batches, group_bytes // max(1, dataset.manifest.row_bytes * self.cut.batch_size)))
         while taken := list(itertools.islice(batches, group)):
-            rows = [self.dataset.store_rows(batch.positions) for batch in taken]
+            rows = [dataset.store_rows(batch.positions) for batch in taken]
             yield Steps(rows, [batch.start for batch in taken], [batch.after for batch in taken])
 
     def steps_left(self, position: int) -> int:
@@ -202,22 +202,22 @@ class EpochPlan:
             TypeError: the sampler has no length.
         """
         cut, steps = self.cut, self.cut.steps()
-        start, stop = cut.span((steps - 1) * cut.full_step) if steps else (0, 0)
-        return max(0, steps - 1) * cut.batch_size + stop - start
+        if not steps:
+            return 0
+        last = cut.step((steps - 1) * cut.full_step)
+        return (steps - 1) * cut.batch_size + last.stop - last.start
 
     def shared_rows(self, position: int) -> int:
         """Return how many rows of all ranks' step at this position count, where some come twice; else 0."""
         left = self.cut.count - position
         return left if self.cut.pad and left < self.cut.full_step and left % self.cut.world_size else 0
 
-    def _group_size(self, fitting: int) -> int:
-        """Return how many batches are gathered together, of as many as fit."""
-        return max(1, min(_MOST_BATCHES, fitting))
-
 
 @dataclass(frozen=True)
 class SampledPlan(EpochPlan):
     """Describes an epoch of a torch Sampler, or of what is used as one: it gives this rank its rows."""
+
+    _most_batches: ClassVar[int] = 1
 
     @property
     def sampler(self) -> GivenSampler:
@@ -285,9 +285,6 @@ class SampledPlan(EpochPlan):
     def shared_rows(self, position: int) -> int:
         """Return 0: what ranks share, the sampler decides."""
         return 0
-
-    def _group_size(self, fitting: int) -> int:
-        return 1
 
     def _batch(self, rows: list[int], taken: int, *, is_last: bool) -> PlannedBatch:
         # the position that the batch would have in one order of all ranks: two ranks that get one row draw differently for it

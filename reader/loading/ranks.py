@@ -83,7 +83,7 @@ def ranks_expected(given: Ranks | None) -> Ranks:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return Ranks(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
-    if (ranks := _ray_ranks()) is not None:
+    if "ray.train" in sys.modules and (ranks := _ray_ranks()) is not None:
         return ranks
     world_size = _variable("WORLD_SIZE", 1)
     return Ranks(_variable("RANK", 0), world_size, _VARIABLES) if world_size > 1 else Ranks(0, 1)
@@ -133,8 +133,7 @@ def _variable(name: str, otherwise: int) -> int:
 
 def _ray_ranks() -> Ranks | None:
     """Ask Ray Train, where this process is a worker of it: not all of its trainers start torch.distributed."""
-    if (train := sys.modules.get("ray.train")) is None:
-        return None
+    train = sys.modules["ray.train"]
     # outside of a worker it raises, or gives None, depending on the version
     with contextlib.suppress(Exception):
         context = train.get_context()

@@ -37,10 +37,10 @@ def rows_of_step(epochs: Epochs, epoch: int, step: int, rank: int | None) -> Row
         cut = replace(cut, rank=rank)
     if not 0 <= step < cut.steps():
         raise IndexError(f"step is {step}, and epoch {epoch} has steps 0 to {cut.steps() - 1}.")
-    position = step * cut.full_step
-    step_rows = cut.step_rows(position)
-    start, stop = cut.span(position) if rank is not None else (position, position + step_rows)
-    return plan.order().of_step(position, step_rows, start, stop).copy()
+    part = cut.step(step * cut.full_step)
+    if rank is None:
+        part = part._replace(start=part.position, stop=part.position + part.rows)
+    return plan.order().of_step(part).copy()
 
 
 def steps_of_row(epochs: Epochs, row: int, state: Mapping[str, Any]) -> list[tuple[int, int]]:
@@ -79,7 +79,7 @@ def _steps_of_row(plan: EpochPlan, row: int, stop: int) -> list[int]:
     steps = [place // cut.full_step for place in places if place // cut.full_step < count]
     last = (count - 1) * cut.full_step
     # where the last step of several ranks is filled up, rows come again
-    if stop == cut.count and count and (missing := last + cut.step_rows(last) - cut.count) > 0:
+    if stop == cut.count and count and (missing := last + cut.step(last).rows - cut.count) > 0:
         steps += [count - 1 for place in places if order.is_repeated(place, missing)]
     return steps
 

@@ -87,17 +87,22 @@ class Sizes:
         return sides[0], sides[1]
 
     def batch_size(self, epoch: int, position: int) -> int:
-        """Return the rows of a batch of an epoch; raises ValueError where that is no integer, or as `sides`."""
+        """Return the rows of a batch of an epoch; raises ValueError where a function returns no integer, or as `sides`."""
         # a function may have no size for the epoch behind the last one: where it need not be asked, it is not
         if not callable(self._batch_size):
-            return integer("batch_size", self._batch_size)
+            return self._batch_size
         sides = self.sides(epoch, position)
         assert sides is not None
         return integer("batch_size of crops of {} x {}".format(*sides), self._batch_size(*sides))
 
-    def begin(self, epoch: int, sides: tuple[int, int] | None) -> None:
-        """Keep the size of an epoch that begins until another one does."""
-        self._running = epoch, sides
+    def begin(self, epoch: int, position: int) -> tuple[int, int] | None:
+        """Return the size of an epoch that begins, or is resumed at a position, and keep it until another one begins.
+
+        Raises:
+            ValueError: as `sides`.
+        """
+        self._running = epoch, self.sides(epoch, position)
+        return self._running[1]
 
     def set(self, size: int | tuple[int, int]) -> None:
         """Take another size from the next epoch on; raises ValueError where the loader has none."""

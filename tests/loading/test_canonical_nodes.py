@@ -66,13 +66,13 @@ def test_every_position_of_a_node_comes_once(
     before = {(p % canonical.nodes, p // canonical.nodes) for p in range(position)}
     found = list[tuple[int, int]]()
     while position < count:
-        size = cuts[0].step_rows(position)
+        size = cuts[0].step(position).rows
         for cut in cuts:
-            start, stop = cut.span(position)
+            *_, start, stop = cut.step(position)
             pieces = canonical.pieces(position, size, start - position, stop - position)
             assert sum(high - low for _, low, high in pieces) == stop - start
             found += [(node, offset) for node, low, high in pieces for offset in range(low, high)]
-        position = cuts[0].next_position(position)
+        position = cuts[0].step(position).after
     inside = [(node, offset) for node, offset in found if offset < canonical.rows(node)]
     assert len(inside) == len(set(inside))
     all_offsets = {(node, offset) for node in range(canonical.nodes) for offset in range(canonical.rows(node))}

@@ -77,10 +77,10 @@ def test_without_padding_each_row_is_one_ranks(count: int, batch_size: int, worl
         steps = cut.steps()
         for left in range(steps, 0, -1):
             assert cut.steps(position) == left
-            start, stop = cut.span(position)
+            *_, start, stop = cut.step(position)
             assert 0 < stop - start <= batch_size
             seen += range(start, stop)
-            position = cut.next_position(position)
+            position = cut.step(position).after
         assert cut.steps(position) == 0
         assert steps in (cut.steps(0), Cut(count, batch_size, False).steps() // world_size)
     assert sorted(seen) == list(range(count))

@@ -86,10 +86,10 @@ def test_ranks_share_every_epoch_alike(count: int, batch: int, world: int, drop_
     seen: list[int] = []
     position = 0
     for _ in range(cuts[0].steps()):
-        spans = [cut.span(position) for cut in cuts]
+        spans = [cut.step(position)[3:] for cut in cuts]
         assert len({stop - start for start, stop in spans}) == 1
         seen += [row for span in spans for row in passes(lambda _: np.arange, count, *span).tolist()]
-        position = cuts[0].next_position(position)
+        position = cuts[0].step(position).after
     missing = set(range(count)) - set(seen)
     if drop_last:
         assert len(seen) == len(set(seen))
@@ -105,15 +105,15 @@ def test_the_rest_of_an_epoch_is_the_same_on_another_world_size(count: int, batc
     steps = data.draw(st.integers(0, before.steps()))
     position = 0
     for _ in range(steps):
-        position = before.next_position(position)
+        position = before.step(position).after
     for world in (1, 2, 3):
         cuts = [Cut(count, batch, False, rank, world) for rank in range(world)]
         rest: set[int] = set()
         at = position
         for _ in range(cuts[0].steps(position)):
             for cut in cuts:
-                rest |= set(passes(lambda _: np.arange, count, *cut.span(at)).tolist())
-            at = cuts[0].next_position(at)
+                rest |= set(passes(lambda _: np.arange, count, *cut.step(at)[3:]).tolist())
+            at = cuts[0].step(at).after
         assert rest >= set(range(position, count))
 
 

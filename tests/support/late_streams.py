@@ -53,7 +53,7 @@ class World:
         patch.setattr(transfer, "cuda", SimulatedCuda(self))
         patch.setattr(transfer, "send_batch", self._send)
         patch.setattr(buffers, "_pinned", self._pinned)
-        patch.setattr(options, "_checked_cuda", lambda device: device)
+        patch.setattr(options, "_checked_cuda", lambda name, device: device)
         # what does not fit on the device is copied to it batch by batch
         patch.setattr(reading, "free_bytes", lambda device: 0)
         # the streams that it holds are of another world

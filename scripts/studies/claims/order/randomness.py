@@ -82,9 +82,9 @@ def canonical(rows: int) -> np.ndarray:
     of_nodes = [order.rows(0, order.count) for order in blocks]
     found, position = [], 0
     while position < rows:
-        size = cut.step_rows(position)
-        found += [of_nodes[node][start:stop] for node, start, stop in nodes.pieces(position, size, 0, size)]
-        position = cut.next_position(position)
+        step = cut.step(position)
+        found += [of_nodes[node][start:stop] for node, start, stop in nodes.pieces(position, step.rows, 0, step.rows)]
+        position = step.after
     return np.concatenate(found)
 
 
