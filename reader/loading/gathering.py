@@ -106,7 +106,7 @@ class Gathering:
     def _start(self, steps: Steps, place: Place, finish: Finish, copier: CudaCopier | None) -> InProgress[Group]:
         """Begin to bring the batches of some steps."""
         with contextlib.nullcontext() if copier is None else copier.on_side_stream():
-            batches, copies = self._begin(steps.batches, place)
+            batches, copies = self.begin(steps.batches, place)
         return InProgress(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
 
     def _place(self, plan: EpochPlan, finish: Finish) -> Place:
@@ -148,7 +148,7 @@ class Gathering:
             lease=self._ahead_pool.lease,
         )
 
-    def _begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
+    def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
         """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
         store = self._dataset.opened_store
         if self.levels is not None:
