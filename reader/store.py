@@ -25,6 +25,11 @@ from reader.rows import same_of_all
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
+# A transform of torchvision's that a loader is given, or that a batch reaches.
+TAKES_SINGLE_IMAGES = (
+    "torchvision's transforms take single images, and this one would get a whole batch. Give the loader"
+    " from_torchvision(transform), or the dataset the transform: MemmapDataset(..., transform=transform, as_pil=True)."
+)
 
 
 class ImageBatch(TensorClass):
@@ -272,10 +277,7 @@ def _refuse_torchvision(batch: Batch) -> None:
     while frame is not None and frame.f_globals.get("__name__") == pytree.__name__:
         frame = frame.f_back
     if frame is not None and str(frame.f_globals.get("__name__")).startswith("torchvision."):
-        raise TypeError(
-            f"torchvision takes images uint8[..., C, H, W], and was given a whole {type(batch).__name__}. Write"
-            " transform=PerSample(t), of reader, which calls it for each image, or take our own transforms, which move boxes too."
-        )
+        raise TypeError(TAKES_SINGLE_IMAGES)
 
 
 for _kind in (ImageBatch, RaggedBatch):

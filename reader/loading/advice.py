@@ -17,7 +17,7 @@ from reader.loading.orders import block_rows
 from reader.loading.plan import EpochPlan
 from reader.loading.ranks import Ranks, is_distributed
 from reader.memory.residency import Residency
-from reader.transforms.conversions import convertible, from_torchvision
+from reader.transforms.conversions import convertible, from_torchvision, is_torchvisions
 from reader.tuning import tuning
 
 _log = logging.getLogger("reader")
@@ -103,10 +103,10 @@ def log_first_epoch(plan: EpochPlan, transform: Transform | None, *, as_tuple: b
 def _warn_of_slow_recipe(dataset: MemmapDataset) -> None:
     """Warn where the dataset's transform is torchvision's, which takes single images, and converts to one of batches."""
     recipe = dataset.transform
-    if dataset.target_transform is not None or not type(recipe).__module__.startswith("torchvision.transforms."):
-        return
     # whatever it cannot convert: what only advises stops no training
     with contextlib.suppress(Exception):
+        if dataset.target_transform is not None or not is_torchvisions(recipe):
+            return
         _, rest, _ = convertible(recipe)
         # a batch of images of different sizes is cropped to one size first
         if rest or (dataset.manifest.has_own_sizes and not begins_with_crop(from_torchvision(recipe))):

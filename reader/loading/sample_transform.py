@@ -15,8 +15,9 @@ from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
 from reader.memory.row_table import row_of
 from reader.rows import rows_named
-from reader.store import Batch, ImageBatch, RaggedBatch, plain
+from reader.store import TAKES_SINGLE_IMAGES, Batch, ImageBatch, RaggedBatch, plain
 from reader.transforms.composition import Compose
+from reader.transforms.conversions import is_torchvisions
 from reader.transforms.per_sample import each_seeded, row_seeds
 
 # Makes a batch of a list of samples, or of the rows of one.
@@ -128,15 +129,13 @@ def checked_transform(name: str, transform: Transform | None) -> Transform | Non
     """Return a loader's own transform, which takes batches.
 
     Raises:
-        ValueError: it cannot be called, or takes one image.
+        TypeError: it is torchvision's, or has a step that is.
+        ValueError: it cannot be called.
     """
     if transform is not None and not callable(transform):
         raise ValueError(f"{name} is {transform!r}, expected a function of a batch; Compose([...]) is one of several.")
-    if type(transform).__module__.startswith("torchvision.transforms."):
-        raise ValueError(
-            f"{name} is torchvision's {type(transform).__name__}, which takes one image, and the loader has batches. Give it"
-            " from_torchvision(transform), or give the dataset the transform: MemmapDataset(..., transform=, as_pil=True)."
-        )
+    if transform is not None and is_torchvisions(transform):
+        raise TypeError(TAKES_SINGLE_IMAGES)
     return transform
 
 
@@ -149,6 +148,7 @@ def transform_of_batches(
     samples is done for each row. What collates is called with the rows of a batch after either.
 
     Raises:
+        TypeError: as `checked_transform`.
         ValueError: as `checked_transform`; or both have one, or samples are to be changed on a device.
     """
     transform = checked_transform("transform", uncollated(transform))

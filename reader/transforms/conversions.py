@@ -103,6 +103,15 @@ def convertible(transform: object) -> tuple[list[Transform], list[Any], str]:
     return made, [], ""
 
 
+def is_torchvisions(transform: object) -> bool:
+    """Say whether a transform is torchvision's, or one of its steps is: it takes single images.
+
+    Raises:
+        TypeError: it cannot be called, or mixes batches, which from_torchvision refuses too.
+    """
+    return any(map(_is_torchvisions, [transform, *_steps_of(transform)]))
+
+
 def _composed(transforms: list[Transform]) -> Transform:
     composed: Transform = importlib.import_module("reader.transforms").Compose(transforms)
     return composed

@@ -207,7 +207,7 @@ def test_an_error_that_comes_once_is_raised_as_it_is(folder: Path) -> None:
 def test_a_loader_refuses_a_transform_of_single_images(folder: Path) -> None:
     names = torchvision_or_skip().transforms
     for transform in (names.ToTensor(), names.v2.Compose([names.v2.ToImage()])):
-        with pytest.raises(ValueError, match=r"which takes one image, and the loader has batches. Give it from_torch"):
+        with pytest.raises(TypeError, match=r"take single images.* Give the loader from_torchvision\(transform\)"):
             MemmapLoader(MemmapDataset(folder / "out"), 4, transform=transform)
 
 

@@ -22,9 +22,11 @@ def test_a_batch_of_two_is_images_and_targets_or_no_pair_at_all(train: MemmapDat
 
 def test_torchvision_never_takes_a_batch_along_the_wrong_axes(train: MemmapDataset) -> None:
     flip = torchvision_or_skip().transforms.v2.RandomHorizontalFlip(1.0)
-    with pytest.raises(ValueError, match="torchvision's RandomHorizontalFlip, which takes one image"):
-        MemmapLoader(train, 8, transform=flip)
-    with pytest.raises(TypeError, match="torchvision takes images uint8"):
+    sentence = "torchvision's transforms take single images"
+    for given in (flip, torch.nn.Sequential(flip)):
+        with pytest.raises(TypeError, match=sentence):
+            MemmapLoader(train, 8, transform=given)
+    with pytest.raises(TypeError, match=sentence):
         next(iter(MemmapLoader(train, 8, transform=lambda batch: flip(batch))))
     images, _ = next(iter(MemmapLoader(train, 8)))
     assert torch.equal(flip(images)[3], flip(train[3][0]))

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from packer import pack
 from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch
 
-SENTENCE = r"torchvision takes images uint8\[..., C, H, W\], and was given a whole (Image|Ragged)Batch. Write transform=PerSample"
+SENTENCE = r"torchvision's transforms take single images.* whole batch\. Give the loader from_torchvision\(transform\)"
 
 # Of v1 and v2: what each is made with, where it needs something.
 GIVEN: dict[str, tuple[Any, ...]] = {
@@ -116,8 +116,10 @@ def test_a_loaders_transform_of_torchvision_is_refused_with_what_to_write(
     torchvision: Any, train: MemmapDataset
 ) -> None:
     flip = torchvision.transforms.v2.RandomHorizontalFlip(1)
-    with pytest.raises(ValueError, match=r"RandomHorizontalFlip, which takes one image.*from_torchvision\(transform\)"):
+    with pytest.raises(TypeError, match=SENTENCE):
         MemmapLoader(train, 4, transform=flip)
+    with pytest.raises(TypeError, match=r"MixUp of torchvision mixes .* Take reader\.transforms\.MixUp"):
+        MemmapLoader(train, 4, transform=torchvision.transforms.v2.MixUp(num_classes=3))
     for prefetch in (0, 2):
         with pytest.raises(TypeError, match=SENTENCE):
             next(iter(MemmapLoader(train, 4, transform=lambda batch: flip(batch), prefetch=prefetch)))
