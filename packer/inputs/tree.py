@@ -21,7 +21,7 @@ from packer.option_names import Option
 from packer.pixels.formats.plugins import SUFFIXES
 from packer.progress import notify
 from packer.report import Progress
-from packer.text import counted
+from packer.text import counted, some
 
 # torchvision's list, and what else holds photographs under another name
 IMAGE_SUFFIXES = (
@@ -69,6 +69,10 @@ def inputs_of(
     check_images(trees, images, count)
     imposed = class_list(trees, images, classes) if are_classes else None
     found = {split: tree.inputs(Path(images) / split, imposed) for split, tree in trees.items()}
+    if classes is None and imposed:
+        # what is trained on; a list that is given may have more classes, and so may validation images have fewer
+        first = next(iter(trees))
+        found[first].notes += trees[first].notes_of_missing(imposed, first)
     layout = _layout(trees, imposed)
     for inputs in found.values():
         inputs.layout = layout
@@ -206,6 +210,16 @@ class Tree:
     def has_classes(self) -> bool:
         """Whether a class folder holds an image; empty ones do not count."""
         return any(self.classes.values())
+
+    def notes_of_missing(self, classes: tuple[str, ...], split: str) -> list[str]:
+        """Name the classes of a list of which a split has no image, where it has class folders at all."""
+        one = one_spelling(self.classes, classes)
+        known = {one.get(name, name) for name, paths in self.classes.items() if paths}
+        missing = [name for name in classes if known and name not in known]
+        have, keep = ("has", "It keeps its number") if len(missing) == 1 else ("have", "They keep their numbers")
+        of_all = f"{len(missing):,} of {counted(len(classes), 'class', 'classes')} {have} no image"
+        note = f"{of_all}{f' in {split}' if split else ''}: {some(missing)}. {keep}, as with ImageFolder's allow_empty=True."
+        return [note] if missing else []
 
     def inputs(self, root: Path, classes: tuple[str, ...] | None) -> Inputs:
         """Order the samples as ImageFolder does; images beside the class folders have no class and are refused.

@@ -72,6 +72,25 @@ def test_splits_share_one_class_list(tmp_path: Path) -> None:
     assert [inputs.targets.tolist() for inputs in found.values()] == [[0, 2], [1], [-1]]
 
 
+def test_classes_without_an_image_to_train_on_are_named(tmp_path: Path) -> None:
+    """ImageFolder refuses them without allow_empty; validation images may lack classes, and a list that is given may have more."""
+    keeps = "keeps its number, as with ImageFolder's allow_empty=True."
+    one = touch(tmp_path / "one", "ant/1.jpg", "cow/1.jpg")
+    (one / "bee").mkdir()
+    inputs = scan(one)[""]
+    assert (inputs.classes, inputs.targets.tolist()) == (("ant", "bee", "cow"), [0, 2])
+    assert inputs.notes == [f"1 of 3 classes has no image: bee. It {keeps}"]
+    assert scan(one, classes=("ant", "bee", "cow", "dog"))[""].notes == []
+    for name in "defg":
+        (one / name).mkdir()
+    assert scan(one)[""].notes[0].startswith("5 of 7 classes have no image: bee, d, e and 2 more. They keep their numbers,")
+    splits = touch(tmp_path / "splits", "train/a/1.jpg", "train/b/1.jpg", "val/b/1.jpg")
+    assert [inputs.notes for inputs in scan(splits).values()] == [[], []]
+    touch(splits, "val/c/1.jpg")
+    train, val = scan(splits).values()
+    assert (train.notes, val.notes) == ([f"1 of 3 classes has no image in train: c. It {keeps}"], [])
+
+
 def test_a_class_that_is_called_train_is_a_class_beside_others(tmp_path: Path) -> None:
     assert scan(touch(tmp_path, "train/1.jpg", "plane/1.jpg"))[""].classes == ("plane", "train")
 
