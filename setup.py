@@ -30,16 +30,24 @@ _PARTS = (
     "warp",
 )
 
+# Instead of a list of links that lead nowhere.
+_PAGES = "Documentation and examples come with the source distribution: `docs/index.md`, `examples/README.md`, `CHANGELOG.md`."
+
 # Sums are rounded where the sources say so; nothing looks at the flags that floating-point operations raise. A function begins a
 # line of the cache, whatever is before it: 16 bytes more there cost a blur 10 % (Xeon, gcc 12, 2026-11-24).
 _FLAGS = ["-O3", "-ffp-contract=off", "-fno-trapping-math", "-fvisibility=hidden", "-falign-functions=64"]
 
 
 def described(readme: str, address: str | None, version: str) -> str:
-    """Return README as PyPI shows it: with links and pictures at the repository's address, without an address without them."""
+    """Return README as PyPI shows it: with links and pictures at the repository's address.
+
+    Without an address a figure is what its text says, and the pages are those of the source distribution.
+    """
     readme = re.sub(r"(?m)^ *</?(picture|source)\b.*>\n", "", readme)
     if address is None:
-        readme = re.sub(r"(?m)^ *(<img .*>|!\[.*\]\(.*\))\n", "", readme)
+        readme = re.sub(r'(?m)^ *<img alt="([^"]*)".*>\n', r"\1.\n", readme)
+        readme = re.sub(r"(?m)^!\[.*\]\(.*\)\n", "", readme)
+        readme = re.sub(r"(?s)(?<=\n## More\n\n).*?(?=\n\n[^-\s])", _PAGES, readme)
         # words in brackets that are a link alone
         readme = re.sub(r" \(\[[^\[\]]+\]\((?!https?://)[^)]+\)\)", "", readme)
         return re.sub(r"\[([^\[\]]+)\]\((?!https?://)[^)]+\)", r"\1", readme)

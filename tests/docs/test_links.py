@@ -93,6 +93,9 @@ def test_pypi_shows_readme_with_links_that_lead_somewhere(address: str | None, t
     assert (len(ours) > 20) == (address is not None)
     assert [path for path in paths if not (ROOT / path).exists()] == []
     assert all(link.startswith("raw/") == link.endswith((".svg", ".jpg")) for link in ours)
+    # of a figure that cannot be shown its words are
+    assert ("from the JPEGs.\n" in shown) == (address is None)
+    assert ("come with the source distribution" in shown) == (address is None)
     # all the rest is there
     assert "\n## Costs and limits\n" in shown
     assert shown.count("```") == README.read_text(encoding="utf-8").count("```")
