@@ -8,6 +8,7 @@ the transform. Nothing else is shared but the queue in `Feed`.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -322,7 +323,8 @@ class MemmapLoader:
             # this may be a process that was forked since
             checked_device("device", self.device)
         # the program may have given the loader, or the dataset, a transform since
-        if (given := (self.transform, *self.dataset.changes)) != self._given:
+        given = self.transform, *self.dataset.changes
+        if not all(map(operator.is_, given, self._given)):
             self.transform = self._of_batches(self.transform)
             self._given = (self.transform, *given[1:])
         if plan.ranks != self._checked:
