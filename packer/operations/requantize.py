@@ -38,8 +38,8 @@ from packer.store.blocks import RejectedInput, Result, Task
 from packer.store.files import remove_tree, sync_folder, write_atomically, write_synced
 from packer.store.journal import FOLDER
 from packer.store.lock import Lock, check_same_lock, checked
-from packer.store.out_folder import check_no_links, enclosing_store, is_dropped, listed
-from packer.store.state import REQUANTIZE, in_progress, state_of
+from packer.store.out_folder import check_destination, check_no_links
+from packer.store.state import REQUANTIZE, What, in_progress, state_of
 from packer.system import FULL
 from packer.values import check_quality, lasting_path, parse_size
 from packer.workers.contracts import Marks
@@ -295,16 +295,15 @@ class _Destination:
         self._header = None
         if not self._out.exists():
             return
-        header, is_pack = journals.header_of(self._stage), state_of(self._out, self._stage).is_in_progress
-        if header is not None and header.command == REQUANTIZE:
-            self._header, is_pack = header, False
-        is_started = self._header is not None or (not is_pack and (self._out / RECORD).is_file())
-        found = [name for name in listed(self._out) if not is_dropped(name)]
+        state = state_of(self._out, self._stage)
+        if state.header is not None and state.header.command == REQUANTIZE:
+            self._header = state.header
+        is_started = self._header is not None or (not state.is_in_progress and (self._out / RECORD).is_file())
         # a run that ended before it had a journal has left the lock alone
-        is_bare = found == [FOLDER] and not is_pack and not in_progress(self._out)
-        if not is_started and found and not is_bare:
+        if not is_started and (state.what is not What.NOTHING or in_progress(self._out)):
             raise OptionsError(
-                f"{self._out} is not empty (it holds {found[0]}) and was not made by pack requantize. Choose another DEST."
+                f"{self._out} is not empty (it holds {state.other or FOLDER}) and was not made by pack requantize. Choose"
+                " another DEST."
             )
         if is_started and not resume:
             raise OptionsError(
@@ -446,10 +445,12 @@ class RequantizeWorker:
             write_atomically(path, data)  # a folder of DEST on another disk
 
     def _remove(self, path: str, to: str) -> None:
-        """Take away what an earlier run made of a source that has changed since."""
-        for name in {path, jpg_name(path)} - {to}:
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self._job.dest, name))
+        """Take away what an earlier run made of a source that has changed since, if DEST still is the locked folder."""
+        for made in (os.path.join(self._job.dest, name) for name in {path, jpg_name(path)} - {to}):
+            if os.path.lexists(made):
+                check_same_lock(*self._job.lock)
+                with contextlib.suppress(OSError):
+                    os.unlink(made)
 
 
 def jpg_name(path: str) -> str:
@@ -488,14 +489,11 @@ def _check_apart(images: Path, out: Path) -> None:
         raise OptionsError(f"DEST {out} is in IMAGES {images}. Choose a folder outside it.")
     if target in source.parents:
         raise OptionsError(f"IMAGES {images} is in DEST {out}. Choose another DEST.")
-    if (store := enclosing_store(out)) is not None:
-        raise OptionsError(f"DEST {out} is in the store {store}. Choose a folder outside it.")
     if out.is_symlink() and not out.exists():
         raise OptionsError(
             f"{out} is a symbolic link to {os.readlink(out)}, which does not exist. Choose another DEST."
         )
-    if os.path.lexists(out) and not out.is_dir():
-        raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
+    check_destination([], out, "DEST")
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:

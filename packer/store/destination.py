@@ -49,6 +49,7 @@ from packer.store.state import (
     published,
     read_json,
     read_unfinished,
+    stage_of,
     state_of,
     stores_in,
     unfinished_message,
@@ -96,11 +97,6 @@ class Folder:
     def state(self) -> State:
         """What OUT is, now."""
         return state_of(self.out, self.stage)
-
-    @property
-    def header(self) -> journals.Header | None:
-        """What the journal of the stage itself says is made there; None where it has none."""
-        return journals.header_of(self.stage)
 
     def is_finished(self, split: str) -> bool:
         """Whether OUT holds the finished store of a split ("": of all), which an unfinished pack would keep.
@@ -180,10 +176,7 @@ class Folder:
 
     def _find_stage(self) -> Path:
         """Return the folder in which OUT is made: the one that is there, else beside it if that is to become OUT."""
-        for stage in (beside(self.out), self.out / FOLDER):
-            if os.path.isdir(stage / FOLDER):
-                return stage
-        return self.out / FOLDER if self._why_inside() else beside(self.out)
+        return stage_of(self.out) or (self.out / FOLDER if self._why_inside() else beside(self.out))
 
     def _why_inside(self) -> str:
         """Say why no folder beside OUT is to become it; "" where one is."""
@@ -228,7 +221,7 @@ class Folder:
         if stores and (options.overwrite or options.update or options.resume):
             self._check_replaceable(stores, foreign)
         if state.is_in_progress and not options.overwrite:
-            self._check_unfinished(state, options, stores)
+            self._check_unfinished(state, options)
             self._check_named(stores)
         if stores and not (options.overwrite or options.update or options.resume):
             what = f"{stores[0]} already holds a store"
@@ -257,7 +250,7 @@ class Folder:
                 f" Move {self.out / gone[0]} away, or bring {images}/{gone[0]} back."
             )
 
-    def _check_unfinished(self, state: State, options: OutputOptions, stores: Sequence[Path]) -> None:
+    def _check_unfinished(self, state: State, options: OutputOptions) -> None:
         """Refuse to start where something is in progress: says how far it came, and how to continue it."""
         if state.with_parts is not None:
             raise PackError(
@@ -272,13 +265,7 @@ class Folder:
                 Lock(self.stage, named=self.out).close()
             except FileNotFoundError:
                 raise finished_meanwhile(self.out) from None
-        message = unfinished_message(found)
-        if stores and (header := journals.header_of(found)):
-            progress, command = read_unfinished(found)
-            command = f"the same pack update with {RESUME}" if header.update else command
-            what = f"{self.named(found)} holds a store whose replacement was interrupted at {progress}"
-            message = f"{what}. Continue with: {command}"
-        raise PackError(f"{message.removesuffix('.')} (or start over with {OVERWRITE}).")
+        raise PackError(f"{unfinished_message(found).removesuffix('.')} (or start over with {OVERWRITE}).")
 
     def _check_named(self, stores: Sequence[Path]) -> None:
         """Refuse to replace a store that was not in OUT when the stage was made; one that stays as it is may be another now."""
@@ -418,9 +405,9 @@ class Folder:
             self._tidy(replaced)
         except OSError as e:
             raise (DiskFullError if e.errno in FULL else PackError)(
-                f"{self.out} is finished, but {e.filename or self.out} cannot be synced: {system_reason(e)}. Should the power"
-                f" fail now, look whether {self.out} is there; if it is not, give the command again, with {RESUME} where it"
-                " has that option."
+                f"{self.out} is finished and can be used, but {e.filename or self.out} cannot be synced: {system_reason(e)}."
+                f" Check that disk. If the power fails meanwhile, and {self.out} is not the new store after that, give the"
+                f" command again, with {RESUME} where it has that option."
             ) from None
 
     def withdraw(self, store: Path | None = None) -> None:
@@ -740,7 +727,7 @@ def _check_no_stage(out: Path) -> None:
     if found is None or (found / MANIFEST).exists():
         return
     if out_of(out) != out:
-        raise PackError(f"{out} is where {out_of(out)} is made. Give that as OUT: {read_unfinished(found)[1]}")
+        raise PackError(f"{out} is where {out_of(out)} is made. Give that as OUT: {read_unfinished(found).command}")
     raise PackError(
         f"{out} is where a store is made, under another name. Rename it to {beside(out)}, then give OUT as {out}."
     )

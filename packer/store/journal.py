@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from packer.clock import StageClock
 from packer.errors import JournalError
-from packer.option_names import OVERWRITE
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, sync_names, write_atomically
 from packer.system import BINARY
@@ -232,7 +231,7 @@ def read_header(out: Path) -> Header:
     """
     if header := header_of(out):
         return header
-    raise JournalError(f"{out / JOURNAL} is empty or damaged. Start over with {OVERWRITE}.")
+    raise JournalError(f"{out / JOURNAL} is empty or damaged. {_start_over(out)}")
 
 
 def header_of(out: Path) -> Header | None:
@@ -257,7 +256,7 @@ def header_end(out: Path) -> int:
 def find_header(out: Path) -> tuple[Header, int] | None:
     """Return the header of OUT's journal and the byte where its line ends; None where it is incomplete or damaged."""
     path = out / JOURNAL
-    with _named(path):
+    with _named(out):
         return next(((Header.from_json(line), end) for line, end in _read_lines(path)), None)
 
 
@@ -266,7 +265,7 @@ def read_blocks(out: Path) -> Iterator[tuple[Result, int]]:
     path = out / JOURNAL
     lines = islice(_read_lines(path), 1, None)
     while True:
-        with _named(path):
+        with _named(out):
             found = next(((_block(line), end) for line, end in lines), None)
         if found is None:
             return
@@ -317,11 +316,17 @@ def _parsed(text: bytes) -> Json:
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _named(out: Path) -> Iterator[None]:
     try:
         yield
     except StoreError as e:
-        raise StoreError(f"{path}: {e} Start over with {OVERWRITE}.") from None
+        raise StoreError(f"{out / JOURNAL}: {e} {_start_over(out)}") from None
+
+
+def _start_over(out: Path) -> str:
+    """Say what to do where no journal can be continued: whatever made it has no other way to be rid of it."""
+    given = out.parent if out.name == FOLDER else out
+    return f"Choose another folder, or remove {given} and start over."
 
 
 def _last_stops(lines: bytes) -> tuple[int, int]:

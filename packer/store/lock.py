@@ -200,9 +200,10 @@ def _check(out: Path, path: Path, descriptor: int | None) -> None:
         raise _taken(out)
 
 
-def _taken(out: Path) -> PackError:
+def _taken(folder: Path) -> PackError:
+    given = folder.parent if folder.name == FOLDER else folder  # the user knows of OUT, not of what is hidden in it
     return PackError(
-        f"{out} was renamed, removed or replaced while this command worked on it, and what is there now was left as it is."
+        f"{given} was renamed, removed or replaced while this command worked on it, and what is there now was left as it is."
         " Move the folder back, or choose another OUT, and give the command again."
     )
 

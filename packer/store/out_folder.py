@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError, PackError
 from packer.store import journal as journals
-from packer.store.state import in_progress, is_store, unfinished_message
+from packer.store.state import in_progress, is_dropped, is_store, unfinished_message
 from reader.format.filesystem import plain_path, user_path
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
@@ -33,16 +33,17 @@ OWN_NAMES = {
 # What a pack has in the folder of levels.
 _LEVELS = {str(factor) for factor in FACTORS}
 
-# What file managers and NAS drop into any folder that they show (macOS, Windows, Synology), in lower case.
-_DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
 
+def check_destination(sources: list[str], out: Path, name: str = "OUT") -> None:
+    """Refuse an OUT that is a file, is a folder among IMAGES, or is inside it or in a store; raises OptionsError.
 
-def check_destination(sources: list[str], out: Path) -> None:
-    """Refuse an OUT that is a file, is a folder among IMAGES, or is inside it or in a store; raises OptionsError."""
+    Args:
+        name: what the command calls it.
+    """
     if os.path.lexists(out) and not out.is_dir():
         raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
     if (store := enclosing_store(out)) is not None:
-        raise OptionsError(f"OUT {out} is in the store {store}. Choose a folder outside it.")
+        raise OptionsError(f"{name} {out} is in the store {store}. Choose a folder outside it.")
     for images in sources:
         if os.path.isdir(images):
             _check_folder(images, out)
@@ -54,7 +55,7 @@ def check_takes_splits(out: Path, what: str) -> None:
     Args:
         what: is to be done with the splits: "the splits of images cannot be packed into it".
     """
-    if (out / MANIFEST).exists():
+    if is_store(out):
         raise PackError(f"{out} holds a store; {what}. Choose another OUT.")
     for stage in stages(out):
         if stage in in_progress(stage):
@@ -98,11 +99,6 @@ def dropped_names(out: Path) -> list[str]:
     return [name for name in listed(out) if is_dropped(name)]
 
 
-def is_dropped(name: str) -> bool:
-    """Whether a name is one that file managers and NAS use in any folder: .DS_Store, Thumbs.db, desktop.ini, @eaDir, ._NAME."""
-    return name.lower() in _DROPPED or name.startswith("._")
-
-
 def listed(folder: Path) -> list[str]:
     """Return the names in a folder; raises PackError."""
     try:
@@ -122,7 +118,7 @@ def _check_folder(images: str, out: Path) -> None:
         raise OptionsError(f"OUT {out} is IMAGES itself. Choose a folder outside it.")
     if Path(source) in Path(target).parents:
         raise OptionsError(f"OUT {out} is inside IMAGES {images}. Choose a folder outside it.")
-    if Path(target) in Path(source).parents and (out / MANIFEST).exists():
+    if Path(target) in Path(source).parents and is_store(out):
         raise OptionsError(f"IMAGES {images} is inside the store {out}. Choose another OUT.")
 
 

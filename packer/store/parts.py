@@ -154,7 +154,7 @@ class PartFolder(Folder):
             )
         super().check(OutputOptions(overwrite=True), [split])  # of which parts that are there are no reason
         if journals.header_of(store):
-            command = read_unfinished(store)[1]
+            command = read_unfinished(store).command
             raise PackError(f"{out} is being packed as a whole, without {Option('part')}. Resume with: {command}")
         if (store / PIXELS).exists() and started_parts(store):
             raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {self.out}")

@@ -12,7 +12,7 @@ import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packer.inputs.splits import is_split
 from packer.option_names import RESUME, pack_call
@@ -22,7 +22,7 @@ from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST, Manifest
 from reader.format.shown import redacted, shown
-from reader.format.splits import stages
+from reader.format.splits import beside, stages
 
 PARTS = f"{FOLDER}/parts"
 # In a stage inside OUT: the names that are moved out of it, written before the first is. Nothing else in OUT is taken for ours.
@@ -33,12 +33,15 @@ PULL, REQUANTIZE = "pull", "requantize"
 _MOST_WORD = 4096
 # Of no journal: what starts a command does not say how it is continued.
 _NEVER = ("--overwrite", "--resume", "--")
+# What file managers and NAS drop into any folder that they show (macOS, Windows, Synology), in lower case.
+_DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
 
 
 class What(enum.Enum):
-    """What OUT is. NOTHING: of ours; a folder of something else perhaps."""
+    """What OUT is. NOTHING: not there, or a folder that holds nothing."""
 
     NOTHING = "nothing"
+    OTHER = "something else: a file, or a folder that holds other things"
     IN_PROGRESS = "in progress"
     FINISHED = "finished"
     REPLACED = "finished, and one that replaces it is in progress"
@@ -53,12 +56,16 @@ class State:
         finished: stores in OUT: itself, or those of splits; none while a stage inside OUT is half moved out of it.
         unfinished: the folders in the stage where a pack, a pull or parts of one are in progress; first those not sealed.
         is_filling: whether a stage inside OUT is there, and not all that was made in it is moved out of it.
+        header: what the journal of the stage itself says is made there; None where it has none.
+        other: the first name in OUT that is neither of a working folder nor the system's; "": none.
     """
 
     what: What
     finished: list[Path]
     unfinished: list[Path]
-    is_filling: bool
+    is_filling: bool = False
+    header: Header | None = None
+    other: str = ""
 
     @property
     def is_in_progress(self) -> bool:
@@ -72,17 +79,29 @@ class State:
 
 
 def state_of(out: Path, stage: Path) -> State:
-    """Find out what OUT is, of which the stage is where it is made, or would be."""
+    """Find out what OUT is, of which the stage is where it is made, or would be.
+
+    Raises:
+        StoreError: a journal is none that can be continued; says what to do.
+    """
     # what is left of one of which all was moved means nothing
     names = moved_names(stage)
     is_moved = bool(names) and not any(os.path.lexists(stage / name) for name in names)
     is_filling = stage.parent == out and os.path.isdir(stage / FOLDER) and not is_moved
     finished, unfinished = [] if is_filling else published(out), [] if is_moved else in_progress(stage)
+    header, other = header_of(stage), _other(out)
     if any(header_of(store) or _has_parts(store) for store in unfinished):
         what = What.REPLACED if finished else What.IN_PROGRESS
+    elif finished:
+        what = What.FINISHED
     else:
-        what = What.FINISHED if finished else What.NOTHING
-    return State(what, finished, unfinished, is_filling)
+        what = What.OTHER if other else What.NOTHING
+    return State(what, finished, unfinished, is_filling, header, other)
+
+
+def stage_of(out: Path) -> Path | None:
+    """Return the folder in which OUT is made, or was; None where there is none."""
+    return next((stage for stage in (beside(out), out / FOLDER) if os.path.isdir(stage / FOLDER)), None)
 
 
 def published(out: Path) -> list[Path]:
@@ -137,7 +156,22 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def _other(out: Path) -> str:
+    try:
+        return min((name for name in os.listdir(out) if name != FOLDER and not is_dropped(name)), default="")
+    except FileNotFoundError:
+        return ""
+    except NotADirectoryError:
+        return out.name
+
+
+def is_dropped(name: str) -> bool:
+    """Whether a name is one that file managers and NAS use in any folder: .DS_Store, Thumbs.db, desktop.ini, @eaDir, ._NAME."""
+    return name.lower() in _DROPPED or name.startswith("._")
+
+
 def _has_parts(store: Path) -> bool:
+    """Whether parts of a pack are in progress, or done, in a folder of a stage."""
     try:
         names = os.listdir(store / PARTS)
     except (FileNotFoundError, NotADirectoryError):
@@ -171,10 +205,11 @@ def unfinished_message(out: Path) -> str:
         return f"{out} is incomplete: it is being made, or what made it was ended early; then give that command again."
     target = out_of(found)
     if (found / JOURNAL).is_file():
-        done, command = read_unfinished(found)
-        if not done:
-            return f"{target} is incomplete: it was not pulled to its end. Resume with: {command}"
-        return f"{target} is incomplete: its pack was interrupted at {done}. Resume with: {command}"
+        work, progress, command = read_unfinished(found)
+        if is_store(target):
+            return f"{target} holds a store whose replacement was interrupted at {progress}. Continue with: {command}"
+        how = f"its {work} was interrupted at {progress}" if progress else "it was not pulled to its end"
+        return f"{target} is incomplete: {how}. Resume with: {command}"
     return (
         f"{target} is incomplete: its parts are not sealed. When all n of pack IMAGES {target} --part i/n are there:"
         f" pack seal {target}"
@@ -196,8 +231,16 @@ def out_of(store: Path) -> Path:
     return store
 
 
-def read_unfinished(out: Path) -> tuple[str, str]:
-    """Say how far the interrupted pack in a folder came ("" of a pull), and the command that resumes it.
+class Unfinished(NamedTuple):
+    """What was interrupted in a folder: "pack" or "requantizing"; how far it came, "" of a pull; the command that resumes it."""
+
+    work: str
+    progress: str
+    command: str
+
+
+def read_unfinished(out: Path) -> Unfinished:
+    """Say what was interrupted in a folder.
 
     Reads the first and the last whole line of its journal: milliseconds, whatever the number of rows.
     """
@@ -210,7 +253,10 @@ def read_unfinished(out: Path) -> tuple[str, str]:
         progress = "" if header.command == PULL else progress
     except (OSError, ValueError):
         progress = "its very start"
-    return progress, command_to_resume(out, header)
+    command = command_to_resume(out, header)
+    if header.update and is_store(out_of(out)):
+        command = f"the same pack update with {RESUME}"
+    return Unfinished("requantizing" if header.command == REQUANTIZE else "pack", progress, command)
 
 
 def command_to_resume(out: Path, header: Header, part: str = "") -> str:

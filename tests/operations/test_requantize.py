@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,10 +22,13 @@ from PIL import Image
 
 from packer import OptionsError, PackError, pack
 from packer.cli.app import run
+from packer.clock import StageClock
 from packer.operations.info import describe
-from packer.operations.requantize import requantize
+from packer.operations.requantize import RequantizeJob, requantize
 from packer.operations.verify import verify
+from packer.options import MAX_PIXELS
 from packer.pixels.requantize import Recoded, Recoder
+from packer.store.blocks import Task
 from packer.store.lock import Lock
 from reader import IncompleteStoreError, MemmapDataset
 from reader.format.samples import read_json_lines
@@ -325,6 +329,30 @@ def test_a_run_that_ended_before_its_journal_is_started_over(
     assert requantize(images, tmp_path / "tree", quality=4, resume=resume).requantized == 24
     requantize(images, tmp_path / "whole", quality=4)
     assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "whole")
+
+
+def test_what_is_in_dest_by_the_time_that_it_was_renamed_stays(images: Path, tmp_path: Path) -> None:
+    """A worker that takes away what an earlier run made of a source looks first whether DEST is the folder that was locked."""
+    dest = tmp_path / "tree"
+    (dest / ".packing/.packing").mkdir(parents=True)
+    lock = dest / ".packing/.packing/lock"
+    lock.write_bytes(b"of another command")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/a.jpg").write_text("no image")
+    (dest / "a.jpg").write_text("of somebody else")
+    job = RequantizeJob(str(tmp_path / "broken"), str(dest), 5, None, MAX_PIXELS, lock=(str(lock), b"mine"))
+    with pytest.raises(PackError, match=rf"^{dest} was renamed, removed or replaced while this command worked on it"):
+        job.worker(None, StageClock("begin")).decode(Task(0, 0, ["a.jpg"], [], [], {}))
+    assert (dest / "a.jpg").read_text() == "of somebody else"
+
+
+def test_info_says_of_an_unfinished_run_what_it_is(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupted(requantize, mixed, tmp_path / "tree", quality=4, workers=1)
+    assert run(["info", str(tmp_path / "tree")]) == 1
+    said = rf"pack: {tmp_path}/tree is incomplete: its requantizing was interrupted at \d+ of \d+ images\. Resume with: pack "
+    assert re.match(f"{said}requantize ", capsys.readouterr().err)
 
 
 def test_an_unfinished_pack_is_no_earlier_run(images: Path, tmp_path: Path) -> None:

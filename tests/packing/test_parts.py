@@ -489,8 +489,25 @@ def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path) -> None:
 def test_rows_that_are_cut_short_are_named(images: Path, tmp_path: Path) -> None:
     _pack_parts(images, tmp_path / "out", 2)
     os.truncate(tmp_path / "out.packing/.packing/parts/2-of-2" / PIXELS, 5000)
-    with pytest.raises(JournalError, match=r"has 5000 bytes, its journal says 36864\. Pack that part again"):
+    with pytest.raises(
+        JournalError, match=r"has 5000 bytes, its journal says 36864\. Pack that part again, with part and"
+    ):
         seal_parts(tmp_path / "out")
+    _pack_parts(images, tmp_path / "out", 2, [2], overwrite=True)
+    assert seal_parts(tmp_path / "out").rows == 24
+
+
+def test_rows_that_are_lost_once_parts_were_joined_leave_nothing_to_pack_again(images: Path, tmp_path: Path) -> None:
+    _pack_parts(images, tmp_path / "out", 2)
+    stage = tmp_path / "out.packing"
+    (stage / PIXELS).parent.mkdir()
+    (stage / ".packing/parts/1-of-2" / PIXELS).rename(stage / PIXELS)
+    os.truncate(stage / ".packing/parts/2-of-2" / PIXELS, 5000)
+    with pytest.raises(JournalError, match=rf"has 5000 bytes, .*\. Remove {stage}, and pack the parts again\.$"):
+        seal_parts(tmp_path / "out")
+    shutil.rmtree(stage)
+    _pack_parts(images, tmp_path / "out", 2)
+    assert seal_parts(tmp_path / "out").rows == 24
 
 
 def test_the_command_reports_a_part_and_of_sealing(images: Path, tmp_path: Path) -> None:

@@ -531,7 +531,8 @@ def test_a_name_that_cannot_be_synced_is_no_reason_to_resume(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", failing)
-        with pytest.raises(PackError, match=rf"{out} is finished, but {tmp_path} cannot be synced: Input/output error"):
+        text = rf"{out} is finished and can be used, but {tmp_path} cannot be synced: Input/output error \(EIO\)\. Check that"
+        with pytest.raises(PackError, match=text):
             pack(images, out, size=32, overwrite=overwrite)
     assert len(MemmapDataset(out)) == 24
     assert pack(images, out, size=32, resume=True).resumed_from == 24

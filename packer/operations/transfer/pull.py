@@ -25,7 +25,7 @@ from packer.store.disk_space import allocate, check_room
 from packer.store.failures import as_pack_error
 from packer.store.files import sync_folder, sync_names, write_at
 from packer.store.lock import checked
-from packer.store.out_folder import enclosing_store
+from packer.store.out_folder import check_destination
 from packer.store.remote.at_url import name_in, read_store
 from packer.store.remote.objects import LocalObjects
 from packer.store.state import PULL, unfinished_message
@@ -59,7 +59,8 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
         head, found = read_store(copy.objects, copy.url)
     to = Folder(root)
     to.recover()
-    if (root / MANIFEST).exists() and not to.state.is_in_progress:
+    state = to.state
+    if root in state.finished and not state.is_in_progress:
         return _already_there(copy, root, head)
     _check_out(to, copy.url, head)
     with to.held():
@@ -80,7 +81,7 @@ def _pull(copy: Transfer, to: Folder, head: bytes, found: Pointer) -> Manifest:
     stage = to.stage
     # before anything else gets a name here: this says whose it is
     log, header = to.log(stage), _header(copy.url, head)
-    if to.header != header:
+    if to.state.header != header:
         log.begin(header)
         log.close()
     manifest, blocks = parse_content(head, Path(f"{copy.url}/{MANIFEST}"))
@@ -113,9 +114,7 @@ def _publish(to: Folder) -> None:
 
 def _check_outside(root: Path, copy: Transfer) -> None:
     """Refuse an OUT that is in a store: the one that is pulled, or another."""
-    store = enclosing_store(root)
-    if store is not None:
-        raise OptionsError(f"{root} is in the store {store}. Choose a folder outside it.")
+    check_destination([], root)
     if isinstance(copy.objects, LocalObjects) and os.path.realpath(copy.objects.root) in map(
         str, Path(os.path.realpath(root)).parents
     ):
@@ -136,10 +135,9 @@ def _already_there(copy: Transfer, root: Path, head: bytes) -> CopyReport:
 
 def _check_out(to: Folder, url: str, head: bytes) -> None:
     """Refuse an OUT that holds anything, or where something but a pull from this URL, or of this store, is in progress."""
-    if os.path.lexists(to.out) and not to.out.is_dir():
-        raise OptionsError(f"{to.out} is a file. Expected a folder that does not exist yet.")
-    if to.state.is_in_progress:
-        header, expected = to.header, _header(url, head)
+    state = to.state
+    if state.is_in_progress:
+        header, expected = state.header, _header(url, head)
         if header is None or header.command != PULL:
             raise OptionsError(f"{unfinished_message(to.stage)} Or choose another OUT.")
         if header.images != expected.images and header.options != expected.options:

@@ -229,15 +229,20 @@ class _CompleteParts:
             if source.exists():
                 self.to.check_same()
                 allocate(pixels, stop, lambda done: None)
-                _copy(source, pixels, offset, stop - offset)
+                if (copied := _copy(source, pixels, offset, size_bytes)) < size_bytes:
+                    raise self._cut_short(source, copied, size_bytes)
                 self.to.check_same()
                 source.unlink()
                 sync_folder(source.parent)
             done, offset = done + rows, stop
         if pixels.stat().st_size < offset:
-            raise JournalError(
-                f"{pixels} has {pixels.stat().st_size} bytes, the parts had {offset}. Start over with {OVERWRITE}."
-            )
+            raise self._cut_short(pixels, pixels.stat().st_size, offset)
+
+    def _cut_short(self, path: Path, found: int, expected: int) -> JournalError:
+        """Say that rows are lost once parts were joined: no part can be packed again beside those."""
+        return JournalError(
+            f"{path} has {found} bytes, its journal says {expected}. Remove {self.to.stage}, and pack the parts again."
+        )
 
 
 def _layout(header: journals.Header) -> RowLayout:
@@ -310,21 +315,24 @@ def _finished(
     if inputs != stop - start:
         into = "" if out == store else f" into {out.relative_to(store)}"
         raise _unfinished(store, part, f"{inputs} of its {stop - start} images are packed{into}")
+    pixels = part.folder(out) / PIXELS
+    # once sealing has begun, those of the parts that were joined are gone
+    if pixels.exists() and pixels.stat().st_size < size_bytes and not (out / PIXELS).exists():
+        raise JournalError(
+            f"{pixels} has {pixels.stat().st_size} bytes, its journal says {size_bytes}. Pack that part again, with"
+            f" {Option('part')} and {OVERWRITE}."
+        )
     return rows, size_bytes
 
 
-def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> None:
-    """Copy the first size_bytes of a file to an offset of another; they are on disk when it returns."""
+def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> int:
+    """Copy the first size_bytes of a file to an offset of another; returns how many there were, which are on disk then."""
     with error_path(source), open(source, "rb") as read, open(dest, "r+b", buffering=0) as written:
         done, most = 0, tuning().part_copy_bytes
-        while done < size_bytes:
-            data = read.read(min(most, size_bytes - done))
-            if not data:
-                raise JournalError(
-                    f"{source} has {done} bytes, its journal says {size_bytes}. Pack that part again with {OVERWRITE}."
-                )
+        while data := read.read(min(most, size_bytes - done)):
             with error_path(dest):
                 write_at(written.fileno(), memoryview(data), offset + done)
             done += len(data)
         with error_path(dest):
             os.fsync(written.fileno())
+    return done

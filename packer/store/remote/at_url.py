@@ -19,9 +19,8 @@ from typing import TypeVar
 
 from packer.errors import PackError
 from packer.option_names import RESUME
-from packer.store.out_folder import is_dropped
 from packer.store.remote.objects import LocalObjects, RemoteObjects
-from packer.store.state import is_manifest
+from packer.store.state import is_dropped, is_manifest
 from reader.format.at_url import Pointer, read_pointer
 from reader.format.errors import StoreError
 from reader.format.head import GENERATIONS

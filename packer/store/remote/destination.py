@@ -118,7 +118,7 @@ class Objects(Folder):
     @property
     def state(self) -> State:
         """Say that nothing is in the way."""
-        return State(What.NOTHING, [], [], is_filling=False)
+        return State(What.NOTHING, [], [])
 
     def check_splits(self, parts: Mapping[str, Inputs], images: str) -> None:
         """Refuse splits that would stand beside a store of all, or beside another split's from another time."""
@@ -156,7 +156,7 @@ class Objects(Folder):
             upload.end()
         self._scratch.close()
         # a full disk is the local one
-        if isinstance(error, PackError | OptionsError | ScanError) and not isinstance(error, DiskFullError):
+        if isinstance(error, PackError | OptionsError | ScanError | StoreError) and not isinstance(error, DiskFullError):
             text = self._named(str(error))
             if text != str(error):
                 raise type(error)(text) from None
