@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packer.clock import Profile, StageClock
@@ -27,12 +26,12 @@ from packer.report import PackReport, Progress
 from packer.sources.local import MISSING
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.destination import Folder, clear_store
+from packer.store.destination import Making, clear_store
 from packer.store.disk_space import allocate, check_room, move_rows
 from packer.store.failures import as_pack_error
 from packer.store.files import remove_tree
 from packer.store.lock import checked
-from packer.store.parts import PartFolder
+from packer.store.parts import Part
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
@@ -52,25 +51,20 @@ class Build:
     """One store being made, from listed inputs to a sealed folder; or a part of one, in a folder of its own.
 
     Args:
-        to: the destination, which is locked when `run` is called.
-        store: the folder in its stage that the store, or the level of one, is made in.
+        making: where it is made, in a destination that is locked when `run` is called.
         levels: makes the levels of the store, and returns their files.
     """
 
     def __init__(
         self,
         packing: Packing,
-        to: Folder,
-        store: Path,
+        making: Making,
         *,
         levels: Callable[[], dict[str, FileEntry]] | None = None,
     ) -> None:
         self._levels = levels
         inputs, options = packing.inputs, packing.options
-        part = self._part = to.part if isinstance(to, PartFolder) else None
-        self._to, self._out = to, store
-        # what it is called
-        self._name = to.named(store)
+        self._making, self._to, self._out, part = making, making.to, making.folder, making.part
         self._inputs, self._options, self._split = inputs, options, packing.split
         self._clock = StageClock("begin")
         self._profile: Profile = {}
@@ -85,7 +79,7 @@ class Build:
     @functools.cached_property
     def _log(self) -> journals.CommitLog:
         """What commits its blocks, once the destination is locked."""
-        return self._to.log(self._out, self._job.layout)
+        return self._making.log(self._job.layout)
 
     def divide(self, clock: StageClock) -> None:
         """Divide the inputs into blocks, for which headers are read where rows have sizes of their own.
@@ -94,8 +88,8 @@ class Build:
         """
         if self._job.layout.size is None:
             clock.enter("sizes")
-        whole = self._to.whole(self._out)
-        division = divide(self._inputs, self._split, self._job.layout, self._options, whole, self._part)
+        making = self._making
+        division = divide(self._inputs, self._split, self._job.layout, self._options, making.whole, making.part)
         clock.enter("begin")
         self._span, self._block_inputs = division.span, division.block_inputs
         self._sizes[PIXELS] = division.pixels_bytes
@@ -110,7 +104,7 @@ class Build:
         Raises:
             PackError: nothing could be packed, or something failed on the way; says how to resume.
         """
-        self._clock, lock = clock, self._to.lock_of(self._out)
+        self._clock, lock = clock, self._making.lock
         self._job = dataclasses.replace(self._job, lock=(str(lock.path.absolute()), lock.content))
         try:
             (self._out / journals.FOLDER).mkdir(parents=True, exist_ok=True)
@@ -136,8 +130,8 @@ class Build:
         is_other = unfinished and (header_difference(unfinished, header) or unfinished.span != header.span)
         if is_other and self._options.overwrite:
             unfinished, header = None, self._header(None)  # it is replaced, as a store would be
-        if self._part is not None:
-            check_siblings(self._to.whole(self._out), self._part, header)
+        if (part := self._making.part) is not None:
+            check_siblings(self._making.whole, part, header)
         if unfinished:
             self._resume(header)
         else:
@@ -149,10 +143,10 @@ class Build:
             self._take_room()
             self._clock.enter("serve")
             self._run_blocks(header.block_inputs)
-            if self._part is not None:
+            if part is not None:
                 if self._levels is not None:
                     self._levels()
-                return self._completed(self._part_report(), resumed_from)
+                return self._completed(self._part_report(part), resumed_from)
             self._clock.enter("seal")
             sealed = seal(self._log, header, self._job.layout, self._inputs, levels=self._levels)
         finally:
@@ -160,7 +154,7 @@ class Build:
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
         report = store_report(sealed, self._inputs, self._out, 0.0, resumed_from)
-        return self._completed(dataclasses.replace(report, out=str(self._name)), resumed_from)
+        return self._completed(dataclasses.replace(report, out=str(self._making.name)), resumed_from)
 
     # -- begin
 
@@ -168,10 +162,10 @@ class Build:
         """Clear away what an earlier pack left, and begin a journal."""
         out = self._out
         clear_store(out, self._to.check_same)
-        if self._part is not None:
+        if self._making.part is not None:
             save_inputs(out, self._inputs, self._span)
             # of an earlier start: a level must have the same images
-            for level in (self._to.level(out, factor) for factor in FACTORS):
+            for level in (self._making.level(factor).folder for factor in FACTORS):
                 if level.exists():
                     self._to.check_same()
                     remove_tree(level)
@@ -179,7 +173,7 @@ class Build:
 
     def _reuse(self, header: journals.Header) -> None:
         """Reuse rows of the store that this one will replace, where there is one."""
-        old = self._to.old(self._out)
+        old = self._making.old
         if old is not None:
             from packer.store.sealed.reuse import ReusedLines, check_reusable
 
@@ -201,7 +195,7 @@ class Build:
 
     def _unlike(self, what: str) -> PackError:
         again = f"leave {Option('resume')} out" if self._options.update else f"start over with {OVERWRITE}"
-        return PackError(f"{self._name} was begun with {what}. Resume with the same, or {again}.")
+        return PackError(f"{self._making.name} was begun with {what}. Resume with the same, or {again}.")
 
     def _name_inputs(self) -> str:
         out, start, is_shuffled = self._out, self._span.start, self._options.shuffle is not None
@@ -210,7 +204,7 @@ class Build:
     def _header(self, unfinished: journals.Header | None) -> journals.Header:
         """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as an unfinished one."""
         step = unfinished.block_inputs if unfinished and self._options.has_own_sizes else self._block_inputs
-        span = None if self._part is None else self._span
+        span = None if self._making.part is None else self._span
         return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
 
     def _take_room(self) -> None:
@@ -319,9 +313,9 @@ class Build:
 
     # -- end
 
-    def _part_report(self) -> PackReport:
+    def _part_report(self, part: Part) -> PackReport:
         blocks = (result for result, _ in journals.read_blocks(self._out))
-        return part_report(self._name, str(self._part), self._job.layout, self._inputs, self._span, blocks)
+        return part_report(self._out, str(part), self._job.layout, self._inputs, self._span, blocks)
 
     def _completed(self, report: PackReport, resumed_from: int) -> PackReport:
         """Add to a report what this run alone knows."""

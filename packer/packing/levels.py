@@ -20,9 +20,8 @@ from packer.packing.build import Build
 from packer.packing.tasks import Packing
 from packer.progress import followed
 from packer.store import journal as journals
-from packer.store.destination import Folder
+from packer.store.destination import Making
 from packer.store.files import remove_tree
-from packer.store.parts import PartFolder
 from packer.values import LevelLimit, check_levels, recorded_limit
 from reader.format.manifest import MANIFEST, REJECTED, FileEntry, read_manifest
 from reader.format.samples import Sample, read_samples
@@ -38,13 +37,11 @@ class Levels:
 
     Args:
         packing: of the store.
-        to: the destination.
-        store: the folder in its stage that the store is made in.
+        making: where that is made.
     """
 
-    def __init__(self, packing: Packing, to: Folder, store: Path) -> None:
-        self._packing, self._to, self._store = packing, to, store
-        self._is_part, options = isinstance(to, PartFolder), packing.options
+    def __init__(self, packing: Packing, making: Making) -> None:
+        self._packing, self._making, options = packing, making, packing.options
         self._factors = FACTORS[: options.levels - 1]
         check_levels(options.levels, options.row_kind.common_sides(packing.shape))
 
@@ -56,7 +53,7 @@ class Levels:
         Raises:
             PackError: an image is no row of a level, or was replaced meanwhile, twice.
         """
-        out = self._store
+        out = self._making.folder
         rejected = {reject.input: reject.reason for result, _ in journals.read_blocks(out) for reject in result.rejects}
         entries: dict[str, FileEntry] = {}
         for factor in self._factors:
@@ -66,19 +63,19 @@ class Levels:
                     break
                 if not tries_left:
                     raise PackError(f"{what}. Do not change images while they are packed, and continue with {RESUME}.")
-                self._to.check_same()
-                remove_tree(self._to.level(out, factor))
-            if not self._is_part:
-                entries |= files_of(self._store, factor)
+                self._making.to.check_same()
+                remove_tree(self._making.level(factor).folder)
+            if self._making.part is None:
+                entries |= files_of(out, factor)
         return entries
 
     def _make(self, factor: int, rejected: dict[int, str]) -> None:
-        out = self._to.level(self._store, factor)
-        options = self._options_of(factor)
+        making, options = self._making.level(factor), self._options_of(factor)
+        out = making.folder
         if (out / MANIFEST).exists():
             if dict(read_manifest(out).options) == options.shaping():
                 return
-            self._to.check_same()
+            making.to.check_same()
             remove_tree(out)
         # inputs that the store rejects have no row here either; they are not opened
         inputs = dataclasses.replace(
@@ -92,11 +89,11 @@ class Levels:
             notes=[],
         )
         shape = self._sides(factor) or (1, 1)
-        build = Build(dataclasses.replace(self._packing, inputs=inputs, shape=shape, options=options), self._to, out)
+        build = Build(dataclasses.replace(self._packing, inputs=inputs, shape=shape, options=options), making)
         build.divide(StageClock("begin"))
         build.run(StageClock("begin"))
-        if not self._is_part:
-            self._to.check_same()
+        if making.part is None:
+            making.to.check_same()
             remove_tree(out / FOLDER)
 
     def _options_of(self, factor: int) -> PackOptions:
@@ -113,8 +110,8 @@ class Levels:
 
     def _difference(self, out: Path, factor: int) -> str:
         """Say in what a level, or a part of it, is of other images than the store; "" where it is of the same."""
-        level = self._to.level(out, factor)
-        if self._is_part:
+        level = self._making.level(factor).folder
+        if self._making.part is not None:
             return part_difference(out, level, factor)
         if what := other_image(read_samples(out), read_samples(level), factor):
             return what

@@ -28,11 +28,12 @@ from packer.pixels.formats.versions import littlecms_version
 from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.sources.roots import is_missing
-from packer.store.destination import Folder
+from packer.store.destination import Destination, Folder
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.out_folder import check_destination, resolved_out
-from packer.store.parts import Part, PartFolder, images_of_unfinished
+from packer.store.part_folder import PartFolder
+from packer.store.parts import Part, images_of_unfinished
 from packer.store.reports import summed_report
 from packer.text import counted
 from packer.values import lasting_path
@@ -89,7 +90,7 @@ def pack_checked(
 
 def pack_parts(
     parts: dict[str, Inputs],
-    to: Folder,
+    to: Destination,
     options: PackOptions,
     clock: StageClock,
     make_job: Callable[..., PackJob] = PackJob,
@@ -115,16 +116,16 @@ def pack_parts(
 def _build(
     packings: dict[str, Packing],
     splits: Sequence[str],
-    to: Folder,
+    to: Destination,
     options: PackOptions,
     clock: StageClock,
 ) -> dict[str, PackReport]:
     """Build stores one after the other, publish all splits together, and return the report of each that was built."""
     builds: dict[str, Build] = {}
     for split, packing in packings.items():
-        store = to.store(split)
-        levels = None if options.levels == 1 else Levels(packing, to, store).make
-        builds[split] = Build(packing, to, store, levels=levels)
+        making = to.store(split)
+        levels = None if options.levels == 1 else Levels(packing, making).make
+        builds[split] = Build(packing, making, levels=levels)
         builds[split].divide(clock)
     reports: dict[str, PackReport] = {}
     kept = [split for split in splits if split not in packings]
@@ -133,17 +134,17 @@ def _build(
             for split, build in builds.items():
                 reports[split] = build.run(clock)
                 clock = StageClock("begin")
-            replaces = any(to.old(to.store(split)) for split in packings)
+            replaces = any(to.store(split).old for split in packings)
             if replaces and any(report.too_many_rejects for report in reports.values()):
                 return {split: dataclasses.replace(report, is_in_place=False) for split, report in reports.items()}
             to.publish()
     except OSError as e:
-        raise as_pack_error(e, to.stage, {}) from None
+        raise as_pack_error(e, to.store("").whole, {}) from None
     first = next(iter(reports))
     return reports | {first: dataclasses.replace(reports[first], notes=[*reports[first].notes, *to.notes])}
 
 
-def _splits_report(to: Folder, reports: dict[str, PackReport]) -> PackReport:
+def _splits_report(to: Destination, reports: dict[str, PackReport]) -> PackReport:
     """Sum up the splits, with the images that are in more than one of them or have two labels."""
     report = summed_report(to.out, reports)
     if report.resumed_from == report.inputs or not report.is_in_place or report.part:
@@ -155,7 +156,7 @@ def _splits_report(to: Folder, reports: dict[str, PackReport]) -> PackReport:
     )
 
 
-def _check_splits(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> None:
+def _check_splits(parts: dict[str, Inputs], to: Destination, options: PackOptions) -> None:
     """Refuse to begin splits of which some are finished, without being told what becomes of those; says how to continue."""
     done = [to.out / split for split in parts if to.is_finished(split)]
     lacking = [to.out / split for split in parts if not to.is_finished(split)]
@@ -167,7 +168,7 @@ def _check_splits(parts: dict[str, Inputs], to: Folder, options: PackOptions) ->
         )
 
 
-def _finished(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> dict[str, PackReport]:
+def _finished(parts: dict[str, Inputs], to: Destination, options: PackOptions) -> dict[str, PackReport]:
     """Return the reports of the splits of which --resume finds the stores done; for an update, all of them or none.
 
     Raises:
@@ -187,7 +188,7 @@ def _finished(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> dic
     return finished
 
 
-def _are_same(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> bool:
+def _are_same(parts: dict[str, Inputs], to: Destination, options: PackOptions) -> bool:
     """Whether all stores are of these inputs and options, by the bytes of every source: an update would change nothing."""
     from packer.packing.finished import has_same_contents, is_as_asked
 
@@ -199,7 +200,7 @@ def _are_same(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> boo
 
 def pack_sources(
     images: ImagesArgument,
-    to: Folder,
+    to: Destination,
     options: PackOptions,
     check: Callable[[dict[str, Inputs]], None] | None = None,
 ) -> PackReport:

@@ -19,8 +19,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from packer.errors import DiskFullError, OptionsError, PackError
 from packer.inputs.splits import is_split, stores_of
@@ -39,6 +40,7 @@ from packer.store.out_folder import (
     is_dropped,
     listed,
 )
+from packer.store.parts import Part
 from packer.store.state import (
     MOVED,
     State,
@@ -71,6 +73,86 @@ _ASIDE = f"{FOLDER}.old"
 _REPLACES = f"{FOLDER}/replaces.json"
 # Of ext4, XFS, Btrfs, NFS and most others, in bytes (limits.h, NAME_MAX).
 _LONGEST_NAME = 255
+
+
+class Destination(Protocol):
+    """Where stores are made that belong together: a folder, a part of one, a URL. What commits is the log of each: `Making.log`.
+
+    Attributes:
+        out: what it is called.
+        notes: what went with stores that were replaced.
+    """
+
+    out: Path
+    notes: list[str]
+
+    def recover(self) -> None:
+        """Finish what a crash has left of an earlier `publish`."""
+
+    def check_splits(self, parts: Mapping[str, Inputs], images: str) -> None:
+        """Refuse splits that do not go with the stores that are there."""
+
+    def is_finished(self, split: str) -> bool:
+        """Whether the store of a split is there."""
+
+    def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
+        """Refuse what is in the way, before any work."""
+
+    def begin(
+        self, options: OutputOptions, splits: Sequence[str] = ("",), kept: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        """Hold it; what is not resumed is cleared away."""
+
+    def store(self, split: str) -> Making:
+        """Return where the store of a split is made."""
+
+    def publish(self) -> None:
+        """Give all stores their names, in one step."""
+
+    def withdraw(self, store: Path | None = None) -> None:
+        """Leave nothing of one store, or of all."""
+
+
+class Making:
+    """Where a store is made, or a level of one, or a part of either.
+
+    Attributes:
+        to: the destination.
+        whole: the folder of the stage for all of it.
+        part: None: it is all made here.
+        folder: where it is made: whole, or that of the part in it.
+    """
+
+    def __init__(self, to: Folder, whole: Path, part: Part | None = None) -> None:
+        self.to, self.whole, self.part = to, whole, part
+        self.folder = whole if part is None else part.folder(whole)
+
+    @property
+    def name(self) -> Path:
+        """Where it will be; a part is not moved."""
+        return self.folder if self.part else self.to.out / self.folder.relative_to(self.to.stage)
+
+    @property
+    def old(self) -> Path | None:
+        """The store, or the level of one, that it replaces; None where there is none."""
+        return self.name if self.to.replaces and (self.name / MANIFEST).is_file() else None
+
+    @property
+    def lock(self) -> Lock:
+        """The lock that who writes here holds."""
+        return next((lock for lock in self.to.locks if lock.path == self.folder / LOCK), self.to.locks[-1])
+
+    def level(self, factor: int) -> Making:
+        """Return where a level of it is made, or the part of a level."""
+        return Making(self.to, level_path(self.whole, factor), self.part)
+
+    def log(self, layout: RowLayout | None = None) -> journals.CommitLog:
+        """Return what commits its blocks.
+
+        Args:
+            layout: of its rows; None: what is committed is durable already.
+        """
+        return self.to.log(self.folder, layout)
 
 
 class Folder:
@@ -107,26 +189,13 @@ class Folder:
         refresh_names(store / MANIFEST)  # another host may have just finished it
         return is_store(store) and (not self.state.is_in_progress or self._is_kept(split))
 
-    def store(self, split: str) -> Path:
-        """Name the folder in which the store of a split is made."""
+    def folder(self, split: str) -> Path:
+        """Name the folder of the stage for the store of a split."""
         return self.stage / split if split else self.stage
 
-    def whole(self, store: Path) -> Path:
-        """Return the folder of the store that is made in a folder, as a part of it perhaps."""
-        return store
-
-    def level(self, store: Path, factor: int) -> Path:
-        """Name the folder in which a level of a store is made, beside that."""
-        return level_path(store, factor)
-
-    def named(self, store: Path) -> Path:
-        """Return where what is made in a folder of the stage will be."""
-        return self.out / store.relative_to(self.stage)
-
-    def old(self, store: Path) -> Path | None:
-        """Return the store, or the level of one, that the one in a folder of the stage replaces; None where there is none."""
-        old = self.named(store)
-        return old if self.replaces and (old / MANIFEST).is_file() else None
+    def store(self, split: str) -> Making:
+        """Return where the store of a split is made."""
+        return Making(self, self.folder(split))
 
     @property
     def is_inside(self) -> bool:
@@ -172,7 +241,8 @@ class Folder:
         return {"" if store == folder else store.name: self._digest(store) for store in published(folder)}
 
     def _is_kept(self, split: str) -> bool:
-        return bool(split) and (self.store(split) / MANIFEST).is_file() and not (self.store(split) / FOLDER).exists()
+        kept = self.folder(split)
+        return bool(split) and (kept / MANIFEST).is_file() and not (kept / FOLDER).exists()
 
     def _find_stage(self) -> Path:
         """Return the folder in which OUT is made: the one that is there, else beside it if that is to become OUT."""
@@ -254,7 +324,7 @@ class Folder:
         """Refuse to start where something is in progress: says how far it came, and how to continue it."""
         if state.with_parts is not None:
             raise PackError(
-                f"{self.named(state.with_parts)} holds parts of a pack. Continue with {Option('part', 'i/n')}, and pack seal"
+                f"{out_of(state.with_parts)} holds parts of a pack. Continue with {Option('part', 'i/n')}, and pack seal"
                 f" {self.out} when all parts are packed; or start over, without parts, with {OVERWRITE}."
             )
         if options.resume or options.update:
@@ -366,16 +436,8 @@ class Folder:
             lock.check()
         self.locks[0].check_replaced()
 
-    def lock_of(self, store: Path) -> Lock:
-        """Return the lock that who writes to a folder of the stage holds."""
-        return next((lock for lock in self.locks if lock.path == store / LOCK), self.locks[-1])
-
-    def log(self, store: Path, layout: RowLayout | None = None) -> journals.CommitLog:
-        """Return what commits blocks of the store, or the level, that is made in a folder of the stage.
-
-        Args:
-            layout: of its rows; None: what is committed is durable already.
-        """
+    def log(self, store: Path, layout: RowLayout | None) -> journals.CommitLog:
+        """Return what commits blocks of the store, or the level, that is made in a folder of the stage: for `Making.log`."""
         return journals.CommitLog(store, self.check_same, row_names(layout))
 
     def publish(self) -> None:
@@ -509,7 +571,7 @@ class Folder:
 
     def _keep(self, split: str) -> None:
         """Let the stage have a store that stays as it is: by second names of its files, which never change."""
-        old, new = self.out / split, self.store(split)
+        old, new = self.out / split, self.folder(split)
         if self._is_kept(split) and self._digest(old) == self._digest(new):
             return
         if new.exists():

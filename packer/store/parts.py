@@ -1,4 +1,4 @@
-"""Parts of one pack, on any hosts that share OUT's folder: what each one has, where it works, what may stand beside what.
+"""Parts of one pack, on any hosts that share OUT's folder: what each one has, where it works, and which have begun.
 
 A part works in .packing/parts/2-of-4 of the stage as a pack works in the stage: no file is ever written by two hosts. The parts
 become one store in `packer.packing.parts.seal_parts`.
@@ -9,20 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer.errors import PackError
-from packer.option_names import OVERWRITE, Option
-from packer.options import OutputOptions
 from packer.store import journal as journals
-from packer.store.destination import Folder
-from packer.store.journal import FOLDER
-from packer.store.lock import Lock
-from packer.store.out_folder import finished_meanwhile
-from packer.store.state import PARTS, command_to_resume, published, read_unfinished, stores_in
-from reader.format.manifest import PIXELS
+from packer.store.state import PARTS, command_to_resume, stores_in
 from reader.format.splits import stages
 
 _NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
@@ -77,101 +68,6 @@ def images_of_unfinished(out: Path) -> set[str]:
         folders = [*stores, *(part.folder(store) for store in stores for part in started_parts(store))]
         return {path for header in map(journals.header_of, folders) if header for path in header.images}
     return set()
-
-
-class PartFolder(Folder):
-    """OUT, of which one part is made, beside others that share the stage, each in a folder and under a lock of its own.
-
-    Nothing is published: `packer.packing.parts.seal_parts` does that when all parts are there.
-    """
-
-    def __init__(self, out: Path, part: Part) -> None:
-        super().__init__(out)
-        self.part = part
-
-    def store(self, split: str) -> Path:
-        """Name the folder in which the part of the store of a split is made."""
-        return self.part.folder(super().store(split))
-
-    def whole(self, store: Path) -> Path:
-        """Return the folder in which all parts of the store will be one."""
-        return store.parents[2]
-
-    def level(self, store: Path, factor: int) -> Path:
-        """Name the folder in which the part of a level is made."""
-        return self.part.folder(super().level(self.whole(store), factor))
-
-    def named(self, store: Path) -> Path:
-        """Return the folder itself: a part is not moved."""
-        return store
-
-    def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
-        """Refuse a part where something is in its way; says how to resume. Once it is held, it was looked at before.
-
-        Raises:
-            OptionsError: other files are in OUT.
-            PackError: OUT is a store, it is packed without parts, in another number of parts, or being sealed;
-                or the part is there.
-        """
-        for split in splits:
-            self._check_split(options, split)
-
-    @contextlib.contextmanager
-    def begin(self, options: OutputOptions, splits: Sequence[str] = ("",), kept: Sequence[str] = ()) -> Iterator[None]:
-        """Hold the stage together with other parts, and the folders of this one."""
-        made = [split for split in splits if split not in kept]
-        with self.held(is_shared=True), contextlib.ExitStack() as held:
-            for split in made:
-                held.enter_context(self._held_part(self.store(split)))
-            self.check(options, made)
-            yield
-
-    def publish(self) -> None:
-        """Do nothing: the part stays where it is."""
-
-    @contextlib.contextmanager
-    def _held_part(self, folder: Path) -> Iterator[None]:
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        try:
-            lock = Lock(folder)
-        except FileNotFoundError:
-            raise finished_meanwhile(self.out) from None
-        self.locks.append(lock)
-        try:
-            yield
-        finally:
-            self.locks.remove(lock)
-            lock.close()
-
-    def _check_split(self, options: OutputOptions, split: str) -> None:
-        out, folder, part = self.out / split, self.store(split), self.part
-        store = self.whole(folder)
-        if published(out):
-            if self.locks:
-                raise finished_meanwhile(out)
-            raise PackError(
-                f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it."
-            )
-        super().check(OutputOptions(overwrite=True), [split])  # of which parts that are there are no reason
-        if journals.header_of(store):
-            command = read_unfinished(store).command
-            raise PackError(f"{out} is being packed as a whole, without {Option('part')}. Resume with: {command}")
-        if (store / PIXELS).exists() and started_parts(store):
-            raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {self.out}")
-        if (store / PIXELS).exists():
-            raise PackError(
-                f"{store} is incomplete, and no parts are in it: what made it was ended early. Remove it first."
-            )
-        if others := [other for other in started_parts(store) if other.count != part.count]:
-            raise PackError(
-                f"{out} is packed in {others[0].count} parts, this is part {part}. Give them all the same number."
-            )
-        if not self.locks and not options.resume and not options.overwrite and journals.header_of(folder):
-            Lock(folder).close()
-            raise PackError(
-                f"part {part} of {out} was begun before, and may be done. Resume with: {resume_command(store, part)}"
-                f" (or start this part over with {OVERWRITE})."
-            )
 
 
 def resume_command(store: Path, part: Part, like: Part | None = None) -> str:

@@ -248,7 +248,7 @@ def test_a_seal_that_was_interrupted_at_a_level_continues(
     out, gather = tmp_path / "out", joins._CompleteParts._gather
 
     def stopped(self: Any, progress: Any) -> None:
-        if self.out == level_path(tmp_path / "out.packing", at):
+        if self.making.folder == level_path(tmp_path / "out.packing", at):
             raise _Stop
         gather(self, progress)
 

@@ -263,10 +263,10 @@ def test_a_merge_that_fails_in_one_split_leaves_all_of_them(
     pack(splits, more, size=32)
     before = store_bytes(out)
 
-    def failing(plan: Any, to: Any, folder: Path, *given: Any) -> Any:
-        if folder.name == "val":
-            raise OSError(5, "Input/output error", str(folder))
-        return made(plan, to, folder, *given)
+    def failing(plan: Any, making: Any, *given: Any) -> Any:
+        if making.folder.name == "val":
+            raise OSError(5, "Input/output error", str(making.folder))
+        return made(plan, making, *given)
 
     monkeypatch.setattr(copy_rows, "_made", failing)
     with pytest.raises(PackError, match="Input/output error"):

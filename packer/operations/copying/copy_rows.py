@@ -20,7 +20,7 @@ from packer.operations.copying.store_copy import AGAIN, CopyPlan, StoreCopy
 from packer.options import OutputOptions
 from packer.packing.levels import files_of, other_image
 from packer.report import PackReport
-from packer.store.destination import Folder
+from packer.store.destination import Folder, Making
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.journal import CommitLog
@@ -56,7 +56,7 @@ def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> 
         with to.begin(options, [*plans]):
             try:
                 for split, plan in plans.items():
-                    reports[split] = _copied(plan, to, split)
+                    reports[split] = _copied(plan, to.store(split))
             except BaseException:
                 to.withdraw()
                 raise
@@ -75,14 +75,14 @@ def copy_target(out: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _copied(plan: CopyPlan, to: Folder, split: str) -> PackReport:
+def _copied(plan: CopyPlan, making: Making) -> PackReport:
     """Make one store in the stage."""
-    started, out = time.monotonic(), to.store(split)
+    started, out = time.monotonic(), making.folder
     sizes: dict[str, int] = {}
     try:
         out.mkdir(exist_ok=True)
-        with checked(to.check_same):
-            manifest = _made(plan, to, out, sizes)
+        with checked(making.to.check_same):
+            manifest = _made(plan, making, sizes)
     except OSError as e:
         _check_all_same(plan)
         raise as_pack_error(e, out, sizes, AGAIN) from None
@@ -90,7 +90,7 @@ def _copied(plan: CopyPlan, to: Folder, split: str) -> PackReport:
         _check_all_same(plan)
         raise
     report = store_report(manifest, Inputs(out, notes=[*plan.notes]), out, time.monotonic() - started, 0)
-    return dataclasses.replace(report, out=str(to.named(out)))
+    return dataclasses.replace(report, out=str(making.name))
 
 
 def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mapping[str, object]:
@@ -113,14 +113,13 @@ def _check_all_same(plan: CopyPlan) -> None:
             check_same(selection.path, selection.manifest)
 
 
-def _made(plan: CopyPlan, to: Folder, out: Path, sizes: dict[str, int]) -> Manifest:
+def _made(plan: CopyPlan, making: Making, sizes: dict[str, int]) -> Manifest:
     """Make the store in its folder; fills in what its files need as soon as that is known."""
-    levels: dict[str, FileEntry] = {}
+    levels, out = dict[str, FileEntry](), making.folder
     for factor in plan.levels:
-        level = level_path(out, factor)
-        _copied_into(_level_plan(plan, factor), to.log(level), sizes, {})
+        _copied_into(_level_plan(plan, factor), making.level(factor).log(), sizes, {})
         levels |= files_of(out, factor)
-    manifest = _copied_into(plan, to.log(out), sizes, levels)
+    manifest = _copied_into(plan, making.log(), sizes, levels)
     for factor in plan.levels:
         if what := other_image(read_samples(out), read_samples(level_path(out, factor)), factor):
             copied = " or ".join(str(selection.path) for selection in plan.selections)

@@ -80,7 +80,7 @@ def _pull(copy: Transfer, to: Folder, head: bytes, found: Pointer) -> Manifest:
     """Bring all files of the store into the stage, the manifest last."""
     stage = to.stage
     # before anything else gets a name here: this says whose it is
-    log, header = to.log(stage), _header(copy.url, head)
+    log, header = to.store("").log(), _header(copy.url, head)
     if to.state.header != header:
         log.begin(header)
         log.close()

@@ -29,7 +29,7 @@ from packer.progress import notify, reports
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.destination import Folder
+from packer.store.destination import Folder, Making
 from packer.store.disk_space import allocate
 from packer.store.files import remove_tree, sync_folder, sync_names, write_at
 from packer.store.lock import Lock, checked
@@ -85,7 +85,7 @@ def _sealed(to: Folder) -> dict[str, PackReport]:
         with to.held():
             stores = stores_of(to.stage, _has_parts)  # those too that a crash has left half moved
             found = {
-                split: _CompleteParts.open(store, to)
+                split: _CompleteParts.open(to.store(split))
                 for split, store in stores.items()
                 if not (store / MANIFEST).is_file()
             }
@@ -97,7 +97,7 @@ def _sealed(to: Folder) -> dict[str, PackReport]:
                 else:
                     report = _finished_report(store)
                 seconds = time.monotonic() - started
-                reports[split] = dataclasses.replace(report, out=str(to.named(store)), seconds=seconds)
+                reports[split] = dataclasses.replace(report, out=str(out_of(store)), seconds=seconds)
             to.publish()
     except LockedError:
         for store in stores.values():
@@ -127,8 +127,7 @@ class _CompleteParts:
     levels: by what its sides are divided, those of the levels that are not sealed yet.
     """
 
-    out: Path
-    to: Folder
+    making: Making
     folders: list[Path]
     rows: list[int]
     sizes_bytes: list[int]
@@ -137,25 +136,28 @@ class _CompleteParts:
     source_bytes: int = 0
 
     @classmethod
-    def open(cls, out: Path, to: Folder) -> _CompleteParts:
+    def open(cls, making: Making) -> _CompleteParts:
         """Check that the parts of a store together are one complete pack."""
+        out = making.folder
         parts = started_parts(out)
         if not parts:
-            final = to.named(out)
-            raise PackError(f"{final} holds no part of a pack. Parts are made by: pack IMAGES {final} --part i/n")
+            raise PackError(
+                f"{making.name} holds no part of a pack. Parts are made by: pack IMAGES {making.name} --part i/n"
+            )
         _check_all_there(out, parts)
-        found = cls._of(out, to, parts, out)
+        found = cls._of(making, parts, out)
         for factor in FACTORS[: found.header.options.get("levels", 1) - 1]:
-            level = level_path(out, factor)
+            level = making.level(factor)
             # sealed before the store is: a run that was interrupted between has left it so
-            if not (level / MANIFEST).exists():
-                found.levels[factor] = cls._of(level, to, parts, out)
+            if not (level.folder / MANIFEST).exists():
+                found.levels[factor] = cls._of(level, parts, out)
                 _check_same_images(out, parts, factor)
         return found
 
     @classmethod
-    def _of(cls, out: Path, to: Folder, parts: list[Part], store: Path) -> _CompleteParts:
+    def _of(cls, making: Making, parts: list[Part], store: Path) -> _CompleteParts:
         """Check the parts of a store, or of one of its levels; the store is what commands name."""
+        out = making.folder
         folders = [part.folder(out) for part in parts]
         headers = []
         for part, folder in zip(parts, folders, strict=True):
@@ -172,7 +174,7 @@ class _CompleteParts:
             for part, header in zip(parts, headers, strict=True)
         ]
         rows, sizes_bytes = ([*column] for column in zip(*found, strict=True))
-        return cls(out, to, folders, rows, sizes_bytes, headers[0], {})
+        return cls(making, folders, rows, sizes_bytes, headers[0], {})
 
     def seal(self, progress: Callable[[int, int], None]) -> PackReport:
         """Gather the rows, write all other files, and commit by the manifest."""
@@ -181,7 +183,7 @@ class _CompleteParts:
             raise PackError(f"nothing of {inputs.base} could be packed: every input was rejected.")
         self._gather(progress)
         manifest = seal(
-            self.to.log(self.out),
+            self.making.log(),
             self.header,
             _layout(self.header),
             inputs,
@@ -189,7 +191,7 @@ class _CompleteParts:
             levels=self._seal_levels,
         )
         assert manifest is not None  # there are rows
-        report = store_report(manifest, inputs, self.out, 0.0, manifest.inputs)
+        report = store_report(manifest, inputs, self.making.folder, 0.0, manifest.inputs)
         return dataclasses.replace(report, source_bytes=self.source_bytes)
 
     def _seal_levels(self) -> dict[str, FileEntry]:
@@ -198,10 +200,10 @@ class _CompleteParts:
         for factor in FACTORS[: self.header.options.get("levels", 1) - 1]:
             if factor in self.levels:
                 self.levels[factor].seal(lambda done, total: None)
-            self.to.check_same()
-            if (working := level_path(self.out, factor) / journals.FOLDER).exists():
+            self.making.to.check_same()
+            if (working := self.making.level(factor).folder / journals.FOLDER).exists():
                 remove_tree(working)
-            entries |= files_of(self.out, factor)
+            entries |= files_of(self.making.folder, factor)
         return entries
 
     def _blocks(self) -> Iterator[Result]:
@@ -212,26 +214,27 @@ class _CompleteParts:
 
     def _gather(self, progress: Callable[[int, int], None]) -> None:
         """Bring all rows to their offset in OUT."""
-        pixels = self.out / PIXELS
-        for folder in (self.out, *self.folders):
+        out, check_same = self.making.folder, self.making.to.check_same
+        pixels = out / PIXELS
+        for folder in (out, *self.folders):
             refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
         if not pixels.exists():
-            self.to.check_same()
+            check_same()
             pixels.parent.mkdir(exist_ok=True)
             os.rename(self.folders[0] / PIXELS, pixels)
-            for folder in (pixels.parent, self.out, (self.folders[0] / PIXELS).parent):
+            for folder in (pixels.parent, out, (self.folders[0] / PIXELS).parent):
                 sync_folder(folder)
-            sync_names(self.out)
+            sync_names(out)
         done = offset = 0
         for folder, rows, size_bytes in zip(self.folders, self.rows, self.sizes_bytes, strict=True):
             progress(done, sum(self.rows))
             source, stop = folder / PIXELS, offset + size_bytes
             if source.exists():
-                self.to.check_same()
+                check_same()
                 allocate(pixels, stop, lambda done: None)
                 if (copied := _copy(source, pixels, offset, size_bytes)) < size_bytes:
                     raise self._cut_short(source, copied, size_bytes)
-                self.to.check_same()
+                check_same()
                 source.unlink()
                 sync_folder(source.parent)
             done, offset = done + rows, stop
@@ -241,7 +244,7 @@ class _CompleteParts:
     def _cut_short(self, path: Path, found: int, expected: int) -> JournalError:
         """Say that rows are lost once parts were joined: no part can be packed again beside those."""
         return JournalError(
-            f"{path} has {found} bytes, its journal says {expected}. Remove {self.to.stage}, and pack the parts again."
+            f"{path} has {found} bytes, its journal says {expected}. Remove {self.making.to.stage}, and pack the parts again."
         )
 
 

@@ -89,12 +89,13 @@ class Objects(Folder):
 
     def is_finished(self, split: str) -> bool:
         """Whether the URL holds the finished store of a split, and no pack to it is in progress."""
-        return (self.store(split) / MANIFEST).is_file() and journals.header_of(self.store(split)) is None
+        store = self.folder(split)
+        return (store / MANIFEST).is_file() and journals.header_of(store) is None
 
     def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
         """Do nothing: it was looked at."""
 
-    def log(self, store: Path, layout: RowLayout | None = None) -> journals.CommitLog:
+    def log(self, store: Path, layout: RowLayout | None) -> journals.CommitLog:
         """Return what commits blocks of a store at the URL; of a level, which is sent whole, in its folder."""
         return self._uploads[store].of_rows(layout) if store in self._uploads else super().log(store, layout)
 
@@ -113,7 +114,7 @@ class Objects(Folder):
         """Say at the URL that these will be packed; a finished one is replaced. What a resume needs was brought here."""
         for split in splits:
             if split not in kept:
-                self._announce(self.store(split))
+                self._announce(self.folder(split))
 
     @property
     def state(self) -> State:
@@ -156,7 +157,9 @@ class Objects(Folder):
             upload.end()
         self._scratch.close()
         # a full disk is the local one
-        if isinstance(error, PackError | OptionsError | ScanError | StoreError) and not isinstance(error, DiskFullError):
+        if isinstance(error, PackError | OptionsError | ScanError | StoreError) and not isinstance(
+            error, DiskFullError
+        ):
             text = self._named(str(error))
             if text != str(error):
                 raise type(error)(text) from None
