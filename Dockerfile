@@ -1,7 +1,9 @@
 # `pack` and the reader in an image, for the CPU or with CUDA.
 #
 #   docker build -t pixpack .
-#   docker run --rm -v /data:/data pixpack /data/images /data/out --size 224
+#   docker run --rm --init -v /data:/data pixpack /data/images /data/out --size 224 --resume
+#
+# The same line continues what was interrupted, which is /data/out.packing until it is finished: so mount the folder above OUT.
 #
 # TORCH_INDEX is the index of torch's builds for the CPU, or for one version of CUDA, as PyTorch's installation page names it. Without it pip
 # takes the default build, with CUDA.

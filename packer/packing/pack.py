@@ -33,8 +33,9 @@ from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.out_folder import check_destination, resolved_out
 from packer.store.part_folder import PartFolder
-from packer.store.parts import Part, images_of_unfinished
+from packer.store.parts import Part
 from packer.store.reports import summed_report
+from packer.store.state import images_of_unfinished
 from packer.text import counted
 from packer.values import lasting_path
 from packer.workers.block_worker import PackJob

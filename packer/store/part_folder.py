@@ -14,8 +14,8 @@ from packer.store.destination import Folder, Making
 from packer.store.journal import FOLDER
 from packer.store.lock import Lock
 from packer.store.out_folder import finished_meanwhile
-from packer.store.parts import Part, resume_command, started_parts
-from packer.store.state import published, read_unfinished
+from packer.store.parts import Part, started_parts
+from packer.store.state import published, read_unfinished, resume_command
 from reader.format.manifest import PIXELS
 
 

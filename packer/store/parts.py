@@ -6,16 +6,14 @@ become one store in `packer.packing.parts.seal_parts`.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer.store import journal as journals
-from packer.store.state import PARTS, command_to_resume, stores_in
-from reader.format.splits import stages
+from packer.store.journal import FOLDER, header_of
 
+PARTS = f"{FOLDER}/parts"
 _NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
 
 
@@ -58,18 +56,4 @@ def started_parts(out: Path) -> list[Part]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     found = sorted(Part(int(match[1]), int(match[2])) for match in map(_NAME.fullmatch, names) if match)
-    return [part for part in found if journals.header_of(part.folder(out))]
-
-
-def images_of_unfinished(out: Path) -> set[str]:
-    """Return the IMAGES, as absolute paths and URLs, of the unfinished packs of OUT: splits and parts included."""
-    with contextlib.suppress(OSError):
-        stores = [store for stage in stages(out) for store in stores_in(stage)]
-        folders = [*stores, *(part.folder(store) for store in stores for part in started_parts(store))]
-        return {path for header in map(journals.header_of, folders) if header for path in header.images}
-    return set()
-
-
-def resume_command(store: Path, part: Part, like: Part | None = None) -> str:
-    """Return the command that packs a part of a store, or resumes it, with the words of its journal, or of like's."""
-    return command_to_resume(store, journals.read_header((like or part).folder(store)), part=str(part))
+    return [part for part in found if header_of(part.folder(out))]

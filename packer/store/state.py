@@ -5,6 +5,7 @@ The one place that asks the disk. Changes nothing there.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import json
@@ -16,7 +17,8 @@ from typing import Any, NamedTuple
 
 from packer.inputs.splits import is_split
 from packer.option_names import RESUME, pack_call
-from packer.store.journal import FOLDER, JOURNAL, Header, header_of, read_progress
+from packer.store.journal import FOLDER, JOURNAL, Header, header_of, read_header, read_progress
+from packer.store.parts import PARTS, Part, started_parts
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import error_path
@@ -24,7 +26,6 @@ from reader.format.manifest import MANIFEST, Manifest
 from reader.format.shown import redacted, shown
 from reader.format.splits import beside, stages
 
-PARTS = f"{FOLDER}/parts"
 # In a stage inside OUT: the names that are moved out of it, written before the first is. Nothing else in OUT is taken for ours.
 MOVED = f"{FOLDER}/moved.json"
 # Of the journal of a pull, which names no blocks, and of one of images, which names no rows.
@@ -75,7 +76,7 @@ class State:
     @property
     def with_parts(self) -> Path | None:
         """The first folder where parts of a pack are in progress."""
-        return next(filter(_has_parts, self.unfinished), None)
+        return next(filter(started_parts, self.unfinished), None)
 
 
 def state_of(out: Path, stage: Path) -> State:
@@ -90,7 +91,7 @@ def state_of(out: Path, stage: Path) -> State:
     is_filling = stage.parent == out and os.path.isdir(stage / FOLDER) and not is_moved
     finished, unfinished = [] if is_filling else published(out), [] if is_moved else in_progress(stage)
     header, other = header_of(stage), _other(out)
-    if any(header_of(store) or _has_parts(store) for store in unfinished):
+    if any(header_of(store) or started_parts(store) for store in unfinished):
         what = What.REPLACED if finished else What.IN_PROGRESS
     elif finished:
         what = What.FINISHED
@@ -170,13 +171,13 @@ def is_dropped(name: str) -> bool:
     return name.lower() in _DROPPED or name.startswith("._")
 
 
-def _has_parts(store: Path) -> bool:
-    """Whether parts of a pack are in progress, or done, in a folder of a stage."""
-    try:
-        names = os.listdir(store / PARTS)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return any(header_of(store / PARTS / name) for name in names)
+def images_of_unfinished(out: Path) -> set[str]:
+    """Return the IMAGES, as absolute paths and URLs, of the unfinished packs of OUT: splits and parts included."""
+    with contextlib.suppress(OSError):
+        stores = [store for stage in stages(out) for store in stores_in(stage)]
+        folders = [*stores, *(part.folder(store) for store in stores for part in started_parts(store))]
+        return {path for header in map(header_of, folders) if header for path in header.images}
+    return set()
 
 
 def check_finished(out: str | os.PathLike[str]) -> Manifest:
@@ -210,10 +211,30 @@ def unfinished_message(out: Path) -> str:
             return f"{target} holds a store whose replacement was interrupted at {progress}. Continue with: {command}"
         how = f"its {work} was interrupted at {progress}" if progress else "it was not pulled to its end"
         return f"{target} is incomplete: {how}. Resume with: {command}"
-    return (
-        f"{target} is incomplete: its parts are not sealed. When all n of pack IMAGES {target} --part i/n are there:"
-        f" pack seal {target}"
-    )
+    return f"{target} is incomplete: its parts are not sealed{_progress_of_parts(found)}"
+
+
+def _progress_of_parts(store: Path) -> str:
+    """Say which parts of a store are packed, and what to do next."""
+    parts, seal = started_parts(store), f"pack seal {out_of(store)}"
+    if not parts:
+        return f". When all n of pack IMAGES {out_of(store)} --part i/n are there: {seal}"
+    unfinished = {Part(number, parts[0].count): "" for number in range(1, parts[0].count + 1)}
+    for part in parts:
+        header, inputs_stop, _ = read_progress(part.folder(store))
+        start, stop = header.span or (0, header.inputs)
+        done = max(
+            0, inputs_stop - start
+        )  # of one without an image, and before its first block, no line says how far it is
+        if done >= stop - start:
+            unfinished.pop(part, None)
+        elif part in unfinished:
+            unfinished[part] = f", {part} at {done} of {stop - start} images"
+    told = f": {parts[0].count - len(unfinished)} of {parts[0].count} are packed{''.join(unfinished.values())}"
+    if not unfinished:
+        return f"{told}. Continue with: {seal}"
+    following = resume_command(store, next(iter(unfinished)), like=parts[0])
+    return f"{told}. Continue with: {following} (and, when all are packed: {seal})"
 
 
 def out_of(store: Path) -> Path:
@@ -284,3 +305,8 @@ def _is_usual(word: str) -> bool:
 
 def _is_option(word: str) -> bool:
     return word.startswith("-") and word not in ("-", "-0")
+
+
+def resume_command(store: Path, part: Part, like: Part | None = None) -> str:
+    """Return the command that packs a part of a store, or resumes it, with the words of its journal, or of like's."""
+    return command_to_resume(store, read_header((like or part).folder(store)), part=str(part))

@@ -141,7 +141,9 @@ def test_sealed_parts_are_the_bytes_of_one_pack(
     out = tmp_path / "out"
     order = random.Random(count).sample(range(1, count + 1), count)
     _pack_parts(images, out, count, order)
-    with pytest.raises(IncompleteStoreError, match=r"its parts are not sealed\. .* pack seal "):
+    with pytest.raises(
+        IncompleteStoreError, match=rf"sealed: {count} of {count} are packed\. Continue with: pack seal "
+    ):
         check_finished(out)
     with pytest.raises(IncompleteStoreError, match="is incomplete"):
         MemmapDataset(out, as_tuple=False)
@@ -299,6 +301,9 @@ def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, 
         PackError, match=r"part 2/2 of .* is unfinished: \d+ of its 13 images .* part='2/2', resume=True\)"
     ):
         seal_parts(out)
+    said = r"sealed: 1 of 2 are packed, 2/2 at \d+ of 13 images\. Continue with: pack\(.*, part='2/2', resume=True\) \(and, when"
+    with pytest.raises(IncompleteStoreError, match=said):
+        check_finished(tmp_path / "out.packing")
     with pytest.raises(PackError, match=r"part 2/2 of .* was begun before.*resume=True"):
         _pack_parts(images, out, 2, [2])
     # also where it had not begun: a job that is started again by its scheduler says the same

@@ -145,6 +145,9 @@ def build(
     .parquet table, one or more tars, a zip, or - for a list of paths on standard input. Broken images are skipped, recorded
     and summed up.
 
+    OUT is there once it is finished. Until then its pack is in OUT.packing: the same line with --resume continues it, pack info
+    OUT.packing says how far it is, and rm -rf OUT.packing gives up.
+
     \b
     Examples:
       pack images/ out/ --fit none --max-size 512

@@ -21,7 +21,8 @@ from packer.cli.progress import ProgressBar
 def info(out: str, brief: bool, as_json: bool, cache: str | None) -> int:
     """Show what the store OUT holds, how it was made, and what its sources were. Reads no pixels.
 
-    OUT may also be a folder of splits, or the URL of a store.
+    OUT may also be a folder of splits, or the URL of a store. Of a pack that has not finished, out.packing, it says how far that
+    is and which line continues it, with exit code 1.
 
     \b
     Examples:
@@ -29,6 +30,7 @@ def info(out: str, brief: bool, as_json: bool, cache: str | None) -> int:
       pack info out/ --json | jq .rows
       pack info out/ --json | jq .duplicates
       pack info s3://bucket/out
+      pack info out.packing/
     """
     from packer.operations.remote_stores import local_store
 

@@ -34,10 +34,10 @@ from packer.store.disk_space import allocate
 from packer.store.files import remove_tree, sync_folder, sync_names, write_at
 from packer.store.lock import Lock, checked
 from packer.store.out_folder import resolved_out
-from packer.store.parts import Part, resume_command, started_parts
+from packer.store.parts import PARTS, Part, started_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
-from packer.store.state import PARTS, What, check_finished, out_of
+from packer.store.state import What, check_finished, out_of, resume_command
 from packer.text import difference
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, PIXELS, FileEntry
