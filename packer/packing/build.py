@@ -26,10 +26,9 @@ from packer.report import PackReport, Progress
 from packer.sources.local import MISSING
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.destination import Making, clear_store
+from packer.store.destination import Making
 from packer.store.disk_space import allocate, check_room, move_rows
 from packer.store.failures import as_pack_error
-from packer.store.files import remove_tree
 from packer.store.lock import checked
 from packer.store.parts import Part
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
@@ -161,14 +160,12 @@ class Build:
     def _begin(self, header: journals.Header) -> None:
         """Clear away what an earlier pack left, and begin a journal."""
         out = self._out
-        clear_store(out, self._to.check_same)
+        self._to.clear(out)
         if self._making.part is not None:
             save_inputs(out, self._inputs, self._span)
             # of an earlier start: a level must have the same images
-            for level in (self._making.level(factor).folder for factor in FACTORS):
-                if level.exists():
-                    self._to.check_same()
-                    remove_tree(level)
+            for factor in FACTORS:
+                self._to.remove(self._making.level(factor).folder)
         self._log.begin(header, self._span.start)
 
     def _reuse(self, header: journals.Header) -> None:

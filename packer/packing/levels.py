@@ -21,7 +21,6 @@ from packer.packing.tasks import Packing
 from packer.progress import followed
 from packer.store import journal as journals
 from packer.store.destination import Making
-from packer.store.files import remove_tree
 from packer.values import LevelLimit, check_levels, recorded_limit
 from reader.format.manifest import MANIFEST, REJECTED, FileEntry, read_manifest
 from reader.format.samples import Sample, read_samples
@@ -63,8 +62,7 @@ class Levels:
                     break
                 if not tries_left:
                     raise PackError(f"{what}. Do not change images while they are packed, and continue with {RESUME}.")
-                self._making.to.check_same()
-                remove_tree(self._making.level(factor).folder)
+                self._making.to.remove(self._making.level(factor).folder)
             if self._making.part is None:
                 entries |= files_of(out, factor)
         return entries
@@ -75,8 +73,7 @@ class Levels:
         if (out / MANIFEST).exists():
             if dict(read_manifest(out).options) == options.shaping():
                 return
-            making.to.check_same()
-            remove_tree(out)
+            making.to.remove(out)
         # inputs that the store rejects have no row here either; they are not opened
         inputs = dataclasses.replace(
             self._packing.inputs,
@@ -93,8 +90,7 @@ class Levels:
         build.divide(StageClock("begin"))
         build.run(StageClock("begin"))
         if making.part is None:
-            making.to.check_same()
-            remove_tree(out / FOLDER)
+            making.to.remove(out / FOLDER)
 
     def _options_of(self, factor: int) -> PackOptions:
         """Return the options by which a level is packed alone."""

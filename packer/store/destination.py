@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -475,15 +475,38 @@ class Folder:
     def withdraw(self, store: Path | None = None) -> None:
         """Leave nothing of a store in the stage, or of all that is in it; nor the stage, where nothing else is."""
         for folder in stores_in(self.stage)[::-1] if store is None else [store]:
-            clear_store(folder, self.check_same)
+            self.clear(folder)
             if folder != self.stage:
-                self.check_same()
-                remove_tree(folder)
+                self.remove(folder)
         if not in_progress(self.stage):
             for folder in stores_in(self.stage)[1:]:  # which stay as they are in OUT
-                self.check_same()
-                remove_tree(folder)
+                self.remove(folder)
             self._remove_stage()
+
+    def remove(self, path: Path) -> None:
+        """Remove a file or folder of the stage, if there is one, and the stage still is what was locked."""
+        self.check_same()
+        if path.is_dir() and not path.is_symlink():
+            remove_tree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def clear(self, store: Path) -> None:
+        """Remove what an earlier pack has left of a store that is made in this folder, and nothing else.
+
+        The working folder stays, with its lock and with what says which stores are replaced. The journal goes first: it must
+        never outlive the rows that it names.
+        """
+        working = store / FOLDER
+        if working.is_dir():
+            self.check_same()
+            journals.discard(store)
+            # and the working folder, which says whose this is
+            sync_folder(store)
+        stays = (Path(LOCK).name, Path(_REPLACES).name)
+        left = [working / name for name in listed(working) if name not in stays] if working.is_dir() else []
+        for path in [*(store / name for name in sorted(OWN_NAMES - {FOLDER})), *left]:
+            self.remove(path)
 
     # -- begin
 
@@ -556,7 +579,7 @@ class Folder:
         """Remove what an earlier pack has left in the stage, where it is not resumed."""
         is_resumed = options.resume and self.state.is_in_progress
         if not is_resumed:
-            clear_store(self.stage, self.check_same)
+            self.clear(self.stage)
         for store in stores_in(self.stage):
             if store == self.stage or (is_resumed and store.name in splits):
                 continue
@@ -565,18 +588,15 @@ class Folder:
                     f"{self.out} was begun with other splits: {store.name} is one of them. Resume with the same, or start over"
                     f" with {OVERWRITE}."
                 )
-            clear_store(store, self.check_same)
-            self.check_same()
-            remove_tree(store)
+            self.clear(store)
+            self.remove(store)
 
     def _keep(self, split: str) -> None:
         """Let the stage have a store that stays as it is: by second names of its files, which never change."""
         old, new = self.out / split, self.folder(split)
         if self._is_kept(split) and self._digest(old) == self._digest(new):
             return
-        if new.exists():
-            self.check_same()
-            remove_tree(new)
+        self.remove(new)
         shutil.copytree(old, new, copy_function=_linked, ignore=lambda _, names: {MANIFEST, FOLDER} & {*names})
         for folder in (new, *(path for path in new.rglob("*") if path.is_dir()), self.stage):
             sync_folder(folder)
@@ -675,8 +695,7 @@ class Folder:
 
     def _remove_stage(self) -> None:
         sync_folder(self.stage)
-        self.check_same()
-        remove_tree(self.stage / FOLDER)
+        self.remove(self.stage / FOLDER)
         with contextlib.suppress(OSError):  # another program has put a file there meanwhile
             self.stage.rmdir()
 
@@ -757,30 +776,6 @@ def _read_replaced(stage: Path) -> dict[str, str]:
     """Return which stores a stage, or the OUT that it has become, replaces; none where nothing says so."""
     found = read_json(stage / _REPLACES)
     return found if isinstance(found, dict) else {}
-
-
-def clear_store(store: Path, check: Callable[[], None]) -> None:
-    """Remove what an earlier pack has left of a store that is made, and nothing else.
-
-    The working folder stays, with its lock and with what says which stores are replaced.
-
-    The journal goes first: it must never outlive the rows that it names.
-    """
-    working = store / FOLDER
-    if working.is_dir():
-        check()
-        journals.discard(store)
-        # and the working folder, which says whose this is
-        sync_folder(store)
-    entries = [store / name for name in sorted(OWN_NAMES - {FOLDER})]
-    stays = (Path(LOCK).name, Path(_REPLACES).name)
-    entries += [working / name for name in listed(working) if name not in stays] if working.is_dir() else []
-    for entry in entries:
-        check()
-        if entry.is_dir() and not entry.is_symlink():
-            remove_tree(entry)
-        else:
-            entry.unlink(missing_ok=True)
 
 
 def _check_no_stage(out: Path) -> None:

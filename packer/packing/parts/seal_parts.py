@@ -31,7 +31,7 @@ from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.destination import Folder, Making
 from packer.store.disk_space import allocate
-from packer.store.files import remove_tree, sync_folder, sync_names, write_at
+from packer.store.files import sync_folder, sync_names, write_at
 from packer.store.lock import Lock, checked
 from packer.store.out_folder import resolved_out
 from packer.store.parts import PARTS, Part, started_parts
@@ -200,9 +200,7 @@ class _CompleteParts:
         for factor in FACTORS[: self.header.options.get("levels", 1) - 1]:
             if factor in self.levels:
                 self.levels[factor].seal(lambda done, total: None)
-            self.making.to.check_same()
-            if (working := self.making.level(factor).folder / journals.FOLDER).exists():
-                remove_tree(working)
+            self.making.to.remove(self.making.level(factor).folder / journals.FOLDER)
             entries |= files_of(self.making.folder, factor)
         return entries
 
