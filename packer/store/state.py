@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ from reader.format.splits import beside, stages
 MOVED = f"{FOLDER}/moved.json"
 # Of the journal of a pull, which names no blocks, and of one of images, which names no rows.
 PULL, REQUANTIZE = "pull", "requantize"
+# Options of an update that no store records, each with a value.
+_OF_UPDATE = ("--classes", "--root", "--boxes", "--masks", "--mask-suffix")
 # Longer than any path.
 _MOST_WORD = 4096
 # Of no journal: what starts a command does not say how it is continued.
@@ -274,10 +277,8 @@ def read_unfinished(out: Path) -> Unfinished:
         progress = "" if header.command == PULL else progress
     except (OSError, ValueError):
         progress = "its very start"
-    command = command_to_resume(out, header)
-    if header.update and is_store(out_of(out)):
-        command = f"the same pack update with {RESUME}"
-    return Unfinished("requantizing" if header.command == REQUANTIZE else "pack", progress, command)
+    work = "requantizing" if header.command == REQUANTIZE else "pack"
+    return Unfinished(work, progress, command_to_resume(out, header))
 
 
 def command_to_resume(out: Path, header: Header, part: str = "") -> str:
@@ -290,12 +291,13 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
     named = (*header.images, header.command)
     if not all(_is_usual(word) for word in (*named, *header.words)) or any(map(_is_option, named)):
         return f"the same pack command again with {RESUME} ({shown(str(out / JOURNAL))} has words that are not shown)"
-    target = out_of(out.parent if header.split else out)
-    words = [*([header.command] if header.command else []), *header.images, str(target), *header.words]
-    command = [*words, *(["--part", part] if part else [])]
+    target, verb, words = out_of(out.parent if header.split else out), header.command, [*header.words]
+    if header.update and published(target):  # which records the others
+        verb, words = "update", [word for pair in pairwise(words) if pair[0] in _OF_UPDATE for word in pair]
+    command = [*([verb] if verb else []), *header.images, str(target), *words, *(["--part", part] if part else [])]
     # whatever has come stays, without being told
-    command += [] if header.command == PULL else ["--resume"]
-    return shown(redacted(shlex.join(["pack", *command]) if header.command else pack_call(command)))
+    command += [] if verb == PULL else ["--resume"]
+    return shown(redacted(shlex.join(["pack", *command]) if verb else pack_call(command)))
 
 
 def _is_usual(word: str) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import shutil
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import ffmpeg_or_skip, interrupted
+from conftest import ffmpeg_or_skip, interrupted, make_splits, store_bytes
 
-from packer import pack, update
+from packer import pack, pull, push, requantize, seal_parts, update
 from packer.cli.app import run
 from packer.store.journal import JOURNAL
 
@@ -55,7 +59,7 @@ def test_of_a_store_that_is_replaced_info_says_how_far_that_is(
     pack(images, out, size=16)
     for change, options, command in (
         (pack, {"size": 32, "overwrite": True}, f"pack {images} {out} --size 32 --resume"),
-        (update, {}, "the same pack update with --resume"),
+        (update, {}, f"pack update {images} {out} --resume"),
     ):
         interrupted(change, images, out, **options, workers=1)
         assert run(["info", str(tmp_path / "out.packing")]) == 1
@@ -64,6 +68,80 @@ def test_of_a_store_that_is_replaced_info_says_how_far_that_is(
         assert said.endswith(f"Continue with: {command}\n")
         shutil.rmtree(tmp_path / "out.packing")
     assert run(["info", str(out), "--brief"]) == 0
+
+
+Seen = Callable[..., None]
+# What is there before, what is interrupted, and whether it is in a folder that was there.
+KINDS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path, Seen | None], object]]] = {
+    "pack": (lambda images, out: None, lambda images, out, seen: pack(images, out, size=32, workers=1, progress=seen)),
+    "there": (lambda images, out: out.mkdir(), lambda images, out, seen: pack(images, out, size=32, progress=seen)),
+    "splits": (
+        lambda images, out: make_splits(images.parent / "of", ("train", "val")),
+        lambda images, out, seen: pack(images.parent / "of", out, size=32, workers=1, progress=seen),
+    ),
+    "replaced": (
+        lambda images, out: pack(images, out, size=16),
+        lambda images, out, seen: pack(images, out, size=32, overwrite=True, progress=seen),
+    ),
+    "update": (
+        lambda images, out: pack(images, out, size=32),
+        lambda images, out, seen: update(images, out, progress=seen),
+    ),
+    "part": (lambda images, out: None, lambda images, out, seen: pack(images, out, size=32, part="1/1", progress=seen)),
+    "pull": (
+        lambda images, out: (
+            pack(images, images.parent / "store", size=32) and push(images.parent / "store", str(images.parent / "url"))
+        ),
+        lambda images, out, seen: pull(str(images.parent / "url"), out, progress=seen),
+    ),
+    "requantize": (
+        lambda images, out: ffmpeg_or_skip(),
+        lambda images, out, seen: requantize(images, out, quality=5, fidelity=0, progress=seen),
+    ),
+}
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_line_that_info_prints_continues_it(
+    kind: str,
+    is_moved: bool,
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From any folder, and also where the folder above OUT was moved meanwhile."""
+    before, command = KINDS[kind]
+
+    def stop(*report: Any) -> None:
+        if kind == "pull" or report[0].stage == "pack":
+            raise KeyboardInterrupt
+
+    out = tmp_path / "here/out"
+    out.parent.mkdir()
+    before(images, out)
+    with pytest.raises(KeyboardInterrupt):
+        command(images, out, stop)
+    if is_moved:
+        out.parent.rename(tmp_path / "moved")
+        out = tmp_path / "moved/out"
+    stages = [stage for stage in (out.with_name("out.packing"), out) if stage.exists()]
+    assert [stage.name for stage in stages][:1] == ["out" if kind in ("there", "requantize") else "out.packing"]
+    assert run(["info", str(stages[0])]) == 1
+    said = capsys.readouterr().err
+    line = re.search(r"(?:Resume|Continue) with: (pack .*?)(?: \(and, when .*\))?$", said)
+    assert line is not None, said
+    monkeypatch.chdir("/")
+    assert run([*shlex.split(line[1])[1:], "--quiet"]) == 0
+    if kind == "part":
+        seal_parts(out)
+    shutil.rmtree(tmp_path / "fresh", ignore_errors=True)
+    command(images, tmp_path / "fresh", None) if kind != "update" else pack(images, tmp_path / "fresh", size=32)
+    if kind == "part":
+        seal_parts(tmp_path / "fresh")
+    assert store_bytes(out) == store_bytes(tmp_path / "fresh")
+    assert os.listdir(out.parent) == ["out"]
 
 
 def _damaged(stage: Path, header: dict[str, object]) -> None:
