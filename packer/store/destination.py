@@ -225,13 +225,11 @@ class Folder:
             foreign += [f"{store.name}/{name}" for name in foreign_names(store)]
         return foreign or (names if FOLDER not in names else [])
 
-    def _changed(self, replaced: Path) -> list[str]:
-        """Name what is in a replaced folder and is not what was to be replaced."""
-        stage = self.out if replaced == self.stage else self.stage
-        named, there = _read_replaced(stage), self._digests(replaced)
-        lacking = [split or MANIFEST for split in named if split not in there]
-        changed = [split or MANIFEST for split, digest in there.items() if named.get(split) != digest]
-        return self._foreign_in(replaced, [*named], set()) or changed or lacking
+    def _changed(self, folder: Path, stage: Path) -> list[str]:
+        """Name in what a folder is not just the stores that a stage, or the OUT that it has become, replaces."""
+        named, there = _read_replaced(stage), self._digests(folder)
+        changed = [split or MANIFEST for split in {**there, **named} if there.get(split) != named.get(split)]
+        return self._foreign_in(folder, [*named], set()) or changed
 
     def _digest(self, store: Path) -> str:
         return hashlib.sha256((store / MANIFEST).read_bytes()).hexdigest()
@@ -641,7 +639,7 @@ class Folder:
     def _check_replaced(self, replaced: Path) -> None:
         """See that what was in OUT is all that is to be replaced, and nothing that came meanwhile."""
         self.locks[0].check_replaced(replaced)
-        if changed := self._changed(replaced):
+        if changed := self._changed(replaced, self.out if replaced == self.stage else self.stage):
             raise PackError(
                 f"{self.out / changed[0]} was changed or put there while this command worked on it, and was left as it is."
                 f" Move it away if {self.out} is to be replaced, and give the command again, with {RESUME} where it has"
@@ -733,9 +731,8 @@ class Folder:
             raise PackError(f"{e.filename or out} cannot be moved or removed: {system_reason(e)}.") from None
 
     def _is_replaced(self, folder: Path, stage: Path) -> bool:
-        """Whether a folder holds just the stores that a stage, or the OUT that it has become, replaces."""
-        named = _read_replaced(stage)
-        return bool(named) and self._digests(folder) == named and not self._foreign_in(folder, [*named], set())
+        """Whether a folder holds just the stores that a stage, or the OUT that it has become, replaces: at least one."""
+        return bool(published(folder)) and not self._changed(folder, stage)
 
     def _tidy(self, replaced: Path | None) -> None:
         """Remove the stores that OUT has replaced, and the working folders.
