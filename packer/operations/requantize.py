@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.clock import StageClock
-from packer.errors import DecodeError, DiskFullError, EngineError, NotRequantized, OptionsError, PackError, SourceError
+from packer.errors import DecodeError, EngineError, NotRequantized, OptionsError, PackError, SourceError
 from packer.inputs.scan import scan
 from packer.option_names import RESUME, Option
 from packer.options import COMPARED, MAX_PIXELS, WorkerOptions
@@ -35,12 +35,12 @@ from packer.sources.local import LocalSource
 from packer.sources.roots import NOWHERE, Roots
 from packer.store import journal as journals
 from packer.store.blocks import RejectedInput, Result, Task
+from packer.store.failures import as_pack_error
 from packer.store.files import remove_tree, sync_folder, write_atomically, write_synced
 from packer.store.journal import FOLDER
 from packer.store.lock import Lock, check_same_lock, checked
 from packer.store.out_folder import check_destination, check_no_links
 from packer.store.state import REQUANTIZE, What, in_progress, state_of
-from packer.system import FULL
 from packer.values import check_quality, lasting_path, parse_size
 from packer.workers.contracts import Marks
 from packer.workers.engine import LocalEngine
@@ -200,17 +200,12 @@ class _Destination:
         self._look(resume)
         try:
             (self._stage / FOLDER).mkdir(parents=True, exist_ok=True)
-            lock = Lock(self._stage, named=self._out)
-        except OSError as e:
-            advice = f" {_advice(e)}" if e.errno == errno.ENAMETOOLONG else ""
-            raise _disk_error(f"{self._out} cannot be made or held: {e.strerror}.{advice}", e) from None
-        try:
-            with contextlib.closing(lock), checked(lock.check):
+            with contextlib.closing(Lock(self._stage, named=self._out)) as lock, checked(lock.check):
                 lines = self._look(resume)  # again: another run may have ended since
                 self.resumed_from = len(lines)
                 return self._made(lines, options, lock)
         except OSError as e:
-            raise _disk_error(f"{e.filename or self._out} cannot be written: {e.strerror}. {_advice(e)}", e) from None
+            raise as_pack_error(e, self._stage, {}) from None
         except SourceError as e:
             raise SourceError(f"{e}. What is done is kept: continue with {RESUME} when it can be read.") from None
         except EngineError as e:
@@ -530,17 +525,6 @@ def _check_names(paths: list[str]) -> None:
         other = known.setdefault(jpg_name(path), path)
         if other is not path:
             raise OptionsError(f"{other} and {path} would both become {jpg_name(path)}. Rename one of them.")
-
-
-def _advice(e: OSError) -> str:
-    """Say what to do about a result that cannot be written."""
-    if e.errno == errno.ENAMETOOLONG:
-        return "Its name, or the path to it, is too long there: choose a DEST with a shorter path, or shorten the name."
-    return f"Continue with {RESUME}."
-
-
-def _disk_error(message: str, e: OSError) -> PackError:
-    return DiskFullError(message) if e.errno in FULL else PackError(message)
 
 
 def _compared(job: RequantizeJob, lines: list[dict[str, Any]], count: int) -> list[tuple[float, float, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from packer.errors import DiskFullError, PackError
@@ -35,6 +36,8 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
         )
     path = Path(error.filename or out / PIXELS)
     what = f"{path} cannot be read or written: {system_reason(error)}"
+    if error.errno == errno.ENAMETOOLONG:
+        return PackError(f"{what}. Choose a folder with a shorter path, or shorten the name.")
     if error.errno not in FULL:
         return PackError(f"{what}. {again[0].upper()}{again[1:]} once it can.")
     free = free_bytes(path)

@@ -459,9 +459,7 @@ def test_a_path_that_is_too_long_is_one_sentence(
     assert run(["requantize", str(images), str(deep), "-q", "4", "--quiet"]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert (
-        "File name too long. Its name, or the path to it, is too long there: choose a DEST with a shorter path" in error
-    )
+    assert "File name too long (ENAMETOOLONG). Choose a folder with a shorter path, or shorten the name." in error
 
 
 @pytest.mark.parametrize(("other", "what"), [({"quality": 5}, "quality"), ({"size": 20}, "size")])
@@ -507,11 +505,13 @@ def test_a_full_disk_has_an_exit_code_of_its_own(
     code: int,
 ) -> None:
     def refused(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(number, os.strerror(number), str(tmp_path / "tree/requantized.jsonl"))
 
     monkeypatch.setattr("packer.operations.requantize.write_atomically", refused)
     assert run(["requantize", str(images), str(tmp_path / "tree"), "-q", "3", "--fidelity", "0"]) == code
-    assert f"tree cannot be written: {os.strerror(number)}. Continue with --resume." in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"requantized.jsonl cannot be read or written: {os.strerror(number)}" in said
+    assert "ontinue with --resume" in said
 
 
 def test_without_ffmpeg_nothing_is_started(
