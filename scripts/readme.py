@@ -4,8 +4,9 @@
 
 In their order, in this clone. The home is empty, the environment gets what `pip install` says there, in the versions of
 scripts/constraints.txt, and photos/ is drawn. What the commands make is removed afterwards, but for .venv, which
-`scripts/quickstart` sets up and the tests need too. Left out are `scripts/test`, which comes next, and the line that makes an
-environment: this has made one as it does. Knows the standard library alone.
+`scripts/quickstart` sets up and the tests need too. README's sheet must be the one that quickstart draws. Left out are
+`scripts/test`, which comes next, and the line that makes an environment: this has made one as it does. Knows the standard
+library alone.
 """
 
 from __future__ import annotations
@@ -32,6 +33,15 @@ for name, count in (("train", 60), ("val", 24)):
     # two broken files, which quickstart's sample has too
     for broken in ("cut_short", "not_found"):
         next(Path("photos", name).glob(f"*/{broken}.jpg")).unlink()
+"""
+# Compares levels: a JPEG's own loss is 1 or 2 of 255, another row or crop 20 and more.
+_COMPARE = """
+import numpy as np
+from PIL import Image
+sheets = "docs/sample-sheet.jpg", "sample/packed-sheet.png"
+shown, drawn = (np.asarray(Image.open(sheet).convert("RGB"), np.int16) for sheet in sheets)
+assert shown.shape == drawn.shape, (shown.shape, drawn.shape)
+assert abs(shown - drawn).mean() < 5, abs(shown - drawn).mean()
 """
 
 
@@ -72,6 +82,8 @@ def _run(fresh: Fresh) -> None:
         own = {"PYTHON": str(Path(sys.base_prefix, "bin", "python3")), "PATH": SYSTEM_PATH}
         fresh.run(["bash", "-c", line], cwd=ROOT, **(own if line.startswith("scripts/") else pins))
         print(f"{time.monotonic() - started:6.1f} s  {line}", flush=True)
+        if line == "scripts/quickstart":
+            fresh.run([str(ROOT / ".venv" / "bin" / "python"), "-c", _COMPARE], cwd=ROOT)
 
 
 if __name__ == "__main__":
