@@ -13,12 +13,15 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # Options whose value is text, whatever it looks like; those of folders and files too.
 _OF_TEXT = (
     *("classes", "root", "path_column", "target_column", "text_column", "extension", "missing", "boxes", "masks"),
     "mask_suffix",
 )
+# Values that Python writes as they are: all others are text.
+_SHOWN = (bool, int, float, list, tuple)
 COMMAND, PYTHON, PACKED = "the command", "Python", "packed"
 # Of this process: its workers raise nothing that names an option.
 _caller = PYTHON
@@ -51,13 +54,27 @@ class Option:
     value: object = None
 
     def __str__(self) -> str:
+        value = written(self.name, self.value)
         if _caller == COMMAND:
             word = f"--{self.name.replace('_', '-')}"
-            return word if self.value is None or self.value is True else f"{word} {shlex.quote(str(self.value))}"
-        if _caller == PACKED and self.name == "resume" and self.value is True:
+            given = value if isinstance(value, list | tuple) else [value]
+            return word if value is None or value is True else " ".join(f"{word} {shlex.quote(str(v))}" for v in given)
+        if _caller == PACKED and self.name == "resume" and value is True:
             return "the same call"
-        value = self.value if isinstance(self.value, bool | int | float) else str(self.value)
-        return self.name if self.value is None else f"{self.name}={value!r}"
+        return self.name if value is None else f"{self.name}={value if isinstance(value, _SHOWN) else str(value)!r}"
+
+
+def written(name: str, value: Any) -> Any:
+    """Return an option's value as its caller writes it: a size and the values of masks as one number or text.
+
+    Example:
+        >>> written("size", (224, 224)), written("size", [192, 256]), written("mask_values", [0, 255]), written("fit", "pad")
+        (224, '192x256', '0,255', 'pad')
+    """
+    if isinstance(value, list | tuple) and name == "size":
+        height, width = value
+        return height if height == width else f"{height}x{width}"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) and name == "mask_values" else value
 
 
 OVERWRITE, RESUME = Option("overwrite", True), Option("resume", True)

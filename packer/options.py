@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from packer import values
 from packer.errors import OptionsError
-from packer.option_names import Option
+from packer.option_names import Option, written
 from packer.report import Progress
 from reader.format.row_kinds import RowKind, row_kind
 from reader.format.tensors import ZSTD
@@ -105,7 +105,7 @@ class ShapeOptions(_Options):
         values.check_one_of("channels", self.channels, tuple(CHANNELS))
         if (sides := self.sides) is not None and not all(1 <= side <= _MAX_SIDE for side in sides):
             raise OptionsError(
-                f"{Option('size')} is {values.format_size(sides)}, expected 1 to {_MAX_SIDE} pixels a side."
+                f"{Option('size')} is {written('size', sides)}, expected 1 to {_MAX_SIDE} pixels a side."
             )
         if self.has_own_sizes and self.size is not None:
             raise OptionsError(
@@ -425,15 +425,12 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
             if option.name in _OF_A_RUN or value == option.default:
                 continue
             name = f"--{option.name.replace('_', '-')}"
-            if isinstance(value, tuple) and option.name not in ("size", "mask_values"):
+            value = written(option.name, value)
+            if isinstance(value, tuple):
                 words += [word for piece in value for word in (name, piece)]
                 continue
             words.append(name)
-            if option.name == "size":
-                words.append(values.format_size(value))
-            elif option.name == "mask_values":
-                words.append(",".join(map(str, value)))
-            elif option.name in _PATHS and not (option.name == "masks" and value == DRAWN):
+            if option.name in _PATHS and not (option.name == "masks" and value == DRAWN):
                 words.append(values.lasting_path(os.fspath(value)))
             elif value is not True:
                 words.append(str(value))

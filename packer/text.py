@@ -25,27 +25,50 @@ def difference(found: object, expected: object) -> str:
     for key in {**expected, **found}:
         before, now = found.get(key), expected.get(key)
         if before != now:
-            if key in _BESIDE and (key in found) != (key in expected):
-                return with_and_without(_BESIDE[key], key in found)
-            is_digest = str(before).startswith("sha256:") and str(now).startswith("sha256:")
-            return f" ({key}: other contents)" if is_digest else f" ({key}: {before}, now {now})"
+            if isinstance(before, dict) and isinstance(now, dict):
+                return difference(*({f"{key} {name}": value for name, value in each.items()} for each in (before, now)))
+            return " ({}: {}, now {})".format(key, *("none" if value is None else value for value in (before, now)))
     return ""
 
 
-def labels_difference(found: dict[str, object], expected: dict[str, object]) -> str:
-    """Name the first option in which two ways to read labels differ."""
+def options_difference(found: Mapping[str, object], expected: Mapping[str, object]) -> str:
+    """Name the first option in which two records of options differ, as the caller writes both values.
+
+    Example:
+        >>> options_difference({"size": [224, 224], "exact": False}, {"size": [192, 256], "exact": True})
+        " (size=224, now size='192x256')"
+        >>> options_difference({"icc": "convert"}, {})
+        " (with icc='convert', now without)"
+    """
     for key in {**expected, **found}:
         before, now = found.get(key), expected.get(key)
         if before != now:
-            if (key in found) != (key in expected):
-                return with_and_without(key, key in found)
-            return difference({key: before}, {key: now})
+            if key in _BESIDE and (key in found) != (key in expected):
+                key, before, now = _BESIDE[key], key in found, key in expected
+            if _is_digest(before) and _is_digest(now):
+                return f" ({Option(key)}: other contents)"
+            return " ({}, now {})".format(*both_given(key, before, now))
     return ""
 
 
-def with_and_without(name: str, was_given: bool) -> str:
-    """Say that an option was given and is not any more, or the reverse."""
-    return f" (with {Option(name)}, now without)" if was_given else f" (without {Option(name)}, now with it)"
+def both_given(name: str, one: object, other: object) -> tuple[str, str]:
+    """Return how two values of an option read beside each other, as a record has them; None and False: it was not given.
+
+    Example:
+        >>> both_given("size", [32, 32], [40, 40]), both_given("size", [32, 32], None), both_given("exact", False, True)
+        (('size=32', 'size=40'), ('with size=32', 'without'), ('without exact', 'with it'))
+    """
+    given = [value is not None and value is not False for value in (one, other)]
+    if all(given):
+        return str(Option(name, one)), str(Option(name, other))
+    value = one if given[0] else other
+    # of a file the record has the digest, and of some options that they were given
+    option = Option(name, None if value is True or _is_digest(value) else value)
+    return (f"with {option}", "without") if given[0] else (f"without {option}", "with it")
+
+
+def _is_digest(value: object) -> bool:
+    return str(value).startswith("sha256:")
 
 
 def without_limits(recorded: Mapping[str, object]) -> dict[str, object]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import SupportsIndex
 
 from packer.errors import OptionsError
-from packer.option_names import Option
+from packer.option_names import Option, written
 from reader.format.filesystem import absolute_path, user_path
 from reader.format.tensors import JPEG, ZSTD, jpeg_quality
 from reader.format.urls import is_url
@@ -127,24 +127,18 @@ def check_levels(levels: int, sides: tuple[int, int] | None) -> None:
     factor = 1 << (levels - 1)
     if sides is not None and (min(sides) // factor < _LEAST_LEVEL_SIDE) * (levels > 1):
         raise OptionsError(
-            f"{Option('levels', levels)} of rows of {format_size(sides)} would have rows of {min(sides) // factor} pixels a"
+            f"{Option('levels', levels)} of rows of {written('size', sides)} would have rows of {min(sides) // factor} pixels a"
             f" side, expected {_LEAST_LEVEL_SIDE} or more. Give fewer levels, or a larger {Option('size')}."
         )
     if sides is not None and any(side % factor for side in sides):
         raise OptionsError(
-            f"{Option('levels', levels)} needs rows whose sides {factor} divides, not {format_size(sides)}."
+            f"{Option('levels', levels)} needs rows whose sides {factor} divides, not {written('size', sides)}."
         )
 
 
 def lasting_path(path: str) -> str:
     """Return a path that means the same from any folder; a URL and standard input do already."""
     return path if is_url(path) or path in ("-", "-0") else absolute_path(path)
-
-
-def format_size(size: tuple[int, int]) -> str:
-    """Write (height, width) as the command takes it: 224 or 192x256."""
-    height, width = size
-    return str(height) if height == width else f"{height}x{width}"
 
 
 def allowed_share(option: Option, limit: int | str, count: int) -> int:

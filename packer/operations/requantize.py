@@ -41,6 +41,7 @@ from packer.store.journal import FOLDER
 from packer.store.lock import Lock, check_same_lock, checked
 from packer.store.out_folder import check_destination, check_no_links
 from packer.store.state import REQUANTIZE, What, in_progress, state_of
+from packer.text import both_given
 from packer.values import check_quality, lasting_path, parse_size
 from packer.workers.contracts import Marks
 from packer.workers.engine import LocalEngine
@@ -325,8 +326,10 @@ class _Destination:
                 lines |= {line["path"]: line for line in map(json.loads, result.samples)}
         if head := next((head for head in heads if head != self._head), None):
             what = next(key for key in self._head if head.get(key) != self._head[key])
+            values = head.get(what), self._head[what]
+            before, now = both_given(what, *values) if what in ("quality", "size") else values
             raise OptionsError(
-                f"{self._out} was begun with another {what} ({head.get(what)}, now {self._head[what]})."
+                f"{self._out} was begun with another {what} ({before}, now {now})."
                 " Resume with the same, or choose another DEST."
             )
         wanted = set(self._paths)

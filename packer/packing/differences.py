@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packer.inputs.samples import Inputs
 from packer.store.journal import Header, read_blocks
-from packer.text import difference, labels_difference, names_difference, without_limits
+from packer.text import difference, names_difference, options_difference, without_limits
 from reader.format.manifest import Manifest
 from reader.format.samples import Sample, read_paths
 
@@ -42,7 +42,8 @@ def header_difference(found: Header, expected: Header, name_inputs: Callable[[],
             before, now = without_limits(before or {}), without_limits(now or {})
         if before != now:
             named = name_inputs() if name_inputs and key in ("inputs", "listing") else ""
-            where = labels_difference(before or {}, now or {}) if key == "labels" else difference(before, now)
+            is_options = key in ("options", "labels")
+            where = options_difference(before or {}, now or {}) if is_options else difference(before, now)
             return what + where + (f": {named}" if named else "")
     return ""
 
@@ -95,7 +96,7 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
     if inputs.boxes is not None and (room := manifest.extras["boxes"].row_shape[0]) != inputs.boxes.capacity:
         return f"room for another number of boxes in a row ({room}, now {inputs.boxes.capacity})"
     if manifest.records_labels and manifest.labels != inputs.labels:
-        return "other options for labels" + labels_difference(dict(manifest.labels), inputs.labels)
+        return "other options for labels" + options_difference(manifest.labels, inputs.labels)
     return ""
 
 

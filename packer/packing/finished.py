@@ -35,7 +35,7 @@ from packer.sources.roots import NOWHERE
 from packer.store.reports import store_report
 from packer.store.row_files import EXTRAS
 from packer.store.state import check_finished
-from packer.text import difference, names_difference, some, without_limits
+from packer.text import names_difference, options_difference, some, without_limits
 from packer.workers.engine import WORKER_REASONS
 from reader.format.errors import StoreError
 from reader.format.manifest import SAMPLES, Manifest, read_manifest
@@ -61,7 +61,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
         raise PackError(str(e)) from None
     if what := other_labels_options(manifest, inputs, options):
         raise PackError(f"{out} is finished, but was packed {what}, choose another OUT, or {_replace(options)}.")
-    if what := options_difference(manifest, options):
+    if what := _other_options(manifest, options):
         raise PackError(f"{out} is finished, but with other options{what}. Choose another OUT, or {_replace(options)}.")
     if what := inputs_difference(out, manifest, inputs):
         raise PackError(f"{out} is finished, but with {what}. {_update(inputs, options, target)}.")
@@ -84,7 +84,7 @@ def is_as_asked(inputs: Inputs, out: Path, options: PackOptions) -> bool:
         manifest = check_finished(out)
     except StoreError:
         return False
-    return not options_difference(manifest, options) and not inputs_difference(out, manifest, inputs)
+    return not _other_options(manifest, options) and not inputs_difference(out, manifest, inputs)
 
 
 def has_same_contents(inputs: Inputs, out: Path, options: PackOptions) -> bool:
@@ -138,13 +138,13 @@ def _may_be_a_row(source: Readable, reason: str, decoder: RowDecoder, max_pixels
     return True
 
 
-def options_difference(manifest: Manifest, options: PackOptions) -> str:
+def _other_options(manifest: Manifest, options: PackOptions) -> str:
     """Describe the first option that shapes rows in which a store differs from the request; "" if none does."""
     asked = options.shaping()
     if options.least_sides is None:
         asked["size"] = manifest.options["size"]
     recorded, asked = without_limits(manifest.options), without_limits(asked)
-    return difference(recorded, asked) if recorded != asked else ""
+    return options_difference(recorded, asked) if recorded != asked else ""
 
 
 def inputs_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:

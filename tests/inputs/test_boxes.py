@@ -396,7 +396,7 @@ def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_pat
     labels.write_text(json.dumps(changed))
     with pytest.raises(PackError, match="was begun with other input files"):
         pack(images, tmp_path / "out", size=32, boxes=labels, resume=True)
-    with pytest.raises(PackError, match="min_visibility: 0.1, now 0.5"):
+    with pytest.raises(PackError, match=r"\(min_visibility=0\.1, now min_visibility=0\.5\)"):
         pack(images, tmp_path / "out", size=32, boxes=labels, min_visibility=0.5, resume=True)
 
 

@@ -299,10 +299,13 @@ def test_shuffled_stores_keep_no_seed(images: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        ({"size": 40}, r"packed with other options \(size: \[32, 32\] and \[40, 40\]\)"),
-        ({"size": 32, "resample": "bicubic"}, r"packed with other options \(resample: bilinear and bicubic\)"),
-        ({"fit": "none"}, r"packed with other options \(size: \[32, 32\] and None; fit: crop and none\)"),
-        ({"size": 32, "channels": "gray"}, r"packed with other options \(channels: rgb and gray\)"),
+        ({"size": 40}, r"packed with other options \(size=32 and size=40\)"),
+        (
+            {"size": 32, "resample": "bicubic"},
+            r"packed with other options \(resample='bilinear' and resample='bicubic'\)",
+        ),
+        ({"fit": "none"}, r"packed with other options \(with size=32 and without; fit='crop' and fit='none'\)"),
+        ({"size": 32, "channels": "gray"}, r"packed with other options \(channels='rgb' and channels='gray'\)"),
     ],
 )
 def test_stores_that_are_not_alike_are_refused(

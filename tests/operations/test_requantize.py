@@ -106,7 +106,7 @@ def test_the_number_of_workers_changes_no_byte(mixed: Path, tmp_path: Path) -> N
 
 def test_resuming_a_pack_with_another_quality_is_refused(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32, requantize=3)
-    with pytest.raises(PackError, match=r"other options \(requantize: 3, now 4\)"):
+    with pytest.raises(PackError, match=r"other options \(requantize=3, now requantize=4\)"):
         pack(images, tmp_path / "out", size=32, requantize=4, resume=True)
     # a pack without it is another pack too, in both directions
     with pytest.raises(PackError, match="other options"):

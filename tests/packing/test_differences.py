@@ -16,7 +16,7 @@ from packer import PackError, pack, pack_dataset
 from packer.cli.app import run
 from packer.option_names import COMMAND, named_for
 from packer.store.state import check_finished
-from packer.text import difference, names_difference
+from packer.text import names_difference, options_difference
 from reader import IncompleteStoreError, MemmapDataset
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
@@ -112,8 +112,14 @@ def test_names_that_are_the_same_differ_in_nothing() -> None:
 
 
 def test_an_option_that_only_one_side_has_is_named() -> None:
-    assert difference({"fit": "pad"}, {"fit": "pad", "exact": True}) == " (exact: None, now True)"
-    assert difference({"fit": "pad", "exact": True}, {"fit": "pad"}) == " (exact: True, now None)"
+    assert options_difference({"fit": "pad"}, {"fit": "pad", "exact": True}) == " (without exact, now with it)"
+    assert options_difference({"fit": "pad", "shuffle": 0}, {"fit": "pad"}) == " (with shuffle=0, now without)"
+    with named_for(COMMAND):
+        assert options_difference({"shuffle": None}, {"shuffle": 0}) == " (without --shuffle 0, now with it)"
+        assert options_difference({"size": [8, 8]}, {"size": [8, 9]}) == " (--size 8, now --size 8x9)"
+        assert options_difference({"missing": ["-", "no"]}, {"missing": ["-"]}) == (
+            " (--missing - --missing no, now --missing -)"
+        )
 
 
 # -- the command to resume with

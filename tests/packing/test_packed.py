@@ -83,7 +83,7 @@ def test_a_split_that_the_images_do_not_have_is_refused_before_anything_is_packe
 def test_another_store_is_refused_and_replaced_only_on_request(images: Path, tmp_path: Path) -> None:
     pixpack.packed(images, tmp_path / "out", **OPTIONS)
     before = store_bytes(tmp_path / "out")
-    with pytest.raises(PackError, match=r"is finished, but with other options \(size: \[16, 16\], now \[24, 24\]\)"):
+    with pytest.raises(PackError, match=r"is finished, but with other options \(size=16, now size=24\)"):
         pixpack.packed(images, tmp_path / "out", size=24)
     (images / "class0" / "000.jpg").rename(images / "class0" / "new.jpg")
     with pytest.raises(PackError, match="is finished, but with"):

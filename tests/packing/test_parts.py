@@ -344,7 +344,7 @@ def _other_inputs(images: Path, out: Path) -> None:
 
 
 BESIDE: list[tuple[Prepare, dict[str, Any], str]] = [
-    (lambda i, o: None, {"fit": "crop"}, r"part 1/2 of .* was begun with other options \(fit: pad, now crop\)"),
+    (lambda i, o: None, {"fit": "crop"}, r"part 1/2 of .* was begun with other options \(fit='pad', now fit='crop'\)"),
     (_other_inputs, {}, r"part 1/2 of .* was begun with another number of inputs \(24, now 23\)"),
     (lambda i, o: None, {"part": "2/3"}, r"is packed in 2 parts, this is part 2/3"),
     (lambda i, o: (o.mkdir(), (o / "mine.txt").touch()), {}, r"is not empty \(it holds mine.txt\)"),

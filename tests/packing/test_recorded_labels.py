@@ -501,7 +501,9 @@ def test_a_resume_that_reads_labels_otherwise_is_refused(images: Path, tmp_path:
         listed(images, tmp_path / "list.csv", "path,a,b", change=lambda _: {"a": "x", "b": "x"}),
     )
     interrupted(pack, path, out, size=32, workers=1, target_column="a", root=images)
-    with pytest.raises(PackError, match=r"was begun with other options for labels \(target_column: a, now b\)"):
+    with pytest.raises(
+        PackError, match=r"was begun with other options for labels \(target_column='a', now target_column='b'\)"
+    ):
         pack(path, out, size=32, target_column="b", root=images, resume=True)
     pack(path, out, size=32, target_column="a", root=images, resume=True)
     with pytest.raises(PackError, match=r"is finished, but was packed with target_column='a'\. Give it again"):

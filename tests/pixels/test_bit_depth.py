@@ -213,7 +213,7 @@ def test_a_pack_says_how_many_images_are_dark_and_what_to_do(
 
 def test_the_option_is_recorded_compared_and_used_again(dark: Path, tmp_path: Path) -> None:
     pack(dark, tmp_path / "out", size=32, workers=1, bit_depth=12)
-    with pytest.raises(PackError, match=r"other options \(bit_depth: 12, now None\)"):
+    with pytest.raises(PackError, match=r"other options \(with bit_depth=12, now without\)"):
         pack(dark, tmp_path / "out", size=32, resume=True)
     assert verify(tmp_path / "out", redecode=4, images=dark).problems == []
     (dark / "a.png").write_bytes(png(of_bits(GRAY, 10)))

@@ -196,7 +196,7 @@ def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_
     assert (report.rows, report.has_own_sizes) == (24, True)
     assert store_bytes(out) == store_bytes(tmp_path / "full")
     assert pack(images, out, fit="none", max_size=70, resume=True).resumed_from == 24
-    with pytest.raises(RuntimeError, match=r"is finished, but with other options \(max_size: 70, now None\)"):
+    with pytest.raises(RuntimeError, match=r"is finished, but with other options \(with max_size=70, now without\)"):
         pack(images, out, fit="none", resume=True)
 
 

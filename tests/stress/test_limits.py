@@ -58,7 +58,7 @@ def test_a_finished_store_is_the_asked_one_whatever_its_limit(images: Path, tmp_
     before = store_bytes(tmp_path / "out")
     assert pack(images, tmp_path / "out", size=32, resume=True, max_pixels=10**9).rows == 24
     assert store_bytes(tmp_path / "out") == before
-    with pytest.raises(PackError, match=r"finished, but with other options \(fit: crop, now pad\)"):
+    with pytest.raises(PackError, match=r"finished, but with other options \(fit='crop', now fit='pad'\)"):
         pack(images, tmp_path / "out", size=32, fit="pad", resume=True, max_pixels=10**9)
 
 

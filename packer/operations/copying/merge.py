@@ -17,7 +17,7 @@ from packer.operations.copying.store_copy import CopyPlan
 from packer.option_names import Option
 from packer.progress import reports
 from packer.report import PackReport, Progress
-from packer.text import some, without_limits
+from packer.text import both_given, some, without_limits
 from reader.format.manifest import FurtherTarget, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.tensors import TensorSpec
@@ -162,7 +162,7 @@ def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) ->
         raise PackError(f"{together}: what they hold of each row differs ({what}).")
     options = [without_limits(one.options) | {"shuffle": None} for one in (like, manifest)]
     if options[0] != options[1]:
-        raise PackError(f"{together}: they were packed with other options ({_differences(*options)}).")
+        raise PackError(f"{together}: they were packed with other options ({_other_options(*options)}).")
     if like.decoders != manifest.decoders:
         raise PackError(
             f"{together}: they were packed by other decoders ({_differences(dict(like.decoders), dict(manifest.decoders))})."
@@ -170,6 +170,11 @@ def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) ->
         )
     if what := _differences(*kinds):
         raise PackError(f"{together}: what they hold of each row differs ({what}).")
+
+
+def _other_options(one: Mapping[str, object], other: Mapping[str, object]) -> str:
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return "; ".join(" and ".join(both_given(name, one.get(name), other.get(name))) for name in names)
 
 
 def _is_label(tensor: str) -> bool:

@@ -24,7 +24,7 @@ from packer.pixels.row import Row
 from packer.progress import followed
 from packer.store.sealed.checked_rows import CheckedPixels, damage
 from packer.store.sealed.ragged_rows import stored_rows
-from packer.text import difference, without_limits
+from packer.text import options_difference, without_limits
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample, read_targets
@@ -153,7 +153,7 @@ def check_reusable(
     again = f"Pack again with {OVERWRITE}, which decodes all."
     recorded, wanted = without_limits(manifest.options), without_limits(options)
     if recorded != wanted:
-        raise PackError(f"{out} was packed with other options{difference(recorded, wanted)}. {again}")
+        raise PackError(f"{out} was packed with other options{options_difference(recorded, wanted)}. {again}")
     # rows that are reused are packed again
     if pixel_decoders(manifest.decoders) != pixel_decoders(decoders):
         raise PackError(
