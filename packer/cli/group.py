@@ -16,6 +16,7 @@ from packer.cli.help import (
     write_sections,
     write_text_and_examples,
 )
+from packer.cli.output import say
 from packer.version import __version__
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _near(word: str, names: Iterable[str]) -> list[str]:
 
 def _print_version(ctx: click.Context, option: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        click.echo(f"pixpack {__version__}\n{_decoders()}")
+        say(f"pixpack {__version__}\n{_decoders()}")
         ctx.exit()
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from typing import TYPE_CHECKING
 
 from packer.clock import STAGES, Profile, added
+from packer.option_names import written
 from packer.text import spans
 from reader.format.shown import shown
 from reader.format.tensors import JpegFrames, is_of_level
@@ -197,7 +197,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     """Say what a store holds."""
     size_bytes = sum(entry.size_bytes for entry in m.files.values())
     options = ", ".join(
-        f"{shown(k)} {shown(str(v), most=_NAME_CHARACTERS)}"
+        f"{shown(k)} {shown(str(written(k, v)), most=_NAME_CHARACTERS)}"
         for k, v in m.options.items()
         if v not in (None, False) and k != "size"
     )
@@ -225,7 +225,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),
         **({"icc": ", ".join(f"{shown(name)} ({rows:,})" for name, rows in m.icc.items())} if m.icc else {}),
-        "options": f"\n{'':12}".join(textwrap.wrap(options, 88)),
+        "options": options,
         "decoders": decoders,
     }
 

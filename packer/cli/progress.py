@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from packer.cli.output import say
 from reader.tuning import tuning
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class ProgressBar:
         elif progress.found and not self._hidden:
             self.__exit__()
             self._bar, self.has_said_found = None, True
-            print(f"found {progress.found}", file=sys.stderr, flush=True)
+            say(f"found {progress.found}", err=True)
         elif not self._hidden:
             bar = self._stage_bar(stage, progress.total, progress.done)
             if progress.waits_for:
@@ -253,7 +254,7 @@ class _Lines:
             minutes, left = divmod(round((total - done) / speed), 60)
             line.append(f"{minutes // 60}:{minutes % 60:02}:{left:02} left")
         if self._found:
-            print(f"found {self._found}", file=sys.stderr, flush=True)
+            say(f"found {self._found}", err=True)
             self._found, self.has_said_found = "", True
         print(", ".join(line), file=sys.stderr, flush=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,6 @@ from reader.format.urls import is_url
 if TYPE_CHECKING:
     from reader.bench import BenchReport, Section
 
-# A terminal has 80.
-_COLUMNS = 79
 _HEADINGS = {
     "memory": "from memory",
     "device": "to the device",
@@ -186,7 +183,7 @@ def text(report: BenchReport) -> str:
     lines += ["", f"first batch: {report.first_batch_ms:.1f} ms after iter() of a new MemmapLoader, {where}"]
     lines += [f"not measured: {what}: {why}" for what, why in report.not_measured.items()]
     lines += [f'residency "auto" is "{report.residency}" here: {report.residency_reason}', *report.advice]
-    return "\n".join(_wrapped(line) for line in lines)
+    return "\n".join(lines)
 
 
 def _headline(report: BenchReport) -> str:
@@ -213,10 +210,3 @@ def _table(section: Section) -> list[str]:
         rows.append((way.name, f"{way.images_per_second:,.0f}", speed, *share))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-
-
-def _wrapped(line: str) -> str:
-    """Wrap a sentence; the lines of a table fit, and keep their spaces."""
-    if len(line) <= _COLUMNS:
-        return line
-    return textwrap.fill(line, _COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -267,17 +267,18 @@ def summary(found: SizePlan) -> str:
     common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in found.sizes[:3])
     more = f" and {len(found.sizes) - 3:,} more sizes" if len(found.sizes) > 3 else ""
     unreadable = f"; {found.unreadable:,} without a readable header" if found.unreadable else ""
+    width = max(len(choice.options) for choice in found.choices)
     lines = [
         f"{found.images:,} images{unreadable}: {common}{more}",
         f"random crops of {found.crop}, scale {found.scale[0]:g} to {found.scale[1]:g}: of the images themselves"
         f" {found.source_upsampled:.0%} would be upsampled",
-        f"{'options':34}{'pixels':>10}  {'reachable':>9}  {'upsampled':>9}",
+        f"{'options':{width}}{'pixels':>10}  {'reachable':>9}  {'upsampled':>9}",
     ]
     for choice in found.choices:
         marks = {"recommended": found.recommended, "asked for": found.asked}
         mark = ", ".join(name for name, options in marks.items() if options == choice.options)
         shares = f"{choice.reachable:>9.0%}  {choice.upsampled:>9.0%}   {mark}"
-        lines.append(f"{choice.options:34}{size_text(choice.pixel_bytes):>10}  {shares}".rstrip())
+        lines.append(f"{choice.options:{width}}{size_text(choice.pixel_bytes):>10}  {shares}".rstrip())
     best = found.chosen
     with_levels = [size_text(int(best.pixel_bytes * (1 + added))) for added in (1 / 4, 1 / 4 + 1 / 16)]
     lines.append(

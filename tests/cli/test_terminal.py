@@ -1,0 +1,62 @@
+"""Lines that a terminal wraps: between words, each still one line for whoever copies it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.cli.terminal import filled
+
+WORDS = st.lists(st.text("ab'./-=", min_size=1, max_size=30), min_size=1, max_size=40)
+
+
+@given(WORDS, st.sampled_from(["", "  ", "rows        "]), st.integers(20, 100))
+def test_no_word_is_cut_that_fits(words: list[str], start: str, columns: int) -> None:
+    line = start + " ".join(words)
+    text = filled(line, columns)
+    # the words are as they were, and blanks alone are more
+    assert text.split() == line.split()
+    assert (text == line) or len(line) > columns
+    indent = 12 if start.startswith("rows") and columns >= 24 else len(start) + 2 if start == "  " else 2
+    for word in re.finditer(r"\S+", text):
+        quoted = "'" in word[0]
+        if word.end() - word.start() < columns - indent - len(start) and not quoted and "'" not in line:
+            assert word.start() // columns == (word.end() - 1) // columns
+
+
+def test_what_is_quoted_keeps_its_spaces() -> None:
+    line = "pack: there is nothing in 'a folder with a long name' that pack info could show"
+    assert "'a folder with a long name'" in filled(line, 40)
+    assert "a store's rows and a set's images" in re.sub(" +", " ", filled("a store's rows and a set's images", 20))
+
+
+def test_values_of_a_table_stand_below_each_other() -> None:
+    text = filled("options     fit crop, crop_fraction 0.875, resample bilinear", 30)
+    rows = [text[n : n + 30].rstrip() for n in range(0, len(text), 30)]
+    assert rows[0] == "options     fit crop,"
+    assert all(row.startswith(" " * 12) and row[12] != " " for row in rows[1:])
+
+
+@pytest.mark.parametrize("columns", [60, 79, 100])
+def test_an_error_on_a_terminal_is_one_line_that_wraps_between_words(columns: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "packer", "info", str(tmp_path / "nowhere")]
+    piped = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    master, slave = pty.openpty()
+    ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    subprocess.run(command, stdout=slave, stderr=slave, check=False)
+    os.close(slave)
+    shown = os.read(master, 65536).decode().replace("\r\n", "\n")
+    os.close(master)
+    assert shown.split() == piped.split()
+    assert shown.count("\n") == piped.count("\n") == 1
