@@ -206,8 +206,9 @@ class Versions:
 
 def takes_samples(transform: object) -> bool:
     """Say whether a transform, or one that it calls, calls another one for each sample of a batch."""
-    chain = () if transform is None else _with_inner(transform)
-    return any(_is_of_reader(each) and getattr(each, "takes_samples", False) for each in chain)
+    if transform is None:
+        return False
+    return any(_is_of_reader(each) and getattr(each, "takes_samples", False) for each in _with_inner(transform))
 
 
 def begins_with_crop(transform: object) -> bool:
