@@ -28,7 +28,7 @@ from packer.inputs.splits import is_split, stores_of
 from packer.option_names import OVERWRITE, RESUME, Option
 from packer.options import OutputOptions
 from packer.store import journal as journals
-from packer.store.files import remove_tree, sync_folder, write_atomically
+from packer.store.files import LONGEST_NAME, remove_tree, sync_folder, write_atomically
 from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import (
     OWN_NAMES,
@@ -71,8 +71,7 @@ if TYPE_CHECKING:
 _ASIDE = f"{FOLDER}.old"
 # In a stage: the SHA-256 of the manifest of each store in OUT that it replaces, by split. Nothing else is replaced or removed.
 _REPLACES = f"{FOLDER}/replaces.json"
-# Of ext4, XFS, Btrfs, NFS and most others, in bytes (limits.h, NAME_MAX).
-_LONGEST_NAME = 255
+_NO_REPLACING = "Choose another OUT, or remove first what is in it."
 
 
 class Destination(Protocol):
@@ -249,8 +248,8 @@ class Folder:
     def _why_inside(self) -> str:
         """Say why no folder beside OUT is to become it; "" where one is."""
         out = self.out
-        if len(os.fsencode(self._aside.name)) > _LONGEST_NAME:
-            return f"its name has more than {_LONGEST_NAME - len(_ASIDE)} bytes, and nothing beside it can be named after it"
+        if len(os.fsencode(self._aside.name)) > LONGEST_NAME:
+            return f"its name has more than {LONGEST_NAME - len(_ASIDE)} bytes, and nothing beside it can be named after it"
         above = next(folder for folder in out.absolute().parents if folder.exists())
         if not os.access(above, os.W_OK | os.X_OK):
             return f"{above} cannot be written"
@@ -381,9 +380,9 @@ class Folder:
                 f"{link} is a symbolic link, which cannot be replaced. Put the folder that it leads to in its place."
             )
         if os.path.ismount(self.out):
-            raise PackError(f"{self.out} is a mount point, which cannot be replaced. Pack into a folder below it.")
+            raise PackError(f"{self.out} cannot be replaced: it is a mount point. {_NO_REPLACING}")
         if self.is_inside:
-            raise PackError(f"{self.out} cannot be replaced: {self._why_inside()}. Choose another OUT.")
+            raise PackError(f"{self.out} cannot be replaced: {self._why_inside()}. {_NO_REPLACING}")
 
     # -- the steps
 
@@ -557,8 +556,7 @@ class Folder:
         except OSError as e:
             if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise PackError(
-                    f"{self.out} cannot be replaced: its file system does not rename it ({system_reason(e)})."
-                    " Choose another OUT."
+                    f"{self.out} cannot be replaced: its file system does not rename it ({system_reason(e)}). {_NO_REPLACING}"
                 ) from None
         else:  # someone has just emptied the stage
             os.rename(self.stage, self.out)

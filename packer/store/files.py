@@ -14,7 +14,7 @@ from pathlib import Path
 from reader.format.filesystem import error_path
 
 # Of ext4, XFS, Btrfs, NFS and most others, in bytes (limits.h, NAME_MAX).
-_LONGEST_NAME = 255
+LONGEST_NAME = 255
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -28,7 +28,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 def temporary_of(path: Path) -> Path:
     """Name the file beside path that becomes path when it is complete; its name is no longer than a file system allows."""
     name = f".{path.name}.tmp"
-    if len(os.fsencode(name)) > _LONGEST_NAME:
+    if len(os.fsencode(name)) > LONGEST_NAME:
         name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32]}.tmp"
     return path.with_name(name)
 
