@@ -29,7 +29,9 @@ def meant(split: str, names: Iterable[str]) -> list[str]:
     """
     stores, role = [*names], ROLES.get(split.lower())
     return (
-        [split] if split in stores else [name for name in stores if role is not None and ROLES.get(name.lower()) == role]
+        [split]
+        if split in stores
+        else [name for name in stores if role is not None and ROLES.get(name.lower()) == role]
     )
 
 

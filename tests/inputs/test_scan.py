@@ -73,7 +73,7 @@ def test_splits_share_one_class_list(tmp_path: Path) -> None:
 
 
 def test_classes_without_an_image_to_train_on_are_named(tmp_path: Path) -> None:
-    """ImageFolder refuses them without allow_empty; validation images may lack classes, and a list that is given may have more."""
+    """ImageFolder refuses them without allow_empty; validation images may lack classes, and a given list may have more."""
     keeps = "keeps its number, as with ImageFolder's allow_empty=True."
     one = touch(tmp_path / "one", "ant/1.jpg", "cow/1.jpg")
     (one / "bee").mkdir()
@@ -83,7 +83,11 @@ def test_classes_without_an_image_to_train_on_are_named(tmp_path: Path) -> None:
     assert scan(one, classes=("ant", "bee", "cow", "dog"))[""].notes == []
     for name in "defg":
         (one / name).mkdir()
-    assert scan(one)[""].notes[0].startswith("5 of 7 classes have no image: bee, d, e and 2 more. They keep their numbers,")
+    assert (
+        scan(one)[""]
+        .notes[0]
+        .startswith("5 of 7 classes have no image: bee, d, e and 2 more. They keep their numbers,")
+    )
     splits = touch(tmp_path / "splits", "train/a/1.jpg", "train/b/1.jpg", "val/b/1.jpg")
     assert [inputs.notes for inputs in scan(splits).values()] == [[], []]
     touch(splits, "val/c/1.jpg")
