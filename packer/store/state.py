@@ -33,6 +33,8 @@ MOVED = f"{FOLDER}/moved.json"
 PULL, REQUANTIZE = "pull", "requantize"
 # Options of an update that no store records, each with a value.
 _OF_UPDATE = ("--classes", "--root", "--boxes", "--masks", "--mask-suffix")
+# Of parts that are not packed to their end, as many are named.
+_PARTS_NAMED = 8
 # Longer than any path.
 _MOST_WORD = 4096
 # Of no journal: what starts a command does not say how it is continued.
@@ -226,14 +228,15 @@ def _progress_of_parts(store: Path) -> str:
     for part in parts:
         header, inputs_stop, _ = read_progress(part.folder(store))
         start, stop = header.span or (0, header.inputs)
-        done = max(
-            0, inputs_stop - start
-        )  # of one without an image, and before its first block, no line says how far it is
+        # before its first block no line says how far it is
+        done = max(0, inputs_stop - start)
         if done >= stop - start:
             unfinished.pop(part, None)
         elif part in unfinished:
             unfinished[part] = f", {part} at {done} of {stop - start} images"
-    told = f": {parts[0].count - len(unfinished)} of {parts[0].count} are packed{''.join(unfinished.values())}"
+    started = list(filter(None, unfinished.values()))
+    more = f", and {len(started) - _PARTS_NAMED} more" if len(started) > _PARTS_NAMED else ""
+    told = f": {parts[0].count - len(unfinished)} of {parts[0].count} are packed{''.join(started[:_PARTS_NAMED])}{more}"
     if not unfinished:
         return f"{told}. Continue with: {seal}"
     following = resume_command(store, next(iter(unfinished)), like=parts[0])

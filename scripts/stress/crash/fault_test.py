@@ -154,8 +154,11 @@ def _check_outcome(run: Run, done: subprocess.CompletedProcess[str], call: Call,
 
 
 def _is_tidying(call: Call) -> bool:
-    """Whether what failed is the removal of what a finished store no longer needs: it stays until the next pack."""
-    return call.name in ("unlink", "rmdir")
+    """Whether what failed is the removal of what a finished store no longer needs: it stays until the next pack.
+
+    A replaced store that cannot be moved into the working folder is removed where it is.
+    """
+    return call.name in ("unlink", "rmdir") or (call.name == "rename" and call.to.endswith("/old"))
 
 
 def _is_harmless(call: Call) -> bool:
