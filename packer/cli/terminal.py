@@ -18,7 +18,8 @@ def columns_of(stream: TextIO | None) -> int | None:
     """Return how many columns a terminal has, 80 if it does not know; None of what is no terminal."""
     if stream is None or not stream.isatty():
         return None
-    return os.get_terminal_size(stream.fileno()).columns or 80
+    columns, _ = os.get_terminal_size(stream.fileno())
+    return columns or 80
 
 
 def filled(text: str, columns: int) -> str:
