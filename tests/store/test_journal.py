@@ -104,11 +104,14 @@ def test_keys_of_another_version_are_dropped() -> None:
     ("known", "text"),
     [
         *(
-            ({"rejects": [reject]}, r"rejects = .*expected a list of objects with input, path and reason\. Start over")
+            (
+                {"rejects": [reject]},
+                r"rejects = .*expected a list of objects with input, path and reason\. Choose another folder",
+            )
             for reject in (5, {}, {"input": 0, "path": "a.jpg"}, {"input": -1, "path": "a.jpg", "reason": "x"})
         ),
-        ({"block": None}, r"says block = None, expected an integer of 0 or more\. Start over"),
-        ({"samples": "x"}, r"says samples = 'x', expected a list of texts\. Start over"),
+        ({"block": None}, r"says block = None, expected an integer of 0 or more\. Choose another folder"),
+        ({"samples": "x"}, r"says samples = 'x', expected a list of texts\. Choose another folder"),
     ],
 )
 def test_a_block_with_a_value_that_is_none_of_a_block_is_refused(
