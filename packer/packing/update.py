@@ -43,10 +43,12 @@ class UpdateOptions(RunOptions, LabelOptions):
     resume: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
 class _ReusingOptions(PackOptions):
-    """Options of a pack that reuses rows of the stores that it replaces."""
+    """Options of a pack that reuses rows of the stores that it replaces; max_gone: of `UpdateOptions`, for the line to resume."""
 
     update = True
+    max_gone: int | str | None = None
 
 
 @takes(UpdateOptions)

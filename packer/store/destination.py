@@ -51,6 +51,7 @@ from packer.store.state import (
     published,
     read_json,
     read_unfinished,
+    seal_command,
     stage_of,
     state_of,
     stores_in,
@@ -321,8 +322,8 @@ class Folder:
         """Refuse to start where something is in progress: says how far it came, and how to continue it."""
         if state.with_parts is not None:
             raise PackError(
-                f"{out_of(state.with_parts)} holds parts of a pack. Continue with {Option('part', 'i/n')}, and pack seal"
-                f" {self.out} when all parts are packed; or start over, without parts, with {OVERWRITE}."
+                f"{out_of(state.with_parts)} holds parts of a pack. Continue with {Option('part', 'i/n')}, and"
+                f" {seal_command(state.with_parts)} when all parts are packed; or start over, without parts, with {OVERWRITE}."
             )
         if options.resume or options.update:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,7 +110,9 @@ def listed(folder: Path) -> list[str]:
 
 def finished_meanwhile(out: Path) -> PackError:
     """Say that another process finished OUT after this one had looked at it."""
-    return PackError(f"{out} was finished by another process just now. Look at it: pack info {out}")
+    return PackError(
+        f"{out} was finished by another process just now. Look at it: {shlex.join(['pack', 'info', str(out)])}"
+    )
 
 
 def _check_folder(images: str, out: Path) -> None:

@@ -15,7 +15,7 @@ from packer.store.journal import FOLDER
 from packer.store.lock import Lock
 from packer.store.out_folder import finished_meanwhile
 from packer.store.parts import Part, started_parts
-from packer.store.state import published, read_unfinished, resume_command
+from packer.store.state import published, read_unfinished, resume_command, seal_command
 from reader.format.manifest import PIXELS
 
 
@@ -85,7 +85,7 @@ class PartFolder(Folder):
             command = read_unfinished(store).command
             raise PackError(f"{out} is being packed as a whole, without {Option('part')}. Resume with: {command}")
         if (store / PIXELS).exists() and started_parts(store):
-            raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {self.out}")
+            raise PackError(f"the parts of {out} are being sealed. Resume with: {seal_command(store)}")
         if (store / PIXELS).exists():
             raise PackError(
                 f"{store} is incomplete, and no parts are in it: what made it was ended early. Remove it first."

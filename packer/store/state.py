@@ -31,8 +31,20 @@ from reader.format.splits import beside, stages
 MOVED = f"{FOLDER}/moved.json"
 # Of the journal of a pull, which names no blocks, and of one of images, which names no rows.
 PULL, REQUANTIZE = "pull", "requantize"
-# Options of an update that no store records, each with a value.
-_OF_UPDATE = ("--classes", "--root", "--boxes", "--masks", "--mask-suffix")
+# Options of an update, which takes all others from the store; each has a value.
+_OF_UPDATE = (
+    *(
+        "--classes",
+        "--root",
+        "--path-column",
+        "--target-column",
+        "--text-column",
+        "--extension",
+        "--missing",
+        "--boxes",
+    ),
+    *("--masks", "--mask-suffix", "--on-error", "--max-rejects", "--timeout", "--max-pixels", "--max-gone"),
+)
 # Of parts that are not packed to their end, as many are named.
 _PARTS_NAMED = 8
 # Longer than any path.
@@ -204,7 +216,8 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
 
 def unfinished_message(out: Path) -> str:
     """Say what is in progress in a folder without a manifest, or where it is made, and how to resume it; "" where nothing is."""
-    found = next((store for stage in stages(out) for store in in_progress(stage)), None)
+    stores = [store for stage in stages(out) for store in in_progress(stage)]
+    found = next(iter(stores), None)
     if found is None:
         if not any(os.path.isdir(stage / FOLDER) for stage in stages(out)):
             return ""
@@ -216,31 +229,67 @@ def unfinished_message(out: Path) -> str:
             return f"{target} holds a store whose replacement was interrupted at {progress}. Continue with: {command}"
         how = f"its {work} was interrupted at {progress}" if progress else "it was not pulled to its end"
         return f"{target} is incomplete: {how}. Resume with: {command}"
-    return f"{target} is incomplete: its parts are not sealed{_progress_of_parts(found)}"
+    # of splits, first that whose parts are not all packed
+    found = next((store for store in stores if _unpacked_parts(store)), found)
+    return _progress_of_parts(found)
 
 
 def _progress_of_parts(store: Path) -> str:
     """Say which parts of a store are packed, and what to do next."""
-    parts, seal = started_parts(store), f"pack seal {out_of(store)}"
+    parts, unpacked = started_parts(store), _unpacked_parts(store)
+    message = f"{out_of(store)} is incomplete: its parts are not sealed"
     if not parts:
-        return f". When all n of pack IMAGES {out_of(store)} --part i/n are there: {seal}"
-    unfinished = {Part(number, parts[0].count): "" for number in range(1, parts[0].count + 1)}
+        images_and_out = shlex.join(["IMAGES", str(out_of(store))])
+        return f"{message}. When all n of pack {images_and_out} --part i/n are there: {seal_command(store)}"
+    if two := two_divisions(store, parts):
+        return two
+    started = list(filter(None, unpacked.values()))
+    more = f", and {len(started) - _PARTS_NAMED} more" if len(started) > _PARTS_NAMED else ""
+    message += (
+        f": {parts[0].count - len(unpacked)} of {parts[0].count} are packed{''.join(started[:_PARTS_NAMED])}{more}"
+    )
+    if not unpacked:
+        return f"{message}. Continue with: {seal_command(store)}"
+    following = resume_command(store, next(iter(unpacked)), like=parts[0])
+    return f"{message}. When all are: {seal_command(store)}. Continue with: {following}"
+
+
+def _unpacked_parts(store: Path) -> dict[Part, str]:
+    """Return the parts of a store that are not packed to their end, with how far each is; "" of one that has not started."""
+    parts = started_parts(store)
+    unpacked = {Part(number, part.count): "" for part in parts[:1] for number in range(1, part.count + 1)}
     for part in parts:
         header, inputs_stop, _ = read_progress(part.folder(store))
         start, stop = header.span or (0, header.inputs)
         # before its first block no line says how far it is
         done = max(0, inputs_stop - start)
         if done >= stop - start:
-            unfinished.pop(part, None)
-        elif part in unfinished:
-            unfinished[part] = f", {part} at {done} of {stop - start} images"
-    started = list(filter(None, unfinished.values()))
-    more = f", and {len(started) - _PARTS_NAMED} more" if len(started) > _PARTS_NAMED else ""
-    told = f": {parts[0].count - len(unfinished)} of {parts[0].count} are packed{''.join(started[:_PARTS_NAMED])}{more}"
-    if not unfinished:
-        return f"{told}. Continue with: {seal}"
-    following = resume_command(store, next(iter(unfinished)), like=parts[0])
-    return f"{told}. Continue with: {following} (and, when all are packed: {seal})"
+            unpacked.pop(part, None)
+        else:
+            unpacked[part] = f", {part} at {done} of {stop - start} images"
+    return unpacked
+
+
+def two_divisions(store: Path, parts: list[Part]) -> str:
+    """Say that parts are not of one division, and what to do; "" where they are of one."""
+    other = next((part for part in parts if part.count != parts[0].count), None)
+    if other is None:
+        return ""
+    return (
+        f"{out_of(store)} holds part {parts[0]} and part {other}, of two divisions. Start over: pack"
+        f" {shlex.join(['IMAGES', str(_whole(store))])} --overwrite"
+    )
+
+
+def seal_command(store: Path) -> str:
+    """Return the command that seals the parts of a store; those of a split with those of the other splits."""
+    return shlex.join(["pack", "seal", str(_whole(store))])
+
+
+def _whole(store: Path) -> Path:
+    """Return the OUT of a store that has parts in a stage: of a split, the folder of all."""
+    headers = (header_of(part.folder(store)) for part in started_parts(store))
+    return out_of(store.parent if any(header.split for header in headers if header) else store)
 
 
 def out_of(store: Path) -> Path:
@@ -295,8 +344,12 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
     if not all(_is_usual(word) for word in (*named, *header.words)) or any(map(_is_option, named)):
         return f"the same pack command again with {RESUME} ({shown(str(out / JOURNAL))} has words that are not shown)"
     target, verb, words = out_of(out.parent if header.split else out), header.command, [*header.words]
-    if header.update and published(target):  # which records the others
+    if header.update and published(target):
         verb, words = "update", [word for pair in pairwise(words) if pair[0] in _OF_UPDATE for word in pair]
+    elif "--max-gone" in words:
+        # without the store that it replaces, it is a pack
+        at = words.index("--max-gone")
+        del words[at : at + 2]
     command = [*([verb] if verb else []), *header.images, str(target), *words, *(["--part", part] if part else [])]
     # whatever has come stays, without being told
     command += [] if verb == PULL else ["--resume"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import cached_property
@@ -489,8 +490,9 @@ def _no_manifest(root: Path) -> StoreError:
     if any(os.path.isdir(stage / FOLDER) for stage in stages(root)):
         return IncompleteStoreError(
             f"{root} is incomplete: what makes it is still running, or was interrupted."
-            f" How far it came, and how to resume it: pack info {root}"
+            f" How far it came, and how to resume it: {shlex.join(['pack', 'info', str(root)])}"
         )
     if not root.is_dir():
-        return StoreError(f"{root} does not exist. Expected the folder of a store. Make one with: pack IMAGES {root}")
+        command = shlex.join(["pack", "IMAGES", str(root)])
+        return StoreError(f"{root} does not exist. Expected the folder of a store. Make one with: {command}")
     return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES OUT")

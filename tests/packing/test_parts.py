@@ -502,6 +502,29 @@ def test_rows_that_are_cut_short_are_named(images: Path, tmp_path: Path) -> None
     assert seal_parts(tmp_path / "out").rows == 24
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_the_rows_of_a_part_that_are_gone_are_named(number: int, images: Path, tmp_path: Path) -> None:
+    """No rows of zeros stand for them; what is left is joined once they are packed again."""
+    _pack_parts(images, tmp_path / "out", 3)
+    (tmp_path / f"out.packing/.packing/parts/{number}-of-3" / PIXELS).unlink()
+    with pytest.raises(JournalError, match=rf"{number}-of-3.* has 0 bytes, its journal says 24576\. Pack that part"):
+        seal_parts(tmp_path / "out")
+    _pack_parts(images, tmp_path / "out", 3, [number], overwrite=True)
+    assert seal_parts(tmp_path / "out").rows == 24
+    pack(images, tmp_path / "whole", size=32, fit="pad")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+def test_the_rows_of_a_part_that_are_gone_once_parts_were_joined_are_missed(images: Path, tmp_path: Path) -> None:
+    _pack_parts(images, tmp_path / "out", 3)
+    stage = tmp_path / "out.packing"
+    (stage / PIXELS).parent.mkdir()
+    (stage / ".packing/parts/1-of-3" / PIXELS).rename(stage / PIXELS)
+    (stage / ".packing/parts/2-of-3" / PIXELS).unlink()
+    with pytest.raises(JournalError, match=rf"has 24576 bytes, .*\. Remove {stage}, and pack the parts again\.$"):
+        seal_parts(tmp_path / "out")
+
+
 def test_rows_that_are_lost_once_parts_were_joined_leave_nothing_to_pack_again(images: Path, tmp_path: Path) -> None:
     _pack_parts(images, tmp_path / "out", 2)
     stage = tmp_path / "out.packing"

@@ -71,6 +71,15 @@ def test_of_a_store_that_is_replaced_info_says_how_far_that_is(
 
 
 Seen = Callable[..., None]
+
+
+def _shrunk(images: Path) -> Path:
+    """Leave 12 of 24 images: more are gone than an update takes without being told."""
+    for path in sorted(images.rglob("*.jpg"))[::2][: len(sorted(images.rglob("*.jpg"))) - 12]:
+        path.unlink()
+    return images
+
+
 # What is there before, what is interrupted, and whether it is in a folder that was there.
 KINDS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path, Seen | None], object]]] = {
     "pack": (lambda images, out: None, lambda images, out, seen: pack(images, out, size=32, workers=1, progress=seen)),
@@ -87,7 +96,15 @@ KINDS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path, See
         lambda images, out: pack(images, out, size=32),
         lambda images, out, seen: update(images, out, progress=seen),
     ),
+    "update with limits": (
+        lambda images, out: pack(images, out, size=32),
+        lambda images, out, seen: update(_shrunk(images), out, max_gone="90%", max_pixels=10**6, progress=seen),
+    ),
     "part": (lambda images, out: None, lambda images, out, seen: pack(images, out, size=32, part="1/1", progress=seen)),
+    "part of splits": (
+        lambda images, out: make_splits(images.parent / "of", ("train", "val")),
+        lambda images, out, seen: pack(images.parent / "of", out, size=32, workers=1, part="1/1", progress=seen),
+    ),
     "pull": (
         lambda images, out: (
             pack(images, images.parent / "store", size=32) and push(images.parent / "store", str(images.parent / "url"))
@@ -118,30 +135,72 @@ def test_the_line_that_info_prints_continues_it(
         if kind == "pull" or report[0].stage == "pack":
             raise KeyboardInterrupt
 
-    out = tmp_path / "here/out"
+    out = tmp_path / "here/an out"
     out.parent.mkdir()
     before(images, out)
     with pytest.raises(KeyboardInterrupt):
         command(images, out, stop)
     if is_moved:
         out.parent.rename(tmp_path / "moved")
-        out = tmp_path / "moved/out"
-    stages = [stage for stage in (out.with_name("out.packing"), out) if stage.exists()]
-    assert [stage.name for stage in stages][:1] == ["out" if kind in ("there", "requantize") else "out.packing"]
-    assert run(["info", str(stages[0])]) == 1
-    said = capsys.readouterr().err
-    line = re.search(r"(?:Resume|Continue) with: (pack .*?)(?: \(and, when .*\))?$", said)
-    assert line is not None, said
+        out = tmp_path / "moved/an out"
+    stages = [stage for stage in (out.with_name("an out.packing"), out) if stage.exists()]
+    assert [stage.name for stage in stages][:1] == ["an out" if kind in ("there", "requantize") else "an out.packing"]
     monkeypatch.chdir("/")
-    assert run([*shlex.split(line[1])[1:], "--quiet"]) == 0
-    if kind == "part":
-        seal_parts(out)
+
+    def follow() -> None:
+        assert run(["info", str(stages[0])]) == 1
+        said = capsys.readouterr().err
+        line = re.search(r"(?:Resume|Continue) with: (pack .*)$", said)
+        assert line is not None, said
+        assert run([*shlex.split(line[1])[1:], "--quiet"]) == 0
+
+    follow()
+    is_part = kind.startswith("part")
+    if is_part:
+        follow()
     shutil.rmtree(tmp_path / "fresh", ignore_errors=True)
-    command(images, tmp_path / "fresh", None) if kind != "update" else pack(images, tmp_path / "fresh", size=32)
-    if kind == "part":
+    if kind.startswith("update"):
+        limits = {"max_pixels": 10**6} if kind == "update with limits" else {}
+        pack(images, tmp_path / "fresh", size=32, **limits)
+    else:
+        command(images, tmp_path / "fresh", None)
+    if is_part:
         seal_parts(tmp_path / "fresh")
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")
-    assert os.listdir(out.parent) == ["out"]
+    assert os.listdir(out.parent) == ["an out"]
+
+
+def test_of_splits_info_names_the_part_that_one_lacks(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A part of train is packed, and that of val is not: nothing is to be sealed yet."""
+    splits, out = tmp_path / "of", tmp_path / "out"
+    make_splits(splits, ("train", "val"))
+
+    def stop(report: Any) -> None:
+        if report.stage == "pack" and report.split == "val":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(splits, out, size=32, workers=1, part="1/1", progress=stop)
+    assert run(["info", str(tmp_path / "out.packing")]) == 1
+    said = capsys.readouterr().err
+    assert f"{out / 'val'} is incomplete: its parts are not sealed: 0 of 1 are packed" in said
+    assert said.endswith(
+        f"When all are: pack seal {out}. Continue with: pack {splits} {out} --size 32 --part 1/1 --resume\n"
+    )
+
+
+def test_of_parts_of_two_divisions_info_says_to_start_over(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in ("1/2", "1/3"):
+        pack(images, tmp_path / part[-1], size=32, part=part)
+    (tmp_path / "3.packing/.packing/parts/1-of-3").rename(tmp_path / "2.packing/.packing/parts/1-of-3")
+    assert run(["info", str(tmp_path / "2.packing")]) == 1
+    out = tmp_path / "2"
+    said = f"{out} holds part 1/2 and part 1/3, of two divisions. Start over: pack IMAGES {out} --overwrite\n"
+    assert capsys.readouterr().err.endswith(said)
 
 
 def _damaged(stage: Path, header: dict[str, object]) -> None:

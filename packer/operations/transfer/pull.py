@@ -139,7 +139,7 @@ def _check_out(to: Folder, url: str, head: bytes) -> None:
     if state.is_in_progress:
         header, expected = state.header, _header(url, head)
         if header is None or header.command != PULL:
-            raise OptionsError(f"{unfinished_message(to.stage)} Or choose another OUT.")
+            raise OptionsError(f"Choose another OUT: {unfinished_message(to.stage)}")
         if header.images != expected.images and header.options != expected.options:
             raise OptionsError(
                 f"{to.out} holds an unfinished pull of another store (from {shown(redacted(header.images[0]))})."

@@ -37,7 +37,7 @@ from packer.store.out_folder import resolved_out
 from packer.store.parts import PARTS, Part, started_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
-from packer.store.state import What, check_finished, out_of, resume_command
+from packer.store.state import What, check_finished, out_of, resume_command, two_divisions
 from packer.text import difference
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, PIXELS, FileEntry
@@ -169,6 +169,8 @@ class _CompleteParts:
                 raise _unlike(store, parts[0], what, part)
         decoders: dict[str, tuple[Part, str]] = {}
         layout = _layout(headers[0])
+        for folder in (out, *folders):
+            refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
         found = [
             _finished(out, part, header.span, layout, decoders, store)
             for part, header in zip(parts, headers, strict=True)
@@ -214,8 +216,6 @@ class _CompleteParts:
         """Bring all rows to their offset in OUT."""
         out, check_same = self.making.folder, self.making.to.check_same
         pixels = out / PIXELS
-        for folder in (out, *self.folders):
-            refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
         if not pixels.exists():
             check_same()
             pixels.parent.mkdir(exist_ok=True)
@@ -235,9 +235,9 @@ class _CompleteParts:
                 check_same()
                 source.unlink()
                 sync_folder(source.parent)
+            elif (there := pixels.stat().st_size) < stop:
+                raise self._cut_short(pixels, there, stop)
             done, offset = done + rows, stop
-        if pixels.stat().st_size < offset:
-            raise self._cut_short(pixels, pixels.stat().st_size, offset)
 
     def _cut_short(self, path: Path, found: int, expected: int) -> JournalError:
         """Say that rows are lost once parts were joined: no part can be packed again beside those."""
@@ -255,12 +255,9 @@ def _layout(header: journals.Header) -> RowLayout:
 
 def _check_all_there(out: Path, parts: list[Part]) -> None:
     """Refuse parts of two divisions, and a division that lacks one."""
+    if message := two_divisions(out, parts):
+        raise PackError(message)
     count = parts[0].count
-    if other := next((part for part in parts if part.count != count), None):
-        raise PackError(
-            f"{out_of(out)} holds part {parts[0]} and part {other}, of two divisions. Start over: pack IMAGES"
-            f" {out_of(out)} --overwrite"
-        )
     missing = [Part(number, count) for number in range(1, count + 1) if Part(number, count) not in parts]
     if missing:
         more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
@@ -316,13 +313,15 @@ def _finished(
     if inputs != stop - start:
         into = "" if out == store else f" into {out.relative_to(store)}"
         raise _unfinished(store, part, f"{inputs} of its {stop - start} images are packed{into}")
-    pixels = part.folder(out) / PIXELS
-    # once sealing has begun, those of the parts that were joined are gone
-    if pixels.exists() and pixels.stat().st_size < size_bytes and not (out / PIXELS).exists():
-        raise JournalError(
-            f"{pixels} has {pixels.stat().st_size} bytes, its journal says {size_bytes}. Pack that part again, with"
-            f" {Option('part')} and {OVERWRITE}."
-        )
+    # once parts are joined, their files are gone
+    if not (out / PIXELS).exists():
+        pixels = part.folder(out) / PIXELS
+        there = pixels.stat().st_size if pixels.exists() else 0
+        if there < size_bytes:
+            raise JournalError(
+                f"{pixels} has {there} bytes, its journal says {size_bytes}. Pack that part again, with"
+                f" {Option('part')} and {OVERWRITE}."
+            )
     return rows, size_bytes
 
 
