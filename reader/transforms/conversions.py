@@ -104,11 +104,13 @@ def convertible(transform: object) -> tuple[list[Transform], list[Any], str]:
 
 
 def is_torchvisions(transform: object) -> bool:
-    """Say whether a transform is torchvision's, or one of its steps is: it takes single images.
+    """Say whether a transform is torchvision's, or a Sequential that begins with one: it takes single images.
 
     Raises:
         TypeError: it cannot be called, or mixes batches, which from_torchvision refuses too.
     """
+    while isinstance(transform, torch.nn.Sequential) and len(transform):
+        transform = transform[0]
     return any(map(_is_torchvisions, [transform, *_steps_of(transform)]))
 
 

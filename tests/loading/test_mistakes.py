@@ -9,7 +9,7 @@ import torch
 from conftest import torchvision_or_skip
 from torch.utils.data import DataLoader
 
-from reader import MemmapDataset, MemmapLoader
+from reader import ImageBatch, MemmapDataset, MemmapLoader
 
 
 def test_a_batch_of_two_is_images_and_targets_or_no_pair_at_all(train: MemmapDataset) -> None:
@@ -30,6 +30,17 @@ def test_torchvision_never_takes_a_batch_along_the_wrong_axes(train: MemmapDatas
         next(iter(MemmapLoader(train, 8, transform=lambda batch: flip(batch))))
     images, _ = next(iter(MemmapLoader(train, 8)))
     assert torch.equal(flip(images)[3], flip(train[3][0]))
+
+
+def test_a_step_of_torchvision_behind_one_that_returns_a_tensor_is_called(train: MemmapDataset) -> None:
+    class Pixels(torch.nn.Module):
+        def forward(self, batch: ImageBatch) -> torch.Tensor:
+            return batch.images
+
+    flip = torchvision_or_skip().transforms.v2.RandomHorizontalFlip(1.0)
+    flipped = next(iter(MemmapLoader(train, 8, transform=torch.nn.Sequential(Pixels(), flip))))
+    images, _ = next(iter(MemmapLoader(train, 8)))
+    assert torch.equal(flipped, images.flip(-1))
 
 
 def test_an_epoch_that_a_program_sets_on_the_sampler_is_never_lost(train: MemmapDataset) -> None:
