@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from packer.cli.output import say
+from packer.cli.terminal import columns_of
 from reader.tuning import tuning
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class ProgressBar:
         # sys.stderr is None where the caller closed it
         self._hidden = hidden or sys.stderr is None
         self._unit = unit
-        self._lines = None if self._hidden or sys.stderr.isatty() else _Lines(clock)
+        self._lines = None if self._hidden or columns_of(sys.stderr) else _Lines(clock)
         self._bar: _Bar | None = None
         self._stage, self._is_waiting = "", False
         self.has_said_found = False

@@ -15,10 +15,13 @@ _LEAST_COLUMNS = 20
 
 
 def columns_of(stream: TextIO | None) -> int | None:
-    """Return how many columns a terminal has, 80 if it does not know; None of what is no terminal."""
+    """Return how many columns a terminal has, 80 if it does not know; None of what is no terminal, whatever it says."""
     if stream is None or not stream.isatty():
         return None
-    columns, _ = os.get_terminal_size(stream.fileno())
+    try:
+        columns, _ = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return None
     return columns or 80
 
 

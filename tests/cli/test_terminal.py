@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import os
 import pty
 import re
@@ -16,7 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.cli.terminal import filled
+from packer.cli.progress import ProgressBar
+from packer.cli.terminal import columns_of, filled
+from packer.report import Progress
 
 WORDS = st.lists(st.text("ab'./-=", min_size=1, max_size=30), min_size=1, max_size=40)
 
@@ -33,6 +37,24 @@ def test_no_word_is_cut_that_fits(words: list[str], start: str, columns: int) ->
         quoted = "'" in word[0]
         if word.end() - word.start() < columns - indent - len(start) and not quoted and "'" not in line:
             assert word.start() // columns == (word.end() - 1) // columns
+
+
+class Console(io.StringIO):
+    """Says that it is a terminal and has no file, as the consoles of some editors."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_stream_that_has_no_terminal_behind_it_gets_lines_as_a_log_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert columns_of(Console()) is None
+    console = Console()
+    monkeypatch.setattr(sys, "stderr", console)
+    with ProgressBar(hidden=False, clock=itertools.count(step=100).__next__) as bar:
+        bar.update(Progress("list", 2, 2, found="2 images"))
+        bar.update(Progress("pack", 1, 2))
+        bar.update(Progress("pack", 2, 2))
+    assert console.getvalue().splitlines()[0] == "found 2 images"
 
 
 def test_what_is_quoted_keeps_its_spaces() -> None:
