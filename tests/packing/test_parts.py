@@ -301,7 +301,10 @@ def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, 
         PackError, match=r"part 2/2 of .* is unfinished: \d+ of its 13 images .* part='2/2', resume=True\)"
     ):
         seal_parts(out)
-    said = r"sealed: 1 of 2 are packed, 2/2 at \d+ of 13 images\. Continue with: pack\(.*, part='2/2', resume=True\) \(and, when"
+    said = (
+        r"sealed: 1 of 2 are packed, 2/2 at \d+ of 13 images\. When all are: pack seal .*out\."
+        r" Continue with: pack\(.*, part='2/2', resume=True\)$"
+    )
     with pytest.raises(IncompleteStoreError, match=said):
         check_finished(tmp_path / "out.packing")
     with pytest.raises(PackError, match=r"part 2/2 of .* was begun before.*resume=True"):
