@@ -385,7 +385,7 @@ def test_subsets_and_merges_count_their_own_rows(mixed: Path, tmp_path: Path) ->
     merge([tmp_path / "out", tmp_path / "some"], tmp_path / "both")
     assert read_manifest(tmp_path / "both").icc == {"Display P3": 3, "Adobe RGB (1998)": 2, "damaged": 1}
     pack(mixed, tmp_path / "converted", size=32, workers=1, icc="convert")
-    with pytest.raises(PackError, match="icc: none and convert"):
+    with pytest.raises(PackError, match="without icc='convert' and with it"):
         merge([tmp_path / "out", tmp_path / "converted"], tmp_path / "no")
 
 
