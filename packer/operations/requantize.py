@@ -329,7 +329,7 @@ class _Destination:
             values = head.get(what), self._head[what]
             before, now = both_given(what, *values) if what in ("quality", "size") else values
             raise OptionsError(
-                f"{self._out} was begun with another {what} ({before}, now {now})."
+                f"{self._out} was started with another {what} ({before}, now {now})."
                 " Resume with the same, or choose another DEST."
             )
         wanted = set(self._paths)

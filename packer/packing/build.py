@@ -192,7 +192,7 @@ class Build:
 
     def _unlike(self, what: str) -> PackError:
         again = f"leave {Option('resume')} out" if self._options.update else f"start over with {OVERWRITE}"
-        return PackError(f"{self._making.name} was begun with {what}. Resume with the same, or {again}.")
+        return PackError(f"{self._making.name} was started with {what}. Resume with the same, or {again}.")
 
     def _name_inputs(self) -> str:
         out, start, is_shuffled = self._out, self._span.start, self._options.shuffle is not None

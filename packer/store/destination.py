@@ -101,7 +101,7 @@ class Destination(Protocol):
     def begin(
         self, options: OutputOptions, splits: Sequence[str] = ("",), kept: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
-        """Hold it; what is not resumed is cleared away."""
+        """Lock it, and clear away what is not resumed."""
 
     def store(self, split: str) -> Making:
         """Return where the store of a split is made."""
@@ -582,7 +582,7 @@ class Folder:
                 continue
             if is_resumed and not options.overwrite:
                 raise PackError(
-                    f"{self.out} was begun with other splits: {store.name} is one of them. Resume with the same, or start over"
+                    f"{self.out} was started with other splits: {store.name} is one of them. Resume with the same, or start over"
                     f" with {OVERWRITE}."
                 )
             self.clear(store)

@@ -97,6 +97,6 @@ class PartFolder(Folder):
         if not self.locks and not options.resume and not options.overwrite and journals.header_of(folder):
             Lock(folder).close()
             raise PackError(
-                f"part {part} of {out} was begun before, and may be done. Resume with: {resume_command(store, part)}"
+                f"part {part} of {out} was started before, and may be done. Resume with: {resume_command(store, part)}"
                 f" (or start this part over with {OVERWRITE})."
             )

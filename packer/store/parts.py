@@ -1,4 +1,4 @@
-"""Parts of one pack, on any hosts that share OUT's folder: what each one has, where it works, and which have begun.
+"""Parts of one pack, on any hosts that share OUT's folder: what each one has, where it works, and which have started.
 
 A part works in .packing/parts/2-of-4 of the stage as a pack works in the stage: no file is ever written by two hosts. The parts
 become one store in `packer.packing.parts.seal_parts`.

@@ -394,7 +394,7 @@ def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_pat
     changed = json.loads(labels.read_text())
     changed["annotations"][-1]["bbox"][0] += 1
     labels.write_text(json.dumps(changed))
-    with pytest.raises(PackError, match="was begun with other input files"):
+    with pytest.raises(PackError, match="was started with other input files"):
         pack(images, tmp_path / "out", size=32, boxes=labels, resume=True)
     with pytest.raises(PackError, match=r"\(min_visibility=0\.1, now min_visibility=0\.5\)"):
         pack(images, tmp_path / "out", size=32, boxes=labels, min_visibility=0.5, resume=True)
@@ -442,7 +442,7 @@ def test_a_started_split_with_room_for_other_boxes_is_refused(tmp_path: Path) ->
         return coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, boxes)
 
     interrupted(pack, tmp_path / "images", tmp_path / "out", size=32, boxes=labels(1), workers=1, inputs=0)
-    with pytest.raises(PackError, match=r"train was begun with other input files"):
+    with pytest.raises(PackError, match=r"train was started with other input files"):
         pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(2), workers=1, resume=True)
 
 
@@ -628,7 +628,7 @@ def test_yolo_labels_that_changed_since_are_refused_by_a_resume(images: Path, tm
     stopped(images, tmp_path / "out", workers=1, **options)
     for changed in ("0 0.5 0.5 0.2 0.3", "1 0.5 0.5 0.2 0.2", "oh"):
         (labels / "class2" / "007.txt").write_text(changed)
-        with pytest.raises(PackError, match="was begun with other input files"):
+        with pytest.raises(PackError, match="was started with other input files"):
             pack(images, tmp_path / "out", resume=True, **options)
     (labels / "class2" / "007.txt").write_text("0 0.5 0.5 0.2 0.2")
     assert pack(images, tmp_path / "out", resume=True, **options).rows == 24

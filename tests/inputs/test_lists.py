@@ -383,7 +383,7 @@ def test_an_interrupted_pack_of_a_list_resumes_to_the_same_bytes(manifest: Path,
     interrupted(pack, manifest, tmp_path / "out", **options, inputs=9)
     text = manifest.read_text()
     manifest.write_text(text.replace(",0.125,", ",0.25,"))
-    with pytest.raises(PackError, match="was begun with other input files"):
+    with pytest.raises(PackError, match="was started with other input files"):
         pack(manifest, tmp_path / "out", resume=True, **options)
     manifest.write_text(text)
     assert pack(manifest, tmp_path / "out", resume=True, **options).resumed_from > 0

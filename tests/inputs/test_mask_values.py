@@ -115,7 +115,7 @@ def test_workers_and_resumes_give_the_same_values(binary: Path, tmp_path: Path, 
         pack(binary / "images", tmp_path / name, workers=1, **given)
         pack(binary / "images", tmp_path / f"{name}2", workers=2, **given)
         interrupted(pack, binary / "images", tmp_path / f"{name}3", inputs=2, workers=1, **given)
-        with pytest.raises(PackError, match=r"was begun with other options \(mask_values="):
+        with pytest.raises(PackError, match=r"was started with other options \(mask_values="):
             pack(
                 binary / "images",
                 tmp_path / f"{name}3",

@@ -205,7 +205,7 @@ def test_a_mask_that_changed_since_is_read_again_by_a_resume(tree: tuple[Path, d
     # another list of masks is another pack
     stopped(images, tmp_path / "other", workers=1, **options)
     mask.rename(mask.with_suffix(".gif"))
-    with pytest.raises(PackError, match="was begun with other input files"):
+    with pytest.raises(PackError, match="was started with other input files"):
         pack(images, tmp_path / "other", resume=True, workers=1, **options)
 
 

@@ -162,7 +162,7 @@ def test_a_started_pack_with_another_class_of_a_further_column_is_refused(
     # the numbers stay the same, the name of one does not
     manifests[0].write_text(manifests[0].read_text().replace("x;z", "w;z"))
     with pytest.raises(
-        PackError, match=r"was begun with other target columns \(3, now 3\): gone: tags: x; new: tags: w"
+        PackError, match=r"was started with other target columns \(3, now 3\): gone: tags: x; new: tags: w"
     ):
         pack(manifests[0], tmp_path / "out", resume=True, **options)
 

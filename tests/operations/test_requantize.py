@@ -467,7 +467,7 @@ def test_resuming_a_tree_with_other_options_is_refused(
     other: dict[str, int], what: str, images: Path, tmp_path: Path
 ) -> None:
     requantize(images, tmp_path / "tree", quality=4)
-    with pytest.raises(OptionsError, match=f"was begun with another {what}"):
+    with pytest.raises(OptionsError, match=f"was started with another {what}"):
         requantize(images, tmp_path / "tree", **{"quality": 4, **other}, resume=True)
 
 

@@ -61,7 +61,7 @@ def test_a_refused_resume_names_the_inputs_or_classes_that_differ(
 ) -> None:
     out = interrupted(images, tmp_path / "out")
     change(images)
-    with pytest.raises(PackError, match=f"out was begun with {text} Resume with the same, or start over"):
+    with pytest.raises(PackError, match=f"out was started with {text} Resume with the same, or start over"):
         pack(images, out, size=32, resume=True)
 
 
@@ -191,7 +191,7 @@ def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Pa
 
 def test_a_part_names_the_command_that_resumes_it(images: Path, tmp_path: Path) -> None:
     interrupted(images, tmp_path / "out", part="1/2", fit="pad", progress=interrupt_after(6))
-    with named_for(COMMAND), pytest.raises(PackError, match="was begun before") as caught:
+    with named_for(COMMAND), pytest.raises(PackError, match="was started before") as caught:
         pack(images, tmp_path / "out", size=32, fit="pad", part="1/2")
     words = shlex.split(str(caught.value).partition("Resume with: ")[2].partition(" (or")[0])
     expected = ["pack", str(images), str(tmp_path / "out"), "--size", "32", "--fit", "pad", "--part", "1/2", "--resume"]

@@ -518,5 +518,5 @@ def test_forgotten_options_of_an_unfinished_pack_are_named(images: Path, tmp_pat
         ),
     ):
         interrupted(pack, images, tmp_path / name, size=32, workers=1, **given, inputs=4)
-        with pytest.raises(PackError, match=rf"was begun with {text}"):
+        with pytest.raises(PackError, match=rf"was started with {text}"):
             pack(images, tmp_path / name, size=32, resume=True)

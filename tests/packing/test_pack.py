@@ -379,14 +379,14 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
     out = tmp_path / "out"
 
     interrupted(pack, images, out, size=32)
-    with pytest.raises(PackError, match=r"was begun with other options \(size=32, now size=16\)"):
+    with pytest.raises(PackError, match=r"was started with other options \(size=32, now size=16\)"):
         pack(images, out, size=16, resume=True)
     with monkeypatch.context() as patch:
         patch.setattr("packer.pixels.requantize.decoder_versions", lambda: {"pillow": {"version": "0"}})
-        with pytest.raises(PackError, match=r"was begun with other decoders \(pillow version: \S+, now 0\)"):
+        with pytest.raises(PackError, match=r"was started with other decoders \(pillow version: \S+, now 0\)"):
             pack(images, out, size=32, resume=True)
     (images / "class2/999.jpg").write_bytes((images / "class2/000.jpg").read_bytes())
-    with pytest.raises(PackError, match=r"was begun with another number of inputs \(24, now 25\)"):
+    with pytest.raises(PackError, match=r"was started with another number of inputs \(24, now 25\)"):
         pack(images, out, size=32, resume=True)
     (images / "class2/999.jpg").unlink()
     # sources that changed since are decoded again, and named

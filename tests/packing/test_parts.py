@@ -307,7 +307,7 @@ def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, 
     )
     with pytest.raises(IncompleteStoreError, match=said):
         check_finished(tmp_path / "out.packing")
-    with pytest.raises(PackError, match=r"part 2/2 of .* was begun before.*resume=True"):
+    with pytest.raises(PackError, match=r"part 2/2 of .* was started before.*resume=True"):
         _pack_parts(images, out, 2, [2])
     # also where it had not begun: a job that is started again by its scheduler says the same
     _pack_parts(images, out, 2, [1, 2], resume=True)
@@ -347,8 +347,12 @@ def _other_inputs(images: Path, out: Path) -> None:
 
 
 BESIDE: list[tuple[Prepare, dict[str, Any], str]] = [
-    (lambda i, o: None, {"fit": "crop"}, r"part 1/2 of .* was begun with other options \(fit='pad', now fit='crop'\)"),
-    (_other_inputs, {}, r"part 1/2 of .* was begun with another number of inputs \(24, now 23\)"),
+    (
+        lambda i, o: None,
+        {"fit": "crop"},
+        r"part 1/2 of .* was started with other options \(fit='pad', now fit='crop'\)",
+    ),
+    (_other_inputs, {}, r"part 1/2 of .* was started with another number of inputs \(24, now 23\)"),
     (lambda i, o: None, {"part": "2/3"}, r"is packed in 2 parts, this is part 2/3"),
     (lambda i, o: (o.mkdir(), (o / "mine.txt").touch()), {}, r"is not empty \(it holds mine.txt\)"),
     (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with part='i/n'"),
@@ -370,7 +374,7 @@ def test_parts_of_other_decoders_are_refused(images: Path, tmp_path: Path, monke
     _pack_parts(images, tmp_path / "out", 2, [1])
     monkeypatch.setattr(resume, "pixel_versions", lambda quality: {"pillow": {"version": "0"}})
     with pytest.raises(
-        PackError, match=r"part 1/2 of .* was begun with other decoders .*\. Pack all parts with the same"
+        PackError, match=r"part 1/2 of .* was started with other decoders .*\. Pack all parts with the same"
     ):
         _pack_parts(images, tmp_path / "out", 2, [2])
     # begun at the same moment, so that neither saw the other

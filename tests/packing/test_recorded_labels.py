@@ -502,7 +502,7 @@ def test_a_resume_that_reads_labels_otherwise_is_refused(images: Path, tmp_path:
     )
     interrupted(pack, path, out, size=32, workers=1, target_column="a", root=images)
     with pytest.raises(
-        PackError, match=r"was begun with other options for labels \(target_column='a', now target_column='b'\)"
+        PackError, match=r"was started with other options for labels \(target_column='a', now target_column='b'\)"
     ):
         pack(path, out, size=32, target_column="b", root=images, resume=True)
     pack(path, out, size=32, target_column="a", root=images, resume=True)

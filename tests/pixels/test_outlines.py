@@ -281,7 +281,7 @@ def test_workers_resuming_and_order_give_the_same_bytes(outlined: tuple[Path, di
     stopped(images, tmp_path / "other", workers=1, **options)
     labels = options["boxes"]
     labels.write_text(labels.read_text().replace("[[20, 23,", "[[21, 23,"))
-    with pytest.raises(PackError, match="was begun with other input files"):
+    with pytest.raises(PackError, match="was started with other input files"):
         pack(images, tmp_path / "other", resume=True, workers=1, **options)
 
 

@@ -323,7 +323,9 @@ def test_a_pack_that_was_started_over_keeps_no_line_of_the_first(
             _stopping(patch, 14)
             with pytest.raises(Stopped):
                 pack(images, URL, size=16, workers=1, **options)
-    with pytest.raises(PackError, match=r"was begun with other options \(resample='bicubic', now resample='lanczos'\)"):
+    with pytest.raises(
+        PackError, match=r"was started with other options \(resample='bicubic', now resample='lanczos'\)"
+    ):
         pack(images, URL, size=16, workers=1, resample="lanczos", resume=True)
     assert pack(images, URL, size=16, workers=1, resample="bicubic", resume=True).resumed_from > 0
     pack(images, tmp_path / "out", size=16, workers=1, resample="bicubic")

@@ -28,7 +28,7 @@ def check_siblings(out: Path, part: Part, header: journals.Header) -> None:
         return
     found = journals.read_header(other.folder(out))
     if what := header_difference(found, header):
-        raise PackError(f"part {other} of {out_of(out)} was begun with {what}. Pack all parts with the same.")
+        raise PackError(f"part {other} of {out_of(out)} was started with {what}. Pack all parts with the same.")
 
 
 def block_inputs_in_progress(out: Path, part: Part, options: OutputOptions) -> int | None:

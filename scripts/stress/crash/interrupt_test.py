@@ -3,8 +3,8 @@
     python -m scripts.stress.crash.interrupt_test --presses 100
 
 For each way to read (feeder thread, disk, caller's thread, our transform, worker processes of a DataLoader, forks in the middle
-of an epoch) a program is pressed at random moments and goes on: with the same iterator, and where that has ended, from the
-loader's state. Its epochs must have the batches of one that nobody pressed. Then programs that do not go on are pressed as often,
+of an epoch) a program is pressed at random moments and continues: with the same iterator, and where that has ended, from the
+loader's state. Its epochs must have the batches of one that nobody pressed. Then programs that do not continue are pressed as often,
 each in the middle of an epoch: each must end by SIGINT, with one traceback, without an error of a thread or of what is collected,
 and leave no process of its group. Prints how often each was pressed and how long it took to end, and one JSON object last; exits
 1 at the first failure.
@@ -151,7 +151,7 @@ def main() -> int:
 
 
 def press_all(work: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Press Ctrl-C in all programs; returns how often, and how long those took to end that did not go on."""
+    """Press Ctrl-C in all programs; returns how often, and how long those took to end that did not continue."""
     repeat_files(
         photographs(None, work / "sample", _SIZE, most=options.images), work / "images", options.images, link=True
     )
@@ -169,7 +169,7 @@ def press_all(work: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _goes_on(store: Path, way: str, options: argparse.Namespace) -> list[int]:
-    """Run a program that goes on; returns how often it was pressed, and how often it began an iterator again."""
+    """Run a program that continues; returns how often it was pressed, and how often it began an iterator again."""
     done = subprocess.run(
         [sys.executable, "-c", _GOING_ON, str(store), way, str(options.presses), str(options.seed)],
         capture_output=True,
@@ -179,12 +179,12 @@ def _goes_on(store: Path, way: str, options: argparse.Namespace) -> list[int]:
         preexec_fn=_listen,
     )
     if done.returncode or "Exception ignored" in done.stderr:
-        raise TrialError(f"{way}: a program that goes on ended with {done.returncode}: {done.stderr}")
+        raise TrialError(f"{way}: a program that continues ended with {done.returncode}: {done.stderr}")
     return [int(word) for word in done.stdout.split()]
 
 
 def _ends(work: Path, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Press in programs that do not go on; returns the seconds that each took to end."""
+    """Press in programs that do not continue; returns the seconds that each took to end."""
     draw, seconds = random.Random(options.seed), dict[str, list[float]]()
     ways = [_END[number % len(_END)] for number in range(options.presses)]
     command = [sys.executable, "-c", _ENDING, str(work / "out"), *ways]
