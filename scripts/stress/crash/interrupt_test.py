@@ -4,10 +4,10 @@
 
 For each way to read (feeder thread, disk, caller's thread, our transform, worker processes of a DataLoader, forks in the middle
 of an epoch) a program is pressed at random moments and continues: with the same iterator, and where that has ended, from the
-loader's state. Its epochs must have the batches of one that nobody pressed. Then programs that do not continue are pressed as often,
-each in the middle of an epoch: each must end by SIGINT, with one traceback, without an error of a thread or of what is collected,
-and leave no process of its group. Prints how often each was pressed and how long it took to end, and one JSON object last; exits
-1 at the first failure.
+loader's state. Its epochs must have the batches of one that nobody pressed. Then programs that do not continue are pressed
+as often, each in the middle of an epoch: each must end by SIGINT, with one traceback, without an error of a thread or of what is
+collected, and leave no process of its group. Prints how often each was pressed and how long it took to end, and one JSON object
+last; exits 1 at the first failure.
 """
 
 from __future__ import annotations
