@@ -242,7 +242,7 @@ def test_what_was_begun_of_other_splits_is_not_published_with_these(splits: Path
     with pytest.raises(KeyboardInterrupt):
         pack(splits, out, size=32, progress=_stop_in("val"))
     (splits / "train").rename(splits / "test")
-    with pytest.raises(PackError, match="begun with other splits: train is one of them"):
+    with pytest.raises(PackError, match="was started with other splits: train is one of them"):
         pack(splits, out, size=32, resume=True)
     pack(splits, out, size=32, overwrite=True)
     assert sorted(os.listdir(out)) == ["test", "val"]
