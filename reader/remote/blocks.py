@@ -69,6 +69,8 @@ class BlockFetcher:
         sizes = tuning()
         self._most_requests, self._most_held_bytes = sizes.requests_at_once, sizes.requests_held_bytes
         self._request_bytes = min(sizes.request_bytes, int(self._limit * GUARDED_SHARE))
+        # threads that seal and that are asked for a file: the second finds what the first has brought
+        self._bringing = threading.Lock()
         # one lock for all below
         self._changed = threading.Condition()
         # by block: the run of each that is waited for or on its way
@@ -151,7 +153,8 @@ class BlockFetcher:
 
     def file(self, name: str) -> None:
         """Have a file of the store in its folder."""
-        fetch_file(self._folder.root, self._source, name, self._folder.manifest)
+        with self._bringing:
+            fetch_file(self._folder.root, self._source, name, self._folder.manifest)
 
     def seal(self) -> None:
         """Make the folder a store of its own, if all blocks are there.

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -253,6 +254,18 @@ def test_two_stores_in_one_folder_have_caches_of_their_own(
     assert torch.equal(second[:][0], MemmapDataset(tmp_path / "other")[:][0])
     assert first.path.parent == second.path.parent == cache
     assert first.path != second.path
+
+
+def test_who_completes_a_store_fetches_each_file_once(
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path
+) -> None:
+    # the thread that brings the last block and the one that waits for it both look for what is missing
+    range_server.delay_seconds = 0.2
+    remote = MemmapDataset(range_server.url, cache=tmp_path)
+    assert remote.store is not None
+    names = Counter(name for name, _, _ in range_server.asked.elements())
+    assert names["samples.jsonl"] == 1
+    assert not [path for path in remote.path.iterdir() if path.name.startswith(".samples")]
 
 
 def test_completing_a_store_looks_at_each_block_a_few_times(
