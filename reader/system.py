@@ -96,8 +96,8 @@ def cached_share(path: Path, first_bytes: int | None = None, *, offset: Callable
         if size_bytes == 0:
             return 1.0
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # looking must not read the neighbors
-        # not seeded: to ask for a page may bring it in, and the next time these would all be there
-        draw = random.SystemRandom().randrange
+        # seeded by the system: to ask for a page may bring it in, and the next time these would all be there
+        draw = random.Random().randrange
         next_offset = (lambda: draw(size_bytes)) if offset is None else offset
         byte, before = bytearray(1), asked_bytes()
         for _ in range(_PROBES):

@@ -278,9 +278,15 @@ def _host_copy(store: OpenedStore, rows: Rows | None) -> HostCopy:
     def copied() -> HostCopy:
         (path,) = store.pixel_paths()
         copy = HostCopy(path, None if rows is None else store.spans(rows), store.file_bytes)
-        huge = system.huge_page_bytes(copy.address, copy.nbytes)
-        got = "the system does not report in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
-        _log.info("%s: %s copied into memory, %s", store.path, size_text(copy.nbytes), got)
+        # the system lists all memory of the process for this: 0.1 s and more
+        if _log.isEnabledFor(logging.INFO):
+            huge = system.huge_page_bytes(copy.address, copy.nbytes)
+            got = (
+                "the system does not report in which pages"
+                if huge is None
+                else f"{size_text(huge)} of it in huge pages"
+            )
+            _log.info("%s: %s copied into memory, %s", store.path, size_text(copy.nbytes), got)
         return copy
 
     key = _key(store, rows)
@@ -325,8 +331,8 @@ def _key(store: OpenedStore, rows: Rows | None) -> _Key:
 
 
 def _byte_of(spans: Spans) -> Callable[[], int]:
-    """Return what draws the offset of one byte of these spans; not seeded, see `residency.cached_share`."""
-    draw = random.SystemRandom().randrange
+    """Return what draws the offset of one byte of these spans; seeded by the system, see `system.cached_share`."""
+    draw = random.Random().randrange
 
     def byte() -> int:
         n = draw(len(spans.begins))
