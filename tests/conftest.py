@@ -25,7 +25,7 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from PIL import Image
-from quick_forks import make_forks_quick
+from quick_forks import make_forks_quick, use_huge_pages
 
 from packer.report import Progress
 
@@ -354,6 +354,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     make_forks_quick()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        use_huge_pages()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
