@@ -13,6 +13,7 @@ _PARTS = (
     "blur",
     "copies",
     "crops",
+    "draws",
     "jpeg_file",
     "jpeg_pixels",
     "jpeg_row",

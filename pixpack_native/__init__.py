@@ -1,4 +1,4 @@
-"""The compiled part of packer and reader, in C: JPEGs and plain PNGs to rows, checksums, resizing, batches augmented.
+"""The compiled part of packer and reader, in C: JPEGs and plain PNGs to rows, checksums, resizing, batches augmented, draws found.
 
 May be missing: who calls it does the same in Python. It imports neither of them and decides nothing about files or stores.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 
 # as native.c has it; both change with the functions
-INTERFACE = 19
+INTERFACE = 20
 
 
 def functions() -> ModuleType:

@@ -1,6 +1,6 @@
 /* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG, photographs.c rows of files,
  * copies.c copies spans, crops.c crops them; augment.c and blur.c augment them; predictor.c makes what compressed rows hold;
- * tar_headers.c lists tars. */
+ * tar_headers.c lists tars; draws.c finds the draws of a row. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,6 +15,7 @@
 #include "blur.h"
 #include "copies.h"
 #include "crops.h"
+#include "draws.h"
 #include "jpeg_pixels.h"
 #include "jpeg_row.h"
 #include "photographs.h"
@@ -25,7 +26,7 @@
 #include "unfilter.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 19
+#define INTERFACE 20
 
 #define TEXT(version) #version
 #define TEXT_OF(version) TEXT(version)
@@ -223,6 +224,7 @@ static PyMethodDef methods[] = {
     {"copy_spans", copy_spans, METH_VARARGS, copy_spans_doc},
     {"crops", crops, METH_VARARGS, crops_doc},
     {"crc32", crc32, METH_VARARGS, crc32_doc},
+    {"find_draws", find_draws, METH_VARARGS, find_draws_doc},
     {"floats", floats, METH_VARARGS, floats_doc},
     {"jpeg_pixels", jpeg_to_pixels, METH_VARARGS, jpeg_pixels_doc},
     {"library", library, METH_NOARGS, library_doc},

@@ -1,4 +1,4 @@
-"""Batches copied and changed by the compiled part, where it is built: torch's bytes, in one call without the interpreter.
+"""Batches copied and changed by the compiled part, where it is built: torch's bytes, in one call without the interpreter; draws.
 
 The one module of the reader that imports it. Knows its tables: of crops, of the steps of augmentation, of floats. Draws nothing.
 """
@@ -46,6 +46,8 @@ StepArrays = tuple[torch.Tensor, torch.Tensor]
 _Numbers = npt.NDArray[np.int64]
 # Copies spans of source, uint8[n], to out, uint8[m]: int64[B] where each begins, its size and its place in out; past the caches.
 CopySpans = Callable[[_Bytes, _Numbers, _Numbers, _Numbers, _Bytes, bool], None]
+# Writes to int64[n] which of n counters from a first one on are hashed by uint64[8] to [low, low + size], and returns how many.
+FindDraws = Callable[[npt.NDArray[np.uint64], int, int, int, _Numbers], int]
 # uint8[N, height, width, channels] for the crops of several calls, contiguous, and int64[B], which of them a call makes.
 Places = tuple[torch.Tensor, torch.Tensor]
 
@@ -295,6 +297,11 @@ def span_copier() -> CopySpans | None:
     It raises ValueError where a span is outside of what it is copied from or to.
     """
     return getattr(_functions(), "copy_spans", None)
+
+
+def draw_finder() -> FindDraws | None:
+    """Return what finds the draws of a row by their hashes; None where it is not built."""
+    return getattr(_functions(), "find_draws", None)
 
 
 def let_go() -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from reader.compiled import draw_finder
 from reader.format.errors import OrderError
 from reader.rows import Rows
 
@@ -86,14 +87,11 @@ def draws_of(
     total, least = float(cumulative[-1]), float(cumulative[row - 1]) if row else 0.0
     most = math.inf if row == np.searchsorted(cumulative, total) else float(cumulative[row])
     keys, draws = _keys(seed, epoch, "draws"), [np.zeros(0, np.int64)]
-    scramble = _scrambler(np.uint64, 64, keys)
     # the row's share of all hashes, wider than doubles round
     low = max(0, int(least / total * 2**53) - 2) << 11
-    size = (min(2**53, int(min(1.0, most / total) * 2**53) + 3) << 11) - low
+    size = min((min(2**53, int(min(1.0, most / total) * 2**53) + 3) << 11) - low, 2**64 - 1)
     for first in range(start, stop, _DRAWS_AT_A_TIME):
-        hashed = scramble(np.arange(first, min(stop, first + _DRAWS_AT_A_TIME), dtype=np.uint64))
-        hashed -= np.uint64(low)
-        near = first + np.flatnonzero(hashed <= np.uint64(min(size, 2**64 - 1)))
+        near = _hashed_to(low, size, first, min(stop, first + _DRAWS_AT_A_TIME), keys)
         if len(near):
             places = _uniform(near.astype(np.uint64), keys) * total
             draws.append(near[(places >= least) & (places < most)])
@@ -614,6 +612,16 @@ def _scrambler(word: type[_Word], bits: int, keys: list[int]) -> Callable[[npt.N
         return values
 
     return scramble
+
+
+def _hashed_to(low: int, size: int, start: int, stop: int, keys: list[int]) -> Rows:
+    """Return which of the counters [start, stop) have a hash in [low, low + size]."""
+    if (find_draws := draw_finder()) is not None:
+        counters = np.empty(stop - start, np.int64)
+        return counters[: find_draws(np.array(keys, np.uint64), start, low, size, counters)]
+    hashed = _scrambler(np.uint64, 64, keys)(np.arange(start, stop, dtype=np.uint64))
+    hashed -= np.uint64(low)
+    return start + np.flatnonzero(hashed <= np.uint64(size))
 
 
 def _uniform(counters: npt.NDArray[np.uint64], keys: list[int]) -> npt.NDArray[np.float64]:

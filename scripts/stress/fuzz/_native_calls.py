@@ -62,6 +62,7 @@ class NativeCalls:
         counts["sums_calls"] += 1
         _check_sums(*arguments)
         _check_copies(self._native, rng)
+        _check_draws(self._native, rng)
         _check_unfilter(self._native, rng)
         _check_predictor(self._native, rng)
         assert self._native.library() is not None
@@ -216,6 +217,32 @@ def _check_copies(native: Any, rng: random.Random) -> None:
     except ValueError:
         return
     raise AssertionError(f"a span that is not there was copied: {wrong}")
+
+
+def _check_draws(native: Any, rng: random.Random) -> None:
+    """Compare the counters whose hash is in a range with a hash of each, around the ends of 64 bits too."""
+    most = 1 << 64
+    keys = [rng.randrange(most) for _ in range(8)]
+    first, count = rng.choice([0, rng.randrange(1 << 62), (1 << 63) - 200]), rng.randint(0, 99)
+    low, size = rng.randrange(most), rng.choice([0, most - 1, rng.randrange(most)])
+
+    def hashed(value: int) -> int:
+        value = (value + keys[1]) % most
+        for factor, addend in zip(keys[::2], keys[1::2], strict=True):
+            value = ((value ^ value >> 32) * factor + addend) % most
+        return value ^ value >> 32
+
+    around = bytearray(b"x") * (16 + 8 * count)
+    found = native.find_draws(array("Q", keys), first, low, size, memoryview(around)[8:-8])
+    expected = [n for n in range(first, first + count) if (hashed(n) - low) % most <= size]
+    assert array("q", bytes(around[8 : 8 + 8 * found])).tolist() == expected
+    assert around[:8] == around[-8:] == b"x" * 8
+    for wrong in ((array("Q", keys[1:]), bytearray(8)), (array("Q", keys), bytearray(9))):
+        try:
+            native.find_draws(wrong[0], first, low, size, wrong[1])
+        except ValueError:
+            continue
+        raise AssertionError("keys or places of another size were taken")
 
 
 def _check_unfilter(native: Any, rng: random.Random) -> None:
