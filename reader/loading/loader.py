@@ -73,8 +73,8 @@ class MemmapLoader:
             Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
         size: of what RandomResizedCrop and ResizeCenterCrop in the transform give: pixels, (height, width), or a function of
             epoch. One that comes first reads, on the CPU, the smallest level (`pack --levels`) that its box needs.
-        prefetch: batches gathered ahead, small ones in groups of up to 64 and 8 MiB (1 MiB where they are transformed or sent
-            to a device); 0 gathers in the caller's thread.
+        prefetch: batches gathered ahead, 1024 at most, small ones in groups of up to 64 and 8 MiB (1 MiB where they are
+            transformed or sent to a device); 0 gathers in the caller's thread.
         num_workers: processes that call transforms of single samples, the dataset's own or `PerSample`, and read their rows;
             others need none. 0: they are called in the caller's thread. None: the CPUs that this process may use, shared by
             the ranks of this host. `iter` starts them, by fork unless this process uses CUDA or
@@ -188,7 +188,9 @@ class MemmapLoader:
         cpus = share_of_cpus(ranks_here(ranks))
         self.threads = options.threads or cpus
         self._of_batches = functools.partial(transform_of_batches, rows, options.collate_fn, self.device)
-        self.transform = self._of_batches(options.transform)
+        # the program's own; None: the dataset's
+        self._own = options.transform
+        self.transform = self._of_batches(self._own)
         # what that followed from, beside the options
         self._given = (self.transform, *rows.changes)
         self._most_workers = cpus if options.num_workers is None else options.num_workers
@@ -325,7 +327,8 @@ class MemmapLoader:
         # the program may have given the loader, or the dataset, a transform since
         given = self.transform, *self.dataset.changes
         if not all(map(operator.is_, given, self._given)):
-            self.transform = self._of_batches(self.transform)
+            self._own = self._own if self.transform is self._given[0] else self.transform
+            self.transform = self._of_batches(self._own)
             self._given = (self.transform, *given[1:])
         if plan.ranks != self._checked:
             check_nodes(plan)

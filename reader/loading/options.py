@@ -6,6 +6,7 @@ What two options say about the order of an epoch together, `Orders` checks.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
@@ -28,6 +29,8 @@ from reader.memory.residency import RESIDENCIES, Residency
 from reader.transforms.random import integer
 
 Weights = Sequence[float] | torch.Tensor | npt.NDArray[np.floating]
+# Batches gathered ahead, each with memory of its own: so many hide any pause, and a number typed wrong takes all memory.
+_MOST_AHEAD = 1024
 # Options of the workers' DataLoader; workers call transforms of single samples.
 _OF_WORKERS = ("multiprocessing_context", "prefetch_factor", "timeout", "worker_init_fn")
 # Options of a DataLoader that change nothing here, whatever they are: batches come whole, in order, pinned.
@@ -81,8 +84,10 @@ def _truth(name: str, value: object) -> bool:
     raise ValueError(f"{name} is {value!r}, expected True or False.")
 
 
-def _number(least: int | None = None, *, or_none: bool = True) -> Callable[[str, Any], int | None]:
-    """Return what checks a number of at least so much; or_none: None is one too."""
+def _number(
+    least: int | None = None, most: float = math.inf, *, or_none: bool = True
+) -> Callable[[str, Any], int | None]:
+    """Return what checks a number from `least` to `most`; or_none: None is one too."""
 
     def check(name: str, value: Any) -> int | None:
         if value is None and or_none:
@@ -90,6 +95,8 @@ def _number(least: int | None = None, *, or_none: bool = True) -> Callable[[str,
         number = integer(name, value)
         if least is not None and number < least:
             raise ValueError(f"{name} is {value!r}, expected {least} or more{', or None' if or_none else ''}.")
+        if number > most:
+            raise ValueError(f"{name} is {value!r}, expected {least} to {most}.")
         return number
 
     return check
@@ -224,7 +231,7 @@ class Options:
     canonical_nodes: Annotated[int | None, _number()]
     device: Annotated[torch.device, checked_device]
     transform: Annotated[Transform | None, checked_transform]
-    prefetch: Annotated[int, _number(0, or_none=False)]
+    prefetch: Annotated[int, _number(0, _MOST_AHEAD, or_none=False)]
     num_workers: Annotated[int | None, _number(0)]
     threads: Annotated[int | None, _number(1)]
     given_ranks: Annotated[Ranks | None, _ranks]

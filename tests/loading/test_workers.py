@@ -248,6 +248,8 @@ def test_a_data_loader_of_the_dataset_gives_the_same_without_draws(shared_store:
 def test_what_makes_no_sense_is_refused(shared_store: Path) -> None:
     with pytest.raises(ValueError, match="num_workers is -1, expected 0 or more, or None"):
         MemmapLoader(MemmapDataset(shared_store), 8, num_workers=-1)
+    with pytest.raises(ValueError, match=rf"^prefetch is {2**70}, expected 0 to 1024\.$"):
+        MemmapLoader(MemmapDataset(shared_store), 8, prefetch=2**70)
 
 
 def test_a_batch_that_cannot_be_sent_is_an_error(shared_store: Path) -> None:
