@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from packer.cli.terminal import aligned
 from packer.clock import STAGES, Profile, added
 from packer.option_names import written
 from packer.text import spans
@@ -313,8 +314,11 @@ def _some(names: tuple[str, ...]) -> str:
     return f" ({some}{', ...' if len(names) > 5 else ''})"
 
 
-def profile_table(profile: Profile) -> str:
-    """Draw a line for each process or thread, a column for each stage; the workers' sum comes last, where there are several."""
+def profile_table(profile: Profile, columns: int | None) -> str:
+    """Draw a line for each process or thread, a column for each stage; the workers' sum comes last, where there are several.
+
+    columns: of the terminal; None: there is none.
+    """
     workers = [stages for name, stages in profile.items() if name.startswith("worker")]
     lines = dict(profile)
     if len(workers) > 1:
@@ -324,8 +328,4 @@ def profile_table(profile: Profile) -> str:
     for name, line in lines.items():
         known = [f"{line[stage]:.2f}" if stage in line else "" for stage in stages]
         cells.append([name, *known, f"{sum(line.values()):.2f}"])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True))])
-        for row in cells
-    )
+    return "\n".join(aligned(cells, columns))

@@ -51,7 +51,7 @@ def print_packed(
 
     has_said_found: the progress of this pack named its layout.
     """
-    table = [messages.profile_table(report.profile)] if profile and report.profile else []
+    table = [messages.profile_table(report.profile, columns_of(sys.stdout))] if profile and report.profile else []
     # of a pack that finds its store finished, the seconds are none
     is_done = is_new and report.seconds and not report.too_many_rejects and not report.part
     step = [messages.next_step(report)] if is_done else []

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from packer.cli.output import say
-from packer.cli.terminal import columns_of
+from packer.cli.terminal import columns_of, width
 from reader.tuning import tuning
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ class ProgressBar:
         """Show instead of the bar what is waited for; of a long path its end."""
         begin, what = (_WAITING, what.removeprefix(_WAITING)) if what.startswith(_WAITING) else ("", what)
         room = max(_LEAST_COLUMNS, bar.ncols - len(f"{self._stage}, {begin}") - 1)
-        what = what if len(what) <= room else f"...{what[3 - room :]}"
+        if width(what) > room:
+            what = f"...{next(what[n:] for n in range(len(what)) if width(what[n:]) <= room - 3)}"
         self._is_waiting, bar.bar_format = True, "{desc}{postfix}"
         if bar.postfix != f"{begin}{what}":
             bar.set_postfix_str(f"{begin}{what}")

@@ -321,8 +321,9 @@ def test_the_bar_keeps_room_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch
     # the ^C that a terminal shows fits behind it
     assert len(line) <= columns - 2
     assert len(line.split("|")[1]) >= 6
-    # of this run alone: 600,000 images were there when it began
-    assert ("800 images/s, 12 rejected" if columns < 100 else ".00 images/s, 88 MB/s, 12 rejected") in line
+    # of this run alone: 600,000 images were there when it began; a busy machine adds some milliseconds to the 100 seconds
+    rest = " images/s, 12 rejected" if columns < 100 else r"\.\d\d images/s, 8\d MB/s, 12 rejected"
+    assert re.search(rf"\b(800|79\d){rest}", line)
 
 
 _INTERRUPTED_IMPORT = """

@@ -15,7 +15,7 @@ from torch.utils.data import RandomSampler
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop, concat
 from reader.compiled import draw_finder
-from reader.order import BlockOrder, draws_of, drawn, permuted, place_of
+from reader.order import BlockOrder, drawn, draws_of, permuted, place_of
 
 EPOCHS = 4
 ORDERS: dict[str, dict[str, Any]] = {

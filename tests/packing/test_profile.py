@@ -41,14 +41,14 @@ def test_a_clock_charges_every_moment_to_one_stage(monkeypatch: pytest.MonkeyPat
 
 def test_the_table_has_a_line_for_each_and_the_sum_of_the_workers() -> None:
     profile = {"main": {"list": 1.0, "wait": 2.0}, "worker 1": {"read": 1.0}, "worker 2": {"read": 2.5, "write": 0.25}}
-    assert profile_table(profile).splitlines() == [
+    assert profile_table(profile, None).splitlines() == [
         "seconds   list  read  write  wait   all",
         "main      1.00               2.00  3.00",
         "worker 1        1.00               1.00",
         "worker 2        2.50   0.25        2.75",
         "workers         3.50   0.25        3.75",
     ]
-    assert "workers" not in profile_table({"main": {"list": 1.0}, "worker 1": {"read": 1.0}})
+    assert "workers" not in profile_table({"main": {"list": 1.0}, "worker 1": {"read": 1.0}}, None)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from packer.cli.need_torch import need_torch
 from packer.cli.options import Range, StorePath
 from packer.cli.output import say, say_json
 from packer.cli.progress import ProgressBar
+from packer.cli.terminal import aligned, columns_of
 from packer.errors import OptionsError
 from reader.format.row_kinds import row_kind
 from reader.format.urls import is_url
@@ -116,7 +118,7 @@ def bench(
         run = {name: options.pop(name) for name in ("residency", "normalize", "step_ms")}
         try:
             report = measure(out, **options, seconds=seconds, cache=cache, progress=bar.share_done)
-            shown, lines = dataclasses.asdict(report), text(report)
+            shown, lines = dataclasses.asdict(report), text(report, columns_of(sys.stdout))
             if trace is not None:
                 bar.share_done("trace", 0.0)
                 recorded = record_store(out, **options, **run, cache=cache)
@@ -163,8 +165,8 @@ def _largest(out: str) -> str:
 # -- the table
 
 
-def text(report: BenchReport) -> str:
-    """Write a report for a terminal."""
+def text(report: BenchReport, columns: int | None) -> str:
+    """Write a report for a terminal of so many columns, or for a file."""
     height, width, channels = report.row_shape
     up_to = row_kind(has_own_sizes=report.has_own_sizes).up_to
     is_remote = report.sections[0].name == "network"
@@ -178,7 +180,7 @@ def text(report: BenchReport) -> str:
     ]
     for section in report.sections:
         heading = f"{_HEADINGS[section.name]}: {section.rows:,} rows, {section.rounds} rounds"
-        lines += ["", heading, section.title, *_table(section)]
+        lines += ["", heading, section.title, *aligned(_table(section), columns)]
     where = "its cache empty" if is_remote else "rows in memory"
     lines += ["", f"first batch: {report.first_batch_ms:.1f} ms after iter() of a new MemmapLoader, {where}"]
     lines += [f"not measured: {what}: {why}" for what, why in report.not_measured.items()]
@@ -199,8 +201,8 @@ def _headline(report: BenchReport) -> str:
     )
 
 
-def _table(section: Section) -> list[str]:
-    """Align the ways in columns, the first to the left, the others to the right."""
+def _table(section: Section) -> list[Sequence[str]]:
+    """Return the headings, and the cells of each way."""
     rows: list[Sequence[str]] = [("", "images/s", "bytes/s", "of limit", "p10..p90")]
     for way in section.ways:
         share = f"{way.of_limit:.2f}", f"{way.of_limit_p10:.2f}..{way.of_limit_p90:.2f}"
@@ -208,5 +210,4 @@ def _table(section: Section) -> list[str]:
             share = "limit", f"{section.limit_p10:.2f}..{section.limit_p90:.2f}"
         speed = f"{size(round(way.gigabytes_per_second * 1e9))}/s"
         rows.append((way.name, f"{way.images_per_second:,.0f}", speed, *share))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    return rows
