@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from packer import PackError, pack_dataset
-from reader import Compose, MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHorizontalFlip, StoreError
+from pixpack import Compose, MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHorizontalFlip, StoreError
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import torch
 from network import decayed, warmup_and_cosine
 from torch import nn
 
-from reader import Compose, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, RandomResizedCrop, StoreError
+from pixpack import Compose, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, RandomResizedCrop, StoreError
 
 
 def tokenize(texts: list[str], length: int) -> torch.Tensor:

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from reader import (
+from pixpack import (
     Compose,
     MemmapDataset,
     MemmapLoader,
@@ -26,7 +26,7 @@ from reader import (
     StoreError,
     ToDetection,
 )
-from reader.transforms import ToDtype
+from pixpack.transforms import ToDtype
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ import torch
 from checkpoints import restore
 from network import datasets, network, one_size
 
-from reader import MemmapLoader, StoreError
+from pixpack import MemmapLoader, StoreError
 
 # What other kernels, in another order of additions, may differ by: a share of the largest score.
 TOLERANCE = 1e-4

@@ -22,7 +22,7 @@ from checkpoints import restore
 from network import network, side_of
 from torch import cuda, nn
 
-from reader import MemmapDataset, MemmapLoader, ResizeCenterCrop, StoreError
+from pixpack import MemmapDataset, MemmapLoader, ResizeCenterCrop, StoreError
 
 SLOTS = 3  # one on its way, one that is written to the file, one to begin with
 

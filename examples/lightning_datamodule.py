@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from network import datasets, decayed, network, one_size, warmup_and_cosine
 from torch import nn
 
-from reader import Manifest, MemmapLoader, StoreError
+from pixpack import Manifest, MemmapLoader, StoreError
 
 
 class StoreModule(LightningDataModule):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from reader import (
+from pixpack import (
     Compose,
     Manifest,
     MemmapDataset,

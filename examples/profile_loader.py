@@ -22,7 +22,7 @@ import torch
 from network import datasets, network, views
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from reader import MemmapLoader, StoreError
+from pixpack import MemmapLoader, StoreError
 from reader.bench import loop_ms
 
 # Steps that the profiler leaves out, runs without recording (its own start is slow), and records.

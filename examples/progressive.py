@@ -20,7 +20,7 @@ import torch
 from network import accuracy, datasets, network
 from torch import nn
 
-from reader import (
+from pixpack import (
     Compose,
     MemmapDataset,
     MemmapLoader,

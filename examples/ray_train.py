@@ -23,7 +23,7 @@ from ray import train
 from ray.train.torch import TorchConfig, TorchTrainer, get_device, prepare_model
 from torch import distributed, nn
 
-from reader import MemmapLoader, StoreError
+from pixpack import MemmapLoader, StoreError
 
 
 def main() -> int:

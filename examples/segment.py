@@ -17,7 +17,7 @@ import sys
 import torch
 from torch import nn
 
-from reader import (
+from pixpack import (
     Compose,
     Manifest,
     MemmapDataset,

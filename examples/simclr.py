@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from reader import (
+from pixpack import (
     ColorJitter,
     Compose,
     GaussianBlur,
