@@ -71,8 +71,8 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
     """Compare two datasets of (image, target), such as a program's ImageFolder and the store that replaces it.
 
     Rows are paired by path where both have `samples`, else by position. Images are PIL images, arrays [H, W, C] or
-    tensors [C, H, W], of 0 to 255 or of 0 to 1. Give both the recipe of validation: pixels that are drawn at random
-    are not compared.
+    tensors [C, H, W], of 0 to 255 or of 0 to 1, or both normalized alike. Give both the recipe of validation: pixels
+    that are drawn at random are not compared.
 
     Args:
         a, b: give (image, target); their `classes`, `samples` and `transform` are looked at where they have them.
@@ -133,10 +133,13 @@ class _Side:
         if not all(torch.equal(one, levels_of(self.row(row)[0])) for one, row in zip(values, rows, strict=True)):
             return 1, _DRAWN
         has_floats = any("float" in str(getattr(image, "dtype", "")) for image in images)
-        high = max((float(one.max()) for one in values), default=0.0)
+        ends = [float(end) for one in values for end in one.aminmax()] or [0.0]
+        low, high = min(ends), max(ends)
         scale = 255 if has_floats and high < _LEAST_LEVEL else 1
-        is_normalized = any(((one * scale - 127.5).abs() > 127.5 + _OVERSHOOT).any() for one in values)
-        return scale, _NORMALIZED if is_normalized else ""
+        if low * scale >= -_OVERSHOOT and high * scale <= 255 + _OVERSHOOT:
+            return scale, ""
+        # some of these photographs have black and white
+        return 255 / (high - low), _NORMALIZED
 
 
 def _other_classes(a: list[str], b: list[str]) -> list[str]:
@@ -171,7 +174,10 @@ def _pairs(a: _Side, b: _Side, report: CompareReport) -> list[tuple[int, int]]:
 def _scales(a: _Side, b: _Side, pairs: list[tuple[int, int]], report: CompareReport) -> tuple[float, float] | None:
     """Return by what images of a and of b become levels; None, with a note, where they cannot be compared."""
     (scale_a, why_a), (scale_b, why_b) = a.scale([row for row, _ in pairs]), b.scale([row for _, row in pairs])
-    if why_a == why_b == _NORMALIZED or not (why_a or why_b):
+    if why_a == why_b == _NORMALIZED:
+        report.notes.append("both are normalized: what a's values span counts as 255 levels")
+        return scale_a, scale_a
+    if not (why_a or why_b):
         return scale_a, scale_b
     report.notes.append(f"pixels were not compared: {f'a {why_a}' if why_a else f'b {why_b}'}")
     return None

@@ -108,6 +108,23 @@ def test_normalized_images_are_compared_with_normalized_ones_alone(folder: Calla
     both = compare(images, MemmapDataset(cropped, transform=from_torchvision(v2.Compose(floats[1:]))))
     assert both.compared == 18
     assert both.mean < 0.01
+    assert both.notes[-1] == "both are normalized: what a's values span counts as 255 levels"
+
+
+def test_differences_of_normalized_images_are_in_levels() -> None:
+    levels = [torch.from_numpy(picture(n).copy()).movedim(-1, 0).float() for n in range(6)]
+    other = [(image + 4 * (torch.arange(image.shape[-1]) % 2)).clamp(0, 255) for image in levels]
+
+    def normalized(images: list[torch.Tensor], std: float) -> list[tuple[torch.Tensor, int]]:
+        return [((image / 255 - 0.45) / std, n) for n, image in enumerate(images)]
+
+    plain = compare([*zip(levels, range(6), strict=True)], [*zip(other, range(6), strict=True)])
+    report = compare(normalized(levels, 0.22), normalized(other, 0.22))
+    assert report.mean == pytest.approx(plain.mean, rel=0.2)
+    assert report.worst == pytest.approx(4, rel=0.2)
+    assert report.differences == plain.differences == []
+    # of another std they are not alike
+    assert compare(normalized(levels, 0.22), normalized(levels, 0.5)).differences
 
 
 def test_floats_of_0_to_255_are_levels() -> None:
