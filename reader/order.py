@@ -86,16 +86,13 @@ def draws_of(
     """Return which of the draws [start, stop) that `drawn` gives are this row."""
     total, least = float(cumulative[-1]), float(cumulative[row - 1]) if row else 0.0
     most = math.inf if row == np.searchsorted(cumulative, total) else float(cumulative[row])
-    keys, draws = _keys(seed, epoch, "draws"), [np.zeros(0, np.int64)]
+    keys = _keys(seed, epoch, "draws")
     # the row's share of all hashes, wider than doubles round
     low = max(0, int(least / total * 2**53) - 2) << 11
     size = min((min(2**53, int(min(1.0, most / total) * 2**53) + 3) << 11) - low, 2**64 - 1)
-    for first in range(start, stop, _DRAWS_AT_A_TIME):
-        near = _hashed_to(low, size, first, min(stop, first + _DRAWS_AT_A_TIME), keys)
-        if len(near):
-            places = _uniform(near.astype(np.uint64), keys) * total
-            draws.append(near[(places >= least) & (places < most)])
-    return np.concatenate(draws)
+    near = _hashed_to(low, size, start, stop, keys)
+    places = _uniform(near.astype(np.uint64), keys) * total
+    return near[(places >= least) & (places < most)]
 
 
 def drawn(cumulative: npt.NDArray[np.float64], start: int, stop: int, *, seed: int, epoch: int = 0) -> Rows:
@@ -619,9 +616,12 @@ def _hashed_to(low: int, size: int, start: int, stop: int, keys: list[int]) -> R
     if (find_draws := draw_finder()) is not None:
         counters = np.empty(stop - start, np.int64)
         return counters[: find_draws(np.array(keys, np.uint64), start, low, size, counters)]
-    hashed = _scrambler(np.uint64, 64, keys)(np.arange(start, stop, dtype=np.uint64))
-    hashed -= np.uint64(low)
-    return start + np.flatnonzero(hashed <= np.uint64(size))
+    scramble, found = _scrambler(np.uint64, 64, keys), [np.zeros(0, np.int64)]
+    for first in range(start, stop, _DRAWS_AT_A_TIME):
+        hashed = scramble(np.arange(first, min(stop, first + _DRAWS_AT_A_TIME), dtype=np.uint64))
+        hashed -= np.uint64(low)
+        found.append(first + np.flatnonzero(hashed <= np.uint64(size)))
+    return np.concatenate(found)
 
 
 def _uniform(counters: npt.NDArray[np.uint64], keys: list[int]) -> npt.NDArray[np.float64]:

@@ -5,6 +5,7 @@ The order is arithmetic on (seed, position), as those of `order.py` are.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -64,7 +65,7 @@ class Mixture:
 
     def order(self, seed: int) -> Callable[[int, int], Rows]:
         """Return what gives turns [start, stop), counted from the first of epoch 0 on."""
-        pattern = self._pattern(seed)
+        pattern = _pattern(tuple(self.quotas), seed)
         # how many turns of the same dataset come before each: the pattern [1, 0, 0, 1] gives [0, 0, 1, 1]
         before = np.empty(PERIOD, np.int64)
         for n, quota in enumerate(self.quotas):
@@ -86,7 +87,7 @@ class Mixture:
     def turns_of(self, position: int, start: int, stop: int, seed: int) -> Iterator[int]:
         """Yield the turns in [start, stop) that are a position's: the inverse of `order`."""
         n = int(self.of[position])
-        places = np.flatnonzero(self._pattern(seed) == n)
+        places = np.flatnonzero(_pattern(tuple(self.quotas), seed) == n)
         inside, count = int(np.searchsorted(self._positions[n], position)), len(self._positions[n])
         # the pass over its dataset in which a period begins
         first = start // PERIOD * len(places) // count
@@ -98,11 +99,6 @@ class Mixture:
             if start <= (nth := period * PERIOD + int(places[turn])) < stop:
                 yield nth
 
-    def _pattern(self, seed: int) -> npt.NDArray[np.int64]:
-        """Return which dataset each of 10,000 turns is of."""
-        order = permuted(PERIOD, 0, PERIOD, seed=seed, part=_PATTERN)
-        return np.repeat(np.arange(len(self.quotas)), self.quotas)[order]
-
     def _draws(self, n: int, start: int, stop: int, seed: int) -> Rows:
         """Return draws [start, stop) of one dataset."""
         positions = self._positions[n]
@@ -111,6 +107,15 @@ class Mixture:
             return lambda first, last: permuted(len(positions), first, last, seed=seed, epoch=done, part=_DATASETS - n)
 
         return positions[passes(order, len(positions), start, stop)]
+
+
+# every epoch has it
+@functools.lru_cache(maxsize=2)
+def _pattern(quotas: tuple[int, ...], seed: int) -> npt.NDArray[np.int64]:
+    """Return which dataset each of 10,000 turns is of."""
+    pattern = np.repeat(np.arange(len(quotas)), quotas)[permuted(PERIOD, 0, PERIOD, seed=seed, part=_PATTERN)]
+    pattern.setflags(write=False)
+    return pattern
 
 
 def _quotas(groups: Groups | None, weights: Mapping[str, float]) -> list[int]:
