@@ -17,7 +17,14 @@ _LIMITS = ("max_pixels",)
 
 
 def difference(found: object, expected: object) -> str:
-    """Name the first thing in which two dicts differ, or what one list lacks of the other."""
+    """Name the first thing in which two dicts differ, or what one list lacks of the other.
+
+    Example:
+        >>> difference({"pillow": {"version": "12.1", "simd": "avx2"}}, {"pillow": {"version": "12.2", "simd": "avx2"}})
+        ' (pillow version: 12.1, now 12.2)'
+        >>> difference({"libjpeg-turbo": {"jpeg4py": "0.1.4", "turbojpeg": "2.1.5"}}, {})
+        ' (libjpeg-turbo: jpeg4py 0.1.4, turbojpeg 2.1.5, now none)'
+    """
     if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
         return f" ({len(found)}, now {len(expected)}): {names_difference(found, expected) or 'in another order'}"
     if not isinstance(found, dict) or not isinstance(expected, dict):
@@ -27,8 +34,14 @@ def difference(found: object, expected: object) -> str:
         if before != now:
             if isinstance(before, dict) and isinstance(now, dict):
                 return difference(*({f"{key} {name}": value for name, value in each.items()} for each in (before, now)))
-            return " ({}: {}, now {})".format(key, *("none" if value is None else value for value in (before, now)))
+            return f" ({key}: {_in_words(before)}, now {_in_words(now)})"
     return ""
+
+
+def _in_words(value: object) -> object:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {part}" for name, part in value.items())
+    return "none" if value is None else value
 
 
 def options_difference(found: Mapping[str, object], expected: Mapping[str, object]) -> str:

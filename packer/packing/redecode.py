@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import sys
 import tarfile
@@ -29,6 +28,7 @@ from packer.sources.remote import RemoteSource
 from packer.sources.roots import NOWHERE, Roots
 from packer.sources.tar_headers import SENSELESS
 from packer.store.sealed.ragged_rows import stored_rows
+from packer.text import difference
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.samples import Sample, read_samples
@@ -52,10 +52,9 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
     # what its rows were kept as before
     options |= {"compress": options["lossy"]} if "lossy" in options else {}
     here = pixel_versions(options)
-    if pixel_decoders(manifest.decoders) != pixel_decoders(here):
+    if what := difference(pixel_decoders(manifest.decoders), pixel_decoders(here)):
         raise StoreError(
-            f"{root} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(here)}:"
-            " pixels may differ. Use the same versions to decode rows again."
+            f"{root} was packed by other decoders{what}: pixels may differ. Use the same versions to decode rows again."
         )
     wanted = {i * manifest.rows // count for i in range(count)} if count < manifest.rows else set(range(manifest.rows))
     samples = {row: sample for row, sample in enumerate(read_samples(root)) if row in wanted}

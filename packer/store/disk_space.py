@@ -75,7 +75,7 @@ def disk_full(path: Path | str, need: int, free: int, again: str = "") -> DiskFu
     again = again or f"continue with {RESUME}"
     return DiskFullError(
         f"{path} needs {need} more bytes, its disk has {free} free: {max(0, need - free)} are missing."
-        f" Free some space and {again}, or choose another OUT."
+        f" Free some space and {again}, or choose a folder on another disk."
     )
 
 

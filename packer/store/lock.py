@@ -63,7 +63,7 @@ class Lock:
                 raise _no_locks(self.path, e) from None
             holder = _holder(self.path)
             raise LockedError(
-                f"{named or out} is being packed by {holder}. Wait for it, or choose another OUT."
+                f"{named or out} is being packed by {holder}. Wait for it, or choose another folder."
             ) from None
         try:
             self._sign()
@@ -204,13 +204,13 @@ def _taken(folder: Path) -> PackError:
     given = folder.parent if folder.name == FOLDER else folder  # the user knows of OUT, not of what is hidden in it
     return PackError(
         f"{given} was renamed, removed or replaced while this command worked on it, and what is there now was left as it is."
-        " Move the folder back, or choose another OUT, and give the command again."
+        " Move the folder back, or choose another, and give the command again."
     )
 
 
 def _no_locks(path: Path, error: OSError) -> PackError:
     return PackError(
-        f"{path} cannot be locked: {system_reason(error)}. OUT needs a file system with locks (flock): NFS 3 needs"
+        f"{path} cannot be locked: {system_reason(error)}. It takes a file system with locks (flock): NFS 3 needs"
         " its lock service (rpc.statd), Lustre the mount option flock."
     )
 

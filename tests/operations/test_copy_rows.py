@@ -694,7 +694,9 @@ def test_a_full_disk_is_reported_before_anything_is_copied(
     shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - 5000, 5000))
-    with pytest.raises(DiskFullError, match="are missing. Free some space and do it again, or choose another OUT"):
+    with pytest.raises(
+        DiskFullError, match="are missing. Free some space and do it again, or choose a folder on another disk"
+    ):
         subset(shared_store, tmp_path / "out", fraction=1)
     assert run(["merge", str(shared_store), str(shared_store), str(tmp_path / "out")]) == 28
     assert not (tmp_path / "out").exists()

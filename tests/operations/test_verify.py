@@ -187,6 +187,15 @@ def test_images_that_do_not_exist_are_one_sentence(
     assert capsys.readouterr() == ("", refusal)
 
 
+def test_rows_of_other_decoders_are_not_decoded_again(
+    shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("packer.packing.redecode.pixel_versions", lambda options: {"Pillow": "1.0"})
+    assert run(["verify", str(shared_store), "--images", str(tmp_path), "--redecode", "1"]) == 1
+    said = r"was packed by other decoders \(Pillow: none, now 1\.0\): pixels may differ\. Use the same versions to decode rows"
+    assert re.search(said, capsys.readouterr().err)
+
+
 def test_an_intact_store_verifies_by_the_command(padded_store: Path) -> None:
     done = subprocess.run([*PACK, "verify", str(padded_store)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -412,7 +412,7 @@ def test_a_store_of_other_decoders_is_refused(images: Path, tmp_path: Path, monk
     pack(images, tmp_path / "out", size=32)
     monkeypatch.setattr(updating, "pixel_versions", lambda options: {"Pillow": "1.0"})
     with pytest.raises(
-        PackError, match=r'out was packed by \{.*\}, here is \{"Pillow": "1.0"\}: .* Use the same versions'
+        PackError, match=r"out was packed by other decoders \(Pillow: none, now 1.0\): .* Use the same versions"
     ):
         update(images, tmp_path / "out")
 

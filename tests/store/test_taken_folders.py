@@ -25,7 +25,7 @@ from packer.report import Progress
 SENTENCE = (
     r"^\S*/out(\.packing)? was renamed, removed or replaced while this command worked on it, and what is there now was left as it"
     r" is\."
-    r" Move the folder back, or choose another OUT, and give the command again\.$"
+    r" Move the folder back, or choose another, and give the command again\.$"
 )
 Seen = Callable[..., None]
 

@@ -8,7 +8,6 @@ taken. What does not hold is decoded as any other input.
 from __future__ import annotations
 
 import contextlib
-import json
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from packer.pixels.row import Row
 from packer.progress import followed
 from packer.store.sealed.checked_rows import CheckedPixels, damage
 from packer.store.sealed.ragged_rows import stored_rows
-from packer.text import options_difference, without_limits
+from packer.text import difference, options_difference, without_limits
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample, read_targets
@@ -155,10 +154,9 @@ def check_reusable(
     if recorded != wanted:
         raise PackError(f"{out} was packed with other options{options_difference(recorded, wanted)}. {again}")
     # rows that are reused are packed again
-    if pixel_decoders(manifest.decoders) != pixel_decoders(decoders):
+    if other := difference(pixel_decoders(manifest.decoders), pixel_decoders(decoders)):
         raise PackError(
-            f"{out} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(decoders)}: old and new rows would"
-            f" not be alike. Use the same versions. {again}"
+            f"{out} was packed by other decoders{other}: old and new rows would not be alike. Use the same versions. {again}"
         )
     if what := damage(out, manifest, manifest.files.keys() - {PIXELS}):
         raise PackError(f"{what} {again}")
