@@ -1,8 +1,8 @@
 """`pack requantize`: a folder of images converted to smaller JPEGs, in the same folders under the same names.
 
-Each new image is made in DEST/.packing, the stage, and renamed into DEST once it is synced, then committed by the journal of the
-stage. DEST/requantized.jsonl, which says what became of each input, is written last. So a stop at any moment leaves complete
-images in DEST, and a journal by which the same command continues. The images in IMAGES are read, never touched.
+DEST is made and published as the folder of a store is, and requantized.jsonl, which says what became of each input, makes it
+finished. A finished DEST is added to: each new image is made in the stage, and renamed into DEST once it is synced; its record is
+replaced last. The images in IMAGES are read, never touched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from packer.clock import StageClock
 from packer.errors import DecodeError, EngineError, NotRequantized, OptionsError, PackError, SourceError
 from packer.inputs.scan import scan
 from packer.option_names import RESUME, Option
-from packer.options import COMPARED, MAX_PIXELS, WorkerOptions
+from packer.options import COMPARED, MAX_PIXELS, OutputOptions, WorkerOptions
 from packer.pixels.ffmpeg import mean_psnr, open_ffmpeg, versions
 from packer.pixels.requantize import Recoder
 from packer.progress import notify, reports
@@ -35,12 +35,14 @@ from packer.sources.local import LocalSource
 from packer.sources.roots import NOWHERE, Roots
 from packer.store import journal as journals
 from packer.store.blocks import RejectedInput, Result, Task
+from packer.store.destination import Folder
 from packer.store.failures import as_pack_error
-from packer.store.files import remove_tree, sync_folder, write_atomically, write_synced
+from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.journal import FOLDER
-from packer.store.lock import Lock, check_same_lock, checked
-from packer.store.out_folder import check_destination, check_no_links
-from packer.store.state import REQUANTIZE, What, in_progress, state_of
+from packer.store.lock import check_same_lock, checked
+from packer.store.out_folder import check_destination, check_no_links, listed, resolved_out
+from packer.store.state import REQUANTIZE, in_progress, moved_names, unfinished_message
+from packer.store.state import State as FolderState
 from packer.text import both_given
 from packer.values import check_quality, lasting_path, parse_size
 from packer.workers.contracts import Marks
@@ -143,20 +145,20 @@ def requantize(
             where its disk is full.
     """
     started = time.monotonic()
-    source, out = Path(images), Path(plain_path(dest))
+    source = Path(images)
     check_quality(Option("quality"), quality)
     options = WorkerOptions(workers=workers, max_rejects=max_rejects, timeout=timeout)
     open_ffmpeg()
-    _check_apart(source, out)
+    _check_apart(source, Path(plain_path(dest)))
+    out = resolved_out(dest, "DEST")
     paths, refused, ignored = _listed(source)
     _check_names(paths)
     asked = None if size is None else str(size)
     head = {"quality": quality, "size": asked, "ffmpeg": versions()}
-    folders = str(source.absolute()), str(out.absolute())
-    job = RequantizeJob(*folders, quality, _parsed(size), max_pixels, Roots.of([source]))
-    destination = _Destination(job, paths, refused, out, head)
-    lines = destination.run(options, resume)
-    compared = _compared(job, lines, fidelity)
+    job = RequantizeJob(str(source.absolute()), "", quality, _parsed(size), max_pixels, Roots.of([source]))
+    run = _Run(job, paths, refused, _Images(out), head)
+    lines = run.run(options, resume)
+    compared = _compared(job, lines, out, fidelity)
     lowest = min(((ssim, path) for _, ssim, path in compared), default=None)
     rejects = [line["reason"] for line in lines if "reason" in line]
     kept = [line["kept"] for line in lines if line.get("kept")]
@@ -176,66 +178,110 @@ def requantize(
         ssim=sum(ssim for _, ssim, _ in compared) / len(compared) if compared else None,
         lowest_ssim=lowest,
         seconds=time.monotonic() - started,
-        resumed_from=destination.resumed_from,
+        resumed_from=run.resumed_from,
         too_many_rejects=len(rejects) > options.allowed_rejects(len(lines)),
         reasons=dict(Counter(rejects).most_common()),
         kept_reasons=dict(Counter(kept).most_common()),
     )
 
 
-class _Destination:
-    """DEST while images are made in its stage: what is done, what is to do, and the record of it."""
+class _Images(Folder):
+    """DEST: images, and the record of them. Once that is there, DEST stays the folder that it is, and is added to."""
+
+    last = RECORD
+
+    @property
+    def state(self) -> FolderState:
+        """What DEST is, now: finished where the record is there, and nothing is left to move into it."""
+        is_moved = not any(os.path.lexists(self.stage / name) for name in moved_names(self.stage))
+        is_finished = is_moved and (self.out / RECORD).is_file()
+        return dataclasses.replace(super().state, finished=[self.out] if is_finished else [])
+
+    @property
+    def folder_of_images(self) -> Path:
+        """Where images are put: into a DEST that is added to, else into its stage."""
+        return self.out if self.replaces else self.stage
+
+    def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
+        """Refuse a DEST that holds anything but an earlier run, or that run without --resume; raises OptionsError."""
+        out, state = self.out, self.state
+        is_started = state.is_in_progress or bool(state.finished)
+        if state.is_in_progress and (state.header is None or state.header.command != REQUANTIZE):
+            raise OptionsError(f"Choose another DEST: {unfinished_message(self.stage)}")
+        # a run that ended before it had a journal has left the lock alone
+        if not is_started and (state.other or in_progress(out)):
+            raise OptionsError(
+                f"{out} is not empty (it holds {state.other or FOLDER}) and was not made by pack requantize. Choose"
+                " another DEST."
+            )
+        if is_started and not options.resume:
+            raise OptionsError(
+                f"{out} holds an earlier run. Resume it with {RESUME}, which does what is new or changed,"
+                " or choose another DEST."
+            )
+        self._check_stage()
+        self.replaces = bool(state.finished)
+
+    def _foreign(self, splits: Sequence[str]) -> list[str]:
+        return [] if self.state.finished else super()._foreign(splits)
+
+    def _foreign_in_stage(self) -> list[str]:
+        names = listed(self.stage)
+        return [] if FOLDER in names else names
+
+
+class _Run:
+    """What is done, what is to do, and the record of it."""
 
     def __init__(
-        self, job: RequantizeJob, paths: list[str], refused: dict[int, str], out: Path, head: dict[str, Any]
+        self, job: RequantizeJob, paths: list[str], refused: dict[int, str], to: _Images, head: dict[str, Any]
     ) -> None:
-        self._job, self._paths, self._refused, self._out, self._head = job, paths, refused, out, head
-        self._stage = out / FOLDER
-        # of an earlier run that was interrupted
-        self._header: journals.Header | None = None
+        self._job, self._paths, self._refused, self._to, self._head = job, paths, refused, to, head
         self.resumed_from = 0
 
     def run(self, options: WorkerOptions, resume: bool) -> list[dict[str, Any]]:
         """Convert the remaining inputs; returns a line for each input, in order."""
-        # before anything is written: a refusal leaves DEST unchanged
-        self._look(resume)
+        to = self._to
         try:
-            (self._stage / FOLDER).mkdir(parents=True, exist_ok=True)
-            with contextlib.closing(Lock(self._stage, named=self._out)) as lock, checked(lock.check):
-                lines = self._look(resume)  # again: another run may have ended since
+            to.recover()
+            # before anything is written: a refusal leaves DEST unchanged
+            self._look(resume)
+            to.replaces = True  # what another run may have finished since is no reason to stop
+            with to.held(), checked(to.check_same):
+                lines = self._look(resume)
                 self.resumed_from = len(lines)
-                return self._made(lines, options, lock)
+                return self._made(lines, options)
         except OSError as e:
-            raise as_pack_error(e, self._stage, {}) from None
+            raise as_pack_error(e, to.stage, {}) from None
         except SourceError as e:
             raise SourceError(f"{e}. What is done is kept: continue with {RESUME} when it can be read.") from None
         except EngineError as e:
             raise PackError(f"requantizing stopped: {e}") from None
 
-    def _made(self, lines: dict[str, Any], options: WorkerOptions, lock: Lock) -> list[dict[str, Any]]:
+    def _made(self, lines: dict[str, Any], options: WorkerOptions) -> list[dict[str, Any]]:
         """Make what is to do, commit it block by block, and write the record."""
-        with contextlib.closing(journals.CommitLog(self._stage, lock.check)) as log:
-            if self._header is None:
+        to, folder = self._to, self._to.folder_of_images
+        with contextlib.closing(to.store("").log()) as log:
+            if to.state.header is None:
                 log.begin(self._new_header())
             else:
-                blocks = [(result.inputs, end) for result, end in journals.read_blocks(self._stage)]
-                end = blocks[-1][1] if blocks else journals.header_end(self._stage)
+                blocks = [(result.inputs, end) for result, end in journals.read_blocks(to.stage)]
+                end = blocks[-1][1] if blocks else journals.header_end(to.stage)
                 log.resume(end, sum(inputs for inputs, _ in blocks), 0, 0)
-            for result in self._results(lines, options, lock):
+            for result in self._results(lines, options):
                 new = [json.loads(line) for line in result.samples]
-                # what is committed is in DEST also after a power loss
-                for folder in {self._out / above for line in new if "to" in line for above in Path(line["to"]).parents}:
-                    sync_folder(folder)
+                # what is committed is there also after a power loss
+                for above in {folder / above for line in new if "to" in line for above in Path(line["to"]).parents}:
+                    sync_folder(above)
                 log.commit([result])
                 lines |= {line["path"]: line for line in new}
         ordered = [lines[path] for path in self._paths]
-        lock.check()
-        write_atomically(self._out / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
-        lock.check()
-        # last, and under the lock: another run may begin here as soon as it is gone
-        remove_tree(self._stage / FOLDER)
-        with contextlib.suppress(OSError):
-            self._stage.rmdir()
+        to.check_same()
+        write_atomically(folder / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
+        if to.replaces:
+            to.withdraw()
+        else:
+            to.publish()
         return ordered
 
     def _new_header(self) -> journals.Header:
@@ -248,15 +294,16 @@ class _Destination:
             command=REQUANTIZE,
         )
 
-    def _results(self, lines: dict[str, object], options: WorkerOptions, lock: Lock) -> Iterator[Result]:
+    def _results(self, lines: dict[str, object], options: WorkerOptions) -> Iterator[Result]:
         todo = [index for index, path in enumerate(self._paths) if path not in lines]
         if not todo:
             return
         workers = options.workers or available_cpus()
         blocks = -(-len(todo) // _BLOCK_INPUTS)
-        job = dataclasses.replace(self._job, lock=(str(lock.path.absolute()), lock.content))
+        locks, dest = self._to.locks, str(self._to.folder_of_images.absolute())
+        job = dataclasses.replace(self._job, dest=dest, lock=(str(locks[0].path.absolute()), locks[0].content))
         engine = LocalEngine(
-            job, workers=min(workers, blocks), timeout=options.timeout, inherited=[lock], at_most=workers
+            job, workers=min(workers, blocks), timeout=options.timeout, inherited=locks, at_most=workers
         )
         done, rejected, source_bytes = self.resumed_from, 0, 0
 
@@ -283,53 +330,38 @@ class _Destination:
 
     def _look(self, resume: bool) -> dict[str, Any]:
         """Return the line of each input that is done; refuses a DEST that is in the way."""
-        self._check_out(resume)
+        self._to.check(OutputOptions(resume=resume))
+        self._check_folders()
         return self._done_before() if resume else {}
 
-    def _check_out(self, resume: bool) -> None:
-        """Refuse a DEST that holds anything but an earlier run, or that run without --resume."""
-        self._header = None
-        if not self._out.exists():
-            return
-        state = state_of(self._out, self._stage)
-        if state.header is not None and state.header.command == REQUANTIZE:
-            self._header = state.header
-        is_started = self._header is not None or (not state.is_in_progress and (self._out / RECORD).is_file())
-        # a run that ended before it had a journal has left the lock alone
-        if not is_started and (state.what is not What.NOTHING or in_progress(self._out)):
-            raise OptionsError(
-                f"{self._out} is not empty (it holds {state.other or FOLDER}) and was not made by pack requantize. Choose"
-                " another DEST."
-            )
-        if is_started and not resume:
-            raise OptionsError(
-                f"{self._out} holds an earlier run. Resume it with {RESUME}, which does what is new or changed,"
-                " or choose another DEST."
-            )
-        # a result would be written to wherever a folder of DEST leads, IMAGES perhaps
-        folders = sorted({folder for path in self._paths for folder in Path(path).parents})
-        links = (self._out / folder for folder in folders[1:] if (self._out / folder).is_symlink())
-        check_no_links(self._stage, self._out / RECORD, *itertools.islice(links, 1))
+    def _check_folders(self) -> None:
+        """Refuse folders of DEST that lead elsewhere: a result would be written there, to IMAGES perhaps."""
+        into, folders = (
+            self._to.folder_of_images,
+            sorted({above for path in self._paths for above in Path(path).parents}),
+        )
+        links = (into / folder for folder in folders[1:] if (into / folder).is_symlink())
+        check_no_links(into / RECORD, *itertools.islice(links, 1))
         sources = {_identity(Path(self._job.images, folder)) for folder in folders} - {None}
-        if same := next((folder for folder in folders if _identity(self._out / folder) in sources), None):
-            raise OptionsError(f"{self._out / same} is a folder of IMAGES, mounted there. Choose another DEST.")
+        if same := next((folder for folder in folders if _identity(into / folder) in sources), None):
+            raise OptionsError(f"{into / same} is a folder of IMAGES, mounted there. Choose another DEST.")
 
     def _done_before(self) -> dict[str, Any]:
         """Return the lines of earlier runs whose source and result still are as they say; rejects are tried again."""
-        written: list[dict[str, Any]] = []
+        out, written = self._to.out, list[dict[str, Any]]()
         with contextlib.suppress(FileNotFoundError, ValueError):  # up to the first line that someone has damaged
-            written.extend(read_json_lines(self._out / RECORD))
+            written.extend(read_json_lines(out / RECORD))
         heads, lines = written[:1], {line["path"]: line for line in written[1:]}
-        if self._header is not None:
-            heads.append(dict(self._header.options))
-            for result, _ in journals.read_blocks(self._stage):
+        if header := self._to.state.header:
+            heads.append(dict(header.options))
+            for result, _ in journals.read_blocks(self._to.stage):
                 lines |= {line["path"]: line for line in map(json.loads, result.samples)}
         if head := next((head for head in heads if head != self._head), None):
             what = next(key for key in self._head if head.get(key) != self._head[key])
             values = head.get(what), self._head[what]
             before, now = both_given(what, *values) if what in ("quality", "size") else values
             raise OptionsError(
-                f"{self._out} was started with another {what} ({before}, now {now})."
+                f"{out} was started with another {what} ({before}, now {now})."
                 " Resume with the same, or choose another DEST."
             )
         wanted = set(self._paths)
@@ -340,13 +372,13 @@ class _Destination:
             states.get(line["path"], (-1,))[0] == line["bytes"] for line in made
         ):
             raise OptionsError(
-                f"{self._out} holds {len(made)} images made of others than those in {self._job.images}: none of their sources,"
+                f"{out} holds {len(made)} images made of others than those in {self._job.images}: none of their sources,"
                 f" such as {made[0]['path']}, is there as it was. Choose another DEST."
             )
         return {path: lines[path] for path, state in states.items() if self._is_unchanged(lines[path], state)}
 
     def _is_unchanged(self, line: dict[str, Any], source: State) -> bool:
-        result = LocalSource(os.path.join(self._job.dest, line["to"])).state()
+        result = LocalSource(os.path.join(self._to.folder_of_images, line["to"])).state()
         return source == (line["bytes"], line["mtime_ns"]) and result[0] == line["bytes_after"]
 
 
@@ -355,7 +387,10 @@ class _Destination:
 
 @dataclass(frozen=True)
 class RequantizeJob:
-    """What all images of a folder have in common; size is as `Recoder` takes it. lock: its path, and what it says."""
+    """What all images of a folder have in common; size is as `Recoder` takes it.
+
+    dest: the folder that they are put into. lock: the path of that of the stage, and what it says.
+    """
 
     images: str
     dest: str
@@ -380,7 +415,7 @@ class RequantizeJob:
 
 
 class RequantizeWorker:
-    """Requantizes images into DEST. A file there is complete or not there: it is made beside the lock, synced, then moved."""
+    """Requantizes images into a folder. A file there is complete or not there: it is made beside the lock, synced, then moved."""
 
     def __init__(self, job: RequantizeJob, in_flight: Marks | None) -> None:
         self._job, self._recoder, self._in_flight = job, job.recoder(), InFlight(in_flight, job.pauses)
@@ -428,7 +463,7 @@ class RequantizeWorker:
         return line | {"kept": recoded.kept} if recoded.kept else line
 
     def _put(self, index: int, to: str, data: bytes) -> None:
-        """Put an image into DEST, if that still is the folder that was locked."""
+        """Put an image into the folder, if the stage still is what was locked."""
         path, new = Path(self._job.dest, to), Path(self._job.lock[0]).with_name(str(index))
         check_same_lock(*self._job.lock)
         write_synced(new, data)
@@ -443,7 +478,7 @@ class RequantizeWorker:
             write_atomically(path, data)  # a folder of DEST on another disk
 
     def _remove(self, path: str, to: str) -> None:
-        """Take away what an earlier run made of a source that has changed since, if DEST still is the locked folder."""
+        """Take away what an earlier run made of a source that has changed since, if the stage still is what was locked."""
         for made in (os.path.join(self._job.dest, name) for name in {path, jpg_name(path)} - {to}):
             if os.path.lexists(made):
                 check_same_lock(*self._job.lock)
@@ -530,13 +565,13 @@ def _check_names(paths: list[str]) -> None:
             raise OptionsError(f"{other} and {path} would both become {jpg_name(path)}. Rename one of them.")
 
 
-def _compared(job: RequantizeJob, lines: list[dict[str, Any]], count: int) -> list[tuple[float, float, str]]:
+def _compared(job: RequantizeJob, lines: list[dict[str, Any]], out: Path, count: int) -> list[tuple[float, float, str]]:
     """Compare some requantized images with their sources: PSNR, SSIM, path."""
     done = [line for line in lines if "to" in line and "kept" not in line]
     count = min(count, len(done))
     recoder, found = job.recoder(), []
     for line in (done[(2 * i + 1) * len(done) // (2 * count)] for i in range(count)):
-        before, after = Path(job.images, line["path"]), Path(job.dest, line["to"])
+        before, after = Path(job.images, line["path"]), Path(out, line["to"])
         with contextlib.suppress(OSError, NotRequantized, DecodeError):  # changed or gone since
             found.append((*recoder.compare(before.read_bytes(), after.read_bytes()), line["path"]))
     return found

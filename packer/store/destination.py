@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from packer.errors import DiskFullError, OptionsError, PackError
 from packer.inputs.splits import is_split, stores_of
@@ -165,6 +165,9 @@ class Folder:
         replaces: whether OUT holds stores that this one replaces; known once it was checked.
         notes: what went with them that is not of a store.
     """
+
+    # The file that makes OUT finished.
+    last: ClassVar[str] = MANIFEST
 
     def __init__(self, out: Path, stage: Path | None = None) -> None:
         self.out = out
@@ -357,7 +360,7 @@ class Folder:
         if foreign := self._foreign_in_stage() if self.stage.exists() else []:
             raise OptionsError(
                 f"{self.stage} is not empty (it holds {foreign[0]}), and {self.out} is made there. Move it away, or choose"
-                " another OUT."
+                " another folder."
             )
 
     def _foreign(self, splits: Sequence[str]) -> list[str]:
@@ -519,7 +522,7 @@ class Folder:
         try:
             (self.stage / FOLDER).mkdir(parents=True, exist_ok=True)
         except OSError as e:
-            if e.errno in FULL:
+            if e.errno in (*FULL, errno.ENAMETOOLONG):
                 raise
             raise PackError(f"{e.filename or self.stage} cannot be made: {system_reason(e)}.") from None
         return is_new
@@ -650,10 +653,10 @@ class Folder:
         self._check_nothing_else()
         names = [name for name in listed(self.stage) if name != FOLDER and not is_dropped(name)]
         write_atomically(self.stage / MOVED, json.dumps(names).encode())
-        for name in sorted(names, key=lambda name: name == MANIFEST):
+        for name in sorted(names, key=lambda name: name == self.last):
             if os.path.lexists(self.out / name):
                 raise finished_meanwhile(self.out)
-            if name == MANIFEST:
+            if name == self.last:
                 sync_folder(self.out)
             os.rename(self.stage / name, self.out / name)
 
@@ -717,11 +720,12 @@ class Folder:
                         os.rename(aside, out)
                         sync_folder(out.parent)
                 return
-            stores = self.state.finished
-            if not stores or not os.path.isdir(out / FOLDER):
+            stores, inside = self.state.finished, out / FOLDER
+            is_added_to = self.is_inside and self.state.is_in_progress
+            if not stores or not os.path.isdir(inside) or is_added_to:
                 return
-            check_no_links(out / FOLDER, *(store / FOLDER for store in stores))
-            with _held(self.stage if self.is_inside else out, out):
+            check_no_links(inside, *(store / FOLDER for store in stores))
+            with _held(inside if os.path.isdir(inside / FOLDER) else out, out):
                 for replaced in (stage, aside):
                     if self._is_replaced(replaced, out) and not os.path.lexists(replaced / FOLDER):
                         self._tidy(replaced)

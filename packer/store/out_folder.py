@@ -83,8 +83,9 @@ def _links(path: str) -> Iterator[str]:
         yield path
     else:
         with contextlib.suppress(OSError):  # a file; or another process takes it away just now
-            for name in sorted(os.listdir(path)):
-                yield from _links(os.path.join(path, name))
+            for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+                if entry.is_symlink() or entry.is_dir():
+                    yield from _links(entry.path)
 
 
 def foreign_names(out: Path) -> list[str]:
@@ -142,20 +143,25 @@ def _working_folders() -> list[Path]:
     return []
 
 
-def resolved_out(out: str | os.PathLike[str]) -> Path:
-    """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it. Links are resolved."""
+def resolved_out(out: str | os.PathLike[str], name: str = "OUT") -> Path:
+    """Return OUT without dots: the folder beside it, in which it is made, is named after it. Links are resolved.
+
+    Args:
+        name: what the command calls it.
+    """
     if is_url(out):
+        url = redacted(os.fspath(out))
         raise OptionsError(
-            f"OUT {redacted(os.fspath(out))} is a URL, expected a folder. Make the store in a folder, then:"
-            f" pack push FOLDER {redacted(os.fspath(out))}"
+            f"{name} {url} is a URL, expected a folder. Make it in a folder; a store is sent from there by:"
+            f" pack push FOLDER {url}"
         )
     if not os.fspath(out):
-        raise OptionsError("OUT is empty, expected the name of a folder.")
+        raise OptionsError(f"{name} is empty, expected the name of a folder.")
     target = Path(plain_path(user_path(out)))
     real = Path(os.path.realpath(target))
     # a command that works in OUT, or below it, is elsewhere once OUT is replaced: what it calls ../out is another folder then
     if target.name in ("", "..") or target.is_symlink() or (not target.is_absolute() and real in _working_folders()):
         target = real
     if not target.name:
-        raise OptionsError(f"OUT {out} is the root of the file system. Choose a folder below it.")
+        raise OptionsError(f"{name} {out} is the root of the file system. Choose a folder below it.")
     return target

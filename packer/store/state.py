@@ -6,7 +6,6 @@ The one place that asks the disk. Changes nothing there.
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
 import json
 import os
@@ -55,40 +54,25 @@ _NEVER = ("--overwrite", "--resume", "--")
 _DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
 
 
-class What(enum.Enum):
-    """What OUT is. NOTHING: not there, or a folder that holds nothing."""
-
-    NOTHING = "nothing"
-    OTHER = "something else: a file, or a folder that holds other things"
-    IN_PROGRESS = "in progress"
-    FINISHED = "finished"
-    REPLACED = "finished, and one that replaces it is in progress"
-
-
 @dataclass(frozen=True)
 class State:
-    """What OUT is, as it was found.
+    """What OUT is, as it was found: nothing, where all is empty.
 
     Attributes:
-        what: in one word.
         finished: stores in OUT: itself, or those of splits; none while a stage inside OUT is half moved out of it.
         unfinished: the folders in the stage where a pack, a pull or parts of one are in progress; first those not sealed.
+        is_in_progress: whether there is something that --resume continues.
         is_filling: whether a stage inside OUT is there, and not all that was made in it is moved out of it.
         header: what the journal of the stage itself says is made there; None where it has none.
         other: the first name in OUT that is neither of a working folder nor the system's; "": none.
     """
 
-    what: What
     finished: list[Path]
     unfinished: list[Path]
+    is_in_progress: bool = False
     is_filling: bool = False
     header: Header | None = None
     other: str = ""
-
-    @property
-    def is_in_progress(self) -> bool:
-        """Whether there is something that --resume continues."""
-        return self.what in (What.IN_PROGRESS, What.REPLACED)
 
     @property
     def with_parts(self) -> Path | None:
@@ -107,14 +91,8 @@ def state_of(out: Path, stage: Path) -> State:
     is_moved = bool(names) and not any(os.path.lexists(stage / name) for name in names)
     is_filling = stage.parent == out and os.path.isdir(stage / FOLDER) and not is_moved
     finished, unfinished = [] if is_filling else published(out), [] if is_moved else in_progress(stage)
-    header, other = header_of(stage), _other(out)
-    if any(header_of(store) or started_parts(store) for store in unfinished):
-        what = What.REPLACED if finished else What.IN_PROGRESS
-    elif finished:
-        what = What.FINISHED
-    else:
-        what = What.OTHER if other else What.NOTHING
-    return State(what, finished, unfinished, is_filling, header, other)
+    is_in_progress = any(header_of(store) or started_parts(store) for store in unfinished)
+    return State(finished, unfinished, is_in_progress, is_filling, header_of(stage), _other(out))
 
 
 def stage_of(out: Path) -> Path | None:

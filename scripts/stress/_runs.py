@@ -168,13 +168,21 @@ class Run:
         return "" if is_whole else f"{self.out} differs in {difference(found, new)}"
 
     def _problem_of_images(self) -> str:
-        """Name a file of DEST that is neither an old one nor a new one, complete; beside those are working files alone."""
-        old = files(self.start)
-        for name, content in files(self.disk).items():
-            is_working = name.startswith("out/.packing/") or name == "out/.requantized.jsonl.tmp"
-            if not is_working and content not in (old.get(name), self.expected.get(name)):
+        """Name a file of DEST that is neither an old one nor a new one, complete; beside those are working files alone.
+
+        A new DEST is there with all of them or not at all.
+        """
+        old, found = files(self.start), files(self.disk)
+        working = ("out.packing/", "out/.packing/", "out/.requantized.jsonl.tmp")
+        found = {name: content for name, content in found.items() if not name.startswith(working)}
+        for name, content in found.items():
+            if content not in (old.get(name), self.expected.get(name)):
                 return f"{name} is neither the old file nor the new one"
-        return ""
+        return (
+            ""
+            if old or not self.out.exists() or found == self.expected
+            else "a new DEST is there before it is finished"
+        )
 
     def resume(self) -> None:
         """Run the pack to its end, in this process, with one worker; what copies is done again."""

@@ -626,6 +626,17 @@ def test_a_pull_over_an_unfinished_pack_names_that(images: Path, store: Path, tm
     assert sorted(p for p in (tmp_path / "out").rglob("*")) == before
 
 
+def test_a_pull_into_the_folder_where_one_is_and_to_a_url(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OptionsError, match="^OUT s3://bucket/back is a URL, expected a folder"):
+        pull(str(store), "s3://bucket/back")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    pull(str(store), ".")
+    assert store_bytes(tmp_path / "here") == store_bytes(store)
+
+
 def test_a_link_at_the_path_of_a_pull_is_refused(store: Path, tmp_path: Path) -> None:
     push(store, "memory://stores/out")
     (tmp_path / "other").mkdir()

@@ -13,6 +13,7 @@ import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,6 +189,26 @@ def test_trees_in_one_another_are_refused(images: str, dest: str, tmp_path: Path
     assert store_bytes(tmp_path / "a") == before
 
 
+def test_a_folder_of_the_stages_name_with_other_things_is_refused(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "tree.packing").mkdir()
+    (tmp_path / "tree.packing/mine.txt").touch()
+    with pytest.raises(
+        OptionsError, match=r"tree.packing is not empty \(it holds mine.txt\), and \S*tree is made there"
+    ):
+        requantize(images, tmp_path / "tree", quality=3)
+    assert [path.name for path in (tmp_path / "tree.packing").iterdir()] == ["mine.txt"]
+
+
+def test_a_url_and_the_folder_where_one_is(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionsError, match="^DEST s3://bucket/tree is a URL, expected a folder"):
+        requantize(images, "s3://bucket/tree", quality=3)
+    (tmp_path / "tree").mkdir()
+    monkeypatch.chdir(tmp_path / "tree")
+    assert requantize(images, ".", quality=3).requantized == 24
+    requantize(images, tmp_path / "whole", quality=3)
+    assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "whole")
+
+
 def test_a_folder_with_other_things_is_refused(images: Path, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/mine.txt").touch()
@@ -202,7 +223,7 @@ def test_a_folder_with_other_things_is_refused(images: Path, tmp_path: Path) -> 
 def _stop_in_the_middle(pipe: Connection, images: Path, tree: Path) -> None:
     """Requantize until a block is in the journal and the next ones are not; then wait to be killed."""
     os.setsid()
-    journal = tree / ".packing/.packing/journal"
+    journal = tree.with_name(f"{tree.name}.packing") / ".packing/journal"
 
     def progress(_: object) -> None:
         if journal.exists() and journal.read_bytes().count(b"\n") > 1:
@@ -218,10 +239,10 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     assert running.received() == "in the middle"
     os.killpg(running.process.pid, signal.SIGKILL)
     assert running.ended() == -signal.SIGKILL
-    assert not (tmp_path / "tree/requantized.jsonl").exists()
-    assert not [path for path in (tmp_path / "tree").glob("[!.]*/*") if path.name.startswith(".")]
+    assert not (tmp_path / "tree").exists()
+    assert not [path for path in (tmp_path / "tree.packing").glob("[!.]*/*") if path.name.startswith(".")]
     command = f"pack requantize {images} {tmp_path / 'tree'} -q 4 --resume"
-    for folder in (tmp_path / "tree", tmp_path / "tree/.packing"):
+    for folder in (tmp_path / "tree", tmp_path / "tree.packing"):
         with pytest.raises(IncompleteStoreError, match=rf"interrupted at \d+ of 180 images\. Resume with: {command}$"):
             describe(folder)
     with pytest.raises(OptionsError, match="holds an earlier run. Resume it with resume=True"):
@@ -230,6 +251,7 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     assert 0 < report.resumed_from < 180
     requantize(images, tmp_path / "whole", quality=4)
     assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "whole")
+    assert not (tmp_path / "tree.packing").exists()
 
 
 def test_an_image_that_kills_its_worker_costs_that_image(
@@ -287,14 +309,15 @@ def test_a_run_that_another_one_ends_before_it_has_the_lock_finds_what_that_made
         with pytest.raises(KeyboardInterrupt):
             requantize(images, tree, quality=4)
 
-    def locked(stage: Path, named: Path) -> Lock:
-        monkeypatch.setattr("packer.operations.requantize.Lock", Lock)
+    def locked(stage: Path, **options: Any) -> Lock:
+        monkeypatch.setattr("packer.store.destination.Lock", Lock)
         requantize(images, tree, quality=4, resume=True)
         (stage / ".packing").mkdir(parents=True)
-        return Lock(stage, named=named)
+        return Lock(stage, **options)
 
-    monkeypatch.setattr("packer.operations.requantize.Lock", locked)
+    monkeypatch.setattr("packer.store.destination.Lock", locked)
     assert requantize(images, tree, quality=4, resume=True).resumed_from == 24
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "tree"]
 
 
 def test_rejects_that_are_tried_again_are_no_further_images(
@@ -341,7 +364,11 @@ def test_what_is_in_dest_by_the_time_that_it_was_renamed_stays(images: Path, tmp
     (tmp_path / "broken/a.jpg").write_text("no image")
     (dest / "a.jpg").write_text("of somebody else")
     job = RequantizeJob(str(tmp_path / "broken"), str(dest), 5, None, MAX_PIXELS, lock=(str(lock), b"mine"))
-    with pytest.raises(PackError, match=rf"^{dest} was renamed, removed or replaced while this command worked on it"):
+    with pytest.raises(
+        PackError,
+        match=rf"^{dest} was renamed, removed or replaced while this command worked on it, .* Move the folder back, or choose"
+        " another, and",
+    ):
         job.worker(None, StageClock("begin")).decode(Task(0, 0, ["a.jpg"], [], [], {}))
     assert (dest / "a.jpg").read_text() == "of somebody else"
 
@@ -361,10 +388,17 @@ def test_an_unfinished_pack_is_no_earlier_run(images: Path, tmp_path: Path) -> N
     (tmp_path / "there").mkdir()
     interrupted(pack, images, tmp_path / "there", size=32, workers=1)
     before = store_bytes(tmp_path)
-    for out in (tmp_path / "out", tmp_path / "there"):
+    interrupted(pack, images, tmp_path / "new", size=32, workers=1)
+    before = store_bytes(tmp_path)
+    unfinished = r"Choose another DEST: \S*/{} is incomplete: its pack was interrupted at \d+ of 24 images"
+    for out, said in (
+        ("out", r"is not empty \(it holds .packing\)"),
+        ("there", unfinished.format("there")),
+        ("new", unfinished.format("new")),
+    ):
         for resume in (False, True):
-            with pytest.raises(OptionsError, match=r"is not empty \(it holds .packing\)"):
-                requantize(images, out, quality=4, resume=resume)
+            with pytest.raises(OptionsError, match=said):
+                requantize(images, tmp_path / out, quality=4, resume=resume)
     assert store_bytes(tmp_path) == before
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ffmpeg_or_skip, interrupted, make_splits, store_bytes
+from conftest import ffmpeg_or_skip, interrupted, make_splits, photo, store_bytes
 
 from packer import pack, pull, push, requantize, seal_parts, update
 from packer.cli.app import run
@@ -80,6 +80,10 @@ def _shrunk(images: Path) -> Path:
     return images
 
 
+def _with_one_more(images: Path) -> None:
+    photo(40, 30, 7).save(images / "class0/new.jpg")
+
+
 # What is there before, what is interrupted, and whether it is in a folder that was there.
 KINDS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path, Seen | None], object]]] = {
     "pack": (lambda images, out: None, lambda images, out, seen: pack(images, out, size=32, workers=1, progress=seen)),
@@ -115,6 +119,10 @@ KINDS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path, See
         lambda images, out: ffmpeg_or_skip(),
         lambda images, out, seen: requantize(images, out, quality=5, fidelity=0, progress=seen),
     ),
+    "requantize more": (
+        lambda images, out: (ffmpeg_or_skip(), requantize(images, out, quality=5), _with_one_more(images)),
+        lambda images, out, seen: requantize(images, out, quality=5, fidelity=0, resume=True, progress=seen),
+    ),
 }
 
 
@@ -144,7 +152,9 @@ def test_the_line_that_info_prints_continues_it(
         out.parent.rename(tmp_path / "moved")
         out = tmp_path / "moved/an out"
     stages = [stage for stage in (out.with_name("an out.packing"), out) if stage.exists()]
-    assert [stage.name for stage in stages][:1] == ["an out" if kind in ("there", "requantize") else "an out.packing"]
+    assert [stage.name for stage in stages][:1] == [
+        "an out" if kind in ("there", "requantize more") else "an out.packing"
+    ]
     monkeypatch.chdir("/")
 
     def follow() -> None:

@@ -39,7 +39,8 @@ def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: An
     """Convert the JPEGs of the folder IMAGES to smaller ones in DEST, by ffmpeg's -q:v, with the same folders and names.
 
     Other files, and JPEGs that FFmpeg would convert on the way, are in DEST unchanged; broken images are
-    skipped, recorded and summed up. EXIF orientation is kept. IMAGES never changes.
+    skipped, recorded and summed up. EXIF orientation is kept. IMAGES never changes. Until DEST is finished
+    it is DEST.packing.
 
     \b
     Examples:

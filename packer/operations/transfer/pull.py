@@ -25,7 +25,7 @@ from packer.store.disk_space import allocate, check_room
 from packer.store.failures import as_pack_error
 from packer.store.files import sync_folder, sync_names, write_at
 from packer.store.lock import checked
-from packer.store.out_folder import check_destination
+from packer.store.out_folder import check_destination, resolved_out
 from packer.store.remote.at_url import name_in, read_store
 from packer.store.remote.objects import LocalObjects
 from packer.store.state import PULL, unfinished_message
@@ -33,7 +33,7 @@ from packer.system import BINARY
 from reader.format.at_url import BlockObjects, Pointer
 from reader.format.blocks import Block, parse_content
 from reader.format.check import check_store
-from reader.format.filesystem import error_path, plain_path
+from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST, PIXELS, FileEntry, Manifest
 from reader.format.shown import redacted, shown
 from reader.tuning import tuning
@@ -51,8 +51,7 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
         PackError: the URL holds no store or cannot be read; LockedError, DiskFullError.
         StoreError: the store at the URL needs a newer reader, or OUT holds it and is damaged.
     """
-    root = Path(plain_path(out))
-    root = Path(os.path.realpath(root)) if root.is_symlink() else root
+    root = resolved_out(out)
     copy = Transfer(url, progress)
     _check_outside(root, copy)
     with copy.explaining("read", root):

@@ -37,7 +37,7 @@ from packer.store.out_folder import resolved_out
 from packer.store.parts import PARTS, Part, started_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
-from packer.store.state import What, check_finished, out_of, resume_command, two_divisions
+from packer.store.state import check_finished, out_of, resume_command, two_divisions
 from packer.text import difference
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, PIXELS, FileEntry
@@ -65,7 +65,8 @@ def seal_parts(
     target, options = resolved_out(out), WorkerOptions(max_rejects=max_rejects)
     to = Folder(target)
     to.recover()
-    if to.state.what is What.FINISHED:
+    state = to.state
+    if state.finished and not state.is_in_progress:
         reports = {split: _finished_report(store) for split, store in stores_of(target).items()}
     else:
         reports = _sealed(to)

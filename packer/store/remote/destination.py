@@ -25,7 +25,7 @@ from packer.store.destination import Folder
 from packer.store.out_folder import check_destination
 from packer.store.remote.objects import LocalObjects, WebObjects, open_objects
 from packer.store.remote.upload import Upload
-from packer.store.state import State, What, command_to_resume
+from packer.store.state import State, command_to_resume
 from reader import system
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
@@ -119,7 +119,7 @@ class Objects(Folder):
     @property
     def state(self) -> State:
         """Say that nothing is in the way."""
-        return State(What.NOTHING, [], [])
+        return State([], [])
 
     def check_splits(self, parts: Mapping[str, Inputs], images: str) -> None:
         """Refuse splits that would stand beside a store of all, or beside another split's from another time."""
