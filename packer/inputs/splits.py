@@ -74,22 +74,30 @@ def split_folders(names: Iterable[str], has_image: Callable[[str], bool] | None 
     return splits
 
 
-def stores_of(out: str | os.PathLike[str], holds: Callable[[Path], bool] | None = None) -> dict[str, Path]:
+def stores_of(out: str | os.PathLike[str]) -> dict[str, Path]:
     """Return the stores of splits below a folder, by split; {"": out} where it is a store itself, or holds none.
 
-    Args:
-        holds: what a folder must hold to be found; where it is not given a store, or a pack that has not finished: whatever
-            opens that one refuses it, and so no split is skipped.
+    A pack that has not finished is one too: whatever opens it refuses it, and so no split is skipped.
     """
-    root, is_found = Path(user_path(out)), holds or _is_store
+    root = Path(user_path(out))
     # beside the stores of splits, a working folder that is no stage was left when they were complete
-    if is_found(root) and (holds is not None or is_stage(root) or _is_file(root / MANIFEST)):
+    if _is_store(root) and (is_stage(root) or _is_file(root / MANIFEST)):
         return {"": root}
+    return {store.name: store for store in stores_in(root)[1:] if _is_store(store)} or {"": root}
+
+
+def stores_in(folder: Path) -> list[Path]:
+    """Name a folder and those of splits in it: where stores are, or are made."""
     try:
-        names = [name for name in os.listdir(root) if is_split(name)]
+        names = sorted(filter(is_split, os.listdir(folder)), key=_order)
     except OSError:  # whatever opens it as a store says why
         names = []
-    return {name: root / name for name in sorted(names, key=_order) if is_found(root / name)} or {"": root}
+    return [folder, *(folder / name for name in names if os.path.isdir(folder / name))]
+
+
+def split_of(store: Path, folder: Path) -> str:
+    """Name the split that a store in a folder is of; "" where it is the folder itself."""
+    return "" if store == folder else store.name
 
 
 def check_one_store(store: str | os.PathLike[str], option: Option) -> None:

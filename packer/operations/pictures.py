@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError
 from packer.store.files import write_atomically
-from packer.store.out_folder import enclosing_store
+from packer.store.state import enclosing_store
 from reader.format.filesystem import error_path
 
 # PNG's text chunk with the keyword Software (PNG specification, 11.3.3.2) and, in a trace, a first key of ours.

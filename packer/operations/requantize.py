@@ -40,7 +40,7 @@ from packer.store.failures import as_pack_error
 from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.journal import FOLDER
 from packer.store.lock import check_same_lock, checked
-from packer.store.out_folder import check_destination, check_no_links, listed, resolved_out
+from packer.store.out_folder import check_destination, check_no_links, listed, names_in, resolved_out
 from packer.store.state import REQUANTIZE, in_progress, moved_names, unfinished_message
 from packer.store.state import State as FolderState
 from packer.text import both_given
@@ -209,9 +209,10 @@ class _Images(Folder):
         if state.is_in_progress and (state.header is None or state.header.command != REQUANTIZE):
             raise OptionsError(f"Choose another DEST: {unfinished_message(self.stage)}")
         # a run that ended before it had a journal has left the lock alone
-        if not is_started and (state.other or in_progress(out)):
+        names = [name for name in names_in(out) if name != FOLDER] if out.exists() else []
+        if not is_started and (names or in_progress(out)):
             raise OptionsError(
-                f"{out} is not empty (it holds {state.other or FOLDER}) and was not made by pack requantize. Choose"
+                f"{out} is not empty (it holds {next(iter(names), FOLDER)}) and was not made by pack requantize. Choose"
                 " another DEST."
             )
         if is_started and not options.resume:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from packer.errors import DiskFullError, OptionsError, PackError
-from packer.inputs.splits import is_split, stores_of
+from packer.inputs.splits import is_split, split_of, stores_in, stores_of
 from packer.option_names import OVERWRITE, RESUME, Option
 from packer.options import OutputOptions
 from packer.store import journal as journals
@@ -37,24 +37,24 @@ from packer.store.out_folder import (
     dropped_names,
     finished_meanwhile,
     foreign_names,
-    is_dropped,
     listed,
+    names_in,
 )
 from packer.store.parts import Part
 from packer.store.state import (
     MOVED,
     State,
+    command_to_resume,
     in_progress,
+    is_kept,
     is_store,
     moved_names,
     out_of,
     published,
     read_json,
-    read_unfinished,
     seal_command,
     stage_of,
     state_of,
-    stores_in,
     unfinished_message,
 )
 from packer.system import FULL
@@ -190,7 +190,7 @@ class Folder:
         """
         store = self.out / split
         refresh_names(store / MANIFEST)  # another host may have just finished it
-        return is_store(store) and (not self.state.is_in_progress or self._is_kept(split))
+        return is_store(store) and (not self.state.is_in_progress or is_kept(self.folder(split)))
 
     def folder(self, split: str) -> Path:
         """Name the folder of the stage for the store of a split."""
@@ -207,22 +207,17 @@ class Folder:
 
     # -- what is in a folder
 
-    def _foreign_in(self, folder: Path, splits: Sequence[str], ours: set[str]) -> list[str]:
+    def _foreign_in(self, folder: Path, splits: Sequence[str] = (), ours: Sequence[str] = ()) -> list[str]:
         """Name what is in a folder and belongs to no store of it, or of these splits; what the system dropped does."""
         if is_store(folder):
             return foreign_names(folder)
-        names = [name for name in listed(folder) if not is_dropped(name)]
-        found = [name for name in names if name not in splits and name not in ours]
-        for split in (name for name in names if name in splits):
-            inside = foreign_names(folder / split)
-            if not inside and not is_store(folder / split):
-                inside = [name for name in listed(folder / split) if not is_dropped(name)]
-            found += [f"{split}/{name}" for name in inside]
-        return found
+        names = names_in(folder)
+        inside = [f"{split}/{name}" for split in names if split in splits for name in self._foreign_in(folder / split)]
+        return [name for name in names if name not in (*splits, *ours)] + inside
 
     def _foreign_in_stage(self) -> list[str]:
         """Name what is in the stage and is none of ours."""
-        names = [name for name in listed(self.stage) if not is_dropped(name)]
+        names = names_in(self.stage)
         foreign = [name for name in names if name not in OWN_NAMES and not is_split(name)]
         for store in stores_in(self.stage)[1:]:
             foreign += [f"{store.name}/{name}" for name in foreign_names(store)]
@@ -232,18 +227,14 @@ class Folder:
         """Name in what a folder is not just the stores that a stage, or the OUT that it has become, replaces."""
         named, there = _read_replaced(stage), self._digests(folder)
         changed = [split or MANIFEST for split in {**there, **named} if there.get(split) != named.get(split)]
-        return self._foreign_in(folder, [*named], set()) or changed
+        return self._foreign_in(folder, [*named]) or changed
 
     def _digest(self, store: Path) -> str:
         return hashlib.sha256((store / MANIFEST).read_bytes()).hexdigest()
 
     def _digests(self, folder: Path) -> dict[str, str]:
         """Return the digest of what makes each finished store in a folder, by split ("": the folder is one)."""
-        return {"" if store == folder else store.name: self._digest(store) for store in published(folder)}
-
-    def _is_kept(self, split: str) -> bool:
-        kept = self.folder(split)
-        return bool(split) and (kept / MANIFEST).is_file() and not (kept / FOLDER).exists()
+        return {split_of(store, folder): self._digest(store) for store in published(folder)}
 
     def _find_stage(self) -> Path:
         """Return the folder in which OUT is made: the one that is there, else beside it if that is to become OUT."""
@@ -289,12 +280,13 @@ class Folder:
             raise OptionsError(
                 f"{out} is not empty (it holds {foreign[0]}) and is no store. Choose another OUT, or an empty folder."
             )
-        if stores and (options.overwrite or options.update or options.resume):
+        is_told = options.overwrite or options.update or options.resume
+        if stores and is_told:
             self._check_replaceable(stores, foreign)
         if state.is_in_progress and not options.overwrite:
             self._check_unfinished(state, options)
             self._check_named(stores)
-        if stores and not (options.overwrite or options.update or options.resume):
+        if stores and not is_told:
             what = f"{stores[0]} already holds a store"
             if foreign:  # such as the generations of a URL
                 raise PackError(f"{what}, and {foreign[0]}, so that {OVERWRITE} cannot replace it. Choose another OUT.")
@@ -307,9 +299,7 @@ class Folder:
             parts: the inputs of each split; "": of all.
             images: what they are called.
         """
-        if "" not in parts:
-            check_takes_splits(self.out, f"the splits of {images} cannot be packed into it")
-        splits = [split for split in stores_of(self.out) if split]
+        splits = self._splits_there(f"the splits of {images} cannot be packed into it" if "" not in parts else "")
         if splits and "" in parts:
             raise PackError(
                 f"{self.out} holds the stores of the splits {', '.join(splits)}, and {images} holds no splits"
@@ -321,19 +311,25 @@ class Folder:
                 f" Move {self.out / gone[0]} away, or bring {images}/{gone[0]} back."
             )
 
+    def _splits_there(self, refusal: str) -> list[str]:
+        """Name the splits of which the stores are there; where splits are to come, refuse what takes none."""
+        if refusal:
+            check_takes_splits(self.out, refusal)
+        return [split for split in stores_of(self.out) if split]
+
     def _check_unfinished(self, state: State, options: OutputOptions) -> None:
         """Refuse to start where something is in progress: says how far it came, and how to continue it."""
-        if state.with_parts is not None:
+        for store in state.with_parts:
             raise PackError(
-                f"{out_of(state.with_parts)} holds parts of a pack. Continue with {Option('part', 'i/n')}, and"
-                f" {seal_command(state.with_parts)} when all parts are packed; or start over, without parts, with {OVERWRITE}."
+                f"{out_of(store)} holds parts of a pack. Continue with {Option('part', 'i/n')}, and"
+                f" {seal_command(store)} when all parts are packed; or start over, without parts, with {OVERWRITE}."
             )
         if options.resume or options.update:
             return
         found = state.unfinished[0]
         if not self.locks:
             try:
-                Lock(self.stage, named=self.out).close()
+                Lock(self.stage, out=self.out).close()
             except FileNotFoundError:
                 raise finished_meanwhile(self.out) from None
         raise PackError(f"{unfinished_message(found).removesuffix('.')} (or start over with {OVERWRITE}).")
@@ -342,8 +338,8 @@ class Folder:
         """Refuse to replace a store that was not in OUT when the stage was made; one that stays as it is may be another now."""
         named = _read_replaced(self.stage)
         for store in stores:
-            split = "" if store == self.out else store.name
-            if not self._is_kept(split) and named.get(split) != self._digest(store):
+            split = split_of(store, self.out)
+            if not is_kept(self.folder(split)) and named.get(split) != self._digest(store):
                 raise PackError(
                     f"{store} is not what was there when {self.stage} was begun, and is not replaced. Move it away, and give"
                     " the command again."
@@ -370,9 +366,8 @@ class Folder:
         state = self.state
         if state.is_filling:
             ours = {FOLDER} | {name for name in moved_names(self.stage) if not os.path.lexists(self.stage / name)}
-            return [name for name in listed(self.out) if name not in ours and not is_dropped(name)]
-        ours = {FOLDER} if self.is_inside or state.finished else set[str]()
-        return self._foreign_in(self.out, splits, ours)
+            return [name for name in names_in(self.out) if name not in ours]
+        return self._foreign_in(self.out, splits, [FOLDER] if self.is_inside or state.finished else [])
 
     def _check_replaceable(self, stores: Sequence[Path], foreign: list[str]) -> None:
         if foreign:
@@ -406,22 +401,24 @@ class Folder:
             yield
 
     @contextlib.contextmanager
-    def held(self, *, is_shared: bool = False) -> Iterator[None]:
-        """Hold the stage, as it is; is_shared: with other parts of the same pack, each of which locks a folder of its own.
+    def held(self, parts: Sequence[Path] = ()) -> Iterator[None]:
+        """Hold the stage, as it is; or, together with other parts of the same pack, the folders of these parts.
 
         Raises:
-            PackError: another process has finished OUT since the first look; LockedError where one holds the stage.
+            PackError: another process has finished OUT since the first look; LockedError where one holds the stage, or a part.
         """
         check_no_links(*self._own_paths())
-        is_new = self._make()
+        is_new = not self.stage.exists()
         try:
             with contextlib.ExitStack() as held:
-                held.callback(self._release, is_new and not is_shared)
-                self.locks = [self._locked(is_shared=is_shared)]
+                held.callback(self._release, is_new and not parts)
+                self._lock(self.stage, is_shared=bool(parts))
                 if self.state.finished and not self.replaces:
                     raise finished_meanwhile(self.out)
-                if self.is_inside and not is_shared:
+                if self.is_inside and not parts:
                     self._move_back()
+                for folder in parts:
+                    self._lock(folder)
                 yield
         finally:
             self.locks = []
@@ -476,13 +473,16 @@ class Folder:
     def withdraw(self, store: Path | None = None) -> None:
         """Leave nothing of a store in the stage, or of all that is in it; nor the stage, where nothing else is."""
         for folder in stores_in(self.stage)[::-1] if store is None else [store]:
-            self.clear(folder)
-            if folder != self.stage:
-                self.remove(folder)
+            self._drop(folder)
         if not in_progress(self.stage):
             for folder in stores_in(self.stage)[1:]:  # which stay as they are in OUT
                 self.remove(folder)
             self._remove_stage()
+
+    def _drop(self, store: Path) -> None:
+        self.clear(store)
+        if store != self.stage:
+            self.remove(store)
 
     def remove(self, path: Path) -> None:
         """Remove a file or folder of the stage, if there is one, and the stage still is what was locked."""
@@ -511,25 +511,21 @@ class Folder:
 
     # -- begin
 
-    def _make(self) -> bool:
-        """Make the stage with its working folder; returns whether it is new.
+    def _lock(self, folder: Path, *, is_shared: bool = False) -> None:
+        """Make the stage, or a folder in it, with its working folder, and lock it.
 
         Raises:
-            OSError: the disk is full.
-            PackError: any other reason why it cannot be made.
+            OSError: the disk is full, or the path is too long.
+            PackError: as `held`; or any other reason why it cannot be made.
         """
-        is_new = not self.stage.exists()
         try:
-            (self.stage / FOLDER).mkdir(parents=True, exist_ok=True)
+            (folder / FOLDER).mkdir(parents=True, exist_ok=True)
         except OSError as e:
             if e.errno in (*FULL, errno.ENAMETOOLONG):
                 raise
-            raise PackError(f"{e.filename or self.stage} cannot be made: {system_reason(e)}.") from None
-        return is_new
-
-    def _locked(self, *, is_shared: bool) -> Lock:
+            raise PackError(f"{e.filename or folder} cannot be made: {system_reason(e)}.") from None
         try:
-            return Lock(self.stage, is_shared=is_shared, replaces=self.out, named=self.out)
+            self.locks.append(Lock(folder, is_shared=is_shared, out=self.out if folder == self.stage else None))
         except FileNotFoundError:
             raise finished_meanwhile(self.out) from None
 
@@ -588,13 +584,12 @@ class Folder:
                     f"{self.out} was started with other splits: {store.name} is one of them. Resume with the same, or start over"
                     f" with {OVERWRITE}."
                 )
-            self.clear(store)
-            self.remove(store)
+            self._drop(store)
 
     def _keep(self, split: str) -> None:
         """Let the stage have a store that stays as it is: by second names of its files, which never change."""
         old, new = self.out / split, self.folder(split)
-        if self._is_kept(split) and self._digest(old) == self._digest(new):
+        if is_kept(new) and self._digest(old) == self._digest(new):
             return
         self.remove(new)
         shutil.copytree(old, new, copy_function=_linked, ignore=lambda _, names: {MANIFEST, FOLDER} & {*names})
@@ -651,7 +646,7 @@ class Folder:
     def _move_in(self) -> None:
         """Move all from the stage inside OUT into OUT, of a store its manifest last: it is complete then."""
         self._check_nothing_else()
-        names = [name for name in listed(self.stage) if name != FOLDER and not is_dropped(name)]
+        names = [name for name in names_in(self.stage) if name != FOLDER]
         write_atomically(self.stage / MOVED, json.dumps(names).encode())
         for name in sorted(names, key=lambda name: name == self.last):
             if os.path.lexists(self.out / name):
@@ -686,10 +681,8 @@ class Folder:
         with contextlib.suppress(OSError, PackError):
             if is_new and not self.locks:
                 self.stage.rmdir()
-            elif is_new and self.stage.is_dir() and not in_progress(self.stage):
-                self.check_same()
-                if {*listed(self.stage)} <= {FOLDER}:
-                    self._remove_stage()
+            elif is_new and self.stage.is_dir() and not in_progress(self.stage) and {*listed(self.stage)} <= {FOLDER}:
+                self._remove_stage()
         for lock in self.locks:
             lock.close()
 
@@ -706,11 +699,7 @@ class Folder:
             LockedError: another process is publishing it just now.
             PackError: the disk refuses it.
         """
-        self._finish_publishing()
-        self.stage = self._find_stage()
-
-    def _finish_publishing(self) -> None:
-        out, stage, aside = self.out, beside(self.out), self._aside
+        out, stage, aside, inside = self.out, beside(self.out), self._aside, self.out / FOLDER
         try:
             if not os.path.lexists(out):
                 # whoever gives up may have removed the stage
@@ -719,19 +708,21 @@ class Folder:
                     with _held(stage, out):
                         os.rename(aside, out)
                         sync_folder(out.parent)
-                return
-            stores, inside = self.state.finished, out / FOLDER
-            is_added_to = self.is_inside and self.state.is_in_progress
-            if not stores or not os.path.isdir(inside) or is_added_to:
-                return
-            check_no_links(inside, *(store / FOLDER for store in stores))
-            with _held(inside if os.path.isdir(inside / FOLDER) else out, out):
-                for replaced in (stage, aside):
-                    if self._is_replaced(replaced, out) and not os.path.lexists(replaced / FOLDER):
-                        self._tidy(replaced)
-                self._tidy(None)
+            # a folder of images to which more is added stays as it is
+            elif (
+                os.path.isdir(inside)
+                and (state := self.state).finished
+                and not (self.is_inside and state.is_in_progress)
+            ):
+                check_no_links(inside, *(store / FOLDER for store in state.finished))
+                with _held(inside if os.path.isdir(inside / FOLDER) else out, out):
+                    for replaced in (stage, aside):
+                        if self._is_replaced(replaced, out) and not os.path.lexists(replaced / FOLDER):
+                            self._tidy(replaced)
+                    self._tidy(None)
         except OSError as e:
             raise PackError(f"{e.filename or out} cannot be moved or removed: {system_reason(e)}.") from None
+        self.stage = self._find_stage()
 
     def _is_replaced(self, folder: Path, stage: Path) -> bool:
         """Whether a folder holds just the stores that a stage, or the OUT that it has become, replaces: at least one."""
@@ -784,7 +775,8 @@ def _check_no_stage(out: Path) -> None:
     if found is None or (found / MANIFEST).exists():
         return
     if out_of(out) != out:
-        raise PackError(f"{out} is where {out_of(out)} is made. Give that as OUT: {read_unfinished(found).command}")
+        command = command_to_resume(found, journals.header_of(found) or journals.Header())
+        raise PackError(f"{out} is where {out_of(out)} is made. Give that as OUT: {command}")
     raise PackError(
         f"{out} is where a store is made, under another name. Rename it to {beside(out)}, then give OUT as {out}."
     )
@@ -794,7 +786,7 @@ def _check_no_stage(out: Path) -> None:
 def _held(folder: Path, out: Path) -> Iterator[None]:
     """Hold the lock of whoever was at it, where that is still there."""
     try:
-        lock = Lock(folder, named=out)
+        lock = Lock(folder, out=out)
     except (FileNotFoundError, NotADirectoryError):
         yield
         return

@@ -255,21 +255,15 @@ def header_end(out: Path) -> int:
 
 def find_header(out: Path) -> tuple[Header, int] | None:
     """Return the header of OUT's journal and the byte where its line ends; None where it is incomplete or damaged."""
-    path = out / JOURNAL
     with _named(out):
-        return next(((Header.from_json(line), end) for line, end in _read_lines(path)), None)
+        return next(((Header.from_json(line), end) for line, end in _read_lines(out / JOURNAL)), None)
 
 
 def read_blocks(out: Path) -> Iterator[tuple[Result, int]]:
     """Yield each recorded block and the byte where its line ends, up to the first line that is incomplete or damaged."""
-    path = out / JOURNAL
-    lines = islice(_read_lines(path), 1, None)
-    while True:
-        with _named(out):
-            found = next(((_block(line), end) for line, end in lines), None)
-        if found is None:
-            return
-        yield found
+    with _named(out):
+        for line, end in islice(_read_lines(out / JOURNAL), 1, None):
+            yield _block(line), end
 
 
 def read_progress(out: Path) -> tuple[Header, int, int]:

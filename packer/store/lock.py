@@ -28,13 +28,12 @@ _HOLDER_SECONDS = 0.01
 
 
 class Lock:
-    """Hold of OUT for as long as this process lives, exclusive or shared; a dead process's lock is taken over.
+    """Hold of a folder for as long as this process lives, exclusive or shared; a dead process's lock is taken over.
 
     Shared is what the parts of one pack hold beside each other: none of them may be there while OUT is packed or sealed.
 
     Args:
-        replaces: the folder that OUT will replace: it must stay the same, or missing, until then.
-        named: what errors call OUT.
+        out: of a stage, OUT: errors name it, and it must stay the same folder, or missing, until the stage becomes it.
 
     Raises:
         LockedError: another process holds it; names its pid and host.
@@ -42,13 +41,11 @@ class Lock:
         FileNotFoundError: another process has just finished OUT and taken the lock's file away.
     """
 
-    def __init__(
-        self, out: Path, *, is_shared: bool = False, replaces: Path | None = None, named: Path | None = None
-    ) -> None:
-        self.path, self._replaces = out / LOCK, replaces
+    def __init__(self, folder: Path, *, is_shared: bool = False, out: Path | None = None) -> None:
+        self.path, self._out = folder / LOCK, out
         # open, so that no other folder gets their inode numbers; None: there is none
-        self._folder = _open_folder(out)
-        self._replaced = None if replaces is None else _open_folder(replaces)
+        self._folder = _open_folder(folder)
+        self._replaced = None if out is None else _open_folder(out)
         self._descriptor = -1
         # what its file says, by which workers know it
         self.content = b"" if is_shared else json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
@@ -63,7 +60,7 @@ class Lock:
                 raise _no_locks(self.path, e) from None
             holder = _holder(self.path)
             raise LockedError(
-                f"{named or out} is being packed by {holder}. Wait for it, or choose another folder."
+                f"{out or folder} is being packed by {holder}. Wait for it, or choose another folder."
             ) from None
         try:
             self._sign()
@@ -97,10 +94,10 @@ class Lock:
         Args:
             at: where it has been moved.
         """
-        if self._replaces is not None:
-            at = self._replaces if at is None else at
+        if self._out is not None:
+            at = at or self._out
             refresh_names(at)
-            _check(self._replaces, at, self._replaced)
+            _check(self._out, at, self._replaced)
 
     def _sign(self) -> None:
         """See that the file still has its name, and write down who holds it."""

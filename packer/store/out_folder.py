@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError, PackError
 from packer.store import journal as journals
-from packer.store.state import in_progress, is_dropped, is_store, unfinished_message
+from packer.store.state import enclosing_store, in_progress, is_dropped, is_store, unfinished_message
 from reader.format.filesystem import plain_path, user_path
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
@@ -90,15 +90,20 @@ def _links(path: str) -> Iterator[str]:
 
 def foreign_names(out: Path) -> list[str]:
     """Name a file in OUT that is neither a pack's nor of the system, such as .DS_Store; raises PackError."""
-    found = [name for name in listed(out) if name not in OWN_NAMES and not is_dropped(name)]
+    found = [name for name in names_in(out) if name not in OWN_NAMES]
     levels = out / LEVELS_FOLDER
-    inside = listed(levels) if levels.is_dir() else []
-    return found + [f"{LEVELS_FOLDER}/{name}" for name in inside if name not in _LEVELS and not is_dropped(name)]
+    inside = names_in(levels) if levels.is_dir() else []
+    return found + [f"{LEVELS_FOLDER}/{name}" for name in inside if name not in _LEVELS]
 
 
 def dropped_names(out: Path) -> list[str]:
     """Name the files of the system in OUT: they do not hinder a pack, and are removed with a replaced store."""
     return [name for name in listed(out) if is_dropped(name)]
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder that are not the system's; raises PackError."""
+    return [name for name in listed(folder) if not is_dropped(name)]
 
 
 def listed(folder: Path) -> list[str]:
@@ -124,15 +129,6 @@ def _check_folder(images: str, out: Path) -> None:
         raise OptionsError(f"OUT {out} is inside IMAGES {images}. Choose a folder outside it.")
     if Path(target) in Path(source).parents and is_store(out):
         raise OptionsError(f"IMAGES {images} is inside the store {out}. Choose another OUT.")
-
-
-def enclosing_store(path: Path) -> Path | None:
-    """Return the store, or the unfinished one, in whose folder a path is, where no other file belongs; None where in none."""
-    for folder in Path(os.path.realpath(path)).parents:
-        with contextlib.suppress(OSError):  # what we may not look into is not a store of ours
-            if (folder / journals.JOURNAL).is_file() or is_store(folder):
-                return folder
-    return None
 
 
 def _working_folders() -> list[Path]:

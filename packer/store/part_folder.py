@@ -11,11 +11,10 @@ from packer.option_names import OVERWRITE, Option
 from packer.options import OutputOptions
 from packer.store import journal as journals
 from packer.store.destination import Folder, Making
-from packer.store.journal import FOLDER
 from packer.store.lock import Lock
 from packer.store.out_folder import finished_meanwhile
 from packer.store.parts import Part, started_parts
-from packer.store.state import published, read_unfinished, resume_command, seal_command
+from packer.store.state import command_to_resume, published, resume_command, seal_command
 from reader.format.manifest import PIXELS
 
 
@@ -48,28 +47,12 @@ class PartFolder(Folder):
     def begin(self, options: OutputOptions, splits: Sequence[str] = ("",), kept: Sequence[str] = ()) -> Iterator[None]:
         """Hold the stage together with other parts, and the folders of this one."""
         made = [split for split in splits if split not in kept]
-        with self.held(is_shared=True), contextlib.ExitStack() as held:
-            for split in made:
-                held.enter_context(self._held_part(self.store(split).folder))
+        with self.held([self.store(split).folder for split in made]):
             self.check(options, made)
             yield
 
     def publish(self) -> None:
         """Do nothing: the part stays where it is."""
-
-    @contextlib.contextmanager
-    def _held_part(self, folder: Path) -> Iterator[None]:
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        try:
-            lock = Lock(folder)
-        except FileNotFoundError:
-            raise finished_meanwhile(self.out) from None
-        self.locks.append(lock)
-        try:
-            yield
-        finally:
-            self.locks.remove(lock)
-            lock.close()
 
     def _check_split(self, options: OutputOptions, split: str) -> None:
         out, store, part = self.out / split, self.folder(split), self.part
@@ -81,16 +64,17 @@ class PartFolder(Folder):
                 f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it."
             )
         super().check(OutputOptions(overwrite=True), [split])  # of which parts that are there are no reason
-        if journals.header_of(store):
-            command = read_unfinished(store).command
+        if header := journals.header_of(store):
+            command = command_to_resume(store, header)
             raise PackError(f"{out} is being packed as a whole, without {Option('part')}. Resume with: {command}")
-        if (store / PIXELS).exists() and started_parts(store):
-            raise PackError(f"the parts of {out} are being sealed. Resume with: {seal_command(store)}")
+        parts = started_parts(store)
         if (store / PIXELS).exists():
             raise PackError(
-                f"{store} is incomplete, and no parts are in it: what made it was ended early. Remove it first."
+                f"the parts of {out} are being sealed. Resume with: {seal_command(store)}"
+                if parts
+                else f"{store} is incomplete, and no parts are in it: what made it was ended early. Remove it first."
             )
-        if others := [other for other in started_parts(store) if other.count != part.count]:
+        if others := [other for other in parts if other.count != part.count]:
             raise PackError(
                 f"{out} is packed in {others[0].count} parts, this is part {part}. Give them all the same number."
             )

@@ -89,20 +89,15 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
     each = list(reports.values())
     sums: dict[str, Any] = {name: sum(getattr(report, name) for report in each) for name in _SUMMED.split()}
     seconds = sums["seconds"]
-    reasons: collections.Counter[str] = collections.Counter()
-    profiles: collections.Counter[str] = collections.Counter()
-    for report in each:
-        reasons.update(report.reasons)
-        profiles.update(report.icc)
     return dataclasses.replace(
         each[0],
         **sums,
         out=str(out),
         images_per_second=(sums["inputs"] - sums["resumed_from"]) / seconds if seconds else 0.0,
         too_many_rejects=any(report.too_many_rejects for report in each),
-        reasons=dict(reasons.most_common()),
+        reasons=_summed(report.reasons for report in each),
         reject_lines={},
-        icc=dict(profiles.most_common()),
+        icc=_summed(report.icc for report in each),
         notes=[note for report in each for note in report.notes],
         changed=next((report.changed for report in each if report.changed), ""),
         changed_paths=[path for report in each for path in report.changed_paths][:CHANGES_NAMED],
@@ -110,6 +105,11 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         splits=reports,
         is_in_place=all(report.is_in_place for report in each),
     )
+
+
+def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Add up what is counted, most frequent first."""
+    return dict(sum(map(collections.Counter, counts), collections.Counter[str]()).most_common())
 
 
 def count_reasons(out: Path) -> dict[str, int]:

@@ -13,9 +13,9 @@ import shlex
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from packer.inputs.splits import is_split
+from packer.inputs.splits import stores_in
 from packer.option_names import RESUME, pack_call
 from packer.store.journal import FOLDER, JOURNAL, Header, header_of, read_header, read_progress
 from packer.store.parts import PARTS, Part, started_parts
@@ -32,17 +32,8 @@ MOVED = f"{FOLDER}/moved.json"
 PULL, REQUANTIZE = "pull", "requantize"
 # Options of an update, which takes all others from the store; each has a value.
 _OF_UPDATE = (
-    *(
-        "--classes",
-        "--root",
-        "--path-column",
-        "--target-column",
-        "--text-column",
-        "--extension",
-        "--missing",
-        "--boxes",
-    ),
-    *("--masks", "--mask-suffix", "--on-error", "--max-rejects", "--timeout", "--max-pixels", "--max-gone"),
+    "--classes --root --path-column --target-column --text-column --extension --missing --boxes --masks --mask-suffix --on-error"
+    " --max-rejects --timeout --max-pixels --max-gone"
 )
 # Of parts that are not packed to their end, as many are named.
 _PARTS_NAMED = 8
@@ -64,7 +55,6 @@ class State:
         is_in_progress: whether there is something that --resume continues.
         is_filling: whether a stage inside OUT is there, and not all that was made in it is moved out of it.
         header: what the journal of the stage itself says is made there; None where it has none.
-        other: the first name in OUT that is neither of a working folder nor the system's; "": none.
     """
 
     finished: list[Path]
@@ -72,12 +62,11 @@ class State:
     is_in_progress: bool = False
     is_filling: bool = False
     header: Header | None = None
-    other: str = ""
 
     @property
-    def with_parts(self) -> Path | None:
-        """The first folder where parts of a pack are in progress."""
-        return next(filter(started_parts, self.unfinished), None)
+    def with_parts(self) -> list[Path]:
+        """The folders where parts of a pack are in progress."""
+        return [store for store in self.unfinished if os.path.isdir(store / PARTS)]
 
 
 def state_of(out: Path, stage: Path) -> State:
@@ -92,7 +81,7 @@ def state_of(out: Path, stage: Path) -> State:
     is_filling = stage.parent == out and os.path.isdir(stage / FOLDER) and not is_moved
     finished, unfinished = [] if is_filling else published(out), [] if is_moved else in_progress(stage)
     is_in_progress = any(header_of(store) or started_parts(store) for store in unfinished)
-    return State(finished, unfinished, is_in_progress, is_filling, header_of(stage), _other(out))
+    return State(finished, unfinished, is_in_progress, is_filling, header_of(stage))
 
 
 def stage_of(out: Path) -> Path | None:
@@ -123,13 +112,18 @@ def is_store(folder: Path) -> bool:
         raise
 
 
-def stores_in(folder: Path) -> list[Path]:
-    """Name a folder and those of splits in it: where stores are, or are made."""
-    try:
-        names = sorted(filter(is_split, os.listdir(folder)))
-    except OSError:
-        names = []
-    return [folder, *(folder / name for name in names if os.path.isdir(folder / name))]
+def is_kept(store: Path) -> bool:
+    """Whether a folder of a stage has a finished store of OUT, which stays as it is."""
+    return (store / MANIFEST).is_file() and not (store / FOLDER).exists()
+
+
+def enclosing_store(path: Path) -> Path | None:
+    """Return the store, or the unfinished one, in whose folder a path is, where no other file belongs; None where in none."""
+    for folder in Path(os.path.realpath(path)).parents:
+        with contextlib.suppress(OSError):  # what we may not look into is not a store of ours
+            if (folder / JOURNAL).is_file() or is_store(folder):
+                return folder
+    return None
 
 
 def in_progress(stage: Path) -> list[Path]:
@@ -150,15 +144,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-
-
-def _other(out: Path) -> str:
-    try:
-        return min((name for name in os.listdir(out) if name != FOLDER and not is_dropped(name)), default="")
-    except FileNotFoundError:
-        return ""
-    except NotADirectoryError:
-        return out.name
 
 
 def is_dropped(name: str) -> bool:
@@ -202,9 +187,11 @@ def unfinished_message(out: Path) -> str:
         return f"{out} is incomplete: it is being made, or what made it was ended early; then give that command again."
     target = out_of(found)
     if (found / JOURNAL).is_file():
-        work, progress, command = read_unfinished(found)
+        header, progress = _read_unfinished(found)
+        command = command_to_resume(found, header)
         if is_store(target):
             return f"{target} holds a store whose replacement was interrupted at {progress}. Continue with: {command}"
+        work = "requantizing" if header.command == REQUANTIZE else "pack"
         how = f"its {work} was interrupted at {progress}" if progress else "it was not pulled to its end"
         return f"{target} is incomplete: {how}. Resume with: {command}"
     # of splits, first that whose parts are not all packed
@@ -285,16 +272,8 @@ def out_of(store: Path) -> Path:
     return store
 
 
-class Unfinished(NamedTuple):
-    """What was interrupted in a folder: "pack" or "requantizing"; how far it came, "" of a pull; the command that resumes it."""
-
-    work: str
-    progress: str
-    command: str
-
-
-def read_unfinished(out: Path) -> Unfinished:
-    """Say what was interrupted in a folder.
+def _read_unfinished(out: Path) -> tuple[Header, str]:
+    """Return the header of the journal in a folder, an empty one where it is damaged, and how far it came; "" of a pull.
 
     Reads the first and the last whole line of its journal: milliseconds, whatever the number of rows.
     """
@@ -307,8 +286,7 @@ def read_unfinished(out: Path) -> Unfinished:
         progress = "" if header.command == PULL else progress
     except (OSError, ValueError):
         progress = "its very start"
-    work = "requantizing" if header.command == REQUANTIZE else "pack"
-    return Unfinished(work, progress, command_to_resume(out, header))
+    return header, progress
 
 
 def command_to_resume(out: Path, header: Header, part: str = "") -> str:
@@ -323,7 +301,7 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
         return f"the same pack command again with {RESUME} ({shown(str(out / JOURNAL))} has words that are not shown)"
     target, verb, words = out_of(out.parent if header.split else out), header.command, [*header.words]
     if header.update and published(target):
-        verb, words = "update", [word for pair in pairwise(words) if pair[0] in _OF_UPDATE for word in pair]
+        verb, words = "update", [word for pair in pairwise(words) if pair[0] in _OF_UPDATE.split() for word in pair]
     elif "--max-gone" in words:
         # without the store that it replaces, it is a pack
         at = words.index("--max-gone")

@@ -16,10 +16,9 @@ from packer.errors import OptionsError, PackError
 from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer, file_digest
 from packer.option_names import OVERWRITE
 from packer.store.lock import checked
-from packer.store.out_folder import enclosing_store
 from packer.store.remote.at_url import Publication, Pushed, PushRecord, name_in
 from packer.store.remote.objects import LocalObjects
-from packer.store.state import check_finished
+from packer.store.state import check_finished, enclosing_store
 from reader.format.at_url import BlockObjects, encode_pointer, generation_of, read_pointer
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packer.errors import JournalError, LockedError, PackError
 from packer.inputs.samples import Inputs
-from packer.inputs.splits import stores_of
+from packer.inputs.splits import split_of, stores_in, stores_of
 from packer.option_names import OVERWRITE, Option
 from packer.options import WorkerOptions
 from packer.packing.differences import header_difference
@@ -34,7 +34,7 @@ from packer.store.disk_space import allocate
 from packer.store.files import sync_folder, sync_names, write_at
 from packer.store.lock import Lock, checked
 from packer.store.out_folder import resolved_out
-from packer.store.parts import PARTS, Part, started_parts
+from packer.store.parts import Part, started_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
 from packer.store.state import check_finished, out_of, resume_command, two_divisions
@@ -78,13 +78,12 @@ def seal_parts(
 
 def _sealed(to: Folder) -> dict[str, PackReport]:
     """Seal the store, or those of the splits, and publish them."""
-    stores = stores_of(to.stage, _has_parts)
-    if not any(map(_has_parts, stores.values())):
+    if not to.state.with_parts:
         raise PackError(f"{to.out} holds no part of a pack. Parts are made by: pack IMAGES {to.out} --part i/n")
     reports: dict[str, PackReport] = {}
     try:
         with to.held():
-            stores = stores_of(to.stage, _has_parts)  # those too that a crash has left half moved
+            stores = {split_of(store, to.stage): store for store in stores_in(to.stage) if store in to.state.with_parts}
             found = {
                 split: _CompleteParts.open(to.store(split))
                 for split, store in stores.items()
@@ -101,7 +100,7 @@ def _sealed(to: Folder) -> dict[str, PackReport]:
                 reports[split] = dataclasses.replace(report, out=str(out_of(store)), seconds=seconds)
             to.publish()
     except LockedError:
-        for store in stores.values():
+        for store in to.state.with_parts:
             for part in started_parts(store):
                 Lock(part.folder(store)).close()
         raise
@@ -115,10 +114,6 @@ def _notified(split: str, done: int, total: int) -> None:
 def _finished_report(store: Path) -> PackReport:
     manifest = check_finished(store)
     return store_report(manifest, Inputs(store), store, 0.0, manifest.inputs)
-
-
-def _has_parts(store: Path) -> bool:
-    return (store / PARTS).is_dir()
 
 
 @dataclass

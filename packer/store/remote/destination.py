@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from packer.errors import DiskFullError, OptionsError, PackError, ScanError, SourceError
-from packer.inputs.samples import Inputs
 from packer.inputs.splits import split_folders
 from packer.option_names import OVERWRITE, RESUME, Option
 from packer.options import OutputOptions, PackOptions
@@ -121,20 +120,10 @@ class Objects(Folder):
         """Say that nothing is in the way."""
         return State([], [])
 
-    def check_splits(self, parts: Mapping[str, Inputs], images: str) -> None:
-        """Refuse splits that would stand beside a store of all, or beside another split's from another time."""
-        if "" in parts:
-            if self._splits:
-                raise PackError(
-                    f"{self._url} holds the stores of the splits {', '.join(self._splits)}. Choose another OUT."
-                )
-        elif self.of(self.out).found.has_store:
-            raise PackError(f"{self._url} holds a store; splits cannot be packed into it. Choose another OUT.")
-        elif gone := [split for split in self._splits if split not in parts]:
-            raise PackError(
-                f"{self._url}/{gone[0]} is the store of a split that IMAGES does not have: it has {', '.join(parts)}."
-                f" Choose another OUT, or bring the folder {gone[0]} back."
-            )
+    def _splits_there(self, refusal: str) -> list[str]:
+        if refusal and self.of(self.out).found.has_store:
+            raise PackError(f"{self._url} holds a store; {refusal}. Choose another OUT.")
+        return self._splits
 
     def _announce(self, store: Path) -> None:
         upload = self.of(store)

@@ -97,9 +97,10 @@ class Upload(journals.CommitLog, Publication):
 
         Its file of rows is empty there.
         """
-        begins = self._pieces()[: None if is_all else 1]
+        pieces = self._pieces(PIECES)
+        begins = sorted(pieces)[: None if is_all else 1]
         content, bounds = bytearray(), [0]
-        reads = [self._pool.submit(self.objects.read, self._piece(begin)) for begin in begins]
+        reads = [self._pool.submit(self.objects.read, pieces[begin]) for begin in begins]
         for begin, piece in zip(begins, self._done(reads), strict=True):
             if begin == len(content):  # else it is left of a run that was cut off
                 content += piece
@@ -112,7 +113,7 @@ class Upload(journals.CommitLog, Publication):
             self._fetch_masks()
 
     def _fetch_masks(self) -> None:
-        pieces = self._mask_pieces()
+        pieces = self._pieces(_MASK_PIECES)
         if not pieces:
             return
         path = self.store / MASKS
@@ -190,14 +191,14 @@ class Upload(journals.CommitLog, Publication):
         # of one that was started over, with other options, not even the header stays
         bounds = [bound for bound in self._journal_bounds if bound <= journal_end] if is_same else [0]
         self._sent_bytes, self._journal_bytes = size_bytes, bounds[-1]
-        self.remove([self._piece(begin) for begin in self._pieces() if begin not in bounds[:-1]])
+        self.remove([name for begin, name in sorted(self._pieces(PIECES).items()) if begin not in bounds[:-1]])
         kept_bytes = 0
         if mask_bytes is not None:
             kept_bytes, masks = mask_bytes(size_bytes), self.store / MASKS
             # of a pack that was interrupted before its first block nothing has come
             masks.parent.mkdir(exist_ok=True)
             masks.touch()
-        self.remove([name for begin, name in self._mask_pieces().items() if begin >= kept_bytes])
+        self.remove([name for begin, name in self._pieces(_MASK_PIECES).items() if begin >= kept_bytes])
         self._put_journal()
 
     def commit(self, results: list[Result], clock: StageClock | None = None) -> None:
@@ -324,16 +325,10 @@ class Upload(journals.CommitLog, Publication):
         """Send a file of any size."""
         self.request(lambda: self.objects.send(self.store / name, name_in(self._generation, name)))
 
-    def _piece(self, begin: int) -> str:
-        return name_in(self._generation, f"{PIECES}/{begin:016d}")
-
-    def _pieces(self) -> list[int]:
-        names = (name.rpartition("/")[2] for name in self._below(PIECES))
+    def _pieces(self, folder: str) -> dict[int, str]:
+        """Return the names of pieces at the URL, by the byte where each begins."""
+        names = {name.rpartition("/")[2]: name for name in self._below(folder)}
         # a killed pack to a folder leaves the beginning of a piece, under another name
-        return sorted(int(name) for name in names if name.isdigit())
-
-    def _mask_pieces(self) -> dict[int, str]:
-        names = {name.rpartition("/")[2]: name for name in self._below(_MASK_PIECES)}
         return {int(begin): name for begin, name in names.items() if begin.isdigit()}
 
     def _below(self, folder: str) -> list[str]:
