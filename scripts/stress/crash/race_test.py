@@ -30,7 +30,10 @@ from scripts.common.program import reported
 from scripts.stress._runs import TrialError, digests, stage_of
 
 _SIZE = 64
-_GATE = "import sys, packer.cli.app, packer.packing.pack; sys.stdin.read(1); sys.exit(packer.cli.app.run(sys.argv[1:]))"
+_GATE = (
+    "import sys, packer.cli.app, packer.packing.pack; print(flush=True); sys.stdin.read(1);"
+    " sys.exit(packer.cli.app.run(sys.argv[1:]))"
+)
 _LATE = ("was finished by another process just now", "already holds a store")
 _KINDS = ("new", "overwrite", "resume", "dead holder")
 
@@ -112,8 +115,12 @@ def _prepare(kind: str, images: Path, out: Path) -> None:
 
 def _start(images: Path, out: Path, *options: str) -> subprocess.Popen[str]:
     arguments = [str(images), str(out), "--size", str(_SIZE), "--workers", "1", "--exact", "--quiet", *options]
-    command = [sys.executable, "-c", _GATE, *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command, pipe = [sys.executable, "-c", _GATE, *arguments], subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None
+    # it is at the gate: what follows is no start of Python
+    process.stdout.readline()
+    return process
 
 
 def _open_gate(process: subprocess.Popen[str]) -> None:
