@@ -133,7 +133,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_pack(
 
     monkeypatch.setattr(lock, "take_lock", refuse)
     with pytest.raises(
-        PackError, match=rf"lock cannot be locked: .* \({errno.errorcode[number]}\)\. OUT needs"
+        PackError, match=rf"lock cannot be locked: .* \({errno.errorcode[number]}\)\. It needs"
     ) as caught:
         Lock(tmp_path)
     assert not isinstance(caught.value, LockedError)

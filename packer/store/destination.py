@@ -194,7 +194,7 @@ class Folder:
 
     def folder(self, split: str) -> Path:
         """Name the folder of the stage for the store of a split."""
-        return self.stage / split if split else self.stage
+        return self.stage / split
 
     def store(self, split: str) -> Making:
         """Return where the store of a split is made."""
@@ -432,7 +432,6 @@ class Folder:
         """
         for lock in self.locks:
             lock.check()
-        self.locks[0].check_replaced()
 
     def log(self, store: Path, layout: RowLayout | None) -> journals.CommitLog:
         """Return what commits blocks of the store, or the level, that is made in a folder of the stage: for `Making.log`."""
@@ -576,8 +575,8 @@ class Folder:
         is_resumed = options.resume and self.state.is_in_progress
         if not is_resumed:
             self.clear(self.stage)
-        for store in stores_in(self.stage):
-            if store == self.stage or (is_resumed and store.name in splits):
+        for store in stores_in(self.stage)[1:]:
+            if is_resumed and store.name in splits:
                 continue
             if is_resumed and not options.overwrite:
                 raise PackError(
@@ -703,8 +702,7 @@ class Folder:
         try:
             if not os.path.lexists(out):
                 # whoever gives up may have removed the stage
-                is_ours = self._is_replaced(aside, stage) or not os.path.isdir(stage / FOLDER)
-                if is_ours and published(aside) and not os.path.lexists(aside / FOLDER):
+                if self._is_replaced(aside, stage if os.path.isdir(stage / FOLDER) else None):
                     with _held(stage, out):
                         os.rename(aside, out)
                         sync_folder(out.parent)
@@ -717,16 +715,17 @@ class Folder:
                 check_no_links(inside, *(store / FOLDER for store in state.finished))
                 with _held(inside if os.path.isdir(inside / FOLDER) else out, out):
                     for replaced in (stage, aside):
-                        if self._is_replaced(replaced, out) and not os.path.lexists(replaced / FOLDER):
+                        if self._is_replaced(replaced, out):
                             self._tidy(replaced)
                     self._tidy(None)
         except OSError as e:
             raise PackError(f"{e.filename or out} cannot be moved or removed: {system_reason(e)}.") from None
         self.stage = self._find_stage()
 
-    def _is_replaced(self, folder: Path, stage: Path) -> bool:
-        """Whether a folder holds just the stores that a stage, or the OUT that it has become, replaces: at least one."""
-        return bool(published(folder)) and not self._changed(folder, stage)
+    def _is_replaced(self, folder: Path, stage: Path | None) -> bool:
+        """Whether a folder holds stores, and just those that a stage, if it is there, or the OUT that it has become, replaces."""
+        is_old = bool(published(folder)) and not os.path.lexists(folder / FOLDER)
+        return is_old and (stage is None or not self._changed(folder, stage))
 
     def _tidy(self, replaced: Path | None) -> None:
         """Remove the stores that OUT has replaced, and the working folders.

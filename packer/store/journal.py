@@ -173,18 +173,12 @@ class CommitLog:
         self.check()
         clock.enter(self.saving)
         self._save(results)
-        self._inputs_stop += sum(result.inputs for result in results)
-        self._rows_stop += sum(result.rows for result in results)
+        lines = b""
+        for result in results:
+            self._inputs_stop, self._rows_stop = self._inputs_stop + result.inputs, self._rows_stop + result.rows
+            lines += encode_block(result, self._inputs_stop, self._rows_stop)
         clock.enter("journal")
-        self.append(results, self._inputs_stop, self._rows_stop)
-
-    def append(self, results: list[Result], inputs_stop: int, rows_stop: int) -> None:
-        """Record blocks whose rows are on disk; the stops are the totals after the last of them."""
-        blocks = []
-        for result in reversed(results):
-            blocks.append(encode_block(result, inputs_stop, rows_stop))
-            inputs_stop, rows_stop = inputs_stop - result.inputs, rows_stop - result.rows
-        self._write(b"".join(blocks[::-1]))
+        self._write(lines)
 
     def finish(self, manifest: Manifest, blocks: list[Block], content: bytes) -> None:
         """Write the manifest, of which content is the bytes: all that it names is synced."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from packer.errors import LockedError, PackError
+from packer.store.files import write_at
 from packer.store.journal import FOLDER
 from packer.text import system_reason
 from reader.format.filesystem import error_path, refresh_names
@@ -75,21 +76,22 @@ class Lock:
             raise
 
     def check(self) -> None:
-        """See that OUT still is the folder that was locked: called before each truncate, rename, delete and commit in it.
+        """See that the folder, and OUT, are what they were when it was locked: before each truncate, rename, delete and commit.
 
         Raises:
-            PackError: it was renamed, removed or replaced by someone else.
+            PackError: one was renamed, removed or replaced by someone else.
         """
         self.check_moved(self.path.parent.parent)
+        self.check_replaced()
 
-    def check_moved(self, out: Path) -> None:
-        """See the same once OUT was renamed."""
-        refresh_names(out / LOCK)
-        _check(out, out, self._folder)
-        _check(out, out / LOCK, self._descriptor)
+    def check_moved(self, folder: Path) -> None:
+        """See that of the folder, by another name."""
+        refresh_names(folder / LOCK)
+        _check(folder, folder, self._folder)
+        _check(folder, folder / LOCK, self._descriptor)
 
     def check_replaced(self, at: Path | None = None) -> None:
-        """See that the folder that OUT will replace still is the one that was there, or none where there was none.
+        """See that OUT still is the folder that was there, or none where there was none.
 
         Args:
             at: where it has been moved.
@@ -109,9 +111,7 @@ class Lock:
         with error_path(self.path):
             os.ftruncate(self._descriptor, 0)
             if self.content:
-                left = memoryview(self.content)
-                while len(left):  # a disk may take less at a time
-                    left = left[os.write(self._descriptor, left) :]
+                write_at(self._descriptor, memoryview(self.content), 0)
                 # NFS keeps written bytes here for half a minute, and other hosts must read who holds OUT
                 os.fsync(self._descriptor)
 
@@ -207,7 +207,7 @@ def _taken(folder: Path) -> PackError:
 
 def _no_locks(path: Path, error: OSError) -> PackError:
     return PackError(
-        f"{path} cannot be locked: {system_reason(error)}. It takes a file system with locks (flock): NFS 3 needs"
+        f"{path} cannot be locked: {system_reason(error)}. It needs a file system with locks (flock): NFS 3 needs"
         " its lock service (rpc.statd), Lustre the mount option flock."
     )
 

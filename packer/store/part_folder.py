@@ -41,7 +41,35 @@ class PartFolder(Folder):
                 or the part is there.
         """
         for split in splits:
-            self._check_split(options, split)
+            out, store, part = self.out / split, self.folder(split), self.part
+            folder = part.folder(store)
+            if published(out):
+                if self.locks:
+                    raise finished_meanwhile(out)
+                raise PackError(
+                    f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it."
+                )
+            super().check(OutputOptions(overwrite=True), [split])  # of which parts that are there are no reason
+            if header := journals.header_of(store):
+                command = command_to_resume(store, header)
+                raise PackError(f"{out} is being packed as a whole, without {Option('part')}. Resume with: {command}")
+            parts = started_parts(store)
+            if (store / PIXELS).exists():
+                raise PackError(
+                    f"the parts of {out} are being sealed. Resume with: {seal_command(store)}"
+                    if parts
+                    else f"{store} is incomplete, and no parts are in it: what made it was ended early. Remove it first."
+                )
+            if others := [other for other in parts if other.count != part.count]:
+                raise PackError(
+                    f"{out} is packed in {others[0].count} parts, this is part {part}. Give them all the same number."
+                )
+            if not self.locks and not options.resume and not options.overwrite and journals.header_of(folder):
+                Lock(folder).close()
+                raise PackError(
+                    f"part {part} of {out} was started before, and may be done. Resume with: {resume_command(store, part)}"
+                    f" (or start this part over with {OVERWRITE})."
+                )
 
     @contextlib.contextmanager
     def begin(self, options: OutputOptions, splits: Sequence[str] = ("",), kept: Sequence[str] = ()) -> Iterator[None]:
@@ -53,34 +81,3 @@ class PartFolder(Folder):
 
     def publish(self) -> None:
         """Do nothing: the part stays where it is."""
-
-    def _check_split(self, options: OutputOptions, split: str) -> None:
-        out, store, part = self.out / split, self.folder(split), self.part
-        folder = part.folder(store)
-        if published(out):
-            if self.locks:
-                raise finished_meanwhile(out)
-            raise PackError(
-                f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it."
-            )
-        super().check(OutputOptions(overwrite=True), [split])  # of which parts that are there are no reason
-        if header := journals.header_of(store):
-            command = command_to_resume(store, header)
-            raise PackError(f"{out} is being packed as a whole, without {Option('part')}. Resume with: {command}")
-        parts = started_parts(store)
-        if (store / PIXELS).exists():
-            raise PackError(
-                f"the parts of {out} are being sealed. Resume with: {seal_command(store)}"
-                if parts
-                else f"{store} is incomplete, and no parts are in it: what made it was ended early. Remove it first."
-            )
-        if others := [other for other in parts if other.count != part.count]:
-            raise PackError(
-                f"{out} is packed in {others[0].count} parts, this is part {part}. Give them all the same number."
-            )
-        if not self.locks and not options.resume and not options.overwrite and journals.header_of(folder):
-            Lock(folder).close()
-            raise PackError(
-                f"part {part} of {out} was started before, and may be done. Resume with: {resume_command(store, part)}"
-                f" (or start this part over with {OVERWRITE})."
-            )

@@ -91,9 +91,7 @@ def stage_of(out: Path) -> Path | None:
 
 def published(out: Path) -> list[Path]:
     """List the finished stores in OUT: itself, or those of splits."""
-    if is_store(out):
-        return [out]
-    return [store for store in stores_in(out) if store != out and is_store(store)]
+    return [out] if is_store(out) else [store for store in stores_in(out)[1:] if is_store(store)]
 
 
 def is_manifest(content: bytes) -> bool:
@@ -154,8 +152,8 @@ def is_dropped(name: str) -> bool:
 def images_of_unfinished(out: Path) -> set[str]:
     """Return the IMAGES, as absolute paths and URLs, of the unfinished packs of OUT: splits and parts included."""
     with contextlib.suppress(OSError):
-        stores = [store for stage in stages(out) for store in stores_in(stage)]
-        folders = [*stores, *(part.folder(store) for store in stores for part in started_parts(store))]
+        folders = [store for stage in stages(out) for store in stores_in(stage)]
+        folders += [part.folder(store) for store in folders for part in started_parts(store)]
         return {path for header in map(header_of, folders) if header for path in header.images}
     return set()
 

@@ -111,9 +111,11 @@ class Objects(Folder):
 
     def _prepare(self, options: OutputOptions, splits: Sequence[str], kept: Sequence[str]) -> None:
         """Say at the URL that these will be packed; a finished one is replaced. What a resume needs was brought here."""
-        for split in splits:
-            if split not in kept:
-                self._announce(self.folder(split))
+        for upload in (self.of(self.folder(split)) for split in splits if split not in kept):
+            if options.overwrite and not options.resume:
+                upload.forget()
+            with self._explained_errors():
+                upload.announce()
 
     @property
     def state(self) -> State:
@@ -124,13 +126,6 @@ class Objects(Folder):
         if refusal and self.of(self.out).found.has_store:
             raise PackError(f"{self._url} holds a store; {refusal}. Choose another OUT.")
         return self._splits
-
-    def _announce(self, store: Path) -> None:
-        upload = self.of(store)
-        if self._options.overwrite and not self._options.resume:
-            upload.forget()
-        with self._explained_errors():
-            upload.announce()
 
     def renamed(self, report: PackReport) -> PackReport:
         """Return a report of the URL, not of the folder that stands for it."""

@@ -71,14 +71,10 @@ class RaggedRows:
     """Rows with sizes of their own, as views uint8[H, W, C] of the mapped file, and their masks."""
 
     def __init__(self, out: Path, manifest: Manifest) -> None:
-        paths, rows = manifest.tensor_paths(), manifest.rows
         self._out, self._channels = out, manifest.channels
-        self._masks = None
-        if manifest.has_own_masks:
-            self._masks = np.memmap(out / paths["mask_offsets"], np.int64, "r", shape=(rows,))
         self._pixels = np.memmap(out / PIXELS, np.uint8, "r")
-        self._offsets = np.memmap(out / paths["offsets"], np.int64, "r", shape=(rows,))
-        self._shapes = np.memmap(out / paths["shapes"], np.int32, "r", shape=(rows, 3))
+        self._offsets, self._shapes = (mapped_tensor(out, manifest, name) for name in ("offsets", "shapes"))
+        self._masks = mapped_tensor(out, manifest, "mask_offsets") if manifest.has_own_masks else None
 
     def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
         offset, size_bytes = self.extent(row)
@@ -136,7 +132,9 @@ class FrameRows:
         Raises:
             StoreError: it is not there, or is none of such a row.
         """
-        span, size = self._table[row : row + 1], np.array([self._size_bytes(row)])
+        height, width = self._sides(row)
+        size = np.array([height * width * (self._manifest.channels + self._manifest.has_own_masks)])
+        span = self._table[row : row + 1]
         if wrong_frames(self._codec, span, size, self._manifest.files[PIXELS].size_bytes)[0]:
             raise self._error(row, "its frame is not within the pixels")
         return int(span[0, 0]), int(span[0, 1] - span[0, 0])
@@ -168,10 +166,6 @@ class FrameRows:
         with error_path(self._file), open(self._file, "rb") as file:
             file.seek(begin)
             return file.read(size_bytes)
-
-    def _size_bytes(self, row: int) -> int:
-        height, width = self._sides(row)
-        return height * width * (self._manifest.channels + self._manifest.has_own_masks)
 
     def _sides(self, row: int) -> tuple[int, int]:
         if self._shapes is None:
