@@ -209,12 +209,13 @@ class _Images(Folder):
         if state.is_in_progress and (state.header is None or state.header.command != REQUANTIZE):
             raise OptionsError(f"Choose another DEST: {unfinished_message(self.stage)}")
         # a run that ended before it had a journal has left the lock alone
-        names = [name for name in names_in(out) if name != FOLDER] if out.exists() else []
-        if not is_started and (names or in_progress(out)):
+        foreign = self._foreign(splits)
+        if not is_started and (foreign or in_progress(out)):
             raise OptionsError(
-                f"{out} is not empty (it holds {next(iter(names), FOLDER)}) and was not made by pack requantize. Choose"
+                f"{out} is not empty (it holds {next(iter(foreign), FOLDER)}) and was not made by pack requantize. Choose"
                 " another DEST."
             )
+        self._check_nothing_else()
         if is_started and not options.resume:
             raise OptionsError(
                 f"{out} holds an earlier run. Resume it with {RESUME}, which does what is new or changed,"
@@ -224,7 +225,10 @@ class _Images(Folder):
         self.replaces = bool(state.finished)
 
     def _foreign(self, splits: Sequence[str]) -> list[str]:
-        return [] if self.state.finished else super()._foreign(splits)
+        if self.state.finished or not self.out.exists():
+            return []
+        ours = {FOLDER, *(name for name in moved_names(self.stage) if not os.path.lexists(self.stage / name))}
+        return [name for name in names_in(self.out) if name not in ours]
 
     def _foreign_in_stage(self) -> list[str]:
         names = listed(self.stage)

@@ -199,6 +199,23 @@ def test_a_folder_of_the_stages_name_with_other_things_is_refused(images: Path, 
     assert [path.name for path in (tmp_path / "tree.packing").iterdir()] == ["mine.txt"]
 
 
+def test_what_came_to_dest_while_a_run_was_interrupted_stays_and_is_named_before_any_work(
+    images: Path, tmp_path: Path
+) -> None:
+    interrupted(requantize, images, tmp_path / "tree", quality=3, workers=1)
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/mine.txt").touch()
+    before = store_bytes(tmp_path / "tree.packing")
+    with pytest.raises(
+        PackError, match=r"tree also holds mine.txt, which is not of what is made there\. Move it away, and"
+    ):
+        requantize(images, tmp_path / "tree", quality=3, resume=True)
+    assert store_bytes(tmp_path / "tree.packing") == before
+    (tmp_path / "tree/mine.txt").unlink()
+    assert requantize(images, tmp_path / "tree", quality=3, resume=True).requantized == 24
+    assert not (tmp_path / "tree.packing").exists()
+
+
 def test_a_url_and_the_folder_where_one_is(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionsError, match="^DEST s3://bucket/tree is a URL, expected a folder"):
         requantize(images, "s3://bucket/tree", quality=3)
