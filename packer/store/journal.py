@@ -173,11 +173,11 @@ class CommitLog:
         self.check()
         clock.enter(self.saving)
         self._save(results)
+        clock.enter("journal")
         lines = b""
         for result in results:
             self._inputs_stop, self._rows_stop = self._inputs_stop + result.inputs, self._rows_stop + result.rows
             lines += encode_block(result, self._inputs_stop, self._rows_stop)
-        clock.enter("journal")
         self._write(lines)
 
     def finish(self, manifest: Manifest, blocks: list[Block], content: bytes) -> None:

@@ -24,12 +24,14 @@ from conftest import PACK, harm_at, interrupted, make_splits, make_tree, photo, 
 from PIL import Image
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack, pack_dataset
+from packer.clock import StageClock
 from packer.operations.copying.merge import merge
 from packer.operations.transfer.splits import pull
 from packer.operations.verify import verify
 from packer.packing import build
 from packer.report import Progress
 from packer.store import destination
+from packer.store.blocks import Result
 from packer.store.journal import CommitLog
 from packer.store.lock import Lock
 from packer.store.state import check_finished
@@ -688,15 +690,16 @@ def test_a_journal_that_lost_a_line_is_never_sealed(
     """An error of the line ends the pack; a line that is not there although none was reported ends it at the seal."""
     pack(images, tmp_path / "reference", size=32)
     with monkeypatch.context() as patch:
-        append = CommitLog.append
+        commit, inputs = CommitLog.commit, list[int]()
 
-        def losing(self: CommitLog, results: Any, inputs: int, rows: int) -> None:
-            if inputs < 24:
-                append(self, results, inputs, rows)
+        def losing(self: CommitLog, results: list[Result], clock: StageClock | None = None) -> None:
+            inputs.extend(result.inputs for result in results)
+            if sum(inputs) < 24:
+                commit(self, results, clock)
             elif raises:
                 raise MemoryError("no memory for a line")
 
-        patch.setattr(CommitLog, "append", losing)
+        patch.setattr(CommitLog, "commit", losing)
         with pytest.raises((MemoryError, PackError), match=text):
             pack(images, tmp_path / "out", size=32)
     with pytest.raises(IncompleteStoreError):

@@ -22,7 +22,7 @@ from packer.pixels.compiled import Native
 from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.geometry import Geometry
 from packer.sources.local import LocalSource
-from packer.store.journal import CommitLog
+from packer.store import journal as journals
 from packer.workers import block_worker as workers
 from reader.format.samples import Sample
 
@@ -88,7 +88,7 @@ def slowed(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (statistics.ChannelSums, "add", "worker 1", "checksum", 3),
         (workers, "write_at", "worker 1", "write", 3),
         (os, "fdatasync", "commit", "sync", 1),
-        (CommitLog, "append", "commit", "journal", 1),
+        (journals, "encode_block", "commit", "journal", 3),
     ],
 )
 def test_a_delay_shows_in_its_stage(
