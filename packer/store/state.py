@@ -32,8 +32,21 @@ MOVED = f"{FOLDER}/moved.json"
 PULL, REQUANTIZE = "pull", "requantize"
 # Options of an update, which takes all others from the store; each has a value.
 _OF_UPDATE = (
-    "--classes --root --path-column --target-column --text-column --extension --missing --boxes --masks --mask-suffix --on-error"
-    " --max-rejects --timeout --max-pixels --max-gone"
+    "--classes",
+    "--root",
+    "--path-column",
+    "--target-column",
+    "--text-column",
+    "--extension",
+    "--missing",
+    "--boxes",
+    "--masks",
+    "--mask-suffix",
+    "--on-error",
+    "--max-rejects",
+    "--timeout",
+    "--max-pixels",
+    "--max-gone",
 )
 # Of parts that are not packed to their end, as many are named.
 _PARTS_NAMED = 8
@@ -299,7 +312,7 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
         return f"the same pack command again with {RESUME} ({shown(str(out / JOURNAL))} has words that are not shown)"
     target, verb, words = out_of(out.parent if header.split else out), header.command, [*header.words]
     if header.update and published(target):
-        verb, words = "update", [word for pair in pairwise(words) if pair[0] in _OF_UPDATE.split() for word in pair]
+        verb, words = "update", [word for pair in pairwise(words) if pair[0] in _OF_UPDATE for word in pair]
     elif "--max-gone" in words:
         # without the store that it replaces, it is a pack
         at = words.index("--max-gone")
