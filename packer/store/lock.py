@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from packer.errors import LockedError, PackError
-from packer.store.files import write_at
 from packer.store.journal import FOLDER
 from packer.text import system_reason
 from reader.format.filesystem import error_path, refresh_names
@@ -111,7 +110,9 @@ class Lock:
         with error_path(self.path):
             os.ftruncate(self._descriptor, 0)
             if self.content:
-                write_at(self._descriptor, memoryview(self.content), 0)
+                left = memoryview(self.content)
+                while len(left):  # a disk may take less at a time
+                    left = left[os.write(self._descriptor, left) :]
                 # NFS keeps written bytes here for half a minute, and other hosts must read who holds OUT
                 os.fsync(self._descriptor)
 
