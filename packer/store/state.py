@@ -200,10 +200,11 @@ def unfinished_message(out: Path) -> str:
     if (found / JOURNAL).is_file():
         header, progress = _read_unfinished(found)
         command = command_to_resume(found, header)
+        how = f"is at {progress}, interrupted or still running"
         if is_store(target):
-            return f"{target} holds a store whose replacement was interrupted at {progress}. Continue with: {command}"
+            return f"{target} holds a store whose replacement {how}. Continue with: {command}"
         work = "requantizing" if header.command == REQUANTIZE else "pack"
-        how = f"its {work} was interrupted at {progress}" if progress else "it was not pulled to its end"
+        how = f"its {work} {how}" if progress else "its pull was interrupted or is still running"
         return f"{target} is incomplete: {how}. Resume with: {command}"
     # of splits, first that whose parts are not all packed
     found = next((store for store in stores if _unpacked_parts(store)), found)

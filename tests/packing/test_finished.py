@@ -224,7 +224,7 @@ def test_of_splits_of_which_one_is_there_the_others_are_made_and_all_change_toge
 
     with pytest.raises(KeyboardInterrupt):
         pack(tmp_path / "images", tmp_path / "out", size=32, progress=stop)
-    with pytest.raises(PackError, match=r"out/val is incomplete: its pack was interrupted at 0 of 8 images"):
+    with pytest.raises(PackError, match=r"out/val is incomplete: its pack is at 0 of 8 images"):
         pack(tmp_path / "images", tmp_path / "out", size=32)
     pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
     before = store_bytes(tmp_path / "out")
@@ -285,7 +285,7 @@ def test_resume_and_overwrite_together_are_right_in_every_state(
     interrupted(pack, images, out, size=32, **line, inputs=4)
     assert store_bytes(out) == small
     with pytest.raises(
-        PackError, match=r"holds a store whose replacement was interrupted at .*Continue with: pack\(.*, resume=True\)"
+        PackError, match=r"holds a store whose replacement is at .*Continue with: pack\(.*, resume=True\)"
     ):
         pack(images, out, size=32)
     assert pack(images, out, size=32, **line).resumed_from >= 4  # a replacement that was begun

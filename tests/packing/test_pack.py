@@ -357,7 +357,7 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
     out = tmp_path / "out"
 
     interrupted(pack, images, out, size=32, inputs=2 * blocks)
-    with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack was interrupted at \d+ of 24 images"):
+    with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack is at \d+ of 24 images"):
         check_finished(out)
     with pytest.raises(IncompleteStoreError, match=f"how to resume it: pack info {out}"):
         MemmapDataset(out, as_tuple=False)

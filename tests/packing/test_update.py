@@ -497,7 +497,7 @@ def test_where_there_is_no_store_it_says_so(images: Path, tmp_path: Path) -> Non
     assert "out is not a pixpack store: it has no manifest.json" in refusal()
     shutil.rmtree(tmp_path / "out")
     interrupted(pack, images, tmp_path / "out", size=32)
-    assert "out is incomplete: its pack was interrupted at" in refusal()
+    assert "out is incomplete: its pack is at" in refusal()
 
 
 def test_images_that_are_not_there_leave_the_store(images: Path, tmp_path: Path) -> None:

@@ -32,13 +32,15 @@ BEGUN = (
     [
         (
             BEGUN,
-            "its pack was interrupted at 24 of 50 images, 23 rows written. Resume with: pack IMAGES {out} --resume\n",
+            "its pack is at 24 of 50 images, 23 rows written, interrupted or still running."
+            " Resume with: pack IMAGES {out} --resume\n",
         ),
         (
             BEGUN[:1],
-            "its pack was interrupted at 0 of 50 images, 0 rows written. Resume with: pack IMAGES {out} --resume\n",
+            "its pack is at 0 of 50 images, 0 rows written, interrupted or still running."
+            " Resume with: pack IMAGES {out} --resume\n",
         ),
-        ((), "its pack was interrupted at its very start. Resume with: pack IMAGES {out} --resume\n"),
+        ((), "its pack is at its very start, interrupted or still running. Resume with: pack IMAGES {out} --resume\n"),
     ],
     ids=["blocks", "header", "empty"],
 )
@@ -64,7 +66,7 @@ def test_of_a_store_that_is_replaced_info_says_how_far_that_is(
         interrupted(change, images, out, **options, workers=1)
         assert run(["info", str(tmp_path / "out.packing")]) == 1
         said = capsys.readouterr().err
-        assert f"{out} holds a store whose replacement was interrupted at" in said
+        assert f"{out} holds a store whose replacement is at" in said
         assert said.endswith(f"Continue with: {command}\n")
         shutil.rmtree(tmp_path / "out.packing")
     assert run(["info", str(out), "--brief"]) == 0
