@@ -39,9 +39,9 @@ from packer.store.destination import Folder
 from packer.store.failures import as_pack_error
 from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.journal import FOLDER
-from packer.store.lock import check_same_lock, checked
+from packer.store.lock import LOCK, check_same_lock, checked
 from packer.store.out_folder import check_destination, check_no_links, listed, names_in, resolved_out
-from packer.store.state import REQUANTIZE, in_progress, moved_names, unfinished_message
+from packer.store.state import REQUANTIZE, in_progress, moved_names, out_of, unfinished_message
 from packer.store.state import State as FolderState
 from packer.text import both_given
 from packer.values import check_quality, lasting_path, parse_size
@@ -156,7 +156,10 @@ def requantize(
     asked = None if size is None else str(size)
     head = {"quality": quality, "size": asked, "ffmpeg": versions()}
     job = RequantizeJob(str(source.absolute()), "", quality, _parsed(size), max_pixels, Roots.of([source]))
-    run = _Run(job, paths, refused, _Images(out), head)
+    to = _Images(out)
+    if to.stage in (found := Path(os.path.realpath(source)), *found.parents):
+        raise OptionsError(f"IMAGES {source} is in {to.stage}, where {out} is made. Choose another DEST.")
+    run = _Run(job, paths, refused, to, head)
     lines = run.run(options, resume)
     compared = _compared(job, lines, out, fidelity)
     lowest = min(((ssim, path) for _, ssim, path in compared), default=None)
@@ -202,6 +205,12 @@ class _Images(Folder):
         """Where images are put: into a DEST that is added to, else into its stage."""
         return self.out if self.replaces else self.stage
 
+    def recover(self) -> None:
+        """Finish what a crash has left of an earlier run; refuses a DEST that is the stage of another, which stays as it is."""
+        if in_progress(self.out) and (target := out_of(self.out)) != self.out:
+            raise OptionsError(f"{self.out} is where {target} is made. Give that as DEST, or choose another one.")
+        super().recover()
+
     def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
         """Refuse a DEST that holds anything but an earlier run, or that run without --resume; raises OptionsError."""
         out, state = self.out, self.state
@@ -231,8 +240,15 @@ class _Images(Folder):
         return [name for name in names_in(self.out) if name not in ours]
 
     def _foreign_in_stage(self) -> list[str]:
-        names = listed(self.stage)
-        return [] if FOLDER in names else names
+        if self.state.header is not None:
+            return []
+        # a run that ended before it had a journal has made no image
+        working = self.stage / FOLDER
+        inside = [f"{FOLDER}/{name}" for name in (listed(working) if working.is_dir() else [])]
+        return [name for name in names_in(self.stage) + inside if name not in (FOLDER, LOCK, journals.JOURNAL)]
+
+    def _own_paths(self, splits: Sequence[str] = ()) -> Iterator[Path]:
+        yield from (self.stage, self._aside, self.out / FOLDER, self.out / RECORD)
 
 
 class _Run:
@@ -252,10 +268,17 @@ class _Run:
             # before anything is written: a refusal leaves DEST unchanged
             self._look(resume)
             to.replaces = True  # what another run may have finished since is no reason to stop
-            with to.held(), checked(to.check_same):
-                lines = self._look(resume)
-                self.resumed_from = len(lines)
-                return self._made(lines, options)
+            with to.held():
+                with checked(to.check_same):
+                    lines = self._look(resume)
+                    self.resumed_from = len(lines)
+                    ordered = self._made(lines, options)
+                # from here on the stage may have become DEST
+                if to.replaces:
+                    to.withdraw()
+                else:
+                    to.publish()
+                return ordered
         except OSError as e:
             raise as_pack_error(e, to.stage, {}) from None
         except SourceError as e:
@@ -283,10 +306,6 @@ class _Run:
         ordered = [lines[path] for path in self._paths]
         to.check_same()
         write_atomically(folder / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
-        if to.replaces:
-            to.withdraw()
-        else:
-            to.publish()
         return ordered
 
     def _new_header(self) -> journals.Header:
@@ -472,7 +491,11 @@ class RequantizeWorker:
         path, new = Path(self._job.dest, to), Path(self._job.lock[0]).with_name(str(index))
         check_same_lock(*self._job.lock)
         write_synced(new, data)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # the folder itself is not made again: it may have been moved since
+        folder = Path(self._job.dest)
+        for name in Path(to).parts[:-1]:
+            folder /= name
+            folder.mkdir(exist_ok=True)
         check_same_lock(*self._job.lock)
         try:
             os.replace(new, path)

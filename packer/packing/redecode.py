@@ -52,9 +52,11 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
     # what its rows were kept as before
     options |= {"compress": options["lossy"]} if "lossy" in options else {}
     here = pixel_versions(options)
-    if what := difference(pixel_decoders(manifest.decoders), pixel_decoders(here)):
+    before, now = pixel_decoders(manifest.decoders), pixel_decoders(here)
+    if before != now:
         raise StoreError(
-            f"{root} was packed by other decoders{what}: pixels may differ. Use the same versions to decode rows again."
+            f"{root} was packed by other decoders{difference(before, now)}: pixels may differ. Use the same versions to decode"
+            " rows again."
         )
     wanted = {i * manifest.rows // count for i in range(count)} if count < manifest.rows else set(range(manifest.rows))
     samples = {row: sample for row, sample in enumerate(read_samples(root)) if row in wanted}

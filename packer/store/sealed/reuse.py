@@ -154,9 +154,11 @@ def check_reusable(
     if recorded != wanted:
         raise PackError(f"{out} was packed with other options{options_difference(recorded, wanted)}. {again}")
     # rows that are reused are packed again
-    if other := difference(pixel_decoders(manifest.decoders), pixel_decoders(decoders)):
+    before, now = pixel_decoders(manifest.decoders), pixel_decoders(decoders)
+    if before != now:
         raise PackError(
-            f"{out} was packed by other decoders{other}: old and new rows would not be alike. Use the same versions. {again}"
+            f"{out} was packed by other decoders{difference(before, now)}: old and new rows would not be alike. Use the same"
+            f" versions. {again}"
         )
     if what := damage(out, manifest, manifest.files.keys() - {PIXELS}):
         raise PackError(f"{what} {again}")

@@ -279,7 +279,7 @@ def rates(found: dict[str, list[float]], profiles: dict[str, dict[str, Any]], *,
     print(table(lines))
     for name, profile in profiles.items():
         if profile:
-            print(f"\n{name}, the last run:\n{profile_table(profile)}")
+            print(f"\n{name}, the last run:\n{profile_table(profile, None)}")
     return {
         "images_per_second": {name: spread(values, 1) for name, values in found.items()},
         "ratio": {f"{ours}/{name}": ratios(found[ours], values) for name, values in found.items() if name != ours},
