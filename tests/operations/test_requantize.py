@@ -24,11 +24,13 @@ from PIL import Image
 from packer import OptionsError, PackError, pack
 from packer.cli.app import run
 from packer.clock import StageClock
+from packer.errors import DiskFullError
 from packer.operations.info import describe
 from packer.operations.requantize import RequantizeJob, requantize
 from packer.operations.verify import verify
 from packer.options import MAX_PIXELS
 from packer.pixels.requantize import Recoded, Recoder
+from packer.report import Progress
 from packer.store.blocks import Task
 from packer.store.lock import Lock
 from reader import IncompleteStoreError, MemmapDataset
@@ -197,6 +199,65 @@ def test_a_folder_of_the_stages_name_with_other_things_is_refused(images: Path, 
     ):
         requantize(images, tmp_path / "tree", quality=3)
     assert [path.name for path in (tmp_path / "tree.packing").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    "name", ["class0/000.jpg", "_tensordict/pixels.memmap", ".packing/.packing/journal", ".packing/mine.txt"]
+)
+def test_a_stage_that_no_run_has_left_is_refused_and_stays(name: str, images: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tree.packing" / name
+    (tmp_path / "tree.packing/.packing").mkdir(parents=True)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("mine")
+    for resume in (False, True):
+        with pytest.raises(OptionsError, match=r"tree\.packing is not empty \(it holds "):
+            requantize(images, tmp_path / "tree", quality=4, resume=resume)
+    assert file.read_text() == "mine"
+    assert not (tmp_path / "tree").exists()
+
+
+def test_the_stage_of_another_run_is_neither_dest_nor_images(images: Path, tmp_path: Path) -> None:
+    stage = tmp_path / "tree.packing"
+    interrupted(requantize, images, tmp_path / "tree", quality=4, workers=1)
+    (stage / "requantized.jsonl").write_text("{}\n")
+    before = store_bytes(stage)
+    for resume in (False, True):
+        with pytest.raises(OptionsError, match=r"tree\.packing is where \S*/tree is made\. Give that as DEST"):
+            requantize(images, stage, quality=4, resume=resume)
+    with pytest.raises(OptionsError, match=r"IMAGES \S* is in \S*tree\.packing, where \S*/tree is made"):
+        requantize(stage / "class0", tmp_path / "tree", quality=4, resume=True)
+    assert store_bytes(stage) == before
+
+
+def test_a_stage_that_is_moved_while_images_are_made_is_not_made_again(images: Path, tmp_path: Path) -> None:
+    stage = tmp_path / "tree.packing"
+
+    def move(report: Progress) -> None:
+        if report.done and stage.exists():
+            stage.rename(tmp_path / "moved")
+
+    with pytest.raises(PackError, match=r"tree\.packing was renamed, removed or replaced"):
+        requantize(images, tmp_path / "tree", quality=4, progress=move)
+    assert not stage.exists()
+    (tmp_path / "moved").rename(stage)
+    assert requantize(images, tmp_path / "tree", quality=4, resume=True).requantized == 24
+
+
+def test_dest_is_finished_also_where_the_folder_above_cannot_be_synced(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if (tmp_path / "tree").exists() and os.path.samestat(os.fstat(descriptor), os.stat(tmp_path)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(DiskFullError, match=r"tree is finished and can be used, but \S* cannot be synced"):
+        requantize(images, tmp_path / "tree", quality=4)
+    monkeypatch.undo()
+    assert requantize(images, tmp_path / "tree", quality=4, resume=True).resumed_from == 24
 
 
 def test_what_came_to_dest_while_a_run_was_interrupted_stays_and_is_named_before_any_work(
