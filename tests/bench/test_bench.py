@@ -209,7 +209,7 @@ def test_rows_with_sizes_of_their_own_are_timed_and_recorded(
     assert sum(event.get("name") == "pixpack.step" for event in events) == 9
     assert set(report["loop_ms"]) == {"step", "wait"}
     height, width, _ = report["row_shape"]
-    shown = " ".join(text(_report_of(report)).split())
+    shown = " ".join(text(_report_of(report), None).split())
     assert f"72 rows of up to uint8[{height}, {width}, 3], " in shown
     assert re.match(
         r"MemmapLoader gives a training loop [\d,]+ images/s from memory \(torch's DataLoader: [\d,]+\):"
@@ -366,7 +366,8 @@ def test_each_stage_is_reported_when_it_begins(shared_store: Path) -> None:
 def test_sizes_are_given_in_a_unit_that_fits(report: BenchReport) -> None:
     memory = report.sections[0]
     slow = dataclasses.replace(memory.ways[-1], gigabytes_per_second=0.0000125)
-    shown = text(dataclasses.replace(report, sections=(dataclasses.replace(memory, ways=(*memory.ways[:-1], slow)),)))
+    section = dataclasses.replace(memory, ways=(*memory.ways[:-1], slow))
+    shown = text(dataclasses.replace(report, sections=(section,)), None)
     assert "90 rows of uint8[32, 32, 3], 276.5 kB on " in " ".join(shown.split())
     assert " 12.5 kB/s " in next(line for line in shown.splitlines() if line.startswith(WORKERS))
 
@@ -578,7 +579,7 @@ def test_a_turn_of_a_data_loader_reads_as_many_rows_as_it_counts(workers: int, m
 
 
 def test_what_was_not_measured_is_named(report: BenchReport) -> None:
-    shown = text(dataclasses.replace(report, not_measured={"disk": "it is gone."}, advice=("Do this.",)))
+    shown = text(dataclasses.replace(report, not_measured={"disk": "it is gone."}, advice=("Do this.",)), None)
     assert "\nnot measured: disk: it is gone.\n" in shown
     assert shown.endswith("\nDo this.")
 
