@@ -101,7 +101,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     (is_resumed, options), out = before, tmp_path / "out"
     if is_resumed:
         interrupted(pack, images, out, size=32, inputs=0)
-    owner, name = (Lock, "__init__") if moment == "lock" else (destination.Folder, "_make")
+    owner, name = (Lock, "__init__") if moment == "lock" else (destination.Folder, "_lock")
     original = getattr(owner, name)
     inode: list[int] = []
 
