@@ -82,10 +82,8 @@ def _links(path: str) -> Iterator[str]:
     if os.path.islink(path):
         yield path
     else:
-        with (
-            contextlib.suppress(OSError),
-            os.scandir(path) as found,
-        ):  # a file; or another process takes it away just now
+        # a file; or another process takes it away just now
+        with contextlib.suppress(OSError), os.scandir(path) as found:
             for entry in sorted(found, key=lambda entry: entry.name):
                 if entry.is_symlink() or entry.is_dir():
                     yield from _links(entry.path)
