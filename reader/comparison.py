@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from reader.dataset.cropping import repeated_steps
-from reader.views import SAME_VIEW, levels_of, mean_difference, resized, view_of
+from reader.dataset.cropping import inexact_steps, repeated_steps
+from reader.views import SAME_VIEW, levels_of, mean_difference, resized, scale_of, view_of
 
 # What a mean difference of an image means, by the levels above and up to which it is; measured on 100 photographs at 224 x 224,
 # see docs/how-to/migrate.md.
@@ -25,12 +25,8 @@ _MEANINGS = (
 _MOST_SENTENCES = 6
 # Rows that are read twice, to see whether pixels are drawn at random: a flip of half of them shows in all but 1 of 65,536 cases.
 _READ_TWICE = 16
-# Images beyond 0 to 255 by more than a bicubic filter overshoots are normalized.
-_OVERSHOOT = 40
 _NORMALIZED = "is normalized. Leave Normalize out of it"
 _DRAWN = "draws at random. Give it the recipe of validation"
-# Floats that are all below are of 0 to 1, or normalized; such as go beyond, of 0 to 255.
-_LEAST_LEVEL = 16
 
 
 @dataclass
@@ -45,7 +41,7 @@ class CompareReport:
         equal: share of these pairs that have the same pixels, 0 to 1.
         sizes: a sentence on the rows of each size of difference that leaves the view the same, and what such a one means.
         differences: sentences on what is not the same: classes, counts, targets, sizes, cuts. [] where the two agree.
-        notes: sentences on what was not compared, and on what is resized twice.
+        notes: sentences on what was not compared, what is resized twice, and what `pack` did to values.
     """
 
     counts: tuple[int, int]
@@ -99,6 +95,8 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
     pairs = _pairs(one, other, report)
     step = max(1.0, len(pairs) / rows)
     _compare_rows(one, other, [pairs[int((n + 0.5) * step)] for n in range(min(rows, len(pairs)))], report)
+    for side in (one, other) if report.mean else ():
+        report.notes += [f"{side.name} was packed {how}; this changes values" for how in inexact_steps(side.data)]
     return report
 
 
@@ -132,23 +130,15 @@ class _Side:
         values = [levels_of(image) for image in images]
         if not all(torch.equal(one, levels_of(self.row(row)[0])) for one, row in zip(values, rows, strict=True)):
             return 1, _DRAWN
-        has_floats = any("float" in str(getattr(image, "dtype", "")) for image in images)
-        ends = [float(end) for one in values for end in one.aminmax()] or [0.0]
-        low, high = min(ends), max(ends)
-        scale = 255 if has_floats and high < _LEAST_LEVEL else 1
-        if low * scale >= -_OVERSHOOT and high * scale <= 255 + _OVERSHOOT:
-            return scale, ""
-        # some of these photographs have black and white
-        return 255 / (high - low), _NORMALIZED
+        scale, are_normalized = scale_of(values, any("float" in str(getattr(image, "dtype", "")) for image in images))
+        return scale, _NORMALIZED if are_normalized else ""
 
 
 def _other_classes(a: list[str], b: list[str]) -> list[str]:
-    if not a or not b or a == b:
-        return []
-    if sorted(a) == sorted(b):
+    if a != b and sorted(a) == sorted(b):
         number = next(n for n in range(len(a)) if a[n] != b[n])
         return [f"other order of classes: number {number} is {a[number]} in a, {b[number]} in b"]
-    return _lacking(a, b, "class", "classes")
+    return _lacking(a, b, "class", "classes") if a and b else []
 
 
 def _lacking(a: Collection[str], b: Collection[str], one: str, many: str) -> list[str]:

@@ -12,6 +12,10 @@ from torch.nn.functional import interpolate
 # Up to which mean difference, in levels, two images show the same in the same place, and above which they are two images: of
 # another crop of one of 100 photographs at 224 x 224, 95 differ by less than 50.
 SAME_VIEW, _SAME_IMAGE = 10.0, 50.0
+# Images beyond 0 to 255 by more than a bicubic filter overshoots are normalized.
+_OVERSHOOT = 40
+# Floats that are all below are of 0 to 1, or normalized; such as go beyond, of 0 to 255.
+_LEAST_LEVEL = 16
 # A view explains a difference where it leaves less than this share of it.
 _EXPLAINED = 0.6
 # Sides of images that are looked at for that, pixels: 50 cuts of 64 rows take 10 s of CPU at 224.
@@ -24,6 +28,17 @@ def levels_of(image: Any) -> torch.Tensor:
         return image.detach().cpu().float()
     values = torch.from_numpy(np.array(image)).float()
     return (values if values.ndim == 3 else values[..., None]).movedim(-1, 0)
+
+
+def scale_of(values: Sequence[torch.Tensor], has_floats: bool) -> tuple[float, bool]:
+    """Return by what the values of images become levels, and whether the images are normalized."""
+    ends = [float(end) for one in values for end in one.aminmax()] or [0.0]
+    low, high = min(ends), max(ends)
+    scale = 255 if has_floats and high < _LEAST_LEVEL else 1
+    if low * scale >= -_OVERSHOOT and high * scale <= 255 + _OVERSHOOT:
+        return scale, False
+    # one of these images has black, and one white
+    return 255 / (high - low), True
 
 
 def mean_difference(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -42,11 +42,8 @@ class FolderRows:
         rejected = {reject.path for reject in read_rejects(store)}
         pairs = zip(inputs.paths[:], targets, strict=True)
         self.samples = [(path, target) for path, target in pairs if path not in rejected]
-        self._finder, self._geometry, self._mode = (
-            Finder(images),
-            Geometry.recorded(manifest),
-            _MODES[manifest.channels],
-        )
+        self._finder, self._geometry = Finder(images), Geometry.recorded(manifest)
+        self._mode = _MODES[manifest.channels]
         self._lines = {sample.path: sample for sample in read_samples(store)}
         if self._lines.keys().isdisjoint(path for path, _ in self.samples):
             raise OptionsError(

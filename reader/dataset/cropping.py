@@ -1,4 +1,4 @@
-"""What `pack` has cropped and resized of the images of a store, and whether a transform does so again.
+"""What `pack` has cropped, resized and rounded of the images of a store, and whether a transform crops and resizes again.
 
 Asks a transform itself, by the arguments that torchvision, and those who follow it, give such steps; knows no classes.
 """
@@ -40,13 +40,33 @@ def repeated_steps(data: Any) -> tuple[str, str]:
         return "", ""
     crop = _second_crop(manifest, transform)
     cropped = f"by pack with {crop[0]}, and by the transform's {crop[1]}" if crop else ""
-    has_resized = not manifest.has_own_sizes or manifest.options.get("max_size") is not None
-    for step in _steps(transform) if has_resized else ():
+    for step in _steps(transform) if _is_resized(manifest) else ():
         size = _size_of(step)
         is_resizing = hasattr(step, "interpolation") or hasattr(step, "fraction")
         if size is not None and is_resizing and not hasattr(step, "scale") and {*size} != {*manifest.sides[:2]}:
             return cropped, f"by pack ({stored_crop(manifest)}), and by the transform's {_shown(step)}"
     return cropped, ""
+
+
+def inexact_steps(data: Any) -> list[str]:
+    """Say by which of its options `pack` gave rows other values than an image that is decoded whole and resized has."""
+    manifest = getattr(data, "manifest", None)
+    if not isinstance(manifest, Manifest):
+        return []
+    options = manifest.options
+    steps = []
+    if _is_resized(manifest) and not options.get("exact", False):
+        steps.append("without --exact: JPEGs of four times the size of their rows, or more, were decoded at a reduced size")
+    quality = options.get("lossy", options.get("compress", ""))
+    if quality.startswith("jpeg"):
+        steps.append(f"with --compress {quality}")
+    if "requantize" in options:
+        steps.append(f"with --requantize {options['requantize']}")
+    return steps
+
+
+def _is_resized(manifest: Manifest) -> bool:
+    return not manifest.has_own_sizes or manifest.options.get("max_size") is not None
 
 
 def _second_crop(manifest: Manifest, transform: object) -> tuple[str, str] | None:

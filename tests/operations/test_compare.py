@@ -259,6 +259,25 @@ def test_rows_that_pack_made_smaller_are_said_to_be_resized_twice(images: Path, 
     assert report.differences == []
 
 
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        ({}, ["b was packed without --exact: JPEGs of four times the size of their rows, or more, were"]),
+        ({"exact": True, "compress": "jpeg:90"}, ["b was packed with --compress jpeg:90"]),
+        ({"requantize": 8}, ["b was packed with --requantize 8"]),
+        ({"exact": True, "compress": True}, []),
+    ],
+)
+def test_options_of_the_pack_that_change_values_are_named(
+    images: Path, tmp_path: Path, options: dict[str, Any], notes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack(images, tmp_path / "out", size=20, **options)
+    assert run(["compare", str(images), str(tmp_path / "out")]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert len(said) == len(notes)
+    assert all(line.startswith(f"note: {note}") for line, note in zip(said, notes, strict=True))
+
+
 def test_a_subset_of_torch_is_paired_by_path(folder: Callable[..., Any], cropped: Path) -> None:
     report = compare(Subset(folder(), [17, 3]), MemmapDataset(cropped).subset([3, 17]))
     assert (report.compared, report.equal, report.differences) == (2, 1, [])
