@@ -78,7 +78,7 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
         TypeError: a or b is no such dataset. ValueError: rows is not 1 or more.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> print(compare(MemmapDataset(store_path), MemmapDataset(store_path), rows=8))
         8 rows compared: 100% are equal; mean difference 0.00, worst 0 of 255 levels
         no difference in classes, counts, targets and cuts

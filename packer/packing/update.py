@@ -69,7 +69,7 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
             else that `pack` raises.
 
     Example:
-        >>> from packer import pack
+        >>> from pixpack import pack
         >>> _ = pack(images_path, out_path, size=32)
         >>> (images_path / "class0" / "000.jpg").unlink()
         >>> report = update(images_path, out_path)

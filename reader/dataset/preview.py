@@ -40,7 +40,7 @@ def html_of(title: str, manifest: Manifest, rows: Iterable[Batch]) -> str:
     """Return HTML of some rows of a dataset, each without a batch dimension, as they are stored, with their targets.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> MemmapDataset(store_path)._repr_html_().count("<img ")
         24
     """

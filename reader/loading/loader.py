@@ -112,7 +112,7 @@ class MemmapLoader:
         TypeError: an argument that it does not have, or that of a DataLoader which would change something.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=8, shuffle=True)
         >>> for images, targets in loader:
         ...     shape = images.shape  # uint8[8, 3, 32, 32]
@@ -300,7 +300,7 @@ class MemmapLoader:
             ValueError: an epoch has no batch.
 
         Example:
-            >>> from reader import MemmapDataset
+            >>> from pixpack import MemmapDataset
             >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=64, shuffle=True)
             >>> [step for step, (images, targets) in zip(range(4), loader.forever())]
             [0, 1, 2, 3]
@@ -408,7 +408,7 @@ class MemmapLoader:
             ValueError: rows come from a sampler, no seed is chosen yet and the order has one, or epoch is not 0 or more.
 
         Example:
-            >>> from reader import MemmapDataset
+            >>> from pixpack import MemmapDataset
             >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=8, shuffle=True, seed=0)
             >>> rows = loader.rows(epoch=3, step=1)
             >>> (3, 1) in loader.steps_of(int(rows[0]), {**loader.state_dict(), "epoch": 4})

@@ -140,7 +140,7 @@ class RASampler(Sampler[int]):
         ValueError: repetitions is not 1 or more.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> rows = list(RASampler(MemmapDataset(store_path), num_replicas=1, rank=0, repetitions=3))
         >>> len(set(rows[:3]))
         1

@@ -126,7 +126,7 @@ class RandAugment(Policy):
         ValueError: an argument is not one of these.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandAugment()(batch).images.shape
         torch.Size([2, 3, 32, 32])

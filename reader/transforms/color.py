@@ -73,7 +73,16 @@ class Normalize(torch.nn.Module):
 
     @classmethod
     def of(cls, manifest: Manifest, dtype: torch.dtype = torch.float32) -> Normalize:
-        """Use the mean and std that `pack` measured; a channel that never varies gets std 1."""
+        """Use the mean and std that `pack` measured; a channel that never varies gets std 1.
+
+        Raises:
+            TypeError: manifest is none, such as the dataset that has it.
+        """
+        given: object = manifest
+        if not isinstance(given, Manifest):
+            raise TypeError(
+                f"manifest is a {type(given).__name__}, expected the manifest of a store. Write Normalize.of(dataset.manifest)."
+            )
         return cls(manifest.mean, [value or 1.0 for value in manifest.std], dtype)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -112,7 +121,7 @@ class ColorJitter(compiled.CompiledTransform):
         ValueError: a factor is below 0, hue is outside its limits, or the first of two is the larger one.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> int(ColorJitter(brightness=(0, 0))(batch).pixels.max())
         0

@@ -62,7 +62,8 @@ class Compose(TransformGroup):
         TypeError: one cannot be called.
 
     Example:
-        >>> from reader import MemmapDataset, RandomCrop, RandomHorizontalFlip
+        >>> from pixpack import MemmapDataset
+        >>> from pixpack.transforms import RandomCrop, RandomHorizontalFlip
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> Compose([RandomHorizontalFlip(), RandomCrop(24)])(batch).images.shape
         torch.Size([2, 3, 24, 24])
@@ -102,7 +103,8 @@ class RandomApply(TransformGroup):
         ValueError: there are none, or p is not a probability.
 
     Example:
-        >>> from reader import ColorJitter, MemmapDataset
+        >>> from pixpack import MemmapDataset
+        >>> from pixpack.transforms import ColorJitter
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomApply([ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8)(batch).images.shape
         torch.Size([2, 3, 32, 32])
@@ -188,7 +190,8 @@ class RandomOrder(TransformGroup):
         ValueError: there are none.
 
     Example:
-        >>> from reader import ColorJitter, MemmapDataset, RandomInvert
+        >>> from pixpack import MemmapDataset
+        >>> from pixpack.transforms import ColorJitter, RandomInvert
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomOrder([ColorJitter(0.4), RandomInvert()])(batch).images.shape
         torch.Size([2, 3, 32, 32])

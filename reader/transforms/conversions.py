@@ -299,7 +299,7 @@ class ToDtype(CompiledTransform):
         ValueError: another dtype, or a float one without scale=True.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> ToDtype(torch.float32, scale=True)(batch).images.dtype
         torch.float32

@@ -46,7 +46,7 @@ class RandomErasing(Described):
         ValueError: an argument is not one of these.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> int((RandomErasing(1, scale=(0.5, 0.5), ratio=(1, 1))(batch).pixels == 0).all(-1).sum(1).sum(1).min()) >= 500
         True
@@ -204,7 +204,7 @@ class MixUp(_OfTwo):
         ValueError: alpha, num_classes or label_smoothing is out of range.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 80]]
         >>> MixUp(num_classes=3)(batch).targets.sum(1).tolist()
         [1.0, 1.0]

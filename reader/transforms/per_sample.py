@@ -51,7 +51,7 @@ class PerSample(Described):
         TypeError: transform cannot be called.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> torch.equal(PerSample(lambda image: image.flip(-1))(batch).images, batch.images.flip(-1))
         True

@@ -89,7 +89,7 @@ class RandomHorizontalFlip(_RandomFlip, CompiledTransform):
         ValueError: p is not a probability.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> torch.equal(RandomHorizontalFlip(1)(batch).images, batch.images.flip(-1))
         True
@@ -118,7 +118,7 @@ class RandomVerticalFlip(_RandomFlip):
         ValueError: p is not a probability.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> torch.equal(RandomVerticalFlip(1)(batch).images, batch.images.flip(-2))
         True
@@ -152,7 +152,7 @@ class AlternatingFlip(CompiledTransform):
         seed: with the loader's seed, determines which half a row belongs to.
 
     Example:
-        >>> from reader import MemmapDataset, MemmapLoader
+        >>> from pixpack import MemmapDataset, MemmapLoader
         >>> loader = MemmapLoader(MemmapDataset(store_path), 90, transform=AlternatingFlip())
         >>> (first, _), = loader
         >>> (second, _), = loader
@@ -196,7 +196,7 @@ class RandomCrop(CompiledTransform):
         ValueError: size is not 1 or more pixels, or padding is negative.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomCrop(32, padding=4)(batch).images.shape
         torch.Size([2, 3, 32, 32])
@@ -285,7 +285,7 @@ class RandomResizedCrop(CompiledTransform):
             or there is no such interpolation.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomResizedCrop(24)(batch).images.shape
         torch.Size([2, 3, 24, 24])

@@ -51,7 +51,7 @@ class MultiView(Described):
         TypeError: one cannot be called.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> views, targets = MultiView([RandomResizedCrop(32)] * 2)(batch)
         >>> len(views), torch.equal(*views)
@@ -92,7 +92,7 @@ class MultiCrop(MultiView):
         ValueError: there is no view, or another number of transforms.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> views, targets = MultiCrop(2, 6, global_size=32, local_size=16)(batch)
         >>> len(views), views[0].shape, views[7].shape
@@ -141,7 +141,7 @@ class TimmRandAugment(Policy):
         ValueError: config_str has a section that is none of these.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> TimmRandAugment("rand-m9-mstd0.5-inc1")(batch).images.shape
         torch.Size([2, 3, 32, 32])

@@ -45,7 +45,7 @@ class CenterCrop(CompiledTransform):
         ValueError: size is not 1 or more pixels.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> torch.equal(CenterCrop(28)(batch).images, batch.images[..., 2:30, 2:30])
         True
@@ -99,7 +99,7 @@ class ResizeCenterCrop(CompiledTransform):
         ValueError: size is not 1 or more pixels, or fraction is not above 0 and at most 1.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> ResizeCenterCrop(28, fraction=0.875)(batch).images.shape
         torch.Size([2, 3, 28, 28])
@@ -176,7 +176,7 @@ class Resize(Described):
         ValueError: size is not 1 or more pixels, interpolation is neither of these, or max_size is not above size.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> Resize((24, 30), "bicubic")(batch).images.shape
         torch.Size([2, 3, 24, 30])

@@ -62,6 +62,11 @@ def test_a_channel_that_never_varies_gets_std_1(shared_store: Path) -> None:
     assert Normalize.of(manifest)(torch.zeros(3, 2, 2, dtype=torch.uint8)).isfinite().all()
 
 
+def test_a_dataset_in_place_of_its_manifest_is_told_what_to_write(shared_store: Path) -> None:
+    with pytest.raises(TypeError, match=r"is a MemmapDataset, expected .* Write Normalize\.of\(dataset\.manifest\)\.$"):
+        Normalize.of(MemmapDataset(shared_store))  # type: ignore[arg-type]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("inductor")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -47,7 +47,7 @@ class RandomZoomOut(OwnSizeTransform):
         ValueError: side_range are not two factors of 1 or more, the smaller one first, or p is not a probability.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomZoomOut(side_range=(2, 2), p=1)(batch).images[0].shape
         torch.Size([3, 64, 64])
@@ -92,7 +92,7 @@ class FixedSizeCrop(OwnSizeTransform):
         ValueError: size is not 1 or more pixels.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> FixedSizeCrop((24, 40))(batch).images[0].shape
         torch.Size([3, 24, 40])

@@ -38,7 +38,7 @@ class RandomPhotometricDistort(compiled.CompiledTransform):
         ValueError: a factor is below 0, hue is outside its limits, the first of two is the larger one, or p is not a probability.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomPhotometricDistort()(batch).images.shape
         torch.Size([2, 3, 32, 32])

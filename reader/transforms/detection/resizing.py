@@ -29,7 +29,7 @@ class ScaleJitter(OwnSizeTransform):
             or the interpolation is another.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> ScaleJitter((32, 32), (0.5, 0.5))(batch).images[0].shape
         torch.Size([3, 16, 16])
@@ -78,7 +78,7 @@ class RandomShortestSize(OwnSizeTransform):
         ValueError: a length is not 1 or more pixels, there are none, or the interpolation is another.
 
     Example:
-        >>> from reader import MemmapDataset
+        >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomShortestSize(48, max_size=40)(batch).images[0].shape
         torch.Size([3, 40, 40])
