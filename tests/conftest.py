@@ -25,7 +25,7 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from PIL import Image
-from quick_forks import make_forks_quick, use_huge_pages
+from quick_forks import make_forks_quick
 
 from packer.report import Progress
 
@@ -359,7 +359,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if nextitem is not None and nextitem.path != item.path:
-        use_huge_pages()
+        make_forks_quick()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

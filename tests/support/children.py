@@ -6,6 +6,7 @@ a pipe with the test, and are no children of its threads.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -99,6 +100,8 @@ def _run(_: Connection, name: str | Path, words: list[str], variables: dict[str,
 def _begin(target: Callable[..., None], pipe: Connection, variables: dict[str, str], *arguments: Any) -> None:
     import torch
 
+    # a collection would copy the pages of all that the server has imported
+    gc.freeze()
     # the server has those of the moment when it began
     os.environ.clear()
     os.environ.update(variables)

@@ -20,10 +20,10 @@ def make_forks_quick() -> None:
     """Put the heap into huge pages, and leave what is there by now out of garbage collections, which copy what they touch."""
     gc.collect()
     gc.freeze()
-    use_huge_pages()
+    _use_huge_pages()
 
 
-def use_huge_pages() -> None:
+def _use_huge_pages() -> None:
     """Put the heap into huge pages, those too that were broken up, where the system has any."""
     lines: list[str] = []
     with contextlib.suppress(OSError), open("/proc/self/maps") as file:

@@ -7,7 +7,7 @@ A server on loopback, in a process of its own, answers after a latency over a ba
     limit          the same library fetches the same ranges with as many connections, and nothing is done with the bytes
     first          the first epoch of MemmapLoader(shuffle="block"), its cache empty; until its first batch: "first batch"
     later          an epoch of the same loader, all of the store in its cache
-    local          an epoch of the local store
+    local          an epoch of the local store, opened for it: as "later", the first that reads it by its mapping
     half           an epoch through a cache of half the store, after two others; only of a store of more than three windows
 
 --compress zstd also reads the same rows compressed, --compress jpeg:95 as JPEGs, over a link of the same kind: "first, zstd" and
@@ -123,7 +123,7 @@ def _round(forms: dict[str, MemmapDataset], url: str, cache: Path) -> dict[str, 
     with _loader(full) as loader:
         found["first"], found["first batch"] = _epoch(loader, forms)
         found["later"], _ = _epoch(loader, forms)
-    with _loader(data) as loader:
+    with _loader(MemmapDataset(data.path)) as loader:
         found["local"], _ = _epoch(loader, forms)
     _let_go(full, cache / "full")
     # blocks of two windows may overlap: one of 256 MiB takes up to 336 MB
