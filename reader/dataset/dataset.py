@@ -189,7 +189,7 @@ class MemmapDataset(Dataset[Any]):
         batch = self._slice(positions) if isinstance(index, slice) else self._gather(positions)
         if self.takes_batches:
             batch = self._transformed(batch)
-        is_plain = self.as_tuple and isinstance(batch, ImageBatch | RaggedBatch)
+        is_plain = self.as_tuple and isinstance(batch, Batch)
         return plain(batch, by_name=self.names_targets) if is_plain else batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -215,7 +215,7 @@ class MemmapDataset(Dataset[Any]):
         batch = self._gather(self.positions(indices), self._pool.lease if get_worker_info() is None else fresh)
         if self.takes_batches:
             batch = self._transformed(batch)
-            if not isinstance(batch, ImageBatch | RaggedBatch):
+            if not isinstance(batch, Batch):
                 return collate.transformed_rows(batch, len(indices))
         if self.as_tuple:
             return collate.tuple_rows(*plain(batch, by_name=self.names_targets))

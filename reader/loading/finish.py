@@ -138,11 +138,11 @@ class Finish:
             start: position of the batch's first row in the order of the epoch.
             rows: int64[B], of the store, for an error of a step.
         """
-        if self._is_marked_last and isinstance(result, ImageBatch | RaggedBatch):
+        if self._is_marked_last and isinstance(result, Batch):
             result = self._marked(result, start)
         if self._rest:
             result = self._run(self._rest, result, rows)
-        if self._as_tuple and isinstance(result, ImageBatch | RaggedBatch):
+        if self._as_tuple and isinstance(result, Batch):
             result = plain(result, by_name=self._by_name)
         if self._as_dict is not None and isinstance(result, tuple) and len(result) == 2:
             return dict(zip(self._as_dict, result, strict=True))
@@ -169,7 +169,7 @@ class Finish:
 
     def _transformed(self, steps: list[Transform], result: object) -> object:
         """Call steps; what they do to each row by itself, on the CPU, on several threads."""
-        if self._threads == 1 or not isinstance(result, ImageBatch | RaggedBatch) or result.pixels.device.type != "cpu":
+        if self._threads == 1 or not isinstance(result, Batch) or result.pixels.device.type != "cpu":
             return _called(functools.partial(in_turn, steps), result)
 
         def in_modes(chain: list[Transform], part: object) -> object:
@@ -184,7 +184,7 @@ class Finish:
             call = functools.partial(in_modes, chain)
             # parts are joined to images of one size
             is_one_size = isinstance(finished, ImageBatch) or not getattr(chain[0], "keeps_sizes", False)
-            is_cut = is_in_parts and isinstance(finished, ImageBatch | RaggedBatch) and is_one_size
+            is_cut = is_in_parts and isinstance(finished, Batch) and is_one_size
             finished = _called(functools.partial(in_parts, call, threads=self._threads) if is_cut else call, finished)
         return finished
 
@@ -194,7 +194,7 @@ class Versions:
 
     def __init__(self, result: object) -> None:
         leaves = (
-            result.values(True, True) if isinstance(result, ImageBatch | RaggedBatch) else pytree.tree_leaves(result)
+            result.values(True, True) if isinstance(result, Batch) else pytree.tree_leaves(result)
         )
         tensors = [each for each in leaves if isinstance(each, torch.Tensor) and not each.is_inference()]
         self._before = [(tensor, tensor._version) for tensor in tensors]

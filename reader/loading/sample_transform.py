@@ -105,7 +105,7 @@ class _CollateStep:
         Raises:
             TypeError: the transform before it returned no ImageBatch, so that there are no rows.
         """
-        if not isinstance(batch, ImageBatch | RaggedBatch):
+        if not isinstance(batch, Batch):
             raise TypeError(
                 f"collate_fn= takes rows of an ImageBatch, and the transform gives a {type(batch).__name__}. Leave it out, and"
                 " call its function in the loop."

@@ -9,7 +9,7 @@ import torch
 
 from reader import compiled
 from reader.format.manifest import Manifest
-from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.store import Batch, ImageBatch, RaggedBatch, replaced
 from reader.transforms.detection.view import changed_images
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import (
@@ -97,7 +97,7 @@ class Normalize(torch.nn.Module):
                 "images is a list: rows with sizes of their own come as a list."
                 " Give the loader a transform that makes them one size, such as RandomResizedCrop(224)."
             )
-        is_batch = isinstance(given, ImageBatch | RaggedBatch)
+        is_batch = isinstance(given, Batch)
         # by this check: the stand-in for a tensor during tracing is not a tensor
         if is_batch or not hasattr(given, "float"):
             instead = "normalize(batch.images)" if is_batch else "images, targets = batch; normalize(images)"

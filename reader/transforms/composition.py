@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from reader import compiled
 from reader.described import Described
 from reader.epoch import wrapped
-from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.store import Batch, ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import content_of
 from reader.transforms.conversions import without_conversions
 from reader.transforms.detection.view import OwnSizeTransform, View
@@ -225,7 +225,7 @@ def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
         count = 1
         views = list(itertools.takewhile(_moves_views, left)) if _takes_views(left[0], batch) else []
         steps = list(itertools.takewhile(_has_steps, left)) if _takes_steps(batch) else []
-        is_crop = type(left[0]) in _CROPS and isinstance(batch, ImageBatch | RaggedBatch)
+        is_crop = type(left[0]) in _CROPS and isinstance(batch, Batch)
         if views:
             batch, count = _by_view(views, batch), len(views)
         elif len(steps) > 1 and (made := _by_steps(steps, batch)) is not None:

@@ -17,7 +17,7 @@ import torch
 
 from reader.compiled import CompiledTransform, floats_of
 from reader.described import Described
-from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.store import Batch, ImageBatch, RaggedBatch, replaced
 from reader.transforms.color import Normalize
 from reader.transforms.detection.view import refuse_masks
 from reader.transforms.kernels.regions import by_image, floats
@@ -381,7 +381,7 @@ class Normalized(CompiledTransform):
         Raises:
             ValueError: it is one row, or pixels are floats from 0 to 1 already.
         """
-        if not isinstance(batch, ImageBatch | RaggedBatch):
+        if not isinstance(batch, Batch):
             return self.normalize(batch)
         check_batch(self.normalize, batch, takes_ragged=True)
         if batch.pixels.dtype != torch.uint8:

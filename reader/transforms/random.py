@@ -15,7 +15,7 @@ import torch
 
 from reader.epoch import current_epoch, in_epoch, wrapped
 from reader.host_values import on_host, sent
-from reader.store import ImageBatch, RaggedBatch
+from reader.store import Batch, ImageBatch, RaggedBatch
 from reader.transforms.kernels.constants import tensor_on
 
 # Which random numbers are whose: no two transforms share a stream, so two with one seed do not draw alike. To change one is to
@@ -82,7 +82,7 @@ def check_batch(transform: object, batch: object, *, takes_ragged: bool = False)
         ValueError: it is one row, or its images have different sizes and the transform takes none such.
     """
     name = type(transform).__name__
-    if not isinstance(batch, ImageBatch | RaggedBatch):
+    if not isinstance(batch, Batch):
         raise TypeError(
             f"{name} takes a whole ImageBatch, and was given a {type(batch).__name__}: give it to the loader,"
             f" MemmapLoader(..., transform={name}(...)), or read with as_tuple=False."
