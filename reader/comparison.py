@@ -6,15 +6,16 @@ For moving a program: ImageFolder with its recipe is `a`, the store with its own
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from reader.compared_rows import ComparedRows
 from reader.dataset.cropping import inexact_steps, repeated_steps
-from reader.views import SAME_VIEW, levels_of, mean_difference, resized, scale_of, view_of
+from reader.views import NORMALIZED, SAME_VIEW, mean_difference, resized, view_of
 
 # What a mean difference of an image means, by the levels above and up to which it is; measured on 100 photographs at 224 x 224,
 # see docs/how-to/migrate.md.
@@ -25,8 +26,9 @@ _MEANINGS = (
 _MOST_SENTENCES = 6
 # Rows that are read twice, to see whether pixels are drawn at random: a flip of half of them shows in all but 1 of 65,536 cases.
 _READ_TWICE = 16
-_NORMALIZED = "is normalized. Leave Normalize out of it"
-_DRAWN = "draws at random. Give it the recipe of validation"
+
+# What differs -> the rows of a where it does, each with what it shows.
+_Seen = defaultdict[str, list[tuple[int, str]]]
 
 
 @dataclass
@@ -35,6 +37,7 @@ class CompareReport:
 
     Attributes:
         counts: rows of a and of b.
+        classes: names of classes that were compared; 0: a, b or both have none.
         compared: pairs of rows whose pixels were compared; 0: see the notes.
         targets: pairs of rows whose targets were compared.
         worst, mean: largest and mean difference of a value, in levels of 0 to 255; None where none were compared.
@@ -45,6 +48,7 @@ class CompareReport:
     """
 
     counts: tuple[int, int]
+    classes: int = 0
     compared: int = 0
     targets: int = 0
     worst: float | None = None
@@ -57,7 +61,9 @@ class CompareReport:
     def __str__(self) -> str:
         levels = f"mean difference {self.mean:.2f}, worst {self.worst:.3g} of 255 levels" if self.compared else ""
         equal = f": {self.equal:.0%} are equal; {levels}" if self.compared else ""
-        nothing = f"no difference in classes, counts{', targets' if self.targets else ''} and cuts"
+        compared = (("classes", self.classes), ("counts", True), ("targets", self.targets), ("cuts", self.compared))
+        *first, last = [what for what, is_compared in compared if is_compared]
+        nothing = "no difference in " + " and ".join(filter(None, [", ".join(first), last]))
         differences = [f"differs: {sentence}" for sentence in self.differences] or [nothing]
         notes = [f"note: {sentence}" for sentence in self.notes]
         return "\n".join([f"{self.compared:,} rows compared{equal}", *self.sizes, *differences, *notes])
@@ -75,7 +81,7 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
         rows: pairs of rows to read, evenly spread.
 
     Raises:
-        TypeError: a or b is no such dataset. ValueError: rows is not 1 or more.
+        TypeError: a or b is no such dataset, or a row or an image is something else. ValueError: rows is not 1 or more.
 
     Example:
         >>> from pixpack import MemmapDataset
@@ -83,62 +89,31 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
         8 rows compared: 100% are equal; mean difference 0.00, worst 0 of 255 levels
         no difference in classes, counts, targets and cuts
     """
-    if not isinstance(rows, int) or rows < 1:
-        raise ValueError(f"rows is {rows!r}, expected 1 or more.")
-    one, other = _Side("a", a), _Side("b", b)
+    if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1:
+        raise ValueError(f"rows is {rows!r}, expected an integer of 1 or more.")
+    one, other = ComparedRows("a", a), ComparedRows("b", b)
     report = CompareReport((len(a), len(b)))
-    report.differences += _other_classes(one.classes, other.classes)
+    if one.classes and other.classes:
+        report.classes = len({*one.classes, *other.classes})
+        report.differences += _other_classes(one.classes, other.classes)
     for side in (one, other):
         cropped, resized = repeated_steps(side.data)
         report.differences += [f"{side.name} is cropped twice: {cropped}"] if cropped else []
         report.notes += [f"{side.name} is resized twice: {resized}"] if resized else []
     pairs = _pairs(one, other, report)
     step = max(1.0, len(pairs) / rows)
-    _compare_rows(one, other, [pairs[int((n + 0.5) * step)] for n in range(min(rows, len(pairs)))], report)
-    for side in (one, other) if report.mean else ():
-        report.notes += [f"{side.name} was packed {how}; this changes values" for how in inexact_steps(side.data)]
+    pairs = [pairs[int((n + 0.5) * step)] for n in range(min(rows, len(pairs)))]
+    _compare_rows(one, other, pairs, report)
+    for side, read in zip((one, other), zip(*pairs, strict=True), strict=False) if report.mean else ():
+        report.notes += [f"{side.name} was packed {how}; this changes values" for how in inexact_steps(side.data, read)]
     return report
-
-
-class _Side:
-    """One of the two datasets: its rows, and where it has them, names of classes and paths below its root."""
-
-    def __init__(self, name: str, data: Any) -> None:
-        if isinstance(data, str) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-            raise TypeError(f"{name} is {type(data).__name__}, expected a dataset with a length and rows by number.")
-        self.name, self.data = name, data
-        whole, rows = data, list(range(len(data)))
-        while hasattr(whole, "indices") and hasattr(whole, "dataset"):  # torch's Subset
-            whole, rows = whole.dataset, [int(whole.indices[row]) for row in rows]
-        self.classes: list[str] = [*(getattr(whole, "classes", None) or ())]
-        samples, root = getattr(whole, "samples", ()), f"{getattr(whole, 'root', '')}".rstrip("/")
-        self.paths = [f"{samples[row][0]}".removeprefix(f"{root}/") for row in rows if samples]
-
-    def row(self, number: int) -> tuple[Any, Any]:
-        """Return an image and its target, a class by its name; raises TypeError where the row is something else."""
-        found = self.data[number]
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            kind = f"{type(found).__name__}{f' of {len(found)}' if isinstance(found, tuple | list) else ''}"
-            raise TypeError(f"row {number} of {self.name} is a {kind}, expected (image, target).")
-        image, target = found
-        index = getattr(target, "tolist", lambda: target)()
-        return image, self.classes[index] if isinstance(index, int) and 0 <= index < len(self.classes) else target
-
-    def scale(self, rows: Sequence[int]) -> tuple[float, str]:
-        """Return by what values of images become levels, and why levels say nothing; "" where they do."""
-        images = [self.row(row)[0] for row in rows]
-        values = [levels_of(image) for image in images]
-        if not all(torch.equal(one, levels_of(self.row(row)[0])) for one, row in zip(values, rows, strict=True)):
-            return 1, _DRAWN
-        scale, are_normalized = scale_of(values, any("float" in str(getattr(image, "dtype", "")) for image in images))
-        return scale, _NORMALIZED if are_normalized else ""
 
 
 def _other_classes(a: list[str], b: list[str]) -> list[str]:
     if a != b and sorted(a) == sorted(b):
         number = next(n for n in range(len(a)) if a[n] != b[n])
         return [f"other order of classes: number {number} is {a[number]} in a, {b[number]} in b"]
-    return _lacking(a, b, "class", "classes") if a and b else []
+    return _lacking(a, b, "class", "classes")
 
 
 def _lacking(a: Collection[str], b: Collection[str], one: str, many: str) -> list[str]:
@@ -148,7 +123,7 @@ def _lacking(a: Collection[str], b: Collection[str], one: str, many: str) -> lis
     return [f"{side} lacks {what}" for (side, names), what in zip(missing, of, strict=True) if names]
 
 
-def _pairs(a: _Side, b: _Side, report: CompareReport) -> list[tuple[int, int]]:
+def _pairs(a: ComparedRows, b: ComparedRows, report: CompareReport) -> list[tuple[int, int]]:
     """Return positions (in a, in b) of the same image, and report what only one of the two has."""
     counts = report.counts
     report.differences += [f"a has {counts[0]:,} rows, b has {counts[1]:,}"] if counts[0] != counts[1] else []
@@ -161,10 +136,12 @@ def _pairs(a: _Side, b: _Side, report: CompareReport) -> list[tuple[int, int]]:
     return [(n, n) for n in range(min(counts))]
 
 
-def _scales(a: _Side, b: _Side, pairs: list[tuple[int, int]], report: CompareReport) -> tuple[float, float] | None:
+def _scales(
+    a: ComparedRows, b: ComparedRows, pairs: list[tuple[int, int]], report: CompareReport
+) -> tuple[float, float] | None:
     """Return by what images of a and of b become levels; None, with a note, where they cannot be compared."""
     (scale_a, why_a), (scale_b, why_b) = a.scale([row for row, _ in pairs]), b.scale([row for _, row in pairs])
-    if why_a == why_b == _NORMALIZED:
+    if why_a == why_b == NORMALIZED:
         report.notes.append("both are normalized: what a's values span counts as 255 levels")
         return scale_a, scale_a
     if not (why_a or why_b):
@@ -173,37 +150,52 @@ def _scales(a: _Side, b: _Side, pairs: list[tuple[int, int]], report: CompareRep
     return None
 
 
-def _compare_rows(a: _Side, b: _Side, pairs: list[tuple[int, int]], report: CompareReport) -> None:
-    means, seen = list[float](), defaultdict[str, list[int]](list)
+def _compare_rows(a: ComparedRows, b: ComparedRows, pairs: list[tuple[int, int]], report: CompareReport) -> None:
+    means, seen = list[float](), _Seen(list)
     scales = _scales(a, b, pairs[:: max(1, len(pairs) // _READ_TWICE)], report)
     for row_a, row_b in pairs:
-        (image_a, target_a), (image_b, target_b) = a.row(row_a), b.row(row_b)
+        (one, target_a), (other, target_b) = a.row(row_a), b.row(row_b)
         if target_a is not None and target_b is not None:
             report.targets += 1
+            if report.classes:
+                target_a, target_b = a.class_of(target_a), b.class_of(target_b)
             if what := _other_part(target_a, target_b):
-                seen[f"another {what}"].append(row_a)
+                seen[what.partition(":")[0]].append((row_a, f"another {what}"))
         if scales is None:
             continue
-        one, other = levels_of(image_a) * scales[0], levels_of(image_b) * scales[1]
+        one, other = one * scales[0], other * scales[1]
+        if what := _other_shape(one, other):
+            seen[what.partition("[")[0]].append((row_a, what))
         if len(one) != len(other) and 1 not in (len(one), len(other)):
-            seen[f"{len(one)} channels in a, {len(other)} in b"].append(row_a)
             continue
-        if one.shape != other.shape:
-            seen[f"another size, [C, H, W] {[*one.shape]} in a and {[*other.shape]} in b"].append(row_a)
-            other = resized(other, one.shape[1:])
+        other = resized(other, one.shape[1:])
         means.append(mean_difference(one, other))
         report.worst = max(report.worst or 0.0, float((one - other).abs().max()))
         if means[-1] > SAME_VIEW:
-            seen[view_of(one, other)].append(row_a)
+            view = view_of(one, other)
+            seen[view].append((row_a, view))
     if pairs and not report.targets:
         report.notes.append("targets were not compared: a, b or both have none of the other's kind")
+    _summarize(means, seen, len(pairs), report)
+
+
+def _summarize(means: list[float], seen: _Seen, count: int, report: CompareReport) -> None:
     if means:
         report.compared, report.mean, report.equal = len(means), sum(means) / len(means), means.count(0) / len(means)
     for least, most, meaning in _MEANINGS:
-        if count := sum(least < mean <= most for mean in means):
-            report.sizes.append(f"{count} of {len(means)} rows, {meaning}")
-    for what, rows in sorted(seen.items(), key=lambda one: -len(one[1]))[:_MOST_SENTENCES]:
-        report.differences.append(f"{len(rows)} of {len(pairs)} rows, row {rows[0]} of a first: {what}")
+        if alike := sum(least < mean <= most for mean in means):
+            report.sizes.append(f"{alike} of {len(means)} rows, {meaning}")
+    for found in sorted(seen.values(), key=len, reverse=True)[:_MOST_SENTENCES]:
+        report.differences.append(f"{len(found)} of {count} rows, row {found[0][0]} of a first: {found[0][1]}")
+
+
+def _other_shape(a: torch.Tensor, b: torch.Tensor) -> str:
+    """Say in what the shapes of two images differ; "": in nothing, or one is gray."""
+    if len(a) != len(b) and 1 not in (len(a), len(b)):
+        return f"{len(a)} channels in a, {len(b)} in b"
+    if a.shape[1:] == b.shape[1:]:
+        return ""
+    return f"another size, [C, H, W] = {[*a.shape]} in a and {[*b.shape]} in b. Give both the same recipe"
 
 
 def _other_part(a: Any, b: Any, at: str = "target") -> str:
@@ -219,6 +211,8 @@ def _other_part(a: Any, b: Any, at: str = "target") -> str:
         found = (_other_part(*pair, at) for pair in zip(a, b, strict=False))
         return at if len(a) != len(b) else next(filter(None, found), "")
     one, other = (np.asarray(each.detach().cpu() if isinstance(each, torch.Tensor) else each) for each in (a, b))
-    if one.dtype.kind in "biuf" and other.dtype.kind in "biuf" and one.shape == other.shape:
-        return "" if np.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True) else at
-    return "" if np.array_equal(one, other) else at
+    is_number = one.dtype.kind in "biuf" and other.dtype.kind in "biuf" and one.shape == other.shape
+    if np.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True) if is_number else np.array_equal(one, other):
+        return ""
+    is_shown = one.ndim == other.ndim == 0 and "O" not in (one.dtype.kind, other.dtype.kind)
+    return f"{at}: {one} in a, {other} in b" if is_shown else at

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ def repeated_steps(data: Any) -> tuple[str, str]:
         return "", ""
     crop = _second_crop(manifest, transform)
     cropped = f"by pack with {crop[0]}, and by the transform's {crop[1]}" if crop else ""
-    for step in _steps(transform) if _is_resized(manifest) else ():
+    has_resized = not manifest.has_own_sizes or manifest.options.get("max_size") is not None
+    for step in _steps(transform) if has_resized else ():
         size = _size_of(step)
         is_resizing = hasattr(step, "interpolation") or hasattr(step, "fraction")
         if size is not None and is_resizing and not hasattr(step, "scale") and {*size} != {*manifest.sides[:2]}:
@@ -48,25 +49,20 @@ def repeated_steps(data: Any) -> tuple[str, str]:
     return cropped, ""
 
 
-def inexact_steps(data: Any) -> list[str]:
-    """Say by which of its options `pack` gave rows other values than an image that is decoded whole and resized has."""
+def inexact_steps(data: Any, rows: Sequence[int]) -> list[str]:
+    """Say by what `pack` gave these rows of a dataset other values than images have that are decoded whole and resized."""
     manifest = getattr(data, "manifest", None)
     if not isinstance(manifest, Manifest):
         return []
-    options = manifest.options
-    steps = []
-    if _is_resized(manifest) and not options.get("exact", False):
-        steps.append("without --exact: JPEGs of four times the size of their rows, or more, were decoded at a reduced size")
+    steps, options = [], manifest.options
+    if reduced := sum(data.source(row).get("dct_scale", 1) > 1 for row in rows):
+        steps.append(f"without --exact: {reduced} of {len(rows)} rows are of JPEGs that were decoded at a reduced size")
     quality = options.get("lossy", options.get("compress", ""))
     if quality.startswith("jpeg"):
         steps.append(f"with --compress {quality}")
     if "requantize" in options:
         steps.append(f"with --requantize {options['requantize']}")
     return steps
-
-
-def _is_resized(manifest: Manifest) -> bool:
-    return not manifest.has_own_sizes or manifest.options.get("max_size") is not None
 
 
 def _second_crop(manifest: Manifest, transform: object) -> tuple[str, str] | None:

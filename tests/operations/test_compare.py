@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_tree, photo, torchvision_or_skip
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 from packer import pack
 from packer.cli.app import run
 from reader import MemmapDataset, RandomResizedCrop, ResizeCenterCrop, compare, from_torchvision
 
 SIZE, COVER = 56, 64
+A_DATASET = "expected a dataset of (image, target) with a length and rows by number"
+AN_IMAGE = "expected a PIL image, an array [H, W, C] or a tensor [C, H, W]"
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,16 @@ def folder(images: Path) -> Callable[..., Any]:
         return torchvision.datasets.ImageFolder(str(images), v2.Compose([*given, v2.PILToTensor()]))
 
     return made
+
+
+class _Streamed(IterableDataset[Any]):
+    """A dataset without rows by number, which says how many it has."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from ((picture(n), n) for n in range(3))
 
 
 def rows_that_show(differences: list[str], what: str) -> int:
@@ -124,7 +137,10 @@ def test_differences_of_normalized_images_are_in_levels() -> None:
     assert report.worst == pytest.approx(4, rel=0.2)
     assert report.differences == plain.differences == []
     # of another std they are not alike
-    assert compare(normalized(levels, 0.22), normalized(levels, 0.5)).differences
+    [said] = compare(normalized(levels, 0.22), normalized(levels, 0.5)).differences
+    assert said.startswith(
+        "6 of 6 rows, row 0 of a first: b has the values of a on another scale, as another Normalize"
+    )
 
 
 def test_floats_of_0_to_255_are_levels() -> None:
@@ -163,9 +179,10 @@ def target(box: float = 4.0, name: str = "boxes", label: int = 1) -> dict[str, A
         ),
         (target(), 3, "another target"),
         ((torch.tensor([1, 2]), "ant"), [torch.tensor([1, 2]), "ant"], ""),
-        ((torch.tensor([1, 2]), "ant"), (torch.tensor([1, 2]), "bee"), "another target"),
+        ((torch.tensor([1, 2]), "ant"), (torch.tensor([1, 2]), "bee"), "another target: ant in a, bee in b"),
+        (torch.tensor(3), 4, "another target: 3 in a, 4 in b"),
         ((torch.tensor([1, 2]), "ant"), (torch.tensor([1, 2]),), "another target"),
-        ([{"bbox": [1, 2]}], [{"bbox": [1, 3]}], "another target['bbox']"),
+        ([{"bbox": [1, 2]}], [{"bbox": [1, 3]}], "another target['bbox']: 2 in a, 3 in b"),
         (torch.zeros(2, 2), np.zeros((2, 2)), ""),
         (torch.zeros(2, 2), np.zeros((2, 3)), "another target"),
         ("ant", "ant", ""),
@@ -208,7 +225,10 @@ def picture(seed: int) -> np.ndarray:
         (lambda image: image[..., ::-1], "the channels of a in reverse order"),
         (lambda image: image[:, ::-1], "b is a mirrored"),
         (lambda image: np.rot90(image), "b is a turned by 90 degrees"),
-        (lambda image: image[:40, :30], "another size, [C, H, W] [3, 48, 48] in a and [3, 40, 30] in b"),
+        (lambda image: image[::-1], "b is a upside down"),
+        (lambda image: image.transpose(1, 0, 2), "b is a with rows and columns swapped"),
+        (lambda image: (image * 0.8).astype(np.uint8), "b has the values of a on another scale"),
+        (lambda image: image[:40, :30], "another size, [C, H, W] = [3, 48, 48] in a and [3, 40, 30] in b. Give both"),
         (lambda image: picture(99), "another image"),
     ],
 )
@@ -235,11 +255,27 @@ def test_classes_are_compared_by_name_and_order() -> None:
     assert moved.differences == ["other order of classes: number 0 is ant in a, cow in b"]
     # the same numbers mean other classes then
     assert (
-        "3 of 3 rows, row 0 of a first: another target"
+        "3 of 3 rows, row 0 of a first: another target: ant in a, cow in b"
         in compare(Named(rows, ["ant", "bee", "cow"]), Named(rows, ["cow", "ant", "bee"])).differences
     )
     lacking = compare(Named(rows, ["ant", "bee", "cow"]), Named(rows, ["ant", "bee", "dog"])).differences
     assert lacking[:2] == ["a lacks 1 class: dog", "b lacks 1 class: cow"]
+
+
+def test_targets_are_compared_by_number_where_one_of_the_two_names_no_classes() -> None:
+    rows = [(picture(n), n) for n in range(3)]
+    for a, b in ((rows, Named(rows, ["ant", "bee", "cow"])), (Named(rows, ["ant", "bee", "cow"]), rows)):
+        report = compare(a, b)
+        assert (report.classes, report.targets, report.differences) == (0, 3, [])
+        assert "no difference in counts, targets and cuts" in str(report)
+    # names of classes that are no text
+    assert compare(Named(rows, range(3)), Named(rows, range(3))).classes == 3  # type: ignore[arg-type]
+
+
+def test_what_was_not_compared_is_not_said_to_be_the_same() -> None:
+    assert str(compare([], [])).splitlines()[:2] == ["0 rows compared", "no difference in counts"]
+    drawn = _Given(lambda row: (torch.randint(0, 256, (3, 8, 8), dtype=torch.uint8), row))
+    assert "no difference in counts and targets" in str(compare(drawn, drawn))
 
 
 def test_rows_are_paired_by_path_and_counted() -> None:
@@ -262,7 +298,9 @@ def test_rows_that_pack_made_smaller_are_said_to_be_resized_twice(images: Path, 
 @pytest.mark.parametrize(
     ("options", "notes"),
     [
-        ({}, ["b was packed without --exact: JPEGs of four times the size of their rows, or more, were"]),
+        ({}, ["b was packed without --exact: 18 of 18 rows are of JPEGs that were decoded at a reduced size"]),
+        # half of a JPEG is less than twice the row
+        ({"size": 32}, []),
         ({"exact": True, "compress": "jpeg:90"}, ["b was packed with --compress jpeg:90"]),
         ({"requantize": 8}, ["b was packed with --requantize 8"]),
         ({"exact": True, "compress": True}, []),
@@ -271,7 +309,7 @@ def test_rows_that_pack_made_smaller_are_said_to_be_resized_twice(images: Path, 
 def test_options_of_the_pack_that_change_values_are_named(
     images: Path, tmp_path: Path, options: dict[str, Any], notes: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pack(images, tmp_path / "out", size=20, **options)
+    pack(images, tmp_path / "out", **{"size": 20, **options})
     assert run(["compare", str(images), str(tmp_path / "out")]) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert len(said) == len(notes)
@@ -286,15 +324,43 @@ def test_a_subset_of_torch_is_paired_by_path(folder: Callable[..., Any], cropped
 @pytest.mark.parametrize(
     ("a", "rows", "error", "said"),
     [
-        ([1], 0, ValueError, "rows is 0, expected 1 or more"),
-        ([1], "64", ValueError, "rows is '64', expected 1 or more"),
-        ("images/", 4, TypeError, "a is str, expected a dataset with a length and rows by number"),
-        (iter([1]), 4, TypeError, "a is list_iterator, expected a dataset with a length and rows by number"),
+        ([1], 0, ValueError, "rows is 0, expected an integer of 1 or more."),
+        ([1], True, ValueError, "rows is True, expected an integer of 1 or more."),
+        ([1], "64", ValueError, "rows is '64', expected an integer of 1 or more."),
+        ("images/", 4, TypeError, f"a is a str, {A_DATASET}. Open it: MemmapDataset('images/')."),
+        ({"a": 1}, 4, TypeError, f"a is a dict, {A_DATASET}."),
+        (iter([1]), 4, TypeError, f"a is a list_iterator, {A_DATASET}."),
+        (_Streamed(), 4, TypeError, f"a is a _Streamed, {A_DATASET}."),
+        ([{"image": 1}], 4, TypeError, "row 0 of a is a dict, expected (image, target)."),
+        ([("cat.jpg", 0)], 4, TypeError, f"row 0 of a: the image is a str, {AN_IMAGE}."),
+        ([(None, 0)], 4, TypeError, f"row 0 of a: the image is a NoneType, {AN_IMAGE}."),
+        (
+            [(torch.zeros(2, 3, 8, 8), 0)],
+            4,
+            TypeError,
+            f"row 0 of a: the image has the shape [2, 3, 8, 8], {AN_IMAGE}.",
+        ),
+        ([(torch.zeros(3, 0, 8), 0)], 4, TypeError, f"row 0 of a: the image has the shape [3, 0, 8], {AN_IMAGE}."),
+        ([(torch.full((3, 8, 8), torch.nan), 0)], 4, TypeError, "row 0 of a: the image has values that are not finite"),
     ],
 )
 def test_wrong_arguments_are_refused(a: Any, rows: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        compare(a, [1], rows)
+    with pytest.raises(error, match=re.escape(said)):
+        compare(a, [(picture(0), 0)], rows)
+
+
+def test_integers_that_are_no_levels_are_not_called_normalized() -> None:
+    deep = [(np.full((8, 8, 3), 40_000, np.uint16), 0)]
+    assert compare(deep, [(picture(0)[:8, :8], 0)]).notes[-1] == (
+        "pixels were not compared: a has integers of 40000 to 40000. Make them levels of 0 to 255"
+    )
+
+
+def test_samples_that_are_no_paths_are_not_looked_at() -> None:
+    rows = [(picture(n), 0) for n in range(2)]
+    odd, short = Named(rows, ["ant"]), Named(rows, ["ant"])
+    odd.samples, short.samples = [{"path": "0.png"}] * 2, [("0.png", 0)]  # type: ignore[list-item]
+    assert compare(odd, short).equal == 1
 
 
 # -- the command
@@ -375,5 +441,5 @@ def test_other_channels_and_targets_that_were_rounded() -> None:
     assert report.differences == ["40 of 40 rows, row 0 of a first: 3 channels in a, 4 in b"]
     assert report.targets == 40
     nothing = compare(_Given(lambda n: (_image(n), None)), _Given(lambda n: (_image(n), n)))
-    assert "no difference in classes, counts and cuts" in str(nothing)
+    assert "no difference in counts and cuts" in str(nothing)
     assert any(note.startswith("targets were not compared") for note in nothing.notes)
