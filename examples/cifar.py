@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from packer import PackError, pack_dataset
-from pixpack import Compose, MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHorizontalFlip, StoreError
+from pixpack import MemmapDataset, MemmapLoader, PackError, StoreError, pack_dataset
+from pixpack.transforms import Compose, Normalize, RandomCrop, RandomHorizontalFlip
 
 
 def main() -> None:

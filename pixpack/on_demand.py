@@ -22,6 +22,7 @@ from packer.packing.pack import ImagesArgument, pack_checked
 from packer.progress import listening, notify
 from packer.report import PackReport, Progress
 from reader.dataset.dataset import MemmapDataset
+from reader.dataset.samples import check_forms, check_pillow
 from reader.format.splits import meant
 
 _log = logging.getLogger("pixpack")
@@ -71,6 +72,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
 
     Raises:
         OptionsError: an option has a value that it cannot have; or images have splits, and split names none of them.
+        ValueError, ImportError: of MemmapDataset's arguments, as it raises them.
         ScanError: images cannot be read or holds no image.
         PackError: as of `pack`; also where OUT is a store of other images or options, without overwrite=True, or where more
             images were rejected than max_rejects allows.
@@ -90,6 +92,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         raise OptionsError(
             f"out is {out!r}, expected the folder of the store. A transform is given by its name, transform=."
         )
+    _check_opening(options)
     with _progress(options.progress) as progress, listening(progress), named_for(PACKED):
         packs = replace(PackOptions.among(options), resume=True, progress=progress)
         report = _packed_by_one(images, out, packs, options.split)
@@ -104,6 +107,14 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         )
     packing = {field.name for field in fields(PackOptions)}
     return MemmapDataset(out, **{name: value for name, value in vars(options).items() if name not in packing})
+
+
+def _check_opening(options: PackedOptions) -> None:
+    """Refuse, before anything is packed, what MemmapDataset would refuse behind it."""
+    names = ("transform", "target_transform", "transforms", "as_tuple", "as_pil")
+    check_forms(**{name: getattr(options, name) for name in names})
+    if options.as_pil:
+        check_pillow()
 
 
 def _packed_by_one(

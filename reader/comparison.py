@@ -81,7 +81,8 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
         rows: pairs of rows to read, evenly spread.
 
     Raises:
-        TypeError: a or b is no such dataset, or a row or an image is something else. ValueError: rows is not 1 or more.
+        TypeError: a or b is no such dataset, or a row or an image is something else.
+        ValueError: rows is not 1 or more.
 
     Example:
         >>> from pixpack import MemmapDataset

@@ -124,8 +124,11 @@ def test_wrong_arguments_are_one_sentence_that_names_the_function(tmp_path: Path
     for images in (3, None, [3], b"images"):
         with pytest.raises(OptionsError, match=r"images is .*, expected a path, or a list of them\."):
             untyped(images, tmp_path / "out", size=8)
-    with pytest.raises(TypeError, match=r"^pack\(\) got an unexpected keyword argument 'sise'$"):
+    with pytest.raises(TypeError, match=r"^pack\(\) got an unexpected keyword argument 'sise'\. Did you mean size\?$"):
         untyped(tmp_path, tmp_path / "out", sise=8)
     untyped = pixpack.packed
-    with pytest.raises(TypeError, match=r"^packed\(\) too many positional arguments$"):
+    with pytest.raises(
+        TypeError,
+        match=r"^packed\(\) takes images and out by position, and options by name, 3 were given by position\.$",
+    ):
         untyped(tmp_path, tmp_path / "out", 8)

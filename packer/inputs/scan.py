@@ -182,6 +182,8 @@ def _listed(
 
 def _kind(sources: list[str]) -> str:
     """Return what IMAGES is: "stdin", "url", "folder", "table", "tar" or "zip"; raises ScanError where it is none."""
+    if not sources:
+        raise ScanError("images is an empty list, expected a folder, list, archive or URL of images, or several tars.")
     kinds = {source: _kind_of_one(source) for source in sources}
     if len(sources) > 1 and set(kinds.values()) != {"tar"}:
         other = next(source for source, kind in kinds.items() if kind != "tar")

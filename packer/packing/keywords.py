@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from packer.progress import listening
@@ -48,7 +49,7 @@ def takes(
             try:
                 given = signature.bind(*arguments, **keywords).arguments
             except TypeError as e:
-                raise TypeError(f"{function.__name__}() {e}") from None
+                raise TypeError(f"{function.__name__}() {_explained(e, signature, arguments, keywords)}") from None
             a, b = (given.pop(parameter.name) for parameter in first)
             options = cast(Any, make)(**given)
             with listening(options.progress):
@@ -59,6 +60,18 @@ def takes(
         return cast(Any, called)
 
     return decorate
+
+
+def _explained(
+    error: TypeError, signature: inspect.Signature, arguments: Sequence[object], keywords: Mapping[str, object]
+) -> str:
+    """Say what of a call does not fit a signature, and what was meant."""
+    first, second, *_ = signature.parameters
+    if len(arguments) > 2:
+        return f"takes {first} and {second} by position, and options by name, {len(arguments)} were given by position."
+    unknown = next((name for name in keywords if name not in signature.parameters), "")
+    near = difflib.get_close_matches(unknown, signature.parameters, 1)
+    return f"{error}. Did you mean {near[0]}?" if near else str(error)
 
 
 def takes_of_dataset(

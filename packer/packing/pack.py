@@ -35,7 +35,7 @@ from packer.store.out_folder import check_destination, resolved_out
 from packer.store.part_folder import PartFolder
 from packer.store.parts import Part
 from packer.store.reports import summed_report
-from packer.store.state import images_of_unfinished
+from packer.store.state import images_of_unfinished, published
 from packer.text import counted
 from packer.values import lasting_path
 from packer.workers.block_worker import PackJob
@@ -240,6 +240,8 @@ def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> E
             f"{redacted(away)} is missing or empty, and {target} holds an unfinished pack that was begun from it:"
             f" its disk may not be mounted. {again}"
         )
+    if published(target) and any(map(is_missing, sources)):
+        return ScanError(f"{error} {target} is a finished store, which is read without its images.")
     return error
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
+from reader.format.shown import brief
 from reader.loading.advice import log_ranks
 from reader.loading.frameworks import splits_batches
 from reader.loading.orders import Orders
@@ -213,7 +214,10 @@ class Epochs:
         own = self._identity()
         names = ("epoch", "position", *own)
         if not isinstance(state, dict) or not all(_is_number(state.get(name, ""), name) for name in names):
-            raise ValueError(f"the state is {state!r}, expected what state_dict() gave: {', '.join(names)}, integers.")
+            raise ValueError(
+                f"the state is {brief(state)}, expected what state_dict() gave: {', '.join(names)}, integers. Of a checkpoint,"
+                " give the entry that the state was saved under."
+            )
         if self.seed.takes(state["seed"]):
             own["seed"] = state["seed"]
         for name, what in (

@@ -193,9 +193,7 @@ class Versions:
     """Knows how often each tensor of a batch was changed in place up to now; tensors that do not count it are left out."""
 
     def __init__(self, result: object) -> None:
-        leaves = (
-            result.values(True, True) if isinstance(result, Batch) else pytree.tree_leaves(result)
-        )
+        leaves = result.values(True, True) if isinstance(result, Batch) else pytree.tree_leaves(result)
         tensors = [each for each in leaves if isinstance(each, torch.Tensor) and not each.is_inference()]
         self._before = [(tensor, tensor._version) for tensor in tensors]
 

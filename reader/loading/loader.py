@@ -424,9 +424,10 @@ class MemmapLoader:
 
         Raises:
             IndexError: there is no such row.
-            ValueError: rows come from a sampler, or the state is of another store, order or seed.
+            ValueError: rows come from a sampler, the state is of another store, order or seed, or there is none and this
+                loader has given no batch yet.
         """
-        return steps_of_row(self.epochs, row, self.state_dict() if state is None else state)
+        return steps_of_row(self.epochs, row, state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loop, after the last batch that the caller got, as a few integers."""

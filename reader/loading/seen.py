@@ -43,18 +43,24 @@ def rows_of_step(epochs: Epochs, epoch: int, step: int, rank: int | None) -> Row
     return plan.order().of_step(part).copy()
 
 
-def steps_of_row(epochs: Epochs, row: int, state: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return (epoch, step) of all ranks' steps before a state that took a row of the dataset, sorted.
+def steps_of_row(epochs: Epochs, row: int, state: Mapping[str, Any] | None) -> list[tuple[int, int]]:
+    """Return (epoch, step) of all ranks' steps before a state that took a row of the dataset, sorted; None: the loop's own.
 
     Raises:
-        ValueError: rows come from a sampler, or the state is of another loop.
+        ValueError: rows come from a sampler, the state is of another loop, or there is none and no step was taken yet.
         IndexError: there is no such row.
     """
     _check_computed(epochs)
-    last, position, seed = epochs.resumed(state)
     count = len(epochs.orders.dataset)
     if not 0 <= (row := integer("row", row)) < count:
         raise IndexError(f"row is {row}, and the dataset has rows 0 to {count - 1}.")
+    if state is None:
+        state = epochs.state_dict()
+        if not state["epoch"] and not state["position"]:
+            raise ValueError(
+                "this loader has given no batch yet. Give the state of a checkpoint, as state_dict() returned it."
+            )
+    last, position, seed = epochs.resumed(state)
     if seed.value is None:
         return []
     # asked once: it looks at all objects of a process with an Accelerator

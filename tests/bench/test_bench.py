@@ -212,7 +212,7 @@ def test_rows_with_sizes_of_their_own_are_timed_and_recorded(
     shown = " ".join(text(_report_of(report), None).split())
     assert f"72 rows of up to uint8[{height}, {width}, 3], " in shown
     assert re.match(
-        r"MemmapLoader gives a training loop [\d,]+ images/s from memory \(torch's DataLoader: [\d,]+\):"
+        r"MemmapLoader gives a training loop [\d,]+ images/s from memory \(torch's DataLoader over this store: [\d,]+\):"
         r" a model that takes fewer does not wait for images\. /",
         shown,
     )

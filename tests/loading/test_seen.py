@@ -116,7 +116,9 @@ def test_a_state_in_the_middle_of_an_epoch_has_seen_the_steps_before_it(store: P
 
 def test_without_a_state_it_is_that_of_the_loader(store: Path) -> None:
     loader = MemmapLoader(MemmapDataset(store), 8, shuffle="full", seed=1)
-    assert loader.steps_of(7) == []
+    with pytest.raises(ValueError, match="this loader has given no batch yet. Give the state of a checkpoint"):
+        loader.steps_of(7)
+    assert loader.steps_of(7, loader.state_dict()) == []
     for _ in range(2):
         for _ in loader:
             pass
@@ -150,7 +152,7 @@ def test_what_cannot_be_computed_is_refused_in_a_sentence(store: Path) -> None:
     loader = MemmapLoader(data, 8, shuffle="full")
     with pytest.raises(ValueError, match="no seed is chosen yet"):
         loader.rows(0, 0)
-    assert loader.steps_of(0) == []
+    assert loader.steps_of(0, loader.state_dict()) == []
     # store order has none
     assert MemmapLoader(data, 8).rows(epoch=5, step=1).tolist() == [*range(8, 16)]
     seeded = MemmapLoader(data, 8, shuffle="full", seed=0, rank=0, world_size=2)
@@ -161,6 +163,7 @@ def test_what_cannot_be_computed_is_refused_in_a_sentence(store: Path) -> None:
         (lambda: seeded.steps_of(41), IndexError, "row is 41, and the dataset has rows 0 to 40"),
         (lambda: seeded.steps_of(-1), IndexError, "row is -1, and the dataset has rows 0 to 40"),
         (lambda: seeded.steps_of(0, {"epoch": 3}), ValueError, "expected what state_dict"),
+        (lambda: seeded.steps_of(0, {"model": [0] * 99}), ValueError, "give the entry that the state was"),
         (lambda: seeded.steps_of(0, {**seeded.state_dict(), "seed": 9}), ValueError, "the state is of another seed"),
         (lambda: seeded.steps_of(0, {**seeded.state_dict(), "order": 2}), ValueError, "the state is of another order"),
     ):

@@ -391,6 +391,9 @@ def test_the_command_refuses_images_of_another_store(
 ) -> None:
     assert run(["compare", str(images / "class0"), str(cropped)]) == 2
     assert "has no image of" in capsys.readouterr().err
+    assert run(["compare", str(cropped), str(images)]) == 2
+    said = capsys.readouterr().err
+    assert f"{cropped} is a store and {images} is none. Give the images first: pack compare {images} {cropped}" in said
 
 
 def test_images_that_pack_rejected_are_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from children import Child
@@ -115,20 +116,50 @@ def test_bad_arguments_are_refused_in_a_sentence(images: Path, tmp_path: Path) -
     for name, value in (("resume", True), ("part", "1/2")):
         with pytest.raises(OptionsError, match=f"packed takes no {name}=: "):
             pixpack.packed(images, out, **OPTIONS, **{name: value})
-    with pytest.raises(TypeError, match="got an unexpected keyword argument 'siz'"):
+    with pytest.raises(TypeError, match=r"packed\(\) got an unexpected keyword argument 'siz'\. Did you mean size\?$"):
         pixpack.packed(images, out, siz=3)
+    with pytest.raises(
+        TypeError, match=r"^packed\(\) takes images and out by position, and options by name, 3 were given"
+    ):
+        pixpack.packed(images, out, str, **OPTIONS)
     with pytest.raises(
         OptionsError, match=r"out is <function .*, expected the folder of the store\. A transform is given by"
     ):
         pixpack.packed(images, lambda image: image, **OPTIONS)
     with pytest.raises(ScanError, match="does not exist"):
         pixpack.packed(tmp_path / "none", out, **OPTIONS)
+    for function in (pixpack.packed, pack):
+        with pytest.raises(
+            ScanError, match="images is an empty list, expected a folder, list, archive or URL of images"
+        ):
+            function([], out, **OPTIONS)
     (images / "class0" / "broken.jpg").write_text("x")
     with pytest.raises(
         PackError, match=r"1 of 25 images were rejected, more than max_rejects='1%' allows: see rejected\.jsonl"
     ):
         pixpack.packed(images, out, **OPTIONS)
     assert len(pixpack.packed(images, out, max_rejects=1, **OPTIONS)) == 24
+    images.rename(tmp_path / "away")
+    with pytest.raises(
+        ScanError, match=r"does not exist.*/out is a finished store, which is read without its images\.$"
+    ):
+        pixpack.packed(images, out, max_rejects=1, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"transform": "crop"}, "transform is 'crop', expected what can be called"),
+        ({"transform": str, "transforms": str}, "give transforms=, of .*: not both"),
+        ({"as_pil": True, "as_tuple": False}, "as_pil needs as_tuple=True"),
+    ],
+)
+def test_how_the_store_is_opened_is_checked_before_anything_is_packed(
+    images: Path, tmp_path: Path, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        pixpack.packed(images, tmp_path / "out", **given, **OPTIONS)
+    assert [*tmp_path.iterdir()] == [images]
 
 
 # -- several processes
@@ -180,16 +211,24 @@ def test_who_waits_names_the_packing_process_and_continues_where_it_was_killed(
     assert store_bytes(out) == store_bytes(tmp_path / "same")
 
 
-def test_processes_that_begin_together_pack_once(images: Path, tmp_path: Path, small_blocks: None) -> None:
-    children = [Child(pack_and_tell, images, tmp_path / "out") for _ in range(3)]
-    packed = []
-    for child in children:
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_processes_that_begin_together_pack_once_a_node(
+    images: Path, tmp_path: Path, small_blocks: None, nodes: int
+) -> None:
+    # OUT on the disk of each node: what has one name there is a folder for each here
+    outs = [tmp_path / f"node-{node}" / "out" for node in range(nodes)]
+    for out in outs:
+        out.parent.mkdir()
+    children = [(out, Child(pack_and_tell, images, out)) for out in outs for _ in range(3)]
+    packed: dict[Path, list[int]] = {out: [] for out in outs}
+    for out, child in children:
         found = child.received()
         rows, first = found if isinstance(found, tuple) else child.received()
         assert rows == 24
-        packed += first
-    assert packed in ([0], [])
-    assert all(child.ended() == 0 for child in children)
+        packed[out] += first
+    assert all(firsts in ([0], []) for firsts in packed.values())
+    assert all(child.ended() == 0 for _, child in children)
+    assert store_bytes(outs[0]) == store_bytes(outs[-1])
 
 
 _RANK = """

@@ -194,7 +194,7 @@ def _headline(report: BenchReport) -> str:
     rates = {way.name: way.images_per_second for way in section.ways}
     ours = next(rate for name, rate in rates.items() if name.startswith("MemmapLoader"))
     torch = max((rate for name, rate in rates.items() if name.startswith("DataLoader")), default=0.0)
-    beside = f" (torch's DataLoader: {torch:,.0f})" if torch else ""
+    beside = f" (torch's DataLoader over this store: {torch:,.0f})" if torch else ""
     return (
         f"MemmapLoader gives a training loop {ours:,.0f} images/s {_HEADINGS[section.name]}{beside}: a model that takes fewer"
         " does not wait for images."

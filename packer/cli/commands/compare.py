@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from pathlib import Path
 
 import click
 
@@ -37,12 +38,14 @@ def compare(images: str, out: str, rows: int, as_json: bool, quiet: bool) -> int
     from packer.inputs.scan import scan
     from packer.inputs.splits import stores_of
     from packer.operations.folder_rows import FolderRows
-    from packer.store.state import check_finished
+    from packer.store.state import check_finished, published
     from reader.comparison import compare as run
     from reader.dataset.dataset import MemmapDataset
 
     if is_url(out):
         raise OptionsError(f"{out} is a URL. Copy the store first: pack pull URL OUT")
+    if published(Path(images)) and not published(Path(out)):
+        raise OptionsError(f"{images} is a store and {out} is none. Give the images first: pack compare {out} {images}")
     stores, found = stores_of(out), {}
     heads = {split: check_finished(store) for split, store in stores.items()}
     listed = scan([images])
