@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from reader.host_values import sent
@@ -45,12 +46,12 @@ def stamped(batch: _Batch, *, epoch: int = UNKNOWN, position: int = UNKNOWN, see
 
     position: that of its first row in the epoch's order; the others follow.
     """
-    origin = torch.empty(len(batch), 3, dtype=torch.int64, device="cpu")
-    origin[:, 0].fill_(epoch)
+    # by numpy: torch takes 40 us for these four lines, nearly half of what a loop waits for a batch of 16 small rows
+    origin = np.empty((len(batch), 3), np.int64)
     step = 1 if position >= 0 else -1
-    origin[:, 1] = torch.arange(position, position + step * len(batch), step, device="cpu")
-    origin[:, 2].fill_(wrapped(seed))
-    batch.set("origin", sent(origin, batch.pixels.device))
+    origin[:, 0], origin[:, 2] = epoch, wrapped(seed)
+    origin[:, 1] = np.arange(position, position + step * len(batch), step)
+    batch.set("origin", sent(torch.from_numpy(origin), batch.pixels.device))
     return batch
 
 
