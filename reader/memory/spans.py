@@ -6,6 +6,7 @@ Knows bytes alone. A row of one size, a row of its own size with the mask behind
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -166,21 +167,27 @@ def begin_copy(parts: Sequence[CopyPart], out: torch.Tensor, *, is_streamed: boo
         out: uint8[n], contiguous; complete when what is returned was waited for.
         is_streamed: large batches are written past the caches; memory that was written before, such as a pool's, gains by that.
     """
-    sizes, threads, into = tuning(), torch.get_num_threads(), out.numpy()
+    sizes, threads, into, copier = tuning(), torch.get_num_threads(), out.numpy(), span_copier()
     each_bytes = [int(part.spans.sizes.sum()) for part in parts]
     size_bytes = sum(each_bytes)
     pieces = min(_PIECES * threads, size_bytes // sizes.copy_thread_bytes)
-    if pieces < 1:
-        for source, spans, places in parts:
-            _copy(source, spans.begins, spans.sizes, places, into, is_streamed=False)
-        return None
     past_caches = is_streamed and size_bytes >= sizes.streamed_batch_bytes
-    each = [
-        (part.source, part.spans.begins, part.spans.sizes, part.places, into, past_caches)
-        for whole, of_part in zip(parts, each_bytes, strict=True)
-        for part in _pieces(whole, of_part, max(1, round(pieces * of_part / size_bytes)), sizes.memcpy_bytes)
-    ]
-    return on_threads("copy", threads, span_copier() or _copy, each)
+    each: list[tuple[Any, ...]] = []
+    for part, of_part in zip(parts, each_bytes, strict=True):
+        count = max(1, round(pieces * of_part / size_bytes)) if size_bytes else 1
+        if copier is not None:
+            cut = _pieces(part, of_part, count, sizes.memcpy_bytes)
+            each += [(copier, one.source, *one.spans, one.places, into, past_caches) for one in cut]
+        elif (rows := _table_rows(part, into, sizes.memcpy_bytes)) is not None:
+            each += _takes(*rows, count)
+        else:
+            cut = _pieces(part, of_part, count, sizes.memcpy_bytes)
+            each += [(_copy, one.source, *one.spans, one.places, into) for one in cut]
+    if pieces >= 1:
+        return on_threads("copy", threads, operator.call, each)
+    for call, *arguments in each:
+        call(*arguments)
+    return None
 
 
 def copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> None:
@@ -213,33 +220,54 @@ def _shortened(spans: Spans, places: Rows, most_bytes: int) -> tuple[Spans, Rows
     return Spans(spans.begins[span] + begins, sizes), places[span] + begins
 
 
-def _copy(source: Bytes, begins: Rows, sizes: Rows, places: Rows, out: Bytes, is_streamed: bool) -> None:
-    """Copy spans in this thread, without the compiled part where it is not built."""
-    if (copier := span_copier()) is not None:
-        copier(source, begins, sizes, places, out, is_streamed)
-        return
-    if not len(sizes):
-        return
-    size = int(sizes[0])
-    is_table = (
-        size > 0 and (sizes == size).all() and not (begins % size).any() and bool((np.diff(places) == size).all())
+# What copies without the compiled part. Beside threads that copy, each line of Python takes ten times as long as alone: what is
+# the same for all pieces is found before.
+
+
+class _TableRows(NamedTuple):
+    """Rows of one size, as those of a table of wide words, and the rows of another one that they go to."""
+
+    table: npt.NDArray[Any]
+    rows: Rows
+    into: npt.NDArray[Any]
+
+
+def _table_rows(part: CopyPart, out: Bytes, most_bytes: int) -> _TableRows | None:
+    """View spans that are rows of one table, and go to consecutive rows of another, as such rows; None: they are none.
+
+    A row of more than most_bytes is several rows of the tables; None also where no such number divides it.
+    """
+    begins, sizes = part.spans
+    size = int(sizes[0]) if len(sizes) else 0
+    if not size or (sizes != size).any() or (begins % size).any() or (np.diff(part.places) != size).any():
+        return None
+    both = part.source[: len(part.source) // size * size], out[part.places[0] : int(part.places[-1]) + size]
+    word = next(
+        word
+        for word in map(np.dtype, _WORDS)
+        if not any(n % word.itemsize for n in (size, *(each.ctypes.data for each in both)))
     )
-    if is_table:
-        table, rows = _table(source[: len(source) // size * size], out[places[0] : int(places[-1]) + size], size)
-        # numpy would check the rows again, into a buffer of its own: with "clip" it does not
-        np.take(table, begins // size, axis=0, out=rows, mode="clip")
-        return
+    least, words = -(-size // most_bytes), size // word.itemsize
+    cuts = next((n for n in range(least, 4 * least) if words % n == 0), 0)
+    if not cuts:
+        return None
+    table, into = (each.view(word).reshape(-1, words // cuts) for each in both)
+    rows = begins // size
+    return _TableRows(table, rows if cuts == 1 else (rows[:, None] * cuts + np.arange(cuts)).reshape(-1), into)
+
+
+def _takes(table: npt.NDArray[Any], rows: Rows, into: npt.NDArray[Any], count: int) -> list[tuple[Any, ...]]:
+    """Cut the copies of rows into pieces."""
+    step = -(-len(rows) // count)
+    return [(_take, table, rows[n : n + step], into[n : n + step]) for n in range(0, len(rows), step)]
+
+
+def _take(table: npt.NDArray[Any], rows: Rows, into: npt.NDArray[Any]) -> None:
+    # numpy would check the rows again, into a buffer of its own: with "clip" it does not
+    np.take(table, rows, axis=0, out=into, mode="clip")
+
+
+def _copy(source: Bytes, begins: Rows, sizes: Rows, places: Rows, out: Bytes) -> None:
     for begin, count, place in zip(begins.tolist(), sizes.tolist(), places.tolist(), strict=True):
         # releases the interpreter, as slices of memoryviews do not
         np.copyto(out[place : place + count], source[begin : begin + count])
-
-
-def _table(source: Bytes, out: Bytes, row_bytes: int) -> list[npt.NDArray[Any]]:
-    """View both as rows of the widest words that divide a row and that both are aligned to."""
-    both = source, out
-    word = next(
-        w
-        for w in _WORDS
-        if not any(n % np.dtype(w).itemsize for n in (row_bytes, *(each.ctypes.data for each in both)))
-    )
-    return [each.view(word).reshape(-1, row_bytes // np.dtype(word).itemsize) for each in both]
