@@ -35,8 +35,10 @@ def rows_of_step(epochs: Epochs, epoch: int, step: int, rank: int | None) -> Row
         if not 0 <= integer("rank", rank) < cut.world_size:
             raise IndexError(f"rank is {rank}, expected 0 to {cut.world_size - 1}.")
         cut = replace(cut, rank=rank)
-    if not 0 <= step < cut.steps():
-        raise IndexError(f"step is {step}, and epoch {epoch} has steps 0 to {cut.steps() - 1}.")
+    count = cut.steps()
+    if not 0 <= step < count:
+        steps = f"steps 0 to {count - 1}; steps are counted within an epoch" if count else "no steps"
+        raise IndexError(f"step is {step}, and epoch {epoch} has {steps}.")
     part = cut.step(step * cut.full_step)
     if rank is None:
         part = part._replace(start=part.position, stop=part.position + part.rows)

@@ -158,7 +158,8 @@ def test_what_cannot_be_computed_is_refused_in_a_sentence(store: Path) -> None:
     seeded = MemmapLoader(data, 8, shuffle="full", seed=0, rank=0, world_size=2)
     for ask, error, said in (
         (lambda: seeded.rows(-1, 0), ValueError, "epoch is -1, expected 0 or more"),
-        (lambda: seeded.rows(0, -1), IndexError, "step is -1, and epoch 0 has steps 0 to 2"),
+        (lambda: seeded.rows(0, -1), IndexError, "step is -1, and epoch 0 has steps 0 to 2; steps are counted"),
+        (lambda: MemmapLoader(data.subset([]), 8).rows(0, 0), IndexError, "step is 0, and epoch 0 has no steps"),
         (lambda: seeded.rows(0, 0, rank=2), IndexError, "rank is 2, expected 0 to 1"),
         (lambda: seeded.steps_of(41), IndexError, "row is 41, and the dataset has rows 0 to 40"),
         (lambda: seeded.steps_of(-1), IndexError, "row is -1, and the dataset has rows 0 to 40"),
