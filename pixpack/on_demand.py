@@ -72,7 +72,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
 
     Raises:
         OptionsError: an option has a value that it cannot have; or images have splits, and split names none of them.
-        ValueError, ImportError: of MemmapDataset's arguments, as it raises them.
+        ValueError, ImportError: an argument of MemmapDataset is refused, before anything is packed.
         ScanError: images cannot be read or holds no image.
         PackError: as of `pack`; also where OUT is a store of other images or options, without overwrite=True, or where more
             images were rejected than max_rejects allows.

@@ -23,7 +23,7 @@ class ComparedRows:
         data: the dataset; its `classes`, `samples` and `root` are looked at where it has them.
 
     Raises:
-        TypeError: data is none.
+        TypeError: data is no such dataset.
     """
 
     def __init__(self, name: str, data: Any) -> None:
@@ -35,13 +35,10 @@ class ComparedRows:
         whole, rows = data, list(range(len(data)))
         while hasattr(whole, "indices") and hasattr(whole, "dataset"):  # torch's Subset
             whole, rows = whole.dataset, [int(whole.indices[row]) for row in rows]
-        self.classes = [*map(str, getattr(whole, "classes", None) or ())]
-        samples, root = getattr(whole, "samples", None) or (), f"{getattr(whole, 'root', '')}".rstrip("/")
-        has_paths = len(samples) == len(whole) and all(
-            isinstance(sample, tuple | list) and sample and isinstance(sample[0], str | os.PathLike)
-            for sample in samples
-        )
-        self.paths = [os.fspath(samples[row][0]).removeprefix(f"{root}/") for row in rows] if has_paths else []
+        self.classes = [*map(str, _sequence(whole, "classes"))]
+        paths, root = [*map(_path, _sequence(whole, "samples"))], f"{getattr(whole, 'root', '')}".rstrip("/")
+        has_paths = all(paths) and max(rows, default=0) < len(paths)
+        self.paths = [paths[row].removeprefix(f"{root}/") for row in rows] if has_paths else []
 
     def row(self, number: int) -> tuple[torch.Tensor, Any]:
         """Return the values of an image, float32[C, H, W], and its target; raises TypeError where the row is something else."""
@@ -71,3 +68,16 @@ class ComparedRows:
             return levels_of(image), target, "float" in str(getattr(image, "dtype", ""))
         except (TypeError, ValueError) as e:
             raise TypeError(f"row {number} of {self.name}: {e}") from None
+
+
+def _sequence(data: Any, name: str) -> Sequence[Any]:
+    """Return an attribute that is a sequence, such as a list or an array; any other is as none."""
+    value: Any = getattr(data, name, None)
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+
+
+def _path(sample: Any) -> str:
+    """Return the path of (path, target); "" of anything else."""
+    is_named = isinstance(sample, tuple | list) and sample and isinstance(sample[0], str | os.PathLike)
+    return os.fspath(sample[0]) if is_named else ""

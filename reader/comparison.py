@@ -37,7 +37,6 @@ class CompareReport:
 
     Attributes:
         counts: rows of a and of b.
-        classes: names of classes that were compared; 0: a, b or both have none.
         compared: pairs of rows whose pixels were compared; 0: see the notes.
         targets: pairs of rows whose targets were compared.
         worst, mean: largest and mean difference of a value, in levels of 0 to 255; None where none were compared.
@@ -45,10 +44,10 @@ class CompareReport:
         sizes: a sentence on the rows of each size of difference that leaves the view the same, and what such a one means.
         differences: sentences on what is not the same: classes, counts, targets, sizes, cuts. [] where the two agree.
         notes: sentences on what was not compared, what is resized twice, and what `pack` did to values.
+        classes: names of classes that were compared; 0: a, b or both have none.
     """
 
     counts: tuple[int, int]
-    classes: int = 0
     compared: int = 0
     targets: int = 0
     worst: float | None = None
@@ -57,6 +56,7 @@ class CompareReport:
     sizes: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    classes: int = 0
 
     def __str__(self) -> str:
         levels = f"mean difference {self.mean:.2f}, worst {self.worst:.3g} of 255 levels" if self.compared else ""
@@ -106,7 +106,9 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
     pairs = [pairs[int((n + 0.5) * step)] for n in range(min(rows, len(pairs)))]
     _compare_rows(one, other, pairs, report)
     for side, read in zip((one, other), zip(*pairs, strict=True), strict=False) if report.mean else ():
-        report.notes += [f"{side.name} was packed {how}; this changes values" for how in inexact_steps(side.data, read)]
+        report.notes += [
+            f"values of {side.name} differ as it was packed {how}" for how in inexact_steps(side.data, read)
+        ]
     return report
 
 
@@ -168,7 +170,7 @@ def _compare_rows(a: ComparedRows, b: ComparedRows, pairs: list[tuple[int, int]]
         if what := _other_shape(one, other):
             seen[what.partition("[")[0]].append((row_a, what))
         if len(one) != len(other) and 1 not in (len(one), len(other)):
-            continue
+            continue  # a gray image is compared with each channel
         other = resized(other, one.shape[1:])
         means.append(mean_difference(one, other))
         report.worst = max(report.worst or 0.0, float((one - other).abs().max()))
@@ -191,9 +193,9 @@ def _summarize(means: list[float], seen: _Seen, count: int, report: CompareRepor
 
 
 def _other_shape(a: torch.Tensor, b: torch.Tensor) -> str:
-    """Say in what the shapes of two images differ; "": in nothing, or one is gray."""
-    if len(a) != len(b) and 1 not in (len(a), len(b)):
-        return f"{len(a)} channels in a, {len(b)} in b"
+    """Say in what the shapes of two images differ; "": in nothing."""
+    if len(a) != len(b):
+        return f"{len(a)} channel{'s' * (len(a) > 1)} in a, {len(b)} in b"
     if a.shape[1:] == b.shape[1:]:
         return ""
     return f"another size, [C, H, W] = {[*a.shape]} in a and {[*b.shape]} in b. Give both the same recipe"

@@ -27,7 +27,7 @@ _VIEW_SIDE = 112
 
 
 def levels_of(image: Any) -> torch.Tensor:
-    """Return an image as float32[C, H, W]; raises TypeError where it is none, ValueError where its shape or values are none."""
+    """Return an image as float32[C, H, W]; raises TypeError or ValueError for anything else, and for values not finite."""
     if isinstance(image, torch.Tensor):
         values = image.detach().cpu().float()
         values = values[None] if values.ndim == 2 else values
@@ -62,7 +62,7 @@ def mean_difference(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def view_of(a: torch.Tensor, b: torch.Tensor) -> str:
-    """Say which cut, turn or order of channels of one image is nearest to the other."""
+    """Say which cut, turn, order of channels or scale of values of one image is nearest to the other."""
     sides = [max(1, side * _VIEW_SIDE // max(_VIEW_SIDE, *a.shape)) for side in a.shape[1:]]
     a, b = resized(a, sides), resized(b, sides)
     mean = mean_difference(a, b)

@@ -129,6 +129,6 @@ def test_wrong_arguments_are_one_sentence_that_names_the_function(tmp_path: Path
     untyped = pixpack.packed
     with pytest.raises(
         TypeError,
-        match=r"^packed\(\) takes images and out by position, and options by name, 3 were given by position\.$",
+        match=r"^packed\(\) takes images and out by position, and options by name; 3 were given by position\.$",
     ):
         untyped(tmp_path, tmp_path / "out", 8)

@@ -54,7 +54,7 @@ def test_the_command_has_every_option() -> None:
 def test_an_unknown_option_and_one_that_is_given_by_position_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'siez'\\. Did you mean size\\?"):
         pack(tmp_path, tmp_path / "out", siez=8)
-    with pytest.raises(TypeError, match="takes images and out by position, and options by name, 3 were given"):
+    with pytest.raises(TypeError, match="takes images and out by position, and options by name; 3 were given"):
         pack(tmp_path, tmp_path / "out", 8)
     with pytest.raises(TypeError, match="missing a required argument: 'out'"):
         pack(tmp_path, size=8)

@@ -68,9 +68,9 @@ def _explained(
     """Say what of a call does not fit a signature, and what was meant."""
     first, second, *_ = signature.parameters
     if len(arguments) > 2:
-        return f"takes {first} and {second} by position, and options by name, {len(arguments)} were given by position."
+        return f"takes {first} and {second} by position, and options by name; {len(arguments)} were given by position."
     unknown = next((name for name in keywords if name not in signature.parameters), "")
-    near = difflib.get_close_matches(unknown, signature.parameters, 1)
+    near = difflib.get_close_matches(unknown, signature.parameters, 1) if f"'{unknown}'" in str(error) else []
     return f"{error}. Did you mean {near[0]}?" if near else str(error)
 
 

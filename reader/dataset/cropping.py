@@ -56,7 +56,7 @@ def inexact_steps(data: Any, rows: Sequence[int]) -> list[str]:
         return []
     steps, options = [], manifest.options
     if reduced := sum(data.source(row).get("dct_scale", 1) > 1 for row in rows):
-        steps.append(f"without --exact: {reduced} of {len(rows)} rows are of JPEGs that were decoded at a reduced size")
+        steps.append(f"without --exact: {reduced} of {len(rows)} rows are JPEGs that were decoded at a reduced size")
     quality = options.get("lossy", options.get("compress", ""))
     if quality.startswith("jpeg"):
         steps.append(f"with --compress {quality}")

@@ -172,6 +172,11 @@ def begin_copy(parts: Sequence[CopyPart], out: torch.Tensor, *, is_streamed: boo
     size_bytes = sum(each_bytes)
     pieces = min(_PIECES * threads, size_bytes // sizes.copy_thread_bytes)
     past_caches = is_streamed and size_bytes >= sizes.streamed_batch_bytes
+    if pieces < 1 and copier is not None:
+        # as they are: to cut a batch of small rows takes three times as long as to copy it
+        for part in parts:
+            copier(part.source, *part.spans, part.places, into, past_caches)
+        return None
     each: list[tuple[Any, ...]] = []
     for part, of_part in zip(parts, each_bytes, strict=True):
         count = max(1, round(pieces * of_part / size_bytes)) if size_bytes else 1

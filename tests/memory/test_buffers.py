@@ -243,6 +243,18 @@ def test_small_batches_and_fresh_memory_are_written_through_the_caches(
     assert out.all()
 
 
+def test_a_small_batch_is_one_copy_of_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[tuple[Any, ...]]()
+    monkeypatch.setattr(copying, "span_copier", lambda: lambda *arguments: calls.append(arguments))
+    # to cut it would take longer than to copy it
+    monkeypatch.setattr(copying, "_pieces", None)
+    source = torch.arange(90, dtype=torch.uint8).view(9, 10)
+    assert begin_gather(source, np.array([7, 2, 2]), torch.zeros((3, 10), dtype=torch.uint8)) is None
+    [(_, begins, sizes, places, _, past_caches)] = calls
+    assert (begins.tolist(), sizes.tolist(), places.tolist()) == ([70, 20, 20], [10] * 3, [0, 10, 20])
+    assert past_caches is False
+
+
 _NUMBERS = np.array([0, 2])
 
 

@@ -298,11 +298,11 @@ def test_rows_that_pack_made_smaller_are_said_to_be_resized_twice(images: Path, 
 @pytest.mark.parametrize(
     ("options", "notes"),
     [
-        ({}, ["b was packed without --exact: 18 of 18 rows are of JPEGs that were decoded at a reduced size"]),
+        ({}, ["values of b differ as it was packed without --exact: 18 of 18 rows are JPEGs that were decoded at"]),
         # half of a JPEG is less than twice the row
         ({"size": 32}, []),
-        ({"exact": True, "compress": "jpeg:90"}, ["b was packed with --compress jpeg:90"]),
-        ({"requantize": 8}, ["b was packed with --requantize 8"]),
+        ({"exact": True, "compress": "jpeg:90"}, ["values of b differ as it was packed with --compress jpeg:90"]),
+        ({"requantize": 8}, ["values of b differ as it was packed with --requantize 8"]),
         ({"exact": True, "compress": True}, []),
     ],
 )
@@ -356,11 +356,46 @@ def test_integers_that_are_no_levels_are_not_called_normalized() -> None:
     )
 
 
-def test_samples_that_are_no_paths_are_not_looked_at() -> None:
-    rows = [(picture(n), 0) for n in range(2)]
-    odd, short = Named(rows, ["ant"]), Named(rows, ["ant"])
-    odd.samples, short.samples = [{"path": "0.png"}] * 2, [("0.png", 0)]  # type: ignore[list-item]
-    assert compare(odd, short).equal == 1
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"samples": [{"path": "0.png"}] * 2},
+        {"samples": [("0.png", 0)]},
+        {"samples": torch.zeros(2)},
+        {"samples": 6},
+        {"classes": 10},
+        {"classes": {0: "ant"}},
+        {"classes": lambda: ["ant"]},
+    ],
+)
+def test_attributes_that_are_no_sequence_of_paths_or_names_are_not_looked_at(given: dict[str, Any]) -> None:
+    rows = Named([(picture(n), 0) for n in range(2)], ["ant"])
+    odd = Named([*rows], ["ant"])
+    vars(odd).update(given)
+    report = compare(odd, rows)
+    assert (report.equal, report.differences) == (1, [])
+
+
+def test_classes_and_paths_may_be_in_arrays() -> None:
+    rows, paths = [(picture(n), n) for n in range(2)], ["ant/0.png", "bee/1.png"]
+    given = Named(rows[::-1], ["ant", "bee"], paths[::-1])
+    given.classes, given.samples = np.array(given.classes), np.array(given.samples)  # type: ignore[assignment]
+    report = compare(given, Named(rows, ["ant", "bee"], paths))
+    assert (report.classes, report.targets, report.equal, report.differences) == (2, 2, 1, [])
+
+
+def test_a_subset_of_a_dataset_without_a_length_is_compared() -> None:
+    class Endless(Dataset[Any]):
+        def __getitem__(self, row: int) -> Any:
+            return picture(row), row
+
+    assert compare(Subset(Endless(), [1, 2]), [(picture(n), n) for n in (1, 2)]).equal == 1
+
+
+def test_a_gray_image_is_not_one_of_three_channels() -> None:
+    gray = [(_image(n, 1), n) for n in range(3)]
+    report = compare(gray, [(image.expand(3, -1, -1), n) for image, n in gray])
+    assert (report.equal, report.differences) == (1, ["3 of 3 rows, row 0 of a first: 1 channel in a, 3 in b"])
 
 
 # -- the command
@@ -393,7 +428,9 @@ def test_the_command_refuses_images_of_another_store(
     assert "has no image of" in capsys.readouterr().err
     assert run(["compare", str(cropped), str(images)]) == 2
     said = capsys.readouterr().err
-    assert f"{cropped} is a store and {images} is none. Give the images first: pack compare {images} {cropped}" in said
+    assert run(["compare", str(cropped), str(images.parent / "nothing")]) == 1
+    assert "Give the images first" not in capsys.readouterr().err
+    assert f"{cropped} is a store, and {images} is not. Give the images first: pack compare {images} {cropped}" in said
 
 
 def test_images_that_pack_rejected_are_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

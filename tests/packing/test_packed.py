@@ -118,8 +118,10 @@ def test_bad_arguments_are_refused_in_a_sentence(images: Path, tmp_path: Path) -
             pixpack.packed(images, out, **OPTIONS, **{name: value})
     with pytest.raises(TypeError, match=r"packed\(\) got an unexpected keyword argument 'siz'\. Did you mean size\?$"):
         pixpack.packed(images, out, siz=3)
+    with pytest.raises(TypeError, match=r"^packed\(\) missing a required argument: 'out'$"):
+        pixpack.packed(images, siz=3)
     with pytest.raises(
-        TypeError, match=r"^packed\(\) takes images and out by position, and options by name, 3 were given"
+        TypeError, match=r"^packed\(\) takes images and out by position, and options by name; 3 were given"
     ):
         pixpack.packed(images, out, str, **OPTIONS)
     with pytest.raises(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from pathlib import Path
 
 import click
@@ -41,11 +42,14 @@ def compare(images: str, out: str, rows: int, as_json: bool, quiet: bool) -> int
     from packer.store.state import check_finished, published
     from reader.comparison import compare as run
     from reader.dataset.dataset import MemmapDataset
+    from reader.format.splits import is_stage
 
     if is_url(out):
         raise OptionsError(f"{out} is a URL. Copy the store first: pack pull URL OUT")
-    if published(Path(images)) and not published(Path(out)):
-        raise OptionsError(f"{images} is a store and {out} is none. Give the images first: pack compare {out} {images}")
+    is_other = os.path.exists(out) and not published(Path(out)) and not is_stage(Path(out))
+    if is_other and published(Path(images)):
+        line = shlex.join(["pack", "compare", out, images])
+        raise OptionsError(f"{images} is a store, and {out} is not. Give the images first: {line}")
     stores, found = stores_of(out), {}
     heads = {split: check_finished(store) for split, store in stores.items()}
     listed = scan([images])
