@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import re
@@ -66,6 +65,8 @@ def _explained(
     error: TypeError, signature: inspect.Signature, arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> str:
     """Say what of a call does not fit a signature, and what was meant."""
+    import difflib
+
     first, second, *_ = signature.parameters
     if len(arguments) > 2:
         return f"takes {first} and {second} by position, and options by name; {len(arguments)} were given by position."

@@ -162,7 +162,12 @@ def test_a_class_list_that_was_given_stays(images: Path, tmp_path: Path) -> None
         r" classes\. Give classes with one that fits\.",
         ScanError,
     )
-    refused(tmp_path / "no classes", out, r"no classes does not exist\. Expected a folder of images[^.]*\.$", ScanError)
+    refused(
+        tmp_path / "no classes",
+        out,
+        r"no classes does not exist\. Expected a folder of images.*/out is a finished store",
+        ScanError,
+    )
     names.write_text("class2\nclass0\nclass1\nbee\n")
     assert update(images, out, classes=str(names)).kept == 24
     assert MemmapDataset(out).classes == ["class2", "class0", "class1", "bee"]
