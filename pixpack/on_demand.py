@@ -22,7 +22,7 @@ from packer.packing.pack import ImagesArgument, pack_checked
 from packer.progress import listening, notify
 from packer.report import PackReport, Progress
 from reader.dataset.dataset import MemmapDataset
-from reader.dataset.samples import check_forms, check_pillow
+from reader.dataset.samples import check_forms
 from reader.format.splits import meant
 
 _log = logging.getLogger("pixpack")
@@ -92,7 +92,9 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         raise OptionsError(
             f"out is {out!r}, expected the folder of the store. A transform is given by its name, transform=."
         )
-    _check_opening(options)
+    # what MemmapDataset would refuse behind the pack
+    checked = ("transform", "target_transform", "transforms", "as_tuple", "as_pil")
+    check_forms(**{name: getattr(options, name) for name in checked})
     with _progress(options.progress) as progress, listening(progress), named_for(PACKED):
         packs = replace(PackOptions.among(options), resume=True, progress=progress)
         report = _packed_by_one(images, out, packs, options.split)
@@ -107,14 +109,6 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         )
     packing = {field.name for field in fields(PackOptions)}
     return MemmapDataset(out, **{name: value for name, value in vars(options).items() if name not in packing})
-
-
-def _check_opening(options: PackedOptions) -> None:
-    """Refuse, before anything is packed, what MemmapDataset would refuse behind it."""
-    names = ("transform", "target_transform", "transforms", "as_tuple", "as_pil")
-    check_forms(**{name: getattr(options, name) for name in names})
-    if options.as_pil:
-        check_pillow()
 
 
 def _packed_by_one(

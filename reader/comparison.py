@@ -107,7 +107,7 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
     _compare_rows(one, other, pairs, report)
     for side, read in zip((one, other), zip(*pairs, strict=True), strict=False) if report.mean else ():
         report.notes += [
-            f"values of {side.name} differ as it was packed {how}" for how in inexact_steps(side.data, read)
+            f"values of {side.name} differ because it was packed {how}" for how in inexact_steps(side.data, read)
         ]
     return report
 

@@ -28,7 +28,6 @@ from reader.dataset.samples import (
     PairTransform,
     Transform,
     check_forms,
-    check_pillow,
     pil_image,
     sample_of,
     transformed,
@@ -93,8 +92,6 @@ class MemmapDataset(Dataset[Any]):
         as_pil: bool = False,
     ) -> None:
         check_forms(transform, target_transform, transforms, as_tuple=as_tuple, as_pil=as_pil)
-        if as_pil:
-            check_pillow()
         self.remote = remote_store(path, split, cache, cache_size)
         self.path = store_path(path, split) if self.remote is None else self.remote.root
         self.transform, self.target_transform, self._joint = transform, target_transform, transforms

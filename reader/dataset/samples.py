@@ -83,7 +83,7 @@ def pil_image(image: torch.Tensor) -> Image:
 def check_forms(
     transform: object, target_transform: object, transforms: object, *, as_tuple: bool, as_pil: bool
 ) -> None:
-    """Raise ValueError where a dataset's arguments are of the wrong kind, or contradict each other."""
+    """Raise ValueError where a dataset's arguments are of the wrong kind or contradict each other, ImportError without Pillow."""
     calls = {"transform": transform, "target_transform": target_transform, "transforms": transforms}
     for name, call in calls.items():
         if call is not None and not callable(call):
@@ -94,6 +94,8 @@ def check_forms(
     if transforms is not None and (transform is not None or target_transform is not None):
         raise ValueError("give transforms=, of (image, target), or transform= and target_transform=: not both.")
     if as_tuple:
+        if as_pil:
+            _check_pillow()
         return
     if target_transform is not None:
         raise ValueError(
@@ -104,7 +106,7 @@ def check_forms(
         raise ValueError(f"{name} needs as_tuple=True: with as_tuple=False a row is one ImageBatch.")
 
 
-def check_pillow() -> None:
+def _check_pillow() -> None:
     """Raise ImportError where as_pil=True cannot work."""
     try:
         import PIL.Image  # noqa: F401

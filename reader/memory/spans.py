@@ -180,14 +180,11 @@ def begin_copy(parts: Sequence[CopyPart], out: torch.Tensor, *, is_streamed: boo
     each: list[tuple[Any, ...]] = []
     for part, of_part in zip(parts, each_bytes, strict=True):
         count = max(1, round(pieces * of_part / size_bytes)) if size_bytes else 1
-        if copier is not None:
-            cut = _pieces(part, of_part, count, sizes.memcpy_bytes)
-            each += [(copier, one.source, *one.spans, one.places, into, past_caches) for one in cut]
-        elif (rows := _table_rows(part, into, sizes.memcpy_bytes)) is not None:
+        if copier is None and (rows := _table_rows(part, into, sizes.memcpy_bytes)) is not None:
             each += _takes(*rows, count)
-        else:
-            cut = _pieces(part, of_part, count, sizes.memcpy_bytes)
-            each += [(_copy, one.source, *one.spans, one.places, into) for one in cut]
+            continue
+        cut = _pieces(part, of_part, count, sizes.memcpy_bytes)
+        each += [(copier or _copy, one.source, *one.spans, one.places, into, past_caches) for one in cut]
     if pieces >= 1:
         return on_threads("copy", threads, operator.call, each)
     for call, *arguments in each:
@@ -272,7 +269,7 @@ def _take(table: npt.NDArray[Any], rows: Rows, into: npt.NDArray[Any]) -> None:
     np.take(table, rows, axis=0, out=into, mode="clip")
 
 
-def _copy(source: Bytes, begins: Rows, sizes: Rows, places: Rows, out: Bytes) -> None:
+def _copy(source: Bytes, begins: Rows, sizes: Rows, places: Rows, out: Bytes, _: bool) -> None:
     for begin, count, place in zip(begins.tolist(), sizes.tolist(), places.tolist(), strict=True):
         # releases the interpreter, as slices of memoryviews do not
         np.copyto(out[place : place + count], source[begin : begin + count])

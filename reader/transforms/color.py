@@ -76,7 +76,7 @@ class Normalize(torch.nn.Module):
         """Use the mean and std that `pack` measured; a channel that never varies gets std 1.
 
         Raises:
-            TypeError: manifest is not a Manifest, but such as the dataset that has it.
+            TypeError: manifest is something else, such as the dataset that has it.
         """
         given: object = manifest
         if not isinstance(given, Manifest):

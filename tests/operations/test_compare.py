@@ -298,11 +298,14 @@ def test_rows_that_pack_made_smaller_are_said_to_be_resized_twice(images: Path, 
 @pytest.mark.parametrize(
     ("options", "notes"),
     [
-        ({}, ["values of b differ as it was packed without --exact: 18 of 18 rows are JPEGs that were decoded at"]),
+        (
+            {},
+            ["values of b differ because it was packed without --exact: 18 of 18 rows are JPEGs that were decoded at"],
+        ),
         # half of a JPEG is less than twice the row
         ({"size": 32}, []),
-        ({"exact": True, "compress": "jpeg:90"}, ["values of b differ as it was packed with --compress jpeg:90"]),
-        ({"requantize": 8}, ["values of b differ as it was packed with --requantize 8"]),
+        ({"exact": True, "compress": "jpeg:90"}, ["values of b differ because it was packed with --compress jpeg:90"]),
+        ({"requantize": 8}, ["values of b differ because it was packed with --requantize 8"]),
         ({"exact": True, "compress": True}, []),
     ],
 )
