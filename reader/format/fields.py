@@ -173,7 +173,6 @@ class Key(NamedTuple):
     kind: Kind
     name: str
     inside: str
-    before: str
     where_given: bool
     field: str = ""
     default: Any = MISSING
@@ -184,7 +183,6 @@ def key(
     name: str = "",
     *,
     inside: str = "",
-    before: str = "",
     where_given: bool = False,
     default: Any = MISSING,
     default_factory: Any = MISSING,
@@ -194,11 +192,10 @@ def key(
 
     Args:
         name: of the key, where it is not the field's. inside: the key of the object that it is in.
-        before: the key that it is written before, where the order of the fields is another.
         where_given: whether it may lack, and is written only if its value is not the default.
         default, default_factory, compare: as of `dataclasses.field`.
     """
-    metadata = {"key": Key(kind, name, inside, before, where_given)}
+    metadata = {"key": Key(kind, name, inside, where_given)}
     return field(default=default, default_factory=default_factory, compare=compare, metadata=metadata)
 
 
@@ -215,9 +212,7 @@ def keys_of(of: Any) -> tuple[Key, ...]:
     for own in fields(of):
         if given := own.metadata.get("key"):
             default = own.default if own.default_factory is MISSING else own.default_factory()
-            names = [each.name for each in keys]
-            at = names.index(given.before) if given.before else len(keys)
-            keys.insert(at, given._replace(name=given.name or own.name, field=own.name, default=default))
+            keys.append(given._replace(name=given.name or own.name, field=own.name, default=default))
     return tuple(keys)
 
 

@@ -166,7 +166,7 @@ class FurtherTarget:
         check_record("a further target of the manifest", self)
 
 
-@record()
+@record(kw_only=True)
 class Manifest:
     """What manifest.json says, without the table of blocks (see `read_blocks`), which an opening reader does not need.
 
@@ -195,7 +195,10 @@ class Manifest:
         StoreError: the values contradict each other.
     """
 
-    # The head has its keys in the order of FORMAT.md.
+    # In the order of FORMAT.md, which is that of the head.
+    version: tuple[int, int] = key(_VERSION, default=FORMAT_VERSION)
+    reader_features: tuple[str, ...] = key(TEXTS, default=())
+    writer_features: tuple[str, ...] = key(TEXTS, default=())
     rows: int = key(integer(1))
     height: int = key(_SIDE)
     width: int = key(_SIDE)
@@ -205,28 +208,22 @@ class Manifest:
     has_content: bool = key(BOOL, "content")
     extras: Mapping[str, TensorSpec] = key(records_of(TensorSpec, "the extra {} of the manifest"))
     classes: tuple[str, ...] = key(TEXTS)
+    further_targets: Mapping[str, FurtherTarget] = key(
+        records_of(FurtherTarget, "the further target {} of the manifest"), where_given=True, default_factory=dict
+    )
+    texts: tuple[str, ...] = key(TEXTS, where_given=True, default=())
+    levels: tuple[int, ...] = key(_LEVELS, where_given=True, default=())
+    labels: Mapping[str, Any] = key(_LABELS, where_given=True, default_factory=dict)
+    mask_values: tuple[int, ...] = key(_MASK_VALUES, where_given=True, default=())
     mean: tuple[float, ...] = key(NUMBERS)
     std: tuple[float, ...] = key(NUMBERS)
     inputs: int = key(integer(1))
     rejected: int = key(integer(0))
     options: Mapping[str, Any] = key(_OPTIONS)
     decoders: Mapping[str, Any] = key(values_of(_DECODER, "decoders of the manifest"))
+    icc: Mapping[str, int] = key(OBJECT, where_given=True, default_factory=dict)
+    compression: Compression | None = key(_COMPRESSION, where_given=True, default=None)
     files: Mapping[str, FileEntry] = key(records_of(FileEntry, "the entry of the file {} in the manifest"))
-    version: tuple[int, int] = key(_VERSION, before="rows", default=FORMAT_VERSION)
-    reader_features: tuple[str, ...] = key(TEXTS, before="rows", default=())
-    writer_features: tuple[str, ...] = key(TEXTS, before="rows", default=())
-    further_targets: Mapping[str, FurtherTarget] = key(
-        records_of(FurtherTarget, "the further target {} of the manifest"),
-        before="mean",
-        where_given=True,
-        default_factory=dict,
-    )
-    labels: Mapping[str, Any] = key(_LABELS, before="mean", where_given=True, default_factory=dict)
-    icc: Mapping[str, int] = key(OBJECT, before="files", where_given=True, default_factory=dict)
-    compression: Compression | None = key(_COMPRESSION, before="files", where_given=True, default=None)
-    texts: tuple[str, ...] = key(TEXTS, before="labels", where_given=True, default=())
-    levels: tuple[int, ...] = key(_LEVELS, before="labels", where_given=True, default=())
-    mask_values: tuple[int, ...] = key(_MASK_VALUES, before="mean", where_given=True, default=())
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -258,8 +255,8 @@ class Manifest:
         if self.has_own_sizes and self.has_content:
             raise StoreError("the manifest says that rows have content and sizes of their own, expected one of them.")
 
-    @property
-    def tensors(self) -> dict[str, TensorSpec]:
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorSpec]:
         """Every tensor of the store by name; extras as "extras/<name>"."""
         target_shape = () if self.target_count is None else (self.target_count,)
         row_shape = () if self.is_flat else self.sides

@@ -29,6 +29,9 @@ _TOKEN = re.compile(
 )
 
 _BRIEF_CHARACTERS, _BRIEF_ITEMS = 60, 4
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = _BRIEF_CHARACTERS
+_BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = _BRIEF_ITEMS
 
 
 def shown(text: str, most: int = 0) -> str:
@@ -50,10 +53,7 @@ def shown_lines(text: str) -> str:
 
 def brief(value: object) -> str:
     """Return a value of a store as Python writes it, in some 60 characters however large it is."""
-    short = reprlib.Repr()
-    short.maxstring = short.maxother = short.maxlong = _BRIEF_CHARACTERS
-    short.maxlist = short.maxtuple = short.maxdict = _BRIEF_ITEMS
-    return shown(short.repr(value), most=4 * _BRIEF_CHARACTERS)
+    return shown(_BRIEF.repr(value), most=4 * _BRIEF_CHARACTERS)
 
 
 def redacted(text: str) -> str:

@@ -106,7 +106,6 @@ class RawPixels:
 RAW = RawPixels()
 
 
-@record(kw_only=True)
 class Compression:
     """How rows are compressed, by `ZstdFrames` or `JpegFrames`: the key `compression` of a manifest.
 
@@ -121,8 +120,8 @@ class Compression:
     tensors: ClassVar[Mapping[str, TensorSpec]] = {"frames": FRAMES_SPEC}
 
     codec: str
-    pixel_bytes: int = key(integer(1))
-    squared_error: int = 0
+    pixel_bytes: int
+    squared_error: int
 
     @property
     def form(self) -> str:
@@ -137,6 +136,7 @@ class Compression:
         """Return that of the rows of several stores."""
         each = [self, *others]
         sums = {name: sum(getattr(one, name) for one in each) for name in ("pixel_bytes", "squared_error")}
+        assert isinstance(self, ZstdFrames | JpegFrames)
         return dataclasses.replace(self, **sums)
 
     @property
@@ -200,8 +200,10 @@ class ZstdFrames(Compression):
     """Each row is a frame of zstd, of what its predictor leaves; nothing is lost."""
 
     codec: str = key(one_of(ZSTD))
-    level: int = key(integer(-7, 22), before="pixel_bytes")
-    predictor: str = key(one_of(UP), before="pixel_bytes")
+    level: int = key(integer(-7, 22))
+    predictor: str = key(one_of(UP))
+    pixel_bytes: int = key(integer(1))
+    squared_error: int = 0
 
 
 @record(kw_only=True)
@@ -209,9 +211,10 @@ class JpegFrames(Compression):
     """Each row is a JPEG of this quality, 1 to 100."""
 
     codec: str = key(one_of(JPEG))
+    quality: int = key(integer(1, 100))
+    subsampling: str = key(one_of(ALL_SAMPLES))
+    pixel_bytes: int = key(integer(1))
     squared_error: int = key(integer(0))
-    quality: int = key(integer(1, 100), before="pixel_bytes")
-    subsampling: str = key(one_of(ALL_SAMPLES), before="pixel_bytes")
 
     @property
     def form(self) -> str:

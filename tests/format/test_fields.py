@@ -37,11 +37,11 @@ class Side:
     length: int = key(integer(1, 9), "cm")
 
 
-@record()
+@record(kw_only=True)
 class Box:
+    names: tuple[str, ...] = key(TEXTS, default=())
     size: int = key(integer(0))
     inner: bool = key(BOOL, "is_set", inside="more")
-    names: tuple[str, ...] = key(TEXTS, before="size", default=())
     sides: dict[str, Side] = key(records_of(Side, "the side {} of the box"), default_factory=dict)
     note: str | None = key(optional(TEXT), where_given=True, default=None)
     pair: tuple[int, ...] = key(tuple_of(integer(0), "two integers", 2), where_given=True, default=(0, 0))
@@ -49,7 +49,15 @@ class Box:
     other: int = 7
 
 
-BOX = Box(3, True, ("a",), {"top": Side(2), "left": Side(1)}, "x", (1, 2), [Side(4)])
+BOX = Box(
+    names=("a",),
+    size=3,
+    inner=True,
+    sides={"top": Side(2), "left": Side(1)},
+    note="x",
+    pair=(1, 2),
+    rest=[Side(4)],
+)
 WRITTEN = {
     "names": ["a"],
     "size": 3,
@@ -68,15 +76,15 @@ def test_a_record_is_written_in_the_order_of_its_keys_and_read_back() -> None:
 
 def test_what_is_written_only_where_it_is_given_may_lack() -> None:
     bare = {"names": [], "size": 0, "more": {"is_set": False}, "sides": {}}
-    assert write_record(Box(0, False)) == bare
-    assert read_record(Box, "the box", bare | {"later": 1}) == Box(0, False)
+    assert write_record(Box(size=0, inner=False)) == bare
+    assert read_record(Box, "the box", bare | {"later": 1}) == Box(size=0, inner=False)
 
 
 def test_a_record_of_any_version_may_lack_what_has_a_default() -> None:
     found = {"size": 1, "more": {"is_set": True}}
     with pytest.raises(StoreError, match=r"^the box lacks names, expected a list of texts\.$"):
         read_record(Box, "the box", found)
-    assert read_record(Box, "the box", found, of_any_version=True) == Box(1, True)
+    assert read_record(Box, "the box", found, of_any_version=True) == Box(size=1, inner=True)
     with pytest.raises(StoreError, match=r"^the box lacks size, expected an integer of 0 or more\.$"):
         read_record(Box, "the box", {"more": {"is_set": True}}, of_any_version=True)
 
