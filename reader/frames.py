@@ -163,22 +163,17 @@ class Unpacker:
 
 
 def unpacked(
-    frame: memoryview, height: int, width: int, channels: int, mask_bytes: int = 0, codec: str = ZSTD
+    frame: memoryview, height: int, width: int, channels: int, *, has_mask: bool = False, codec: str = ZSTD
 ) -> Pixels:
-    """Return a row, uint8[n], of its frame.
+    """Return a row, uint8[n], of its frame; has_mask: its mask is behind the pixels.
 
     Raises:
         StoreError: the frame is damaged; names no row.
     """
-    size_bytes = height * width * channels
-    row = np.empty(size_bytes + mask_bytes, np.uint8)
-    if codec == JPEG:
-        if what := jpeg_frames.decode(frame, height, width, channels, row):
-            raise StoreError(what)
-        return row
-    if what := unpacker().unpack(frame, row):
-        raise StoreError(what)
-    predictor.restore(row[:size_bytes].reshape(1, height, width * channels), channels)
+    row = np.empty(height * width * (channels + has_mask), np.uint8)
+    shapes = np.array([[height, width]])
+    if damage := unpack_rows([frame], shapes, channels, row, has_masks=has_mask, codec=codec):
+        raise StoreError(damage[1])
     return row
 
 
@@ -191,7 +186,7 @@ def unpack_rows(
     has_masks: bool = False,
     codec: str = ZSTD,
 ) -> tuple[int, str] | None:
-    """Unpack frames into rows, one after the other, which are then restored together where they are alike.
+    """Unpack frames into rows, one after the other; those of zstd are then restored, together where they are alike.
 
     Args:
         packed: a frame for each row.
@@ -201,31 +196,19 @@ def unpack_rows(
 
     Returns: the number of the first frame that is damaged, and what is wrong with it; None where none is.
     """
-    if codec == JPEG:
-        return _decode_rows(packed, shapes, channels, out)
-    own, start = unpacker(), 0
+    own, start = None if codec == JPEG else unpacker(), 0
     for number, (frame, (height, width)) in enumerate(zip(packed, shapes.tolist(), strict=True)):
         stop = start + height * width * (channels + has_masks)
-        if what := own.unpack(frame, out[start:stop]):
+        row = out[start:stop]
+        what = own.unpack(frame, row) if own else jpeg_frames.decode(frame, height, width, channels, row)
+        if what:
             return number, what
         start = stop
     start = 0
-    for count, height, width in _alike(shapes, together=not has_masks):
+    for count, height, width in _alike(shapes, together=not has_masks) if own else ():
         size_bytes = count * height * width * channels
         predictor.restore(out[start : start + size_bytes].reshape(count, height, width * channels), channels)
         start += size_bytes + has_masks * height * width
-    return None
-
-
-def _decode_rows(
-    packed: Sequence[memoryview], shapes: npt.NDArray[np.int64], channels: int, out: Pixels
-) -> tuple[int, str] | None:
-    start = 0
-    for number, (frame, (height, width)) in enumerate(zip(packed, shapes.tolist(), strict=True)):
-        stop = start + height * width * channels
-        if what := jpeg_frames.decode(frame, height, width, channels, out[start:stop]):
-            return number, what
-        start = stop
     return None
 
 

@@ -12,7 +12,7 @@ import functools
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from reader.format.filesystem import size_text
 from reader.host_values import remember
 from reader.memory.device_copies import named_errors
 from reader.profiling import stage
-from reader.store import Batch, ImageBatch, RaggedBatch
+from reader.store import Batch
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -142,7 +142,7 @@ def _ignore_captures() -> None:
 def recorded(batch: _B) -> _B:
     """Keep the memory of a batch from being used again before the current stream has done what was launched; returns it."""
     stream = cuda.current_stream(batch.pixels.device)
-    for tensor in tensors_of(batch):
+    for tensor in batch.values(True, True):
         tensor.record_stream(stream)
     return batch
 
@@ -162,25 +162,7 @@ def send_batch(batch: Batch, device: torch.device) -> Batch:
         sent = tensor.pin_memory().to(device, non_blocking=True)
         return remember(sent, tensor) if tensor.nbytes <= _KNOWN_BYTES else sent
 
-    if isinstance(batch, RaggedBatch):
-        return batch.apply(send, device=device)
-    return ImageBatch(
-        pixels=send(batch.pixels),
-        targets=send(batch.targets),
-        content=None if batch.content is None else send(batch.content),
-        extras=None if batch.extras is None else batch.extras.apply(send, device=device),
-        rows=None if batch.rows is None else send(batch.rows),
-        batch_size=batch.batch_size,
-        device=device,
-    )
-
-
-def tensors_of(batch: Batch) -> list[Any]:
-    """List every tensor of a batch."""
-    if isinstance(batch, RaggedBatch):
-        return list(batch.values(True, True))
-    tensors = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
-    return tensors if batch.extras is None else tensors + list(batch.extras.values(True, True))
+    return batch.apply(send, device=device)
 
 
 def pin(memory: npt.NDArray[np.uint8], device: torch.device, *, is_read_only: bool = False) -> Callable[[], None]:

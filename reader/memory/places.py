@@ -10,7 +10,7 @@ import torch
 
 from reader.memory.device_copies import named_errors, send
 from reader.memory.spans import Bytes, CopyPart, Read, Runs, Spans, begin_copy, laid_out, merged, reads_of
-from reader.memory.threads import AllCopies, Copies
+from reader.memory.threads import Copies
 from reader.rows import Rows, Steps, routed
 from reader.tuning import tuning
 
@@ -176,17 +176,15 @@ class Places(Place):
         return of_all
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
-        """Begin to bring the spans of each file; those in memory are copied as one batch."""
-        in_memory, under_way = list[CopyPart](), list[Copies]()
+        """Read the spans of files, and begin to copy those in memory, as one batch."""
+        in_memory = list[CopyPart]()
         for n, at, begins in routed(self._bases, spans.begins):
             place, own = self._each[n], Spans(begins, spans.sizes[at])
             if (parts := place.parts(own, places[at])) is not None:
                 in_memory += parts
             elif (copies := place.read(own, out, places[at])) is not None:
-                under_way.append(copies)
-        if in_memory and (copies := begin_copy(in_memory, out, is_streamed=self.is_streamed)) is not None:
-            under_way.append(copies)
-        return AllCopies(under_way) if under_way else None
+                copies.wait()
+        return begin_copy(in_memory, out, is_streamed=self.is_streamed) if in_memory else None
 
 
 def bytes_of(place: Place, spans: Spans, memory: Memory) -> Located:

@@ -59,29 +59,6 @@ class Copies:
             self._completed.get()
 
 
-class AllCopies(Copies):
-    """Several copies that are waited for as one."""
-
-    def __init__(self, each: Sequence[Copies]) -> None:
-        super().__init__(0)
-        self._each = each
-
-    @property
-    def are_done(self) -> bool:
-        """Say whether all of them are."""
-        return all(copies.are_done for copies in self._each)
-
-    def wait(self) -> None:
-        """Wait for all of them; raises what one has raised."""
-        for copies in self._each:
-            copies.wait()
-
-    def cancel(self) -> None:
-        """Cancel all of them."""
-        for copies in self._each:
-            copies.cancel()
-
-
 # For one thread to do: a call, its arguments, and what it is a part of.
 _PieceCall = tuple[Callable[..., object], tuple[object, ...], Copies]
 

@@ -119,7 +119,7 @@ GUARDS: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
         CudaCopier, "drain", lambda self: None
     ),
     "the caller's stream waits for the copy": _no_wait_of_the_caller,
-    "the caller's stream is recorded": lambda patch: patch.setattr(transfer, "tensors_of", lambda batch: []),
+    "the caller's stream is recorded": lambda patch: patch.setattr(transfer, "recorded", lambda batch: batch),
 }
 
 
@@ -163,7 +163,10 @@ def test_device_memory_grows_without_either_guard(
 
 
 def test_every_tensor_of_a_batch_is_sent_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = list[torch.Tensor]()
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self.clone())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append(self))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     zeros, further = torch.zeros(4, 1), TensorDict({"a": torch.zeros(4), "b": {"c": torch.ones(4)}}, batch_size=[4])
     batches = [
         ImageBatch(zeros, zeros, zeros.clone(), further, zeros.clone(), batch_size=[4]),
@@ -171,7 +174,8 @@ def test_every_tensor_of_a_batch_is_sent_and_recorded(monkeypatch: pytest.Monkey
     ]
     for batch in batches:
         sent = transfer.send_batch(batch, torch.device("meta"))
-        recorded = transfer.tensors_of(sent)
+        recorded.clear()
+        assert transfer.recorded(sent) is sent
         assert {tensor.device.type for tensor in recorded} == {"meta"}
         assert len(recorded) == len(list(sent.values(True, True))) == len(list(batch.values(True, True)))
         assert sent.extras["b", "c"].device.type == sent.device.type == "meta"

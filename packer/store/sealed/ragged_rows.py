@@ -155,9 +155,11 @@ class FrameRows:
             StoreError: the frame is damaged.
         """
         height, width = self._sides(row)
-        masks = height * width * self._manifest.has_own_masks
+        m = self._manifest
         try:
-            return frames.unpacked(memoryview(frame), height, width, self._manifest.channels, masks, self._codec)
+            return frames.unpacked(
+                memoryview(frame), height, width, m.channels, has_mask=m.has_own_masks, codec=self._codec
+            )
         except StoreError as e:
             raise self._error(row, str(e)) from None
 
