@@ -27,7 +27,7 @@ class Progress:
     """Says where the newest iterator is; it remains the loader's state after that iterator is collected.
 
     sides: (height, width) of crops, where the loader was given a size.
-    is_taken: a batch was taken from it. moved_to: the epoch that it is of instead, set before that. is_over: there is no batch
+    is_taken: a batch was taken from it. moved_to: the epoch that it is of instead, set before that. is_over: no rank has a batch
     behind the position.
     """
 

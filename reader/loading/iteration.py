@@ -108,7 +108,7 @@ class Iteration:
                     self._end()
                 raise
         is_over = self._plan.is_over(position)
-        if is_over:
+        if self._plan.is_last(position):
             self._accelerate.last(self._plan.shared_rows(self._progress.position))
         # only now, and no call from here on, so no Ctrl-C: a batch that it keeps from the loop comes again
         del self._group[0]

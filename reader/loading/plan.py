@@ -6,7 +6,9 @@ chosen when the first epoch begins.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -131,6 +133,11 @@ class EpochPlan:
         """The rank and the world size."""
         return Ranks(self.cut.rank, self.cut.world_size)
 
+    @functools.cached_property
+    def first_cut(self) -> Cut:
+        """The cut of rank 0, which has the last step even where only some ranks do."""
+        return replace(self.cut, rank=0)
+
     @property
     def host_ranks(self) -> range:
         """The ranks of this host, as far as it is known."""
@@ -191,9 +198,13 @@ class EpochPlan:
         """
         return self.cut.steps(position)
 
-    def is_over(self, position: int) -> bool:
-        """Say whether an epoch has nothing behind a position; of a sampler without a length, only its end shows."""
+    def is_last(self, position: int) -> bool:
+        """Say whether this rank has nothing behind a position; of a sampler without a length, only its end shows."""
         return not self.cut.steps(position)
+
+    def is_over(self, position: int) -> bool:
+        """Say whether no rank has anything behind a position, so that all ranks have the same state."""
+        return not self.first_cut.steps(position)
 
     def rank_rows(self) -> int:
         """Return how many rows this rank is given in an epoch.
@@ -245,19 +256,20 @@ class SampledPlan(EpochPlan):
         return self.items()
 
     def batches(self, items: Iterator[Item]) -> Iterator[PlannedBatch]:
-        """Follow the sampler; a resumed epoch skips what was taken, since only the sampler knows its order."""
-        taken, rows, steps = 0, list[int](), 0
-        last = self.steps_left(0) if self.sampler.has_length else None
-        for item in items:
+        """Follow the sampler; a resumed epoch skips the rows that were taken, since only the sampler knows its order."""
+        size, count = self.cut.batch_size, self.sampler.count() if self.sampler.has_length else math.inf
+        # each rank skips its share; where they do not divide, some rows come again, and none is left out
+        taken, skipped, rows = 0, self.position // self.cut.world_size, list[int]()
+        for number, item in enumerate(items, start=1):
             further, is_batch = sampled_rows(item)
-            rows += further
-            if rows and (is_batch or len(rows) == self.cut.batch_size):
-                taken, steps = taken + len(rows), steps + 1
-                if taken > self.position:
-                    yield self._batch(rows, taken, is_last=steps == last)
+            rows += further[max(0, skipped - taken) :]
+            taken += len(further)
+            if rows and (is_batch or len(rows) == size):
+                least = size if self.orders.drop_last and not is_batch else 1
+                yield self._batch(rows, taken, is_last=count - number < least)
                 rows = []
-        if rows and not self.orders.drop_last and taken + len(rows) > self.position:
-            yield self._batch(rows, taken + len(rows), is_last=True)
+        if rows and not self.orders.drop_last:
+            yield self._batch(rows, taken, is_last=True)
 
     def steps_left(self, position: int) -> int:
         """Return all steps.
@@ -270,9 +282,11 @@ class SampledPlan(EpochPlan):
             return count
         return count // size if self.orders.drop_last else -(-count // size)
 
-    def is_over(self, position: int) -> bool:
-        """Say whether an epoch has nothing behind a position; of a sampler without a length, only its end shows."""
+    def is_last(self, position: int) -> bool:
+        """Say whether a position is behind the sampler's last batch."""
         return position == _END
+
+    is_over = is_last
 
     def rank_rows(self) -> int:
         """Return how many rows the sampler gives.
@@ -287,6 +301,6 @@ class SampledPlan(EpochPlan):
         return 0
 
     def _batch(self, rows: list[int], taken: int, *, is_last: bool) -> PlannedBatch:
-        # the position that the batch would have in one order of all ranks: two ranks that get one row draw differently for it
+        # positions in one order of all ranks, of which each takes as many: two ranks that get one row draw differently for it
         start = (taken - len(rows)) * self.cut.world_size + self.cut.rank * len(rows)
-        return PlannedBatch(self.dataset.positions(rows), start, _END if is_last else taken)
+        return PlannedBatch(self.dataset.positions(rows), start, _END if is_last else taken * self.cut.world_size)

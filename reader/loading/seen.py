@@ -30,7 +30,7 @@ def rows_of_step(epochs: Epochs, epoch: int, step: int, rank: int | None) -> Row
     if (epoch := integer("epoch", epoch)) < 0:
         raise ValueError(f"epoch is {epoch}, expected 0 or more.")
     step, plan = integer("step", step), epochs.at(epoch)
-    cut = replace(plan.cut, rank=0)
+    cut = plan.first_cut
     if rank is not None:
         if not 0 <= integer("rank", rank) < cut.world_size:
             raise IndexError(f"rank is {rank}, expected 0 to {cut.world_size - 1}.")
@@ -80,8 +80,7 @@ def steps_of_row(epochs: Epochs, row: int, state: Mapping[str, Any] | None) -> l
 def _steps_of_row(plan: EpochPlan, row: int, stop: int) -> list[int]:
     """Return the steps of an epoch that took a row before a position."""
     order = plan.order()
-    # rank 0 has the last step, even where only some ranks do
-    cut = replace(plan.cut, rank=0)
+    cut = plan.first_cut
     count = cut.steps()
     places = [place for place in order.places_of(row) if place < stop]
     steps = [place // cut.full_step for place in places if place // cut.full_step < count]

@@ -397,3 +397,62 @@ def test_of_a_sampler_no_rows_of_the_last_step_are_said_to_come_twice(train: Mem
     # accelerate's gather_for_metrics would drop real rows
     loader = MemmapLoader(train, 4, sampler=range(11), rank=0, world_size=2)
     assert [loader.epochs.plan.shared_rows(position) for position in (0, 8, 88)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("batch_size", [3, 4, 16])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_sampler_continues_behind_the_rows_that_were_taken_in_batches_of_any_size(
+    train: MemmapDataset, batch_size: int, drop_last: bool
+) -> None:
+    def loader(size: int) -> MemmapLoader:
+        generator = torch.Generator().manual_seed(5)
+        sampler = RandomSampler(train, generator=generator)
+        return MemmapLoader(train, size, sampler=sampler, drop_last=drop_last, as_tuple=False)
+
+    order = [row for batch in loader(1) for row in batch.rows.tolist()]
+    first = loader(10)
+    taken = [next(iter(first)).rows.tolist()]
+    resumed = loader(batch_size)
+    resumed.load_state_dict(first.state_dict())
+    rest = rows(resumed)
+    assert taken == [order[:10]]
+    left = order[10:]
+    expected = [left[n : n + batch_size] for n in range(0, len(left), batch_size)]
+    assert rest == [batch for batch in expected if not drop_last or len(batch) == batch_size]
+    assert (resumed.state_dict()["epoch"], resumed.state_dict()["position"]) == (1, 0)
+
+
+@pytest.mark.parametrize(("before", "now"), [(2, 4), (4, 2), (1, 3), (2, 3)])
+def test_a_distributed_sampler_continues_on_any_number_of_ranks(train: MemmapDataset, before: int, now: int) -> None:
+    def loader(rank: int, world_size: int) -> MemmapLoader:
+        sampler = DistributedSampler(train, num_replicas=world_size, rank=rank, seed=3)
+        return MemmapLoader(train, 6, sampler=sampler, rank=rank, world_size=world_size, as_tuple=False)
+
+    first = [loader(rank, before) for rank in range(before)]
+    batches = [iter(each) for each in first]
+    taken = [row for each in batches for _ in range(3) for row in next(each).rows.tolist()]
+    states = [each.state_dict() for each in first]
+    assert states == states[:1] * before
+    resumed = [loader(rank, now) for rank in range(now)]
+    for each in resumed:
+        each.load_state_dict(states[0])
+    rest = [row for each in resumed for batch in each for row in batch.rows.tolist()]
+    assert {*taken, *rest} == {*range(90)}
+    again = len(taken) + len(rest) - 90
+    # what the ranks do not share evenly comes again
+    assert len({*taken} & {*rest}) < now
+    assert again < now + before
+
+
+def test_a_batch_sampler_continues_behind_the_batches_that_were_taken(train: MemmapDataset) -> None:
+    batches = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10]]
+    loader = MemmapLoader(train, 5, sampler=batches, as_tuple=False)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    other = MemmapLoader(train, 5, sampler=batches, as_tuple=False)
+    other.load_state_dict(loader.state_dict())
+    assert rows(other) == batches[2:]
+    # in batches of others it goes on behind the same row
+    other = MemmapLoader(train, 5, sampler=[[1, 2], [3, 4, 5], [6, 7]], as_tuple=False)
+    other.load_state_dict(loader.state_dict())
+    assert rows(other) == [[5], [6, 7]]
