@@ -18,6 +18,28 @@ from reader.store import Batch, ImageBatch, Images, RaggedBatch, Targets
 _Row = TypeVar("_Row")
 
 
+def joined(samples: list[Any]) -> Any:
+    """Join transformed samples as torch's default_collate does.
+
+    Raises:
+        ValueError: there are none, or their images have several sizes.
+    """
+    if not samples:
+        raise ValueError("there are no rows to join: a transform of single samples needs one row or more.")
+    try:
+        return default_collate(samples)
+    except RuntimeError as e:
+        images = [sample[0] if isinstance(sample, tuple) else sample for sample in samples]
+        shapes = {tuple(image.shape) for image in images if isinstance(image, torch.Tensor)}
+        if len(shapes) < 2:
+            # not from itself: what follows the causes of an error, as rich does, would never end
+            raise
+        raise ValueError(
+            f"the dataset's transform gave images of the shapes {' and '.join(map(str, sorted(shapes)))}. Let it end in one"
+            " size, such as RandomResizedCrop(224)."
+        ) from e
+
+
 class CollatedRow(tuple[Any, ...]):
     """(image, target) of one row of a gathered batch."""
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset, default_collate, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from reader.buffers import FittingPool, fresh
 from reader.dataset import collate
@@ -370,14 +370,14 @@ class MemmapDataset(Dataset[Any]):
         return self.subset(first), self.subset(rest)
 
     def numpy(self) -> npt.NDArray[np.uint8]:
-        """Return the pixels as a read-only uint8[N, H, W, C] that shares the store's memory (a subset is a copy).
+        """Return the pixels as a read-only uint8[N, H, W, C] that shares the store's memory (scattered rows are copied).
 
         Raises:
             ValueError: rows have sizes of their own.
         """
         if self.manifest.has_own_sizes:
             raise ValueError(
-                f"the rows of {self.path} have sizes of their own, which no one array holds. Take dataset[i].pixels.numpy()."
+                f"the rows of {self.path} have sizes of their own, which no one array holds. Take dataset[i][0].numpy()."
             )
         pixels = (self.store if self.has_all_rows else self._slice(self.positions(slice(None)))).pixels.numpy()
         pixels.flags.writeable = False
@@ -428,10 +428,14 @@ class MemmapDataset(Dataset[Any]):
         return (given, target) if both is None else transformed(both, given, target)
 
     def joined(self, samples: list[Any]) -> object:
-        """Join transformed samples where they can be: PIL images are a list."""
+        """Join transformed samples as torch's default_collate does; PIL images are a list.
+
+        Raises:
+            ValueError: there are none, or their images have several sizes.
+        """
         if not self.as_pil or self._joint is not None or self.transform is not None:
-            return default_collate(samples)
-        return [image for image, _ in samples], default_collate([target for _, target in samples])
+            return collate.joined(samples)
+        return [image for image, _ in samples], collate.joined([target for _, target in samples])
 
     def _sample(self, index: int) -> object:
         batch = self.opened_store.row(row := self._store_row(index))

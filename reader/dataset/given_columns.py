@@ -31,6 +31,8 @@ def with_targets(opened: OpenedStore, rows: Rows, targets: ColumnData, classes: 
     """
     m, values = opened.manifest, _tensor("targets", targets, len(rows))
     kind = _kind_of(values)
+    # torch compares no unsigned integers of 16 bits and more
+    values = values.to(torch.int64) if kind == "class" else values
     names = m.classes if classes is None else tuple(map(str, class_names(classes)))
     if classes is not None and len({*names}) < len(names):
         raise ValueError("classes has a name twice.")
@@ -79,7 +81,9 @@ def with_extras(opened: OpenedStore, rows: Rows, extras: Mapping[str, ColumnData
 
 def _tensor(name: str, values: ColumnData, count: int) -> torch.Tensor:
     try:
-        tensor = values.detach().cpu() if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
+        tensor = torch.as_tensor(
+            values if isinstance(values, torch.Tensor) else np.asarray(values), device="cpu"
+        ).detach()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(
             f"{name} is a {type(values).__name__}, expected numbers, one or one row of them a row."

@@ -132,7 +132,9 @@ def _quotas(groups: Groups | None, weights: Mapping[str, float]) -> list[int]:
             " 0 leaves one out, and concat({...}) gives other names."
         )
     values = [weights[name] for name in names]
-    if not all(isinstance(v, int | float) and math.isfinite(v) and v >= 0 for v in values) or not sum(values):
+    if not all(isinstance(v, int | float | np.number) and math.isfinite(v) and v >= 0 for v in values) or not sum(
+        values
+    ):
         raise ValueError(f"weights are {dict(weights)}, expected finite numbers of 0 or more, not all 0.")
     exact = [PERIOD * value / sum(values) for value in values]
     quotas = [int(share) for share in exact]

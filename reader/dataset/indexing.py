@@ -75,10 +75,10 @@ def checked_positions(index: object, count: int, path: Path) -> Rows:
         )
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
         raise IndexError(f"rows are {rows.dtype}{list(rows.shape)}, expected a list of integers.")
-    rows = rows.astype(np.int64)
     if rows.size and (rows.min() < -count or rows.max() >= count):
         worst = int(rows.max() if rows.max() >= count else rows.min())
         raise IndexError(f"row {worst} is out of range: {path} has {count} rows.")
+    rows = rows.astype(np.int64)
     return np.where(rows < 0, rows + count, rows)
 
 
@@ -92,7 +92,7 @@ def split_positions(count: int, fraction: float, *, seed: int, targets: list[int
         seed = operator.index(seed)
     except TypeError:
         raise ValueError(f"seed is {seed!r}, expected an integer.") from None
-    if not isinstance(fraction, int | float) or not 0 < fraction < 1:
+    if not isinstance(fraction, int | float | np.number) or not 0 < fraction < 1:
         raise ValueError(f"fraction is {fraction!r}, expected a number between 0 and 1, both left out.")
     order = permuted(count, 0, count, seed=seed)
     groups = [order]

@@ -206,7 +206,8 @@ class JoinedStores(OpenedStore):
         manifest, table = self._stores[n].manifest, torch.from_numpy(self._tables[n])
         if values is None:
             # without padding, content covers each row
-            return torch.tensor([[0, 0, manifest.height, manifest.width]], dtype=torch.int32).repeat(count, 1)
+            whole = torch.tensor([[0, 0, manifest.height, manifest.width]], dtype=torch.int32, device="cpu")
+            return whole.repeat(count, 1)
         if name.removeprefix("extras/") in manifest.texts:
             assert isinstance(self.text_file, JoinedTexts)
             # outside its own store it must be outside of all, not inside the next one

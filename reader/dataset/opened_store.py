@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from reader.buffers import alone, own_memory
 from reader.dataset.sources import Sources
 from reader.format.check import check_store
 from reader.format.errors import StoreError
+from reader.format.filesystem import identity
 from reader.format.manifest import MANIFEST, PIXELS, Manifest
 from reader.format.row_values import RowValues
 from reader.format.tensors import NEEDS_RAW, TensorSpec
@@ -116,10 +116,11 @@ class OpenedStore:
         is_one_store = False
         # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
         while not is_one_store:
-            before = self._seen()
+            before = identity(path / MANIFEST)
             try:
                 self.manifest = check_store(path) if remote is None else remote.folder.manifest
-                paths = {name: path / file for name, file in self.manifest.tensor_paths().items()}
+                inside = self.manifest.tensor_paths()
+                paths = {name: path / file for name, file in inside.items()}
                 self.files = {name: RawFile(file, past_cache=False) for name, file in paths.items()}
                 self.text_file = TextFile.of(path, self.manifest) if self.manifest.texts else None
                 tensors = {name: spec for name, spec in self.manifest.tensors.items() if name != "pixels"}
@@ -129,13 +130,13 @@ class OpenedStore:
                 }
                 mapped = None if is_small else map_tensor(paths["pixels"], torch.uint8, (self.file_bytes,))
             except (StoreError, OSError):  # some files may be of one store and some of the other
-                if before == self._seen():
+                if before == identity(path / MANIFEST):
                     raise
                 continue
-            is_one_store = before == self._seen()
+            is_one_store = before == identity(path / MANIFEST)
         self.pixels: Bytes | None = None if mapped is None else mapped.numpy()
         self._sizes = [
-            (file, self.manifest.files[paths[name].relative_to(path).as_posix()].size_bytes)
+            (file, self.manifest.files[inside[name]].size_bytes)
             for name, file in self.files.items()
             if not (is_small and name == "pixels")
         ]
@@ -401,14 +402,6 @@ class OpenedStore:
             self.check_files()
             columns = self.columns(rows, self._checked)
         self._values.check(str(self.path), rows, {name: columns[name].numpy() for name in self._checked})
-
-    def _seen(self) -> tuple[int, int] | None:
-        """Identify the file of the manifest; None if it does not exist at the moment."""
-        try:
-            status = os.stat(self.path / MANIFEST)
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
 
 
 def _opened_with(opener: Callable[[], OpenedStore], manifest: Manifest, given: dict[str, torch.Tensor]) -> OpenedStore:

@@ -10,7 +10,8 @@ from typing import Any
 
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import SAMPLES, Manifest, read_manifest
+from reader.format.filesystem import identity
+from reader.format.manifest import MANIFEST, SAMPLES, Manifest, read_manifest
 from reader.format.samples import read_line, read_samples
 from reader.remote.presence import RemoteStore
 
@@ -18,11 +19,13 @@ from reader.remote.presence import RemoteStore
 class Sources:
     """The sources of a store's rows.
 
-    Each first use raises StoreError if the store at its path is another one by now: its pixels stay open, this file does not.
+    Each use raises StoreError if the store at its path is another one by now: its pixels stay open, this file does not.
     """
 
     def __init__(self, path: Path, manifest: Manifest, remote: RemoteStore | None = None) -> None:
         self._path, self._manifest, self._remote = path, manifest, remote
+        # the file of the manifest that was compared last; of a store at a URL None: its folder in the cache stays
+        self._checked: tuple[int, int, int] | None = None
 
     @functools.cached_property
     def paths(self) -> list[str]:
@@ -38,6 +41,8 @@ class Sources:
     def line(self, row: int) -> dict[str, Any]:
         """Return the line of one row without reading the full file."""
         starts, blocks = self._blocks
+        if self._remote is None and identity(self._path / MANIFEST) != self._checked:
+            self._check()
         block = blocks[bisect.bisect_right(starts, row) - 1]
         return read_line(self._path, block.samples_offset, row - block.start, row)
 
@@ -51,10 +56,12 @@ class Sources:
         if self._remote is not None:
             self._remote.file(SAMPLES)
             return
+        checked = identity(self._path / MANIFEST)
         if read_manifest(self._path).digest != self._manifest.digest:
             raise StoreError(
                 f"{self._path} was packed again since this dataset was opened. Open it again to see its sources."
             )
+        self._checked = checked
 
 
 class JoinedSources(Sources):

@@ -43,6 +43,15 @@ def absolute_path(path: str | os.PathLike[str]) -> str:
     return plain_path(os.path.join(os.getcwd(), os.fspath(path)))
 
 
+def identity(path: Path) -> tuple[int, int, int] | None:
+    """Identify the file that has this path now, so that another one shows; None: there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
 @contextlib.contextmanager
 def error_path(path: str | os.PathLike[str]) -> Iterator[None]:
     """Let an OSError of an open file, which knows only a descriptor, say which file it is about."""

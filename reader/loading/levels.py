@@ -99,7 +99,8 @@ class LevelRows:
         """What a loader reads of all levels, which a copy in memory holds all of."""
         each = [rows.reads for rows in self._on_host.values()]
         size, missing = sum(reads.size_bytes for reads in each), sum(reads.copy_bytes for reads in each)
-        return dataclasses.replace(each[0], size_bytes=size, missing_bytes=missing)
+        pieces = tuple(piece for reads in each for piece in reads.pieces)
+        return dataclasses.replace(each[0], size_bytes=size, missing_bytes=missing, pieces=pieces)
 
     def bring(self, chosen: Residency) -> None:
         """Bring the rows of all levels to where they are read from."""
@@ -202,7 +203,14 @@ def _opened(store: OpenedStore, factor: int) -> OpenedStore:
         raise StoreError(
             f"{where}/{level_name(factor)} was packed again since {where} was opened. Open the dataset again."
         )
-    return level
+    if not store.given_id:
+        return level
+    # targets that a user gave, where stores are joined that are alike by them
+    m, rows = store.manifest, np.arange(store.manifest.rows)
+    manifest = dataclasses.replace(
+        level.manifest, target_kind=m.target_kind, target_count=m.target_count, classes=m.classes
+    )
+    return level.with_columns(manifest, store.columns(rows, ["targets"]))
 
 
 class _LevelCrop(Protocol):

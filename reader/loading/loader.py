@@ -48,7 +48,7 @@ class MemmapLoader:
     Args:
         dataset: a MemmapDataset, a subset of one or what `concat` joined; also torch's Subset or ConcatDataset.
         batch_size: rows a batch and rank; with size= also a function of its height and width, such as `ConstantPixels`.
-        shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a
+        shuffle: False or None (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a
             window), True ("full" where the store fits in the memory of the machine or its cgroup, else, and of a store
             at a URL, "block"; `repr` and the log say which).
         seed: with the epoch, fixes the order. None: chosen when the first epoch begins, and kept: that of torch.manual_seed (
@@ -135,7 +135,7 @@ class MemmapLoader:
         dataset: Dataset[Any],
         batch_size: BatchSize,
         *,
-        shuffle: bool | str = False,
+        shuffle: bool | str | None = False,
         seed: int | None = None,
         drop_last: bool = False,
         weights: Weights | Mapping[str, float] | None = None,

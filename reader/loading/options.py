@@ -107,8 +107,10 @@ def _number_or_function(name: str, value: Any) -> BatchSize:
 
 
 def _shuffle(name: str, shuffle: Any) -> bool | str:
-    if isinstance(shuffle, bool) or shuffle in ("full", "block"):
-        return shuffle
+    if shuffle is None or isinstance(shuffle, bool | np.bool_):
+        return bool(shuffle)
+    if shuffle in ("full", "block"):
+        return str(shuffle)
     raise ValueError(f"{name} is {shuffle!r}, expected False, True, 'full' or 'block'.")
 
 

@@ -65,13 +65,7 @@ class SampleTransform:
         first: object = samples[0]
         if isinstance(first, ImageBatch):
             return torch.stack(samples)
-        try:
-            joined = self.dataset.joined(samples)
-        except RuntimeError as e:
-            if (of_sizes := _several_sizes(samples)) is None:
-                # not from itself: what follows the causes of an error, as rich does, would never end
-                raise
-            raise of_sizes from e
+        joined = self.dataset.joined(samples)
         # torch's DataLoader makes a list of tuples
         return tuple(joined) if isinstance(first, tuple) and isinstance(joined, list) else joined
 
@@ -176,15 +170,3 @@ def _change_of(dataset: MemmapDataset) -> str:
         return ""
     names = [name for name in ("transform", "target_transform", "transforms") if getattr(dataset, name) is not None]
     return f"a {names[0]}" if names else "as_pil=True"
-
-
-def _several_sizes(samples: list[object]) -> ValueError | None:
-    """Return the error of samples whose images cannot be stacked; None where it is another one."""
-    images = [sample[0] if isinstance(sample, tuple) else sample for sample in samples]
-    shapes = {tuple(image.shape) for image in images if isinstance(image, torch.Tensor)}
-    if len(shapes) < 2:
-        return None
-    return ValueError(
-        f"the dataset's transform gave images of the shapes {' and '.join(map(str, sorted(shapes)))}. Let it end in one size,"
-        " such as RandomResizedCrop(224)."
-    )

@@ -407,7 +407,7 @@ def _with_lines_reversed(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch
     line = torch.arange(height, device=pixels.device)
     first = height * torch.arange(count, device=pixels.device)[:, None]
     source = first + torch.where(is_chosen[:, None], height - 1 - line, line)
-    return pixels.reshape(count * height, -1).index_select(0, source.view(-1)).view(pixels.shape)
+    return pixels.flatten(0, 1).index_select(0, source.view(-1)).view(pixels.shape)
 
 
 def _start(drawn: torch.Tensor, low: torch.Tensor, high: torch.Tensor, size: int, row_size: int) -> torch.Tensor:

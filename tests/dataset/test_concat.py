@@ -321,3 +321,15 @@ def test_what_a_program_makes_of_a_row_by_itself_is_never_left_out(stores: list[
         with pytest.raises(ValueError, match="Changed has its own __getitem__, which would be lost"):
             part()
     assert own._repr_html_().count("<img ") == 24
+
+
+def test_a_default_device_is_not_that_of_rows_of_joined_stores(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images", each=2)
+    for fit in ("pad", "crop"):
+        pack(tmp_path / "images", tmp_path / fit, size=32, fit=fit)
+    both = concat([MemmapDataset(tmp_path / fit, as_tuple=False) for fit in ("pad", "crop")])
+    with torch.device("meta"):
+        rows = both[[0, 7]]
+        images = [images for images, _ in MemmapLoader(both, 5, prefetch=0)]
+    assert rows.content[1].tolist() == [0, 0, 32, 32]
+    assert sum(map(len, images)) == len(both)

@@ -16,10 +16,21 @@ import numpy as np
 import pytest
 import torch
 from children import Child
+from conftest import make_tree
 from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSampler, _utils, random_split
 
 from packer import pack
-from reader import MemmapDataset, MemmapLoader, StoreError
+from reader import (
+    Compose,
+    MemmapDataset,
+    MemmapLoader,
+    Normalize,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    StoreError,
+    concat,
+)
 from reader.format.manifest import PIXELS
 
 
@@ -388,3 +399,50 @@ def test_an_error_of_a_transform_names_its_row(shared_store: Path, read: Any) ->
     with pytest.raises(ValueError, match="no") as caught:
         read(data)
     assert caught.value.__notes__ == [f"The transform failed on these rows of {data.path}: [7]"]
+
+
+@pytest.mark.parametrize("index", [2**63, [2**63], np.array([2**64 - 1], np.uint64)])
+def test_a_row_beyond_int64_is_out_of_range(train: MemmapDataset, index: Any) -> None:
+    with pytest.raises(IndexError, match=r"row \d+ is out of range"):
+        train[index]
+
+
+def test_a_source_is_never_that_of_another_store(tmp_path: Path, store: Path) -> None:
+    data = MemmapDataset(store)
+    path = data.source(0)["path"]
+    shutil.copytree(store, tmp_path / "same")
+    store.rename(tmp_path / "old")
+    (tmp_path / "same").rename(store)
+    assert data.source(0)["path"] == path
+    shutil.rmtree(store)
+    make_tree(tmp_path / "others", classes=1)
+    pack(tmp_path / "others", store, size=32)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="was packed again since this dataset was opened"):
+            data.source(1)
+    shutil.rmtree(store)
+    with pytest.raises(StoreError):
+        data.source(1)
+
+
+@pytest.mark.parametrize("index", [slice(5, 5), []])
+def test_no_rows_are_an_empty_batch_and_no_batch_of_samples(shared_store: Path, index: Any) -> None:
+    recipe = Compose([RandomResizedCrop(16), RandomHorizontalFlip(1), RandomVerticalFlip(1), Normalize([0.5], [0.5])])
+    images, targets = MemmapDataset(shared_store, transform=recipe)[index]
+    assert (tuple(images.shape), tuple(targets.shape)) == ((0, 3, 16, 16), (0,))
+    for options in ({"as_pil": True}, {"transform": lambda image: image}):
+        with pytest.raises(ValueError, match="there are no rows to join"):
+            MemmapDataset(shared_store, **options)[index]
+
+
+def test_samples_of_several_sizes_are_refused_in_one_sentence(shared_store: Path) -> None:
+    data = MemmapDataset(shared_store, transform=lambda image: image[:, : 4 + int(image[0, 0, 0]) % 5])
+    with pytest.raises(ValueError, match=r"images of the shapes \(3, ., 32\).*Let it end in one size"):
+        data[0:20]
+
+
+def test_a_share_may_be_a_number_of_numpy(train: MemmapDataset) -> None:
+    first, rest = train.split(np.float32(0.5), seed=0)
+    assert len(first) == len(rest) == 45
+    both = concat({"a": first, "b": rest})
+    assert len(MemmapLoader(both, 9, weights={"a": np.float32(0.5), "b": np.float64(0.5)})) == 10

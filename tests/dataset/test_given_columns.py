@@ -165,3 +165,18 @@ def test_boxes_keep_their_classes_when_rows_get_other_targets(train: MemmapDatas
         ValueError, match=f"targets have 7 columns, expected one for each of {len(train.classes)} classes"
     ):
         full.with_targets(torch.zeros(N, 7, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64, np.int16])
+def test_classes_may_be_integers_of_any_kind(train: MemmapDataset, kind: Any) -> None:
+    labels = np.arange(len(train), dtype=kind) % 3
+    assert train.with_targets(labels).targets == labels.tolist()
+    with pytest.raises(ValueError, match="a target is 3, expected -1 to 2"):
+        train.with_targets(labels + kind(1))
+
+
+def test_a_default_device_changes_no_given_column(train: MemmapDataset) -> None:
+    with torch.device("meta"):
+        given = train.with_targets([1] * len(train)).with_extras(q=np.ones(len(train)))
+    assert given.targets == [1] * len(train)
+    assert next(iter(MemmapLoader(given, 2, as_tuple=False))).extras["q"].tolist() == [1.0, 1.0]

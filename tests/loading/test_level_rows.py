@@ -319,3 +319,29 @@ def test_a_loader_that_is_closed_keeps_no_buffers_of_levels(both: list[Path], ma
         gc.collect()
         assert not rows._pools
         assert all(memory() is None for memory in idle)
+
+
+@pytest.mark.parametrize("classes", [None, ["thing", "other"]])
+def test_levels_of_stores_that_are_alike_by_the_targets_they_were_given(
+    both: list[Path], classes: list[str] | None, read: set[int]
+) -> None:
+    given = [MemmapDataset(path) for path in both]
+    given = [data.with_targets([n] * len(data), classes=["thing", "other"]) for n, data in enumerate(given)]
+    arguments: dict[str, Any] = {"transform": ResizeCenterCrop(8), "size": SIDE}
+    with MemmapLoader(concat(given, classes=classes), 30, **arguments) as loader:
+        images, targets = next(iter(loader))
+    read.clear()
+    alone = torch.cat([images for data in given for images, _ in MemmapLoader(data, 4, **arguments)])
+    assert torch.equal(images, alone)
+    assert targets.tolist() == [0] * len(given[0]) + [1] * len(given[1])
+
+
+def test_levels_that_are_in_the_page_cache_are_not_read_ahead(both: list[Path]) -> None:
+    """All that is read counts, of each store and level."""
+    for data in (concat([MemmapDataset(path) for path in both]), MemmapDataset(both[0])):
+        for store, _ in data.opened_store.parts:
+            for path in store.path.rglob("pixels.memmap"):
+                path.read_bytes()
+        with MemmapLoader(data, 4, transform=ResizeCenterCrop(8), size=SIDE) as loader:
+            assert loader.gathering.levels is not None
+            assert loader.gathering.levels.reads.cached_share() == pytest.approx(1)

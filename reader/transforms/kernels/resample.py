@@ -77,7 +77,7 @@ def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
         if made is not None:
             return made
     shape, is_chosen = pixels.shape, is_chosen[:, None]
-    first, second = pixels.flip(-2).reshape(len(pixels), -1), pixels.reshape(len(pixels), -1)
+    first, second = pixels.flip(-2).flatten(1), pixels.flatten(1)
     if first.shape[1] % 8 == 0 and not torch.compiler.is_compiling():
         # eight bytes at a time: on a CPU twice as fast for the whole flip
         first, second = first.view(torch.int64), second.view(torch.int64)
