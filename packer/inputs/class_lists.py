@@ -46,7 +46,7 @@ def load_classes(source: str) -> tuple[str, ...]:
         elif path.suffix == ".json":
             names = json.loads(path.read_bytes())
         else:
-            names = [line.rstrip("\r") for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
+            names = _lines(path)
     except ScanError:
         raise
     except StoreError as e:
@@ -62,6 +62,17 @@ def load_classes(source: str) -> tuple[str, ...]:
     if (twice := named_twice(names if not path.is_dir() else list(map(ascii, names)))) is not None:
         raise ScanError(f"{Option('classes', source)} names the class {twice!r} twice.")
     return tuple(names)
+
+
+def _lines(path: Path) -> list[str]:
+    """Read one name a line; raises ScanError where one is blank, and names follow."""
+    lines = [line.rstrip("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise ScanError(f"line {number} of {path} is blank. A class is the number of its line: give each a name.")
+    return lines
 
 
 def numbered_classes(numbers: Collection[int], source: str, where: str = "") -> tuple[tuple[str, ...], list[str]]:

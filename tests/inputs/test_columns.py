@@ -264,3 +264,31 @@ def test_labels_in_tars_follow_the_same_rules(tmp_path: Path) -> None:
 def test_cells_without_a_missing_one_are_as_they_were() -> None:
     cells: list[Any] = ["a;b", [1, 2.5], {"x": 1}, True, "inf", 0, [], [[1]]]
     assert without_missing(cells, ("b c",)) == cells
+
+
+@pytest.mark.parametrize(
+    ("cells", "targets"),
+    [(["1", "2", "10"], [0, 1, 9]), (["1", "-1", "10"], [0, -1, 9]), (["-1", "-1"], [-1, -1]), (["0", "0"], [0, 0])],
+)
+def test_a_number_that_the_class_list_has_is_a_name_and_then_all_are(
+    cells: list[str], targets: list[int], tmp_path: Path
+) -> None:
+    ids = tuple(map(str, range(1, 11)))
+    assert labelled(tmp_path, cells, classes=ids).targets.tolist() == targets
+
+
+@pytest.mark.parametrize("cells", [["1", "0"], ["1;2", "0;2"], ["1;2", "-1"]])
+def test_a_number_beside_names_of_the_class_list_that_is_not_one_is_refused(cells: list[str], tmp_path: Path) -> None:
+    with pytest.raises(
+        ScanError, match=r"line 3 of .* has the class '(0|-1)' that classes does not list \(3 classes\)"
+    ):
+        labelled(tmp_path, cells, classes=("1", "2", "3"))
+
+
+@pytest.mark.parametrize(("text", "line"), [("cat\n\ndog\n", 2), ("\ncat\n", 1), ("cat\r\n \r\ndog", 2)])
+def test_a_blank_line_of_a_class_list_moves_no_number(text: str, line: int, tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_bytes(text.encode())
+    with pytest.raises(ScanError, match=rf"line {line} of .*classes\.txt is blank\. A class is the number of its line"):
+        load_classes(str(tmp_path / "classes.txt"))
+    (tmp_path / "classes.txt").write_text("cat\ndog\n\n \n")
+    assert load_classes(str(tmp_path / "classes.txt")) == ("cat", "dog")

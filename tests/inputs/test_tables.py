@@ -141,3 +141,8 @@ def test_without_pyarrow_a_parquet_says_what_to_install(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ScanError, match="l.parquet needs pyarrow: pip install pyarrow, or write it as a .csv"):
         scan(tmp_path / "l.parquet")
+
+
+def test_blank_lines_before_the_header_do_not_hide_what_separates_cells(tmp_path: Path) -> None:
+    inputs = scanned(tmp_path / "l.csv", "\n\r\npath;label\na.jpg;cat\n\nb.jpg;dog\n")
+    assert (inputs.paths, inputs.targets.tolist()) == (["a.jpg", "b.jpg"], [0, 1])

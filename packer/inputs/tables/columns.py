@@ -17,6 +17,7 @@ from reader.format.fields import Json
 
 # So many names, nearly as many as labels, are no classes: captions, file names.
 _MANY_NAMES, _MOST_DISTINCT = 1_000, 0.9
+_NO_CLASS = "-1"
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,18 @@ class Table:
 def class_indices(
     table: Table, name: str, rows: list[list[str]], classes: tuple[str, ...] | None, notes: list[str], *, is_list: bool
 ) -> tuple[list[list[int]], tuple[str, ...]]:
-    """Turn labels into class indices: names where they are names or --classes lists them, else the integers they are."""
+    """Turn labels into class indices: names where one is no integer or --classes lists one, else the integers they are.
+
+    -1 is no class, whatever the others are, where a row has one label.
+    """
     _check_encoding(table, name, rows)
     one = one_spelling({text for row in rows for text in row}, classes or ())
     if one:
         rows = [[one.get(text, text) for text in row] for row in rows]
         notes += spelling_note(one)
     distinct = {text for row in rows for text in row}
-    if classes is not None and distinct <= set(classes):
+    # one that is not listed is then refused: an integer among names would change what all of them mean
+    if classes is not None and not (distinct - {_NO_CLASS}).isdisjoint(classes):
         found = classes
     elif all(INTEGER.fullmatch(text) for text in distinct):
         return _integer_indices(table, name, rows, classes, notes, is_list=is_list)
@@ -60,8 +65,9 @@ def class_indices(
             _check_names(table, name, rows, distinct)
             notes += _name_note(name, rows, distinct)
         found = tuple(sorted(distinct)) if classes is None else classes
-    index_of = {text: i for i, text in enumerate(found)}
-    unknown = distinct - set(found)
+    index_of = {} if is_list else {_NO_CLASS: -1}
+    index_of |= {text: i for i, text in enumerate(found)}
+    unknown = distinct - set(index_of)
     if unknown:
         index, text = _first(rows, unknown.__contains__)
         raise unknown_class(table.where(index), text, found)

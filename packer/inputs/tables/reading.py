@@ -61,7 +61,8 @@ def read_records(path: Path, asked: str | None, notes: list[str]) -> Iterator[tu
 def _csv_records(path: Path, usual: str, asked: str | None) -> Iterator[tuple[int, dict[str, Json]]]:
     """Yield each line's first number and its cells by column."""
     with open(path, encoding=_encoding(path), errors="surrogateescape", newline="") as file:
-        delimiter = _delimiter(file.readline(), usual, asked)
+        # blank lines are no header
+        delimiter = _delimiter(next(filter(str.strip, file), ""), usual, asked)
         file.seek(0)
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         header: list[str] | None = None
