@@ -17,8 +17,9 @@ from packer.cli.progress import NotebookBar, ProgressBar, in_notebook
 from packer.errors import DiskFullError, LockedError, OptionsError, PackError, SourceError
 from packer.option_names import PACKED, named_for
 from packer.options import PackOptions
+from packer.packing.finished import update_command
 from packer.packing.keywords import takes
-from packer.packing.pack import ImagesArgument, pack_checked
+from packer.packing.pack import ImagesArgument, named_sources, pack_checked
 from packer.progress import listening, notify
 from packer.report import PackReport, Progress
 from reader.dataset.dataset import MemmapDataset
@@ -101,7 +102,8 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
     if report.too_many_rejects:
         raise PackError(
             f"{report.rejected:,} of {report.inputs:,} images were rejected, more than max_rejects={options.max_rejects!r}"
-            f" allows: see rejected.jsonl in {report.out}. Allow more, or repair them and give overwrite=True."
+            f" allows: see rejected.jsonl in {report.out}. Allow more; or repair them, and run:"
+            f" {update_command(named_sources(images), out, PackOptions.among(options))}"
         )
     if report.resumed_from < report.inputs:
         _log.info(

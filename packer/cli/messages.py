@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 from packer.cli.terminal import aligned
@@ -150,7 +151,8 @@ def source_differences(out: str, images: str | None, report: SourcesReport) -> l
         )
     if not report.are_same:
         what = f"of {report.compared:,} sources, other than packed: {len(report.differ):,}, gone: {len(report.gone):,}"
-        lines.append(f"pack: {out} is intact; {what}. Bring it up to date: pack update IMAGES {out}")
+        update = shlex.join(["pack", "update", images or "IMAGES", out])
+        lines.append(f"pack: {out} is intact; {what}. Bring it up to date: {update}")
     return lines
 
 

@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -356,7 +356,23 @@ class _Run:
         """Return the line of each input that is done; refuses a DEST that is in the way."""
         self._to.check(OutputOptions(resume=resume))
         self._check_folders()
-        return self._done_before() if resume else {}
+        lines = self._lines_before() if resume else {}
+        done = self._done_among(lines)
+        # in a run that goes on, what it had made before its last commit is in no line
+        if self._to.replaces and self._to.state.header is None:
+            self._check_results(lines, done)
+        return done
+
+    def _check_results(self, lines: dict[str, Any], done: Collection[str]) -> None:
+        """Refuse to replace or remove a file in DEST that no earlier run has made; raises OptionsError."""
+        made = {line.get("to") for line in lines.values()}
+        for path in itertools.filterfalse(done.__contains__, self._paths):
+            for name in {path, jpg_name(path)} - made:
+                if os.path.lexists(self._to.out / name):
+                    raise OptionsError(
+                        f"{self._to.out / name} was not made by pack requantize, and would be replaced by what is made of"
+                        f" {path}. Move it away, or choose another DEST."
+                    )
 
     def _check_folders(self) -> None:
         """Refuse folders of DEST that lead elsewhere: a result would be written there, to IMAGES perhaps."""
@@ -370,8 +386,8 @@ class _Run:
         if same := next((folder for folder in folders if _identity(into / folder) in sources), None):
             raise OptionsError(f"{into / same} is a folder of IMAGES, mounted there. Choose another DEST.")
 
-    def _done_before(self) -> dict[str, Any]:
-        """Return the lines of earlier runs whose source and result still are as they say; rejects are tried again."""
+    def _lines_before(self) -> dict[str, Any]:
+        """Return the lines of earlier runs by their source; refuses a DEST that was made otherwise."""
         out, written = self._to.out, list[dict[str, Any]]()
         with contextlib.suppress(FileNotFoundError, ValueError):  # up to the first line that someone has damaged
             written.extend(read_json_lines(out / RECORD))
@@ -388,7 +404,11 @@ class _Run:
                 f"{out} was started with another {what} ({before}, now {now})."
                 " Resume with the same, or choose another DEST."
             )
-        wanted = set(self._paths)
+        return lines
+
+    def _done_among(self, lines: dict[str, Any]) -> dict[str, Any]:
+        """Return the lines whose source and result still are as they say; rejects are tried again."""
+        out, wanted = self._to.out, set(self._paths)
         done = [path for path, line in lines.items() if path in wanted and "to" in line]
         states = {path: LocalSource(os.path.join(self._job.images, path)).state() for path in done}
         made = [line for line in lines.values() if "to" in line]

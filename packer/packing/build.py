@@ -34,6 +34,7 @@ from packer.store.parts import Part
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
+from packer.store.state import unfinished_message
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
 from reader.format.manifest import PIXELS, FileEntry, read_manifest
@@ -183,16 +184,19 @@ class Build:
         out = self._out
         found = journals.read_header(out)
         if what := header_difference(found, header, self._name_inputs):
-            raise self._unlike(what)
+            raise self._unlike(what, found)
         self._committed, end = read_committed(out, self._inputs, self._job, self._span.start)
         committed = self._committed
         if committed.other_plugin:
-            raise self._unlike(f"other decoders{committed.other_plugin}")
+            raise self._unlike(f"other decoders{committed.other_plugin}", found)
         self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
 
-    def _unlike(self, what: str) -> PackError:
+    def _unlike(self, what: str, found: journals.Header) -> PackError:
+        started = f"{self._making.name} was started with {what}."
+        if self._options.update and not found.update:
+            return PackError(f"{started} {unfinished_message(self._to.out)}")
         again = f"leave {Option('resume')} out" if self._options.update else f"start over with {OVERWRITE}"
-        return PackError(f"{self._making.name} was started with {what}. Resume with the same, or {again}.")
+        return PackError(f"{started} Resume with the same, or {again}.")
 
     def _name_inputs(self) -> str:
         out, start, is_shuffled = self._out, self._span.start, self._options.shuffle is not None

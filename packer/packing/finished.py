@@ -10,6 +10,7 @@ import functools
 import hashlib
 import itertools
 import json
+import os
 import shlex
 import warnings
 from collections import deque
@@ -64,7 +65,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
     if what := _other_options(manifest, options):
         raise PackError(f"{out} is finished, but with other options{what}. Choose another OUT, or {_replace(options)}.")
     if what := inputs_difference(out, manifest, inputs):
-        raise PackError(f"{out} is finished, but with {what}. {_update(inputs, options, target)}.")
+        raise PackError(f"{out} is finished, but with {what}. {_advice(inputs, out, options, target)}.")
     report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
     if found := _found_again(out, inputs):
         were = (
@@ -250,9 +251,26 @@ def _replace(options: PackOptions) -> str:
     return "remove it" if options.part else f"replace it with {OVERWRITE}"
 
 
+def _advice(inputs: Inputs, out: Path, options: PackOptions, target: Path) -> str:
+    """Say what to do with a finished store of other inputs: an update would remove the rows whose sources are not among these."""
+    paths = [sample.path for sample in read_samples(out)] if inputs.images else []
+    gone = len(paths) - sum(map(set(inputs.paths).__contains__, paths))
+    if 2 * gone > len(paths):
+        return f"It was packed from other images: choose another OUT, or {_replace(options)}"
+    update = _update(inputs, options, target)
+    if not gone:
+        return update
+    return f"An update removes {gone} of its {len(paths)} rows; if these are other images, choose another OUT. {update}"
+
+
 def _update(inputs: Inputs, options: PackOptions, target: Path) -> str:
     """Say how a finished store is brought up to date with its inputs."""
     if not inputs.images:
         return "Pack the dataset again with overwrite=True"
+    return f"Bring it up to date: {update_command(inputs.images, target, options)}"
+
+
+def update_command(images: Sequence[str], target: str | os.PathLike[str], options: PackOptions) -> str:
+    """Return the command that brings a store up to date with IMAGES, whose labels are read as by these options."""
     words = PackOptions(**{name: getattr(options, name) for name in (*LABEL_OPTIONS, "boxes", "masks")}).words()
-    return f"Bring it up to date: {shlex.join(['pack', 'update', *inputs.images, str(target), *words])}"
+    return shlex.join(["pack", "update", *images, os.fspath(target), *words])

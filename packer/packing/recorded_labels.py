@@ -30,7 +30,7 @@ from reader.format.samples import read_samples, read_targets
 _REUSED = ("target_column", "text_column", "path_column", "extension", "missing", "mask_suffix")
 # Options by which labels are read.
 LABEL_OPTIONS = ("classes", "root", *_REUSED)
-# Without --max-gone: so large a share of the rows may vanish, and this many in any case.
+# Without --max-gone: so large a share of the rows may vanish; of few rows so many, up to half of them.
 _GONE_SHARE, _GONE_LEAST = "10%", 10
 
 
@@ -103,7 +103,7 @@ class LabelCheck:
 
     Args:
         given: the options that the user gave, as for `resolved_labels`.
-        max_gone: how many rows of a store may vanish, "10" or "5%"; None: 10 %, at least 10.
+        max_gone: how many rows of a store may vanish, "10" or "5%"; None: 10 %, at least 10, but not more than half.
     """
 
     stores: dict[str, tuple[Path, Manifest]]
@@ -214,7 +214,7 @@ class LabelCheck:
 
     def _check_gone(self, out: Path, before: Manifest, gone: _Named) -> None:
         share = allowed_share(Option("max_gone"), self._max_gone, before.rows)
-        allowed = share if self.max_gone is not None else max(share, _GONE_LEAST)
+        allowed = share if self.max_gone is not None else max(share, min(_GONE_LEAST, before.rows // 2))
         if gone.count > allowed:
             raise PackError(
                 f"{gone.count} of {before.rows} rows of {out} would be gone, as {self._source} does not have their images:"

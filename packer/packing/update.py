@@ -21,9 +21,10 @@ from packer.packing.recorded_labels import LABEL_OPTIONS, LabelCheck, label_file
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport
 from packer.store.destination import Folder
+from packer.store.journal import header_of
 from packer.store.out_folder import resolved_out
 from packer.store.sealed.reuse import check_reusable
-from packer.store.state import check_finished
+from packer.store.state import check_finished, unfinished_message
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 
@@ -34,7 +35,7 @@ class UpdateOptions(RunOptions, LabelOptions):
 
     Args:
         max_pixels: as for `pack`; None: as OUT records it.
-        max_gone: how many rows of a store may vanish, a count or a percentage; None: 10 %, at least 10.
+        max_gone: how many rows of a store may vanish, a count or a percentage; None: 10 %, at least 10, but not more than half.
         resume: continue an update that was interrupted; where none was, change nothing of a store that is up to date.
     """
 
@@ -82,6 +83,8 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
     stores = stores_of(target)
     manifests = {path: _intact(path) for path in stores.values()}
     first, recorded = next(iter(manifests.items()))
+    if not options.resume:
+        _check_unfinished(to)
     _check_labels(target, recorded, options)
     given = {name: getattr(options, name) for name in LABEL_OPTIONS} | {"missing": options.missing or None}
     sources = named_sources(images)
@@ -123,6 +126,17 @@ def _intact(path: Path) -> Manifest:
         return check_finished(path)
     except StoreError as e:
         raise PackError(str(e)) from None
+
+
+def _check_unfinished(to: Folder) -> None:
+    """Refuse to clear away what another command has begun to put in place of the stores."""
+    for folder in to.state.unfinished:
+        header = header_of(folder)
+        if header is not None and not header.update:
+            raise PackError(
+                f"an update would discard what is begun in {to.stage}: continue that first, or remove the folder."
+                f" {unfinished_message(to.out)}"
+            )
 
 
 def _check_labels(target: Path, manifest: Manifest, options: LabelOptions) -> None:

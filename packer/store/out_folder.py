@@ -11,11 +11,12 @@ from pathlib import Path
 from packer.errors import OptionsError, PackError
 from packer.store import journal as journals
 from packer.store.state import enclosing_store, in_progress, is_dropped, is_store, unfinished_message
+from reader.format.check import EXTRAS, TENSORS
 from reader.format.filesystem import plain_path, user_path
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
 from reader.format.splits import stages
-from reader.format.tensors import FACTORS, LEVELS_FOLDER, TEXTS_FILE
+from reader.format.tensors import FACTORS, LEVELS_FOLDER, TEXTS_FILE, level_name
 from reader.format.urls import is_url
 
 # What a pack may have left in OUT before its journal could be read back.
@@ -92,9 +93,16 @@ def _links(path: str) -> Iterator[str]:
 def foreign_names(out: Path) -> list[str]:
     """Name a file in OUT that is neither a pack's nor of the system, such as .DS_Store; raises PackError."""
     found = [name for name in names_in(out) if name not in OWN_NAMES]
-    levels = out / LEVELS_FOLDER
-    inside = names_in(levels) if levels.is_dir() else []
-    return found + [f"{LEVELS_FOLDER}/{name}" for name in inside if name not in _LEVELS]
+    for folder, is_own in ((TENSORS, _is_of_tensors), (EXTRAS, _is_of_tensors), (LEVELS_FOLDER, _LEVELS.__contains__)):
+        if (out / folder).is_dir():
+            found += [f"{folder}/{name}" for name in names_in(out / folder) if not is_own(name)]
+    levels = [name for name in map(level_name, FACTORS) if (out / name).is_dir()]
+    return found + [f"{level}/{name}" for level in levels for name in foreign_names(out / level)]
+
+
+def _is_of_tensors(name: str) -> bool:
+    """Whether a name is one of a file of tensors, or of the folder of extras; a dot begins those that are being written."""
+    return name.endswith(".memmap") or name in ("meta.json", "extras") or name.startswith(".")
 
 
 def dropped_names(out: Path) -> list[str]:

@@ -311,14 +311,20 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
     named = (*header.images, header.command)
     if not all(_is_usual(word) for word in (*named, *header.words)) or any(map(_is_option, named)):
         return f"the same pack command again with {RESUME} ({shown(str(out / JOURNAL))} has words that are not shown)"
-    target, verb, words = out_of(out.parent if header.split else out), header.command, [*header.words]
-    if header.update and published(target):
+    target, verb, words = str(out_of(out.parent if header.split else out)), header.command, [*header.words]
+    if header.update and published(Path(target)):
         verb, words = "update", [word for pair in pairwise(words) if pair[0] in _OF_UPDATE for word in pair]
     elif "--max-gone" in words:
         # without the store that it replaces, it is a pack
         at = words.index("--max-gone")
         del words[at : at + 2]
-    command = [*([verb] if verb else []), *header.images, str(target), *words, *(["--part", part] if part else [])]
+    command = [
+        *([verb] if verb else []),
+        *header.images,
+        f"./{target}" if _is_option(target) else target,
+        *words,
+        *(["--part", part] if part else []),
+    ]
     # whatever has come stays, without being told
     command += [] if verb == PULL else ["--resume"]
     return shown(redacted(shlex.join(["pack", *command]) if verb else pack_call(command)))

@@ -155,6 +155,7 @@ def test_rows_without_a_class_are_left_out_where_classes_choose(tmp_path: Path) 
         ({"rows": slice(0, 5, 0)}, "not a slice, nor row numbers"),
         ({"rows": [1, 2**70]}, f"row {2**70} is out of range"),
         ({"seed": -1, "fraction": 0.5}, "seed is -1, expected 0 or more"),
+        ({"seed": 1, "classes": ["class0"]}, "seed=1 is of per_class and fraction: give one of them"),
         ({"seed": None, "fraction": 0.5}, "seed is None, expected 0 or more"),
         ({"per_class": True}, "per_class is True, expected 1 or more"),
         ({"classes": [3]}, "classes has 3, expected names"),

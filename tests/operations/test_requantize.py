@@ -647,3 +647,22 @@ def test_the_program_alone_gives_the_same_store(mixed: Path, tmp_path: Path, mon
     one, other = MemmapDataset(tmp_path / "here", as_tuple=False), MemmapDataset(tmp_path / "program", as_tuple=False)
     assert np.array_equal(one.numpy(), other.numpy())
     assert one.manifest.decoders["ffmpeg"] != other.manifest.decoders["ffmpeg"]
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_file_in_dest_that_no_run_has_made_is_neither_replaced_nor_removed(
+    is_broken: bool, images: Path, tmp_path: Path
+) -> None:
+    requantize(images, tmp_path / "tree", quality=4)
+    (tmp_path / "tree/class0/new.jpg").write_text("mine")
+    photo(40, 30, 5).save(images / "class0/new.png")
+    if is_broken:
+        (images / "class0/new.png").write_text("broken")
+    before = store_bytes(tmp_path / "tree")
+    with pytest.raises(
+        OptionsError, match=r"new\.jpg was not made by pack requantize, and would be replaced by what is"
+    ):
+        requantize(images, tmp_path / "tree", quality=4, resume=True)
+    assert store_bytes(tmp_path / "tree") == before
+    (tmp_path / "tree/class0/new.jpg").unlink()
+    assert requantize(images, tmp_path / "tree", quality=4, resume=True).resumed_from == 24

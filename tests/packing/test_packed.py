@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 from children import Child
-from conftest import library_or_skip, make_splits, make_tree, store_bytes
+from conftest import PACK, library_or_skip, make_splits, make_tree, store_bytes
 
 import pixpack
 from packer import OptionsError, PackError, Progress, ScanError, pack
@@ -363,3 +364,18 @@ def test_a_notebook_shows_the_bar(images: Path, tmp_path: Path, monkeypatch: pyt
     shown = "".join(out.get("text", "") + str(out.get("data", {}).get("text/plain", "")) for out in outputs)
     assert "pack: 100%" in shown
     assert outputs[-1]["data"]["text/plain"] == "24"
+
+
+def test_too_many_rejects_name_the_command_that_packs_what_was_repaired(images: Path, tmp_path: Path) -> None:
+    good = (images / "class0/000.jpg").read_bytes()
+    (images / "class0/000.jpg").write_text("broken")
+    for _ in range(2):
+        with pytest.raises(
+            PackError, match=r"1 of 24 images were rejected.*Allow more; or repair them, and run: "
+        ) as e:
+            pixpack.packed(images, tmp_path / "out", **OPTIONS)
+    (images / "class0/000.jpg").write_bytes(good)
+    command = str(e.value).rpartition("and run: ")[2]
+    assert command == f"pack update {images} {tmp_path / 'out'}"
+    subprocess.run([*PACK, *shlex.split(command)[1:]], check=True)
+    assert len(pixpack.packed(images, tmp_path / "out", **OPTIONS)) == 24

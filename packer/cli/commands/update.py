@@ -20,7 +20,9 @@ from packer.cli.progress import ProgressBar
     "--max-pixels", type=int, metavar="N", help="Reject images whose header claims more.  [default: as OUT records it]"
 )
 @click.option(
-    "--max-gone", metavar="N|P%", help="Refuse where more rows of a store would be gone.  [default: 10%, at least 10]"
+    "--max-gone",
+    metavar="N|P%",
+    help="Refuse where more rows of a store would be gone.  [default: 10%, at least 10, at most half]",
 )
 @click.option("--resume", is_flag=True, help="Begin, continue an interrupted update, or find that OUT is up to date.")
 @RUN

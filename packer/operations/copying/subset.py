@@ -80,6 +80,10 @@ def subset(
         )
     if per_class is not None and fraction is not None:
         raise OptionsError(f"{Option('per_class')} and {Option('fraction')} both say how many rows: give one of them.")
+    if seed and per_class is None and fraction is None:
+        raise OptionsError(
+            f"{Option('seed', seed)} is of {Option('per_class')} and {Option('fraction')}: give one of them."
+        )
     if rows is not None:
         check_one_store(store, Option("rows"))
     # all are chosen before the first is written
