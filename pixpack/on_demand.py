@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from packer.cli.progress import NotebookBar, ProgressBar, in_notebook
@@ -22,6 +23,7 @@ from packer.packing.keywords import takes
 from packer.packing.pack import ImagesArgument, named_sources, pack_checked
 from packer.progress import listening, notify
 from packer.report import PackReport, Progress
+from packer.store.state import stage_of
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import check_forms
 from reader.format.splits import meant
@@ -100,10 +102,15 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         packs = replace(PackOptions.among(options), resume=True, progress=progress)
         report = _packed_by_one(images, out, packs, options.split)
     if report.too_many_rejects:
+        many = f"{report.rejected:,} of {report.inputs:,} images were rejected, more than max_rejects={options.max_rejects!r}"
+        if (stage := None if report.is_in_place else stage_of(Path(report.out))) is not None:
+            raise PackError(
+                f"{many} allows: see rejected.jsonl in {stage}. {report.out} is as it was. Allow more; or repair them, and"
+                f" remove {stage}: the next call packs again."
+            )
+        update = update_command(named_sources(images), out, PackOptions.among(options))
         raise PackError(
-            f"{report.rejected:,} of {report.inputs:,} images were rejected, more than max_rejects={options.max_rejects!r}"
-            f" allows: see rejected.jsonl in {report.out}. Allow more; or repair them, and run:"
-            f" {update_command(named_sources(images), out, PackOptions.among(options))}"
+            f"{many} allows: see rejected.jsonl in {report.out}. Allow more; or repair them, and run: {update}"
         )
     if report.resumed_from < report.inputs:
         _log.info(

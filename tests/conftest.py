@@ -356,10 +356,23 @@ def pytest_collection_finish() -> None:
     make_forks_quick()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    # while the servers that they ask still answer: a feeder that is left alone asks for minutes
+    _end_feeders()
+    yield
     if nextitem is not None and nextitem.path != item.path:
         make_forks_quick()
+
+
+def _end_feeders() -> None:
+    """End the threads of iterators that a test has dropped."""
+    if (prefetch := sys.modules.get("reader.loading.prefetch")) is not None:
+        feeds = list(prefetch._live)
+        for each in feeds:
+            each.stop()
+        for thread in filter(None, [each._thread() for each in feeds]):
+            thread.join(20)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -9,7 +9,7 @@ from packer.inputs.samples import Column, Inputs
 from packer.inputs.tree import FileCounter, inputs_of, named_trees
 from packer.sources.base import State, check_size
 from packer.sources.object_storage import cause, direct_listing, is_refused, object_version, open_url, reason
-from reader.format.shown import redacted
+from reader.format.shown import redacted, shown
 
 # What a file system raises of a URL that names nothing there, or makes no sense to it.
 _WRONG = (FileNotFoundError, ValueError, TypeError, NotImplementedError, ImportError)
@@ -69,8 +69,13 @@ def list_objects(url: str) -> dict[str, State]:
         raise RemoteError(
             f"{redacted(url)} is one object. Expected a folder of images: archives and lists are read from local disks."
         )
-    return {
-        path[len(root) :].lstrip("/"): (int(about["size"] or 0), object_version(about))
+    found = {
+        path[len(root) :].removeprefix("/"): (int(about["size"] or 0), object_version(about))
         for path, about in listed.items()
         if about["type"] == "file" and not path.endswith("/")
     }
+    if odd := next((name for name in found if "//" in f"/{name}"), None):
+        raise RemoteError(
+            f"{redacted(url)} has the object {shown(odd)!r}, with a folder that has no name, which no path can have. Rename it."
+        )
+    return found

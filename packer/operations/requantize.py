@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -259,6 +259,8 @@ class _Run:
     ) -> None:
         self._job, self._paths, self._refused, self._to, self._head = job, paths, refused, to, head
         self.resumed_from = 0
+        # names in DEST that are in no line: of others, or made by a run that was killed
+        self._others = frozenset[str]()
 
     def run(self, options: WorkerOptions, resume: bool) -> list[dict[str, Any]]:
         """Convert the remaining inputs; returns a line for each input, in order."""
@@ -325,7 +327,8 @@ class _Run:
         workers = options.workers or available_cpus()
         blocks = -(-len(todo) // _BLOCK_INPUTS)
         locks, dest = self._to.locks, str(self._to.folder_of_images.absolute())
-        job = dataclasses.replace(self._job, dest=dest, lock=(str(locks[0].path.absolute()), locks[0].content))
+        lock = str(locks[0].path.absolute()), locks[0].content
+        job = dataclasses.replace(self._job, dest=dest, lock=lock, others=self._others)
         engine = LocalEngine(
             job, workers=min(workers, blocks), timeout=options.timeout, inherited=locks, at_most=workers
         )
@@ -358,21 +361,11 @@ class _Run:
         self._check_folders()
         lines = self._lines_before() if resume else {}
         done = self._done_among(lines)
-        # in a run that goes on, what it had made before its last commit is in no line
-        if self._to.replaces and self._to.state.header is None:
-            self._check_results(lines, done)
-        return done
-
-    def _check_results(self, lines: dict[str, Any], done: Collection[str]) -> None:
-        """Refuse to replace or remove a file in DEST that no earlier run has made; raises OptionsError."""
         made = {line.get("to") for line in lines.values()}
-        for path in itertools.filterfalse(done.__contains__, self._paths):
-            for name in {path, jpg_name(path)} - made:
-                if os.path.lexists(self._to.out / name):
-                    raise OptionsError(
-                        f"{self._to.out / name} was not made by pack requantize, and would be replaced by what is made of"
-                        f" {path}. Move it away, or choose another DEST."
-                    )
+        todo = itertools.filterfalse(done.__contains__, self._paths) if self._to.replaces else ()
+        names = {name for path in todo for name in (path, jpg_name(path))} - made
+        self._others = frozenset(name for name in names if os.path.lexists(self._to.out / name))
+        return done
 
     def _check_folders(self) -> None:
         """Refuse folders of DEST that lead elsewhere: a result would be written there, to IMAGES perhaps."""
@@ -434,6 +427,7 @@ class RequantizeJob:
     """What all images of a folder have in common; size is as `Recoder` takes it.
 
     dest: the folder that they are put into. lock: the path of that of the stage, and what it says.
+    others: names in dest that no record says were made: what is there is neither replaced by other bytes, nor removed.
     """
 
     images: str
@@ -443,6 +437,7 @@ class RequantizeJob:
     max_pixels: int
     roots: Roots = NOWHERE
     lock: tuple[str, bytes] = ("", b"")
+    others: frozenset[str] = frozenset()
     pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pause_seconds)
 
     def recoder(self) -> Recoder:
@@ -497,14 +492,21 @@ class RequantizeWorker:
             read = functools.partial(source.read, max_pixels=self._job.max_pixels)
             data, (_, mtime) = self._in_flight.patiently(index, read)
             recoded = self._recoder.recode(data)
+            to = path if recoded.kept else jpg_name(path)
+            self._check_other(to, recoded.data)
         except DecodeError as e:
             self._remove(path, "")
             return {"path": path, "reason": str(e)}
-        to = path if recoded.kept else jpg_name(path)
         self._put(index, to, recoded.data)
         self._remove(path, to)
         line = {"path": path, "to": to, "bytes": len(data), "bytes_after": len(recoded.data), "mtime_ns": mtime}
         return line | {"kept": recoded.kept} if recoded.kept else line
+
+    def _check_other(self, to: str, data: bytes) -> None:
+        """Refuse to replace a file that no run is known to have made by other bytes; raises DecodeError."""
+        path = Path(self._job.dest, to)
+        if to in self._job.others and not (path.is_file() and path.read_bytes() == data):
+            raise DecodeError(f"{to} in DEST was not made by pack requantize: move it away")
 
     def _put(self, index: int, to: str, data: bytes) -> None:
         """Put an image into the folder, if the stage still is what was locked."""
@@ -527,7 +529,7 @@ class RequantizeWorker:
 
     def _remove(self, path: str, to: str) -> None:
         """Take away what an earlier run made of a source that has changed since, if the stage still is what was locked."""
-        for made in (os.path.join(self._job.dest, name) for name in {path, jpg_name(path)} - {to}):
+        for made in (os.path.join(self._job.dest, name) for name in {path, jpg_name(path)} - {to, *self._job.others}):
             if os.path.lexists(made):
                 check_same_lock(*self._job.lock)
                 with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ from packer.inputs.samples import Column, Inputs
 from packer.option_names import OVERWRITE
 from packer.options import PackOptions, RowOptions
 from packer.packing.differences import store_difference
-from packer.packing.recorded_labels import LABEL_OPTIONS, other_labels_options
+from packer.packing.recorded_labels import LABEL_OPTIONS, may_be_gone, other_labels_options
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import row_decoder
 from packer.pixels.row import RowDecoder
@@ -47,11 +47,11 @@ from reader.system import available_cpus
 _BOXES_ROWS = 4096
 
 
-def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Path) -> PackReport:
+def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Path | None) -> PackReport:
     """Report a finished store that matches the inputs and options: nothing was done.
 
     Args:
-        target: OUT as the command has it, which holds out where there are splits.
+        target: OUT as the command has it, which holds out where there are splits; None where it is a URL.
 
     Raises:
         PackError: it is damaged, or of other options or inputs: says in what they differ, and what to run.
@@ -251,26 +251,29 @@ def _replace(options: PackOptions) -> str:
     return "remove it" if options.part else f"replace it with {OVERWRITE}"
 
 
-def _advice(inputs: Inputs, out: Path, options: PackOptions, target: Path) -> str:
+def _advice(inputs: Inputs, out: Path, options: PackOptions, target: Path | None) -> str:
     """Say what to do with a finished store of other inputs: an update would remove the rows whose sources are not among these."""
     paths = [sample.path for sample in read_samples(out)] if inputs.images else []
     gone = len(paths) - sum(map(set(inputs.paths).__contains__, paths))
-    if 2 * gone > len(paths):
+    if paths and gone == len(paths):
         return f"It was packed from other images: choose another OUT, or {_replace(options)}"
-    update = _update(inputs, options, target)
-    if not gone:
+    update = _update(inputs, options, target, gone if gone > may_be_gone(len(paths)) else None)
+    if not gone or target is None:
         return update
     return f"An update removes {gone} of its {len(paths)} rows; if these are other images, choose another OUT. {update}"
 
 
-def _update(inputs: Inputs, options: PackOptions, target: Path) -> str:
-    """Say how a finished store is brought up to date with its inputs."""
+def _update(inputs: Inputs, options: PackOptions, target: Path | None, max_gone: int | None = None) -> str:
+    """Say how a finished store is brought up to date with its inputs; max_gone: of its rows, where more than usual."""
     if not inputs.images:
         return "Pack the dataset again with overwrite=True"
-    return f"Bring it up to date: {update_command(inputs.images, target, options)}"
+    if target is None:
+        return f"Pack again with {OVERWRITE}"
+    allowed = [] if max_gone is None else ["--max-gone", str(max_gone)]
+    return f"Bring it up to date: {update_command(inputs.images, target, options, *allowed)}"
 
 
-def update_command(images: Sequence[str], target: str | os.PathLike[str], options: PackOptions) -> str:
+def update_command(images: Sequence[str], target: str | os.PathLike[str], options: PackOptions, *further: str) -> str:
     """Return the command that brings a store up to date with IMAGES, whose labels are read as by these options."""
     words = PackOptions(**{name: getattr(options, name) for name in (*LABEL_OPTIONS, "boxes", "masks")}).words()
-    return shlex.join(["pack", "update", *images, os.fspath(target), *words])
+    return shlex.join(["pack", "update", *images, os.fspath(target), *words, *further])

@@ -185,7 +185,7 @@ def _finished(parts: dict[str, Inputs], to: Destination, options: PackOptions) -
     for split, inputs in parts.items():
         store = to.out / split
         if to.is_finished(split) and (not options.overwrite or is_as_asked(inputs, store, options)):
-            finished[split] = finished_report(inputs, store, options, to.out)
+            finished[split] = finished_report(inputs, store, options, None if to.is_url else to.out)
     return finished
 
 

@@ -30,7 +30,7 @@ from reader.format.samples import read_samples, read_targets
 _REUSED = ("target_column", "text_column", "path_column", "extension", "missing", "mask_suffix")
 # Options by which labels are read.
 LABEL_OPTIONS = ("classes", "root", *_REUSED)
-# Without --max-gone: so large a share of the rows may vanish; of few rows so many, up to half of them.
+# Without --max-gone: so large a share of the rows may vanish; of few rows so many, but not all.
 _GONE_SHARE, _GONE_LEAST = "10%", 10
 
 
@@ -55,6 +55,11 @@ def resolved_labels(out: Path, before: Manifest, given: dict[str, object], image
         reused["missing"] = tuple(reused["missing"])
     resolved = given | {name: value for name, value in reused.items() if value is not None and given[name] is None}
     return resolved | {"missing": resolved["missing"] or ()}
+
+
+def may_be_gone(rows: int) -> int:
+    """Return how many of so many rows an update may remove that was not given --max-gone."""
+    return min(max(allowed_share(Option("max_gone"), _GONE_SHARE, rows), _GONE_LEAST), rows - 1)
 
 
 def label_files(manifest: Manifest) -> dict[str, bool]:
@@ -103,7 +108,7 @@ class LabelCheck:
 
     Args:
         given: the options that the user gave, as for `resolved_labels`.
-        max_gone: how many rows of a store may vanish, "10" or "5%"; None: 10 %, at least 10, but not more than half.
+        max_gone: how many rows of a store may vanish, "10" or "5%"; None: 10 %, at least 10, but not all.
     """
 
     stores: dict[str, tuple[Path, Manifest]]
@@ -213,8 +218,8 @@ class LabelCheck:
             self.notes.append(f"{rows} of {out} had another {name} before: {changed}.")
 
     def _check_gone(self, out: Path, before: Manifest, gone: _Named) -> None:
-        share = allowed_share(Option("max_gone"), self._max_gone, before.rows)
-        allowed = share if self.max_gone is not None else max(share, min(_GONE_LEAST, before.rows // 2))
+        given = self.max_gone
+        allowed = may_be_gone(before.rows) if given is None else allowed_share(Option("max_gone"), given, before.rows)
         if gone.count > allowed:
             raise PackError(
                 f"{gone.count} of {before.rows} rows of {out} would be gone, as {self._source} does not have their images:"

@@ -35,7 +35,7 @@ class UpdateOptions(RunOptions, LabelOptions):
 
     Args:
         max_pixels: as for `pack`; None: as OUT records it.
-        max_gone: how many rows of a store may vanish, a count or a percentage; None: 10 %, at least 10, but not more than half.
+        max_gone: how many rows of a store may vanish, a count or a percentage; None: 10 %, at least 10, but not all.
         resume: continue an update that was interrupted; where none was, change nothing of a store that is up to date.
     """
 
@@ -132,7 +132,8 @@ def _check_unfinished(to: Folder) -> None:
     """Refuse to clear away what another command has begun to put in place of the stores."""
     for folder in to.state.unfinished:
         header = header_of(folder)
-        if header is not None and not header.update:
+        # parts have headers of their own
+        if header is None or not header.update:
             raise PackError(
                 f"an update would discard what is begun in {to.stage}: continue that first, or remove the folder."
                 f" {unfinished_message(to.out)}"

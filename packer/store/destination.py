@@ -81,10 +81,12 @@ class Destination(Protocol):
     Attributes:
         out: what it is called.
         notes: what went with stores that were replaced.
+        is_url: a URL, which `pack update` does not take.
     """
 
     out: Path
     notes: list[str]
+    is_url: bool
 
     def recover(self) -> None:
         """Finish what a crash has left of an earlier `publish`."""
@@ -168,6 +170,7 @@ class Folder:
 
     # The file that makes OUT finished.
     last: ClassVar[str] = MANIFEST
+    is_url = False
 
     def __init__(self, out: Path, stage: Path | None = None) -> None:
         self.out = out

@@ -18,7 +18,7 @@ _HIDDEN = re.compile(
 _HIDDEN_BUT_LINES = re.compile(_HIDDEN.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 # user:secret@ in front of a host, with one slash where pathlib has seen the URL; behind the next slash an @ is a path's
-_USER = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]+)(://?)([^/?#\s\"'@]*(?:@[^/?#\s\"'@]*)*)@")
+_USER = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]+)(:/{1,3})([^/?#\s\"'@]*(?:@[^/?#\s\"'@]*)*)@")
 # schemes of Azure, where container@account is no secret
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 _TOKEN = re.compile(
@@ -69,7 +69,8 @@ def redacted(text: str) -> str:
 def _without_user(match: re.Match[str]) -> str:
     scheme, slashes, user = match.groups()
     is_container = scheme.lower() in _CONTAINERS and ":" not in user
-    return match[0] if is_container else f"{scheme}{slashes}***@"
+    # behind file:/// a name is a folder's
+    return match[0] if is_container or (scheme.lower() == "file" and slashes == ":///") else f"{scheme}{slashes}***@"
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -15,7 +15,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from reader.format.errors import MissingObjectError, StoreError
+from reader.format.errors import MissingObjectError, StoreError, UnreachableError
 from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.block_files import BlockFiles, StoreFile
@@ -108,14 +108,13 @@ class BlockFetcher:
         Raises:
             StoreError: one cannot be had.
         """
-        asked = time.monotonic()
         with self._changed:
             missing = [block for block in blocks if not self._table.has(block)]
             self._want(missing, self._urgent)
             for block, run in [(block, self._runs.get(block)) for block in missing]:
                 while not self._table.has(block):
-                    # a request that failed before is repeated
-                    if run is not None and run.error is not None and run.started >= asked:
+                    # one that was on its way when it was asked for has been tried for long enough
+                    if run is not None and run.error is not None:
                         raise run.error
                     # a block that another process fetches is looked for again in a while
                     if run is None or (run.ended and time.monotonic() - run.ended >= _LOOK_SECONDS):
@@ -281,6 +280,8 @@ class BlockFetcher:
         for _ in range(_TRIES):
             try:
                 fetched = self._source.read_pixels(self._folder.objects, starts[run[0]], starts[run[-1] + 1])
+            except UnreachableError:
+                raise
             except StoreError as e:
                 raise self._replaced(e) from None
             base = starts[run[0]]

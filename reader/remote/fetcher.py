@@ -1,4 +1,4 @@
-"""The program that fetches for one training process: python -m reader.remote.fetcher, a question a line, an answer a line.
+"""The program that fetches for one training process, by `main`: a question a line, an answer a line.
 
 A process of its own, since obstore's runtime does not survive a fork, and DataLoader's workers are forks. It ends with its
 parent, whatever ends that one, and leaves nothing that others wait for.
@@ -119,7 +119,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_PARENT_LOOK_SECONDS)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -157,11 +157,20 @@ def check_cache_folder(cache: Path) -> None:
         raise StoreError(f"cache {cache} cannot be written. Choose a folder on a local disk that this user may write.")
     if (cache / MANIFEST).exists():
         raise StoreError(f"cache {cache} is a store itself. Choose another folder for caches.")
+    if (store := next(filter(_is_store, cache.absolute().parents), None)) is not None:
+        raise StoreError(f"cache {cache} is in the store {store}. Choose another folder for caches.")
     kind = system.file_system(cache)
     if system.is_network(kind):
         raise StoreError(
             f"cache {cache} is on a network file system ({kind}). Choose a folder on a disk of this machine."
         )
+
+
+def _is_store(folder: Path) -> bool:
+    """Say whether a folder is a store; other programs have files named manifest.json too."""
+    with contextlib.suppress(StoreError):
+        return (folder / MANIFEST).is_file() and bool(read_manifest(folder))
+    return False
 
 
 def check_rights(root: Path) -> None:
@@ -195,12 +204,16 @@ def check_rights(root: Path) -> None:
 
 def known_digest(cache: Path, url: str) -> str | None:
     """Return the digest of the store that was opened from a URL last, where all of it is in the cache; None: there is none."""
-    found: list[tuple[float, str]] = []
-    for source in cache.glob(f"*{_OF_ALL}/{INSIDE}/{SOURCE}"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StoreError):
+    found: list[tuple[int, Path]] = []
+    for source in cache.glob(f"*/{INSIDE}/{SOURCE}"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if json.loads(source.read_bytes())["url"] == url:
-                found.append((source.stat().st_mtime, read_manifest(source.parents[1]).digest))
-    return max(found)[1] if found else None
+                found.append((source.stat().st_mtime_ns, source.parents[1]))
+    # an older one may be complete where the URL has held another store since
+    root = max(found)[1] if found else None
+    with contextlib.suppress(StoreError):
+        return None if root is None or is_small(root) else read_manifest(root).digest
+    return None
 
 
 class Locks:

@@ -260,6 +260,10 @@ def _drop(root: Path, source: Source, what: str) -> None:
 
 def _fill(root: Path, source: Source) -> None:
     inside = root / INSIDE
+    if not source.head:
+        raise StoreError(f"cache {root} is not complete, and {source.url} cannot be reached to complete it.")
+    # of a copy of the folder without INSIDE: nothing says which of its pixels are there
+    (root / MANIFEST).unlink(missing_ok=True)
     # read from a file of its own name, as every manifest is
     beside = inside / "new"
     write_beside(beside / MANIFEST, [source.head])

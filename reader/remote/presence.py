@@ -239,6 +239,10 @@ class RemoteStore:
             return self._fetcher
 
 
+# Python puts the current folder first, where json.py may be anyone's.
+_FETCHER = "import sys; sys.path[:] = filter(None, sys.path); from reader.remote.fetcher import main; main()"
+
+
 class _Fetcher:
     """The fetcher of this process; `ask` is for any of its threads, one after the other."""
 
@@ -246,7 +250,7 @@ class _Fetcher:
         # as this process finds its modules
         paths = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "reader.remote.fetcher"],
+            [sys.executable, "-c", _FETCHER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": paths},

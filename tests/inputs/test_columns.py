@@ -275,6 +275,7 @@ def test_a_number_that_the_class_list_has_is_a_name_and_then_all_are(
 ) -> None:
     ids = tuple(map(str, range(1, 11)))
     assert labelled(tmp_path, cells, classes=ids).targets.tolist() == targets
+    assert labelled(tmp_path, ["-1"], classes=("-1", "1")).targets.tolist() == [0]
 
 
 @pytest.mark.parametrize("cells", [["1", "0"], ["1;2", "0;2"], ["1;2", "-1"]])

@@ -655,14 +655,27 @@ def test_a_file_in_dest_that_no_run_has_made_is_neither_replaced_nor_removed(
 ) -> None:
     requantize(images, tmp_path / "tree", quality=4)
     (tmp_path / "tree/class0/new.jpg").write_text("mine")
-    photo(40, 30, 5).save(images / "class0/new.png")
+    shutil.copy(images / "class1/000.jpg", images / "class0/new.jpeg")
     if is_broken:
-        (images / "class0/new.png").write_text("broken")
-    before = store_bytes(tmp_path / "tree")
-    with pytest.raises(
-        OptionsError, match=r"new\.jpg was not made by pack requantize, and would be replaced by what is"
-    ):
-        requantize(images, tmp_path / "tree", quality=4, resume=True)
-    assert store_bytes(tmp_path / "tree") == before
+        (images / "class0/new.jpeg").write_text("broken")
+    report = requantize(images, tmp_path / "tree", quality=4, resume=True)
+    assert (report.rejected, report.resumed_from) == (1, 24)
+    assert ("was not made by pack requantize: move it away" in next(iter(report.reasons))) is not is_broken
+    assert (tmp_path / "tree/class0/new.jpg").read_text() == "mine"
     (tmp_path / "tree/class0/new.jpg").unlink()
-    assert requantize(images, tmp_path / "tree", quality=4, resume=True).resumed_from == 24
+    assert requantize(images, tmp_path / "tree", quality=4, resume=True).rejected == is_broken
+
+
+def test_what_runs_have_made_and_no_record_names_is_theirs(images: Path, tmp_path: Path) -> None:
+    """A source was away for a run, or a line of the record is damaged: the same bytes are made again."""
+    requantize(images, tmp_path / "tree", quality=4)
+    before, away = store_bytes(tmp_path / "tree"), images / "class0/000.jpg"
+    away.rename(tmp_path / "away.jpg")
+    requantize(images, tmp_path / "tree", quality=4, resume=True)
+    (tmp_path / "away.jpg").rename(away)
+    assert requantize(images, tmp_path / "tree", quality=4, resume=True).rejected == 0
+    assert store_bytes(tmp_path / "tree") == before
+    record = tmp_path / "tree/requantized.jsonl"
+    record.write_text("\n".join(record.read_text().splitlines()[:5]) + "\n{damaged\n")
+    assert requantize(images, tmp_path / "tree", quality=4, resume=True).rejected == 0
+    assert store_bytes(tmp_path / "tree") == before

@@ -522,11 +522,13 @@ def test_forgotten_options_of_an_unfinished_pack_are_named(images: Path, tmp_pat
             pack(images, tmp_path / name, size=32, resume=True)
 
 
-def test_a_store_of_more_images_is_no_store_to_bring_up_to_date(images: Path, tmp_path: Path) -> None:
+def test_a_store_of_more_images_says_what_an_update_removes(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     with pytest.raises(PackError, match=r"It was packed from other images: choose another OUT, or replace it with"):
         pack(images / "class0", tmp_path / "out", size=32, resume=True)
     for path in sorted(images.rglob("*.jpg"))[:11]:
         path.unlink()
-    with pytest.raises(PackError, match=r"An update removes 11 of its 24 rows; if these are other images, choose"):
+    with pytest.raises(PackError, match=r"An update removes 11 of its 24 rows; if these are other images, choose") as e:
         pack(images, tmp_path / "out", size=32, resume=True)
+    command = str(e.value).rpartition("Bring it up to date: ")[2].rstrip(".")
+    assert command == f"pack update {images} {tmp_path / 'out'} --max-gone 11"

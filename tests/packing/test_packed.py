@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -366,16 +367,26 @@ def test_a_notebook_shows_the_bar(images: Path, tmp_path: Path, monkeypatch: pyt
     assert outputs[-1]["data"]["text/plain"] == "24"
 
 
-def test_too_many_rejects_name_the_command_that_packs_what_was_repaired(images: Path, tmp_path: Path) -> None:
-    good = (images / "class0/000.jpg").read_bytes()
+@pytest.mark.parametrize("replaces", [False, True])
+def test_too_many_rejects_name_the_command_that_packs_what_was_repaired(
+    replaces: bool, images: Path, tmp_path: Path
+) -> None:
+    good, out = (images / "class0/000.jpg").read_bytes(), tmp_path / "out"
+    if replaces:
+        pixpack.packed(images, out, size=24)
     (images / "class0/000.jpg").write_text("broken")
     for _ in range(2):
-        with pytest.raises(
-            PackError, match=r"1 of 24 images were rejected.*Allow more; or repair them, and run: "
-        ) as e:
-            pixpack.packed(images, tmp_path / "out", **OPTIONS)
+        with pytest.raises(PackError, match=r"1 of 24 images were rejected.*Allow more; or repair them, and") as e:
+            pixpack.packed(images, out, overwrite=replaces, **OPTIONS)
+    where = re.search(r"rejected\.jsonl in ([^ ]*)\. ", str(e.value))
+    assert where is not None
+    assert (Path(where[1]) / "rejected.jsonl").stat().st_size
     (images / "class0/000.jpg").write_bytes(good)
-    command = str(e.value).rpartition("and run: ")[2]
-    assert command == f"pack update {images} {tmp_path / 'out'}"
-    subprocess.run([*PACK, *shlex.split(command)[1:]], check=True)
-    assert len(pixpack.packed(images, tmp_path / "out", **OPTIONS)) == 24
+    if replaces:
+        assert len(MemmapDataset(out)) == 24
+        shutil.rmtree(str(e.value).rpartition("and remove ")[2].partition(":")[0])
+    else:
+        command = str(e.value).rpartition("and run: ")[2]
+        assert command == f"pack update {images} {out}"
+        subprocess.run([*PACK, *shlex.split(command)[1:]], check=True)
+    assert len(pixpack.packed(images, out, overwrite=replaces, **OPTIONS)) == 24

@@ -23,6 +23,7 @@ from range_server import RangeServer
 from packer import pack
 from reader import MemmapDataset, StoreError
 from reader.format.manifest import MANIFEST, PIXELS
+from reader.remote import presence
 from reader.remote.eviction import Plan
 from reader.remote.folder import CacheFolder
 from reader.remote.presence import RemoteStore
@@ -135,7 +136,7 @@ def test_a_fetcher_whose_asker_is_gone_says_nothing() -> None:
     os.close(reading)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "reader.remote.fetcher"],
+            [sys.executable, "-c", presence._FETCHER],
             input=b'{"id": 0, "ask": "prefetch", "blocks": []}\n',
             stdout=writing,
             stderr=subprocess.PIPE,

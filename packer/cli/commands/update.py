@@ -22,7 +22,7 @@ from packer.cli.progress import ProgressBar
 @click.option(
     "--max-gone",
     metavar="N|P%",
-    help="Refuse where more rows of a store would be gone.  [default: 10%, at least 10, at most half]",
+    help="Refuse where more rows of a store would be gone.  [default: 10%, at least 10, not all]",
 )
 @click.option("--resume", is_flag=True, help="Begin, continue an interrupted update, or find that OUT is up to date.")
 @RUN

@@ -60,7 +60,8 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
     for problem in report.problems:
         say(f"pack: {out}: {problem}", err=True)
     if report.problems:
-        say(f"pack: {out} is damaged. Copy it again, or pack again with --overwrite.", err=True)
+        again = "Remove the damaged objects, and push it again" if is_url(out) else "Copy it again"
+        say(f"pack: {out} is damaged. {again}, or pack again with --overwrite.", err=True)
         return EXIT_FAILED
     if report.sources is not None and (lines := messages.source_differences(out, images, report.sources)):
         say("\n".join(lines), err=True)

@@ -47,7 +47,7 @@ def class_indices(
 ) -> tuple[list[list[int]], tuple[str, ...]]:
     """Turn labels into class indices: names where one is no integer or --classes lists one, else the integers they are.
 
-    -1 is no class, whatever the others are, where a row has one label.
+    Among those -1 is no class, unless --classes lists it, where a row has one label.
     """
     _check_encoding(table, name, rows)
     one = one_spelling({text for row in rows for text in row}, classes or ())
@@ -56,7 +56,7 @@ def class_indices(
         notes += spelling_note(one)
     distinct = {text for row in rows for text in row}
     # one that is not listed is then refused: an integer among names would change what all of them mean
-    if classes is not None and not (distinct - {_NO_CLASS}).isdisjoint(classes):
+    if classes is not None and not distinct.isdisjoint(classes):
         found = classes
     elif all(INTEGER.fullmatch(text) for text in distinct):
         return _integer_indices(table, name, rows, classes, notes, is_list=is_list)

@@ -24,6 +24,7 @@ from packer.store.destination import Folder
 from packer.store.disk_space import allocate, check_room
 from packer.store.failures import as_pack_error
 from packer.store.files import sync_folder, sync_names, write_at
+from packer.store.journal import FOLDER
 from packer.store.lock import checked
 from packer.store.out_folder import check_destination, resolved_out
 from packer.store.remote.at_url import name_in, read_store
@@ -95,6 +96,7 @@ def _pull(copy: Transfer, to: Folder, head: bytes, found: Pointer) -> Manifest:
                 _pull_pixels(copy, stage / name, found, manifest, blocks, to)
             else:
                 _pull_file(copy, stage / name, name_in(found.folder, name), entry, to)
+    _remove_others(to, manifest)
     for parent in {(stage / name).parent for name in manifest.files}:
         sync_folder(parent)
     sync_names(stage)
@@ -102,6 +104,18 @@ def _pull(copy: Transfer, to: Folder, head: bytes, found: Pointer) -> Manifest:
     log.finish(manifest, blocks, head)
     check_store(stage)
     return manifest
+
+
+def _remove_others(to: Folder, manifest: Manifest) -> None:
+    """Remove what a pull of another store has left in the stage, before the URL held this one."""
+    for folder, names, files in os.walk(to.stage, topdown=False):
+        below = Path(folder).relative_to(to.stage)
+        if FOLDER not in below.parts:
+            for name in files:
+                if (below / name).as_posix() not in manifest.files:
+                    to.remove(Path(folder, name))
+            if names and not os.listdir(folder):
+                to.remove(Path(folder))
 
 
 def _publish(to: Folder) -> None:

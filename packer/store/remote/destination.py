@@ -30,7 +30,7 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST
 from reader.format.shown import redacted, shown
-from reader.format.urls import is_url
+from reader.format.urls import file_path, is_url
 from reader.remote.leftovers import Scratch
 
 _FOLDER = "out"
@@ -47,6 +47,8 @@ class Objects(Folder):
         OptionsError: the URL holds something else, or an option does not go with a URL.
         PackError: it cannot be looked at, or a store or an unfinished pack is in the way.
     """
+
+    is_url = True
 
     def __init__(self, url: str, sources: list[str], options: PackOptions) -> None:
         self._url, self._given, self._options = redacted(url).rstrip("/"), url.rstrip("/"), options
@@ -222,10 +224,15 @@ def _check_outside(url: str, sources: list[str]) -> None:
     if isinstance(objects, WebObjects):
         objects.put("", b"")  # raises
     if isinstance(objects, LocalObjects):
-        check_destination([source for source in sources if not is_url(source)], objects.root)
+        check_destination([_local(source) for source in sources], objects.root)
     for source in (source.rstrip("/") for source in sources if is_url(source)):
         if url == source or url.startswith(f"{source}/"):
             raise OptionsError(f"OUT {redacted(url)} is IMAGES itself, or is inside it. Choose a folder outside it.")
+
+
+def _local(source: str) -> str:
+    """Return the path that a file: URL names; what else is given as it is."""
+    return file_path(source) if source.lower().startswith("file:") else source
 
 
 def _check_punch(folder: Path) -> None:

@@ -25,6 +25,8 @@ from reader.format.urls import is_url
 from reader.remote.objects import Objects
 
 _COPY_BYTES = 4 << 20
+# What S3 says of a name that is there, or that another process puts just now, where s3fs has no error for it.
+_TAKEN = ("ConditionalRequestConflict", "PreconditionFailed")
 # What file systems that know no hard links say, FAT and some network ones.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 # A URL without a folder (s3://), with one slash (s3:/bucket), or a file URL that is relative to nothing (file://tmp/x): taken as
@@ -214,7 +216,9 @@ class RemoteObjects:
             self._files.pipe_file(f"{self._root}/{name}", content, mode="create")
         except FileExistsError:
             raise
-        except Exception:
+        except Exception as e:
+            if any(code in str(e.__cause__) for code in _TAKEN) or self.size(name) >= 0:
+                raise FileExistsError(errno.EEXIST, "another process has just made it", name) from e
             # fsspec before 2024.10, or storage that knows no If-None-Match; what else is wrong shows here
             self.put(name, content)
 
