@@ -242,3 +242,8 @@ def test_info_shows_escapes_of_class_names(tmp_path: Path, monkeypatch: pytest.M
     printed = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
     assert r"cat\x1b[2J\x07\x9b31m\u202eexe\n pack: done" in printed
     assert not CONTROL.search(printed.replace("\n", ""))
+
+
+def test_credentials_behind_three_slashes_are_not_shown_and_folders_are() -> None:
+    assert redacted("s3:///KEY:SECRET@bucket/x is no URL") == "s3:///***@bucket/x is no URL"
+    assert redacted("file:///me@home/x") == "file:///me@home/x"

@@ -21,7 +21,7 @@ import pytest
 from conftest import Tune, interrupted, make_splits, store_bytes
 
 from packer import ScanError, pack, seal_parts
-from packer.errors import DecodeError, SourceError, UnreadableError
+from packer.errors import DecodeError, RemoteError, SourceError, UnreadableError
 from packer.inputs import remote as remote_inputs
 from packer.inputs.remote import list_objects
 from packer.operations.verify import verify
@@ -491,3 +491,18 @@ def test_a_file_system_that_is_not_installed_is_named(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ScanError, match=r"cannot be opened: .*fsspec.* For s3:// install 'pixpack\[remote\]'"):
         pack("memory://x/y", tmp_path / "out", size=32)
+
+
+def test_a_key_with_a_folder_that_has_no_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its slash it would be another object."""
+
+    class Files:
+        """Storage with two keys."""
+
+        def find(self, root: str, detail: bool) -> dict[str, dict[str, Any]]:
+            return {name: {"type": "file", "size": 9} for name in ("b/img/a/1.jpg", "b/img//a/1.jpg")}
+
+    monkeypatch.setattr(remote_inputs, "direct_listing", lambda url: None)
+    monkeypatch.setattr(remote_inputs, "open_url", lambda url: (Files(), "b/img"))
+    with pytest.raises(RemoteError, match=r"s3://b/img has the object '/a/1\.jpg', with a folder that has no name"):
+        list_objects("s3://b/img")

@@ -126,7 +126,7 @@ def test_classes_of_another_layout_are_refused(manifests: tuple[Path, Path], tmp
         with pytest.raises(ScanError, match=text):
             pack(val, tmp_path / "val", size=32, target_column=columns, classes=str(tmp_path / source))
     val.write_text(val.read_text().replace(",6,", ",8,", 1))
-    with pytest.raises(ScanError, match=r"line 2 of .* has 8 as size. Expected an index from 0 to 6"):
+    with pytest.raises(ScanError, match=r"line 2 of .* has the class '8' that classes does not list \(7 classes\)"):
         pack(val, tmp_path / "val", size=32, target_column=COLUMNS, classes=str(tmp_path / "several"))
 
 

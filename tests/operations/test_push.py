@@ -787,3 +787,30 @@ def test_the_look_at_a_url_is_a_value(store: Path) -> None:
     found = inspect_url(open_objects("memory://stores/out"), "memory://stores/out")
     assert replace(found, content=b"") == replace(found, content=b"", store=read_manifest(store).digest)
     assert not (store / ".packing").exists()
+
+
+def test_a_pull_leaves_nothing_of_a_store_that_was_at_the_url_before(images: Path, store: Path, tmp_path: Path) -> None:
+    url, out = tmp_path / "url", tmp_path / "out"
+    pack(images, url, size=32, levels=2)
+    (url / "samples.jsonl").unlink()
+    with pytest.raises((PackError, StoreError)):
+        pull(str(url), out)
+    assert (tmp_path / "out.packing/levels").exists()
+    shutil.rmtree(url)
+    shutil.copytree(store, url)
+    pull(str(url), out)
+    assert store_bytes(out) == store_bytes(store)
+    assert not (out / "levels").exists()
+
+
+@pytest.mark.parametrize("code", ["ConditionalRequestConflict", "PreconditionFailed"])
+def test_a_name_that_another_process_is_putting_is_not_put_over(code: str) -> None:
+    class Files:
+        """Storage that refuses a conditional put, as s3fs says it."""
+
+        def pipe_file(self, path: str, content: bytes, mode: str = "overwrite") -> None:
+            assert mode == "create", "it was put over"
+            raise OSError(errno.EIO, "conflict") from ValueError(f"An error occurred ({code})")
+
+    with pytest.raises(FileExistsError):
+        RemoteObjects("s3://b/x", Files(), "b/x").create("record", b"mine")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,15 +19,16 @@ from pathlib import Path
 import pytest
 import torch
 from children import Child
-from conftest import Tune
+from conftest import PACK, Tune
 from range_server import RangeServer
 
 from packer import pack
 from reader import MemmapDataset, StoreError
+from reader.format.errors import UnreachableError
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote import presence
 from reader.remote.eviction import Plan
-from reader.remote.folder import CacheFolder
+from reader.remote.folder import CacheFolder, known_digest
 from reader.remote.presence import RemoteStore
 
 
@@ -313,3 +316,72 @@ def _runs(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
     except OSError:
         return False
+
+
+def test_a_copy_of_a_cache_without_what_says_which_blocks_it_has_is_fetched_again(
+    many_blocks: Path, tmp_path: Path
+) -> None:
+    """No manifest of a complete store is above pixels that are not there."""
+    url, cache, expected = many_blocks.as_uri(), tmp_path / "cache", MemmapDataset(many_blocks)
+    with contextlib.closing(RemoteStore(url, cache)) as remote:
+        remote.complete()
+        root = remote.root
+    assert (root / MANIFEST).is_file()
+    shutil.rmtree(root / ".remote")
+    data = MemmapDataset(url, cache=cache)
+    with pytest.raises(StoreError, match="not complete"):
+        MemmapDataset(root)
+    assert torch.equal(data[7][0], expected[7][0])
+
+
+def test_a_store_that_the_url_has_no_longer_held_is_not_opened_without_a_network(
+    many_blocks: Path, store: Path, tmp_path: Path
+) -> None:
+    url, cache, place = (tmp_path / "url").as_uri(), tmp_path / "cache", tmp_path / "url"
+    shutil.copytree(many_blocks, place)
+    with contextlib.closing(RemoteStore(url, cache)) as remote:
+        remote.complete()
+        first = remote.folder.manifest.digest
+    assert known_digest(cache, url) == first
+    shutil.rmtree(place)
+    shutil.copytree(store, place)
+    MemmapDataset(url, cache=cache)
+    assert known_digest(cache, url) is None
+
+
+def test_the_fetcher_runs_no_module_of_the_current_folder(many_blocks: Path, tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('mine')")
+    (tmp_path / "reader").mkdir()
+    (tmp_path / "reader/__init__.py").write_text("raise SystemExit('mine')")
+    done = subprocess.run(
+        [*PACK, "info", many_blocks.as_uri()], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_cache_in_a_store_is_refused(many_blocks: Path, store: Path) -> None:
+    with pytest.raises(StoreError, match=rf"cache .*_tensordict/c is in the store {store}\. Choose another folder"):
+        MemmapDataset(many_blocks.as_uri(), cache=store / "_tensordict/c")
+
+
+def test_a_server_that_is_gone_is_waited_for_once(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reader.remote import blocks
+    from reader.remote.opening import Source, prepared
+
+    root, source = prepared(range_server.url, tmp_path / "cache", None)
+    fetcher, asked = blocks.BlockFetcher(CacheFolder(root), source, None), list[int]()
+
+    def unreachable(*_: object) -> memoryview:
+        asked.append(1)
+        # it is asked for while the request is in progress
+        time.sleep(0.2)
+        raise UnreachableError("no server answers")
+
+    monkeypatch.setattr(source, "read_pixels", unreachable)
+    monkeypatch.setattr(Source, "look", lambda *_: pytest.fail("it is asked what else it has"))
+    fetcher.prefetch([3])
+    with pytest.raises(UnreachableError, match="no server answers"):
+        fetcher.ensure([3])
+    assert asked == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -595,3 +596,10 @@ def test_what_a_kill_leaves_of_a_file_at_a_file_url_is_removed(
     assert pack(images, url_folder.as_uri(), size=16, workers=1, resume=True).resumed_from > 0
     assert _pulled(tmp_path, url_folder.as_uri()) == store_bytes(local)
     assert not [path for path in url_folder.rglob("*") if path.suffix == ".tmp" or ".packing" in path.parts]
+
+
+def test_a_file_url_in_images_is_refused_however_they_are_named(images: Path) -> None:
+    for source, inside in itertools.product((images, images.as_uri()), ("out", f"../{images.name}/out")):
+        with pytest.raises(OptionsError, match="is inside"):
+            pack(str(source), f"{images.as_uri()}/{inside}", size=32)
+    assert not (images / "out").exists()

@@ -114,7 +114,7 @@ def _remove_others(to: Folder, manifest: Manifest) -> None:
             for name in files:
                 if (below / name).as_posix() not in manifest.files:
                     to.remove(Path(folder, name))
-            if names and not os.listdir(folder):
+            if below.parts and not os.listdir(folder):
                 to.remove(Path(folder))
 
 
