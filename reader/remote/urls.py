@@ -9,6 +9,9 @@ from reader.format.shown import redacted
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "https", "http", "file")
 
+# Names in these are paths, with escapes.
+_OF_PATHS = ("file", "http", "https")
+
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.I)
@@ -33,7 +36,23 @@ def checked_url(url: str) -> str:
         )
     if not (parts.netloc if scheme != "file" else parts.path.strip("/")):
         raise ValueError(f"{url} is not a URL of a folder. Expected for example s3://bucket/folder or file:///folder.")
+    check_key(url)
     return f"{scheme}://{url.partition('://')[2].rstrip('/')}"
+
+
+def check_key(url: str) -> None:
+    """Refuse a URL of object storage that one library takes as it is and another one decodes: they would name two objects.
+
+    Raises:
+        ValueError: it has a %, or a folder without a name, or one named . or ..
+    """
+    scheme, _, path = url.partition("://")
+    folders = path.rstrip("/").split("/")[1:]
+    if scheme.lower() not in _OF_PATHS and ("%" in path or not {"", ".", ".."}.isdisjoint(folders)):
+        raise ValueError(
+            f"{redacted(url)} has a %, or a folder without a name or named . or .., which libraries of object storage take for"
+            " different objects. Choose another name."
+        )
 
 
 def size_of(value: int | str) -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from packer import OptionsError, pull, push
+from reader import MemmapDataset
 from reader.format.urls import is_url
 from reader.remote.urls import checked_url, size_of
 
@@ -53,3 +57,16 @@ def test_sizes(value: int | str, size_bytes: int) -> None:
 def test_what_is_no_size(value: object) -> None:
     with pytest.raises(ValueError, match=r"cache_size is .*, expected bytes or a size such as '200GB'"):
         size_of(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("folder", ["run%202", "a/../b", "a//b", "./a"])
+def test_a_key_that_libraries_read_differently_is_refused_by_all(folder: str, store: Path, tmp_path: Path) -> None:
+    url = f"s3://bucket/{folder}"
+    for call in (
+        lambda: MemmapDataset(url, cache=tmp_path),
+        lambda: push(store, url),
+        lambda: pull(url, tmp_path / "o"),
+    ):
+        with pytest.raises((ValueError, OptionsError), match="libraries of object storage take for different objects"):
+            call()
+    checked_url("s3://bucket/run 2/")

@@ -108,7 +108,7 @@ def _pull(copy: Transfer, to: Folder, head: bytes, found: Pointer) -> Manifest:
 
 def _remove_others(to: Folder, manifest: Manifest) -> None:
     """Remove what a pull of another store has left in the stage, before the URL held this one."""
-    for folder, names, files in os.walk(to.stage, topdown=False):
+    for folder, _, files in os.walk(to.stage, topdown=False):
         below = Path(folder).relative_to(to.stage)
         if FOLDER not in below.parts:
             for name in files:

@@ -23,6 +23,7 @@ from reader.format.filesystem import error_path, open_regular, plain_path
 from reader.format.manifest import MANIFEST
 from reader.format.urls import is_url
 from reader.remote.objects import Objects
+from reader.remote.urls import check_key
 
 _COPY_BYTES = 4 << 20
 # What S3 says of a name that is there, or that another process puts just now, where s3fs has no error for it.
@@ -50,6 +51,10 @@ def open_objects(url: str) -> LocalObjects | RemoteObjects | WebObjects:
         return LocalObjects(Path(plain_path(url)))
     if url.lower().startswith(("http:", "https:")):
         return WebObjects(url)
+    try:
+        check_key(url)
+    except ValueError as e:
+        raise OptionsError(str(e)) from None
     files, root = open_url(url)
     protocols = (files.protocol,) if isinstance(files.protocol, str) else files.protocol
     return LocalObjects(Path(root or "/")) if "file" in protocols else RemoteObjects(url, files, root)
