@@ -400,7 +400,8 @@ def test_verify_names_sources_that_differ_are_gone_or_new(images: Path, tmp_path
         f"pack: {out}: class1/003.jpg is not what was packed",
         f"pack: {out}: class2/000.jpg is gone",
         f"pack: note: 1 image of {images} not in {out}: class2/new.jpg",
-        f"pack: {out} is intact; of 23 sources, other than packed: 1, gone: 1. Bring it up to date: pack update IMAGES {out}",
+        f"pack: {out} is intact; of 23 sources, other than packed: 1, gone: 1. Bring it up to date:"
+        f" pack update {images} {out}",
     ]
     sources = json.loads(run("verify", out, "--images", images, "--json").stdout)["sources"]
     assert sources == {
