@@ -70,7 +70,7 @@ class Compose(TransformGroup):
     """
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
-        self.transforms = distinct(without_conversions(checked_transforms(transforms)))
+        self.transforms = distinct(without_conversions(flat(checked_transforms(transforms))))
 
     def __call__(self, batch: Any) -> Any:
         """Return what the last one returns."""
@@ -119,7 +119,7 @@ class RandomApply(TransformGroup):
         Raises:
             ValueError: a transform changed the size of images.
         """
-        check_batch(self, batch)
+        check_batch(self, batch, takes_floats=True)
         is_served = _takes_steps(batch)
         if is_served and _has_steps(self) and (made := _by_steps([self], batch)) is not None:
             return made
@@ -170,7 +170,7 @@ class RandomChoice(TransformGroup):
         Raises:
             ValueError: they gave images of different sizes.
         """
-        check_batch(self, batch)
+        check_batch(self, batch, takes_floats=True)
         # the last limit is 1, whatever the sum is rounded to
         limits = tensor_on(batch.pixels.device, self.p, torch.float64).cumsum(0)[:-1]
         which = torch.bucketize(draw(batch, self.seed, CHOICE)[0], limits, right=True)
@@ -206,7 +206,7 @@ class RandomOrder(TransformGroup):
         Raises:
             ValueError: they gave images of different sizes.
         """
-        check_batch(self, batch)
+        check_batch(self, batch, takes_floats=True)
         drawn = draw(batch, self.seed, range(ORDER, ORDER + len(self.transforms)))
         if self.needs_full_batch:
             drawn = drawn[:, :1].expand_as(drawn)

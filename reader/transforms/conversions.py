@@ -315,15 +315,20 @@ class ToDtype(CompiledTransform):
             raise ValueError(f"ToDtype({dtype}) without scale=True leaves pixels from 0 to 255. Give scale=True.")
         self.dtype = dtype
 
+    @property
+    def takes_floats(self) -> bool:
+        """Say whether pixels may be floats: they are made no levels of."""
+        return self.dtype != torch.uint8
+
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
         """Return dtype[B, H, W, C] from 0 to 1; pixels that are floats already keep their values.
 
         Of images of different sizes, a RaggedBatch, planes of the dtype.
 
         Raises:
-            ValueError: these have masks.
+            ValueError: these have masks, or pixels are floats and are to become uint8.
         """
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch, takes_ragged=True, takes_floats=self.takes_floats)
         if isinstance(batch, RaggedBatch):
             return self._ragged(batch)
         pixels = batch.pixels if self.dtype == torch.uint8 else self._floats(batch.pixels)
@@ -383,7 +388,7 @@ class Normalized(CompiledTransform):
         """
         if not isinstance(batch, Batch):
             return self.normalize(batch)
-        check_batch(self.normalize, batch, takes_ragged=True)
+        check_batch(self.normalize, batch, takes_ragged=True, takes_floats=True)
         if batch.pixels.dtype != torch.uint8:
             raise ValueError(_LATE_NORMALIZE)
         normalize = self.normalize.to(batch.pixels.device)
@@ -412,24 +417,30 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
         >>> [type(transform).__name__ for transform in without_conversions(recipe)]
         ['Normalized']
     """
-    found = _joined(_before_floats([transform for transform in transforms if not isinstance(transform, ToImage)]))
+    # a Compose within has its Normalize as one of batches
+    given = [each.normalize if isinstance(each, Normalized) else each for each in transforms]
+    found = _joined(_before_floats([transform for transform in given if not isinstance(transform, ToImage)]))
     kept: list[Transform] = []
+    # of the ToDtype right before a transform
     dtype: torch.dtype | None = None
+    # None: a program's own function may have made anything of them
+    are_floats: bool | None = False
     for transform, after in zip(found, [*found, None][1:], strict=True):
-        # behind what changes boxes alone pixels are what they were
-        before = [each for each in kept if not hasattr(each, "takes_floats")]
-        if before and isinstance(before[-1], Normalized | ToDtype):
+        if are_floats:
             _check_takes_floats(transform)
         if kept and isinstance(kept[-1], Normalized) and hasattr(transform, "in_place"):
             # of floats that were made just now
             transform = transform.in_place()
+        changes_nothing = are_floats is False and not _makes_floats(transform)
         if isinstance(transform, Normalize):
-            if dtype is None and any(isinstance(each, ToDtype) for each in kept):
+            if dtype is None and (are_floats or any(isinstance(each, ToDtype) for each in kept)):
                 raise ValueError(_LATE_NORMALIZE)
             kept.append(Normalized(transform if dtype is None else _with_dtype(transform, dtype)))
-        elif not (isinstance(transform, ToDtype) and (transform.dtype == torch.uint8 or isinstance(after, Normalize))):
+        elif not isinstance(transform, ToDtype) or not (isinstance(after, Normalize) or changes_nothing):
             kept.append(transform)
-        dtype = transform.dtype if isinstance(transform, ToDtype) and transform.dtype != torch.uint8 else None
+        is_first = _makes_floats(transform) and not are_floats
+        dtype = transform.dtype if isinstance(transform, ToDtype) and is_first else None
+        are_floats = _makes_floats(transform) or (are_floats if _is_of_batches(transform) else None)
     return kept or [ToImage()]
 
 
@@ -475,15 +486,18 @@ def _is_cover(resize: Resize, crop: CenterCrop) -> bool:
     return is_plain and crop.height == crop.width <= resize.size[0]
 
 
+def _makes_floats(transform: Transform) -> bool:
+    return isinstance(transform, Normalize) or (isinstance(transform, ToDtype) and transform.dtype != torch.uint8)
+
+
+def _is_of_batches(transform: Transform) -> bool:
+    """Say whether a transform is of this package, and calls none of single images."""
+    return type(transform).__module__.startswith("reader.transforms.") and not hasattr(transform, "takes_samples")
+
+
 def _check_takes_floats(transform: Transform) -> None:
-    """Refuse what computes levels of uint8; zeros are zeros in floats too, and a program's own function knows what it does."""
-    is_free = hasattr(transform, "takes_floats") or hasattr(transform, "takes_samples")
-    is_ours = type(transform).__module__.startswith("reader.transforms.") and not is_free
-    is_erasing = type(transform).__name__ == "RandomErasing" and getattr(transform, "value", None) == 0
-    is_of_floats = isinstance(transform, Normalize) or (
-        isinstance(transform, ToDtype) and transform.dtype != torch.uint8
-    )
-    if is_ours and not is_erasing and not is_of_floats:
+    """Refuse what computes levels of uint8; a program's own function knows what it does."""
+    if _is_of_batches(transform) and not _makes_floats(transform) and not getattr(transform, "takes_floats", False):
         raise ValueError(
             f"{type(transform).__name__} takes uint8 pixels, and what comes before it makes them floats. Let it come before"
             " ToDtype and Normalize."

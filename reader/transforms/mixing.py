@@ -75,6 +75,11 @@ class RandomErasing(Described):
         """Say whether a full batch takes no longer than its parts: almost nothing is done."""
         return self._is_in_place
 
+    @property
+    def takes_floats(self) -> bool:
+        """Say whether pixels may be floats: zeros are zeros in them too."""
+        return isinstance(self.value, int | float) and self.value == 0
+
     def in_place(self) -> RandomErasing:
         """Return a copy that may overwrite the pixels of its batch in place; the caller must own them."""
         made = copy.copy(self)
@@ -82,12 +87,12 @@ class RandomErasing(Described):
         return made
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return uint8 pixels of the same shape.
+        """Return pixels of the same shape, uint8 or, where they are erased with 0, floats.
 
         Raises:
-            ValueError: value has another number of channels.
+            ValueError: value has another number of channels, or pixels are floats and value is not 0.
         """
-        check_batch(self, batch)
+        check_batch(self, batch, takes_floats=self.takes_floats)
         boxes, sample = self.boxes(batch), torch.arange(len(batch), device=batch.pixels.device)
 
         def erased(pixels: torch.Tensor, boxes: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
@@ -149,6 +154,8 @@ class _OfTwo(Described):
 
     # asked by RandomApply and RandomChoice: there is one draw for a batch
     needs_full_batch = True
+    # what puts pixels where others were computes no levels
+    _takes_floats = False
 
     def __init__(
         self, *, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0, seed: int = 0
@@ -164,7 +171,7 @@ class _OfTwo(Described):
 
     def _share(self, batch: ImageBatch, first_stream: int) -> torch.Tensor:
         """Draw from the beta distribution what an image keeps of itself: float64[1, 1], of the first row."""
-        check_batch(self, batch)
+        check_batch(self, batch, takes_floats=self._takes_floats)
         if batch.extras is not None and not {"boxes", "masks"}.isdisjoint(dict(batch.extras.items())):
             raise ValueError(f"{type(self).__name__} mixes images and classes: it takes no rows with boxes or masks.")
         both = gammas(batch[:1], self.seed, first_stream, 2, self.alpha)
@@ -247,8 +254,10 @@ class CutMix(_OfTwo):
         ValueError: alpha, num_classes or label_smoothing is out of range.
     """
 
+    _takes_floats = True
+
     def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return uint8 pixels of the same shape, and targets float32[B, classes].
+        """Return pixels of the same shape and type, and targets float32[B, classes].
 
         Raises:
             ValueError: there is no num_classes, or the rows have boxes or masks.

@@ -148,5 +148,5 @@ class Pad(Described):
         Raises:
             ValueError: the rows have boxes, and padding repeats what they hold.
         """
-        check_batch(self, batch)
+        check_batch(self, batch, takes_floats=True)
         return self.padding.applied(batch)

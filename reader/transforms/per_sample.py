@@ -73,7 +73,7 @@ class PerSample(Described):
         Raises:
             ValueError: the rows have boxes or masks that the transform cannot move, or the results have several sizes.
         """
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch, takes_ragged=True, takes_floats=True)
         samples = _samples(batch)
         has_labels = bool(samples) and len(samples[0]) > 1
         if has_labels:

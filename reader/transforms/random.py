@@ -74,12 +74,13 @@ _A_SEED, _AN_EPOCH, _A_POSITION, _A_LOADER, _A_STREAM = (
 _MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
-def check_batch(transform: object, batch: object, *, takes_ragged: bool = False) -> None:
+def check_batch(transform: object, batch: object, *, takes_ragged: bool = False, takes_floats: bool = False) -> None:
     """Check what a transform was called with.
 
     Raises:
         TypeError: it is no batch, but a tuple of one, or a tensor.
-        ValueError: it is one row, or its images have different sizes and the transform takes none such.
+        ValueError: it is one row, its images have different sizes and the transform takes none such, or its pixels are floats
+            and the transform computes levels of uint8.
     """
     name = type(transform).__name__
     if not isinstance(batch, Batch):
@@ -96,6 +97,10 @@ def check_batch(transform: object, batch: object, *, takes_ragged: bool = False)
         raise ValueError(
             f"pixels have the shape {list(batch.pixels.shape)}, expected [B, H, W, C]: give a batch, not a row, such as"
             " dataset[3:4]."
+        )
+    if batch.pixels.dtype != torch.uint8 and not takes_floats:
+        raise ValueError(
+            f"{name} takes uint8 pixels, and these are {batch.pixels.dtype}. Let it come before ToDtype and Normalize."
         )
 
 

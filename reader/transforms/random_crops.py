@@ -61,7 +61,7 @@ class _RandomFlip(Described):
         if isinstance(batch, RaggedBatch):
             made: RaggedBatch = self.on(View.of(self, batch)).batch()
             return made
-        check_batch(self, batch)
+        check_batch(self, batch, takes_floats=True)
         return self._flipped(batch, self.chosen(batch))
 
     def on(self, view: View) -> View:
@@ -165,7 +165,7 @@ class AlternatingFlip(CompiledTransform):
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return a batch of the same shapes."""
-        check_batch(self, batch)
+        check_batch(self, batch, takes_floats=True)
         is_mirrored = self.chosen(batch)
         return _with_mirrored_labels(batch, mirrored(batch.pixels, is_mirrored), is_mirrored)
 
@@ -230,7 +230,7 @@ class RandomCrop(CompiledTransform):
         Raises:
             ValueError: the padded images are smaller than size, or have boxes where padding repeats the image.
         """
-        check_batch(self, batch)
+        check_batch(self, batch, takes_floats=True)
         padding = self._padding_of(*batch.pixels.shape[1:3])
         top = on_the_host(lambda rows: self._corners(rows, padding)[0], batch)
         left = on_the_host(lambda rows: self._corners(rows, padding)[1], batch)
@@ -350,7 +350,7 @@ class RandomResizedCrop(CompiledTransform):
 
     def boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw the boxes that a call would cut: int64[B, 4] x0, y0, x1, y1 in row pixels."""
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch, takes_ragged=True, takes_floats=True)
         if torch.compiler.is_compiling():
             return self._boxes(batch)
         with on_one_torch_thread():

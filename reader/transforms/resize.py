@@ -60,7 +60,7 @@ class CenterCrop(CompiledTransform):
         Raises:
             ValueError: images of different sizes have masks, or it is one row.
         """
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch, takes_ragged=True, takes_floats=True)
         if isinstance(batch, RaggedBatch):
             return self.on(View.of(self, batch)).batch()
         padding = self._padding(*batch.pixels.shape[1:3])
@@ -124,7 +124,7 @@ class ResizeCenterCrop(CompiledTransform):
         Raises:
             ValueError: one row instead of a batch.
         """
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch, takes_ragged=True, takes_floats=True)
         boxes, grids = on_the_host(_content_boxes, batch), on_the_host(self._grids_of, batch)
         crops = Crops(boxes, self.height, self.width, grids)
         extras = cropped_extras(batch, lambda: self._motion(boxes, grids), crops)
@@ -217,7 +217,7 @@ class Resize(Described):
         Raises:
             ValueError: such images have masks, or it is one row.
         """
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch, takes_ragged=True, takes_floats=True)
         if isinstance(batch, RaggedBatch) and (self.keeps_sizes or batch.mask_offsets is None):
             return self.on(View.of(self, batch)).batch()
         height, width = (
@@ -274,9 +274,9 @@ class Resize(Described):
         return tensor_on(batch.pixels.device, [0, 0, height, width]).expand(len(batch), 4)
 
     def _resized(self, pixels: torch.Tensor, height: int, width: int) -> torch.Tensor:
-        """Resize uint8[B, H, W, C]: on the CPU with torch's kernels for uint8, elsewhere in float32."""
+        """Resize uint8[B, H, W, C]: on the CPU with torch's kernels for uint8, elsewhere in float32; floats are not rounded."""
         images = pixels.movedim(-1, 1)
-        is_exact = images.device.type == "cpu"
+        is_exact = images.device.type == "cpu" or images.is_floating_point()
         made = torch.nn.functional.interpolate(
             images if is_exact else images.float(), (height, width), mode=self.interpolation, antialias=self.antialias
         )

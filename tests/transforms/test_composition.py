@@ -52,11 +52,11 @@ def test_two_of_a_kind_draw_different_numbers(batch: ImageBatch) -> None:
     inverted = RandomInvert(1)(batch).pixels
     _, changed = shares(both(batch).pixels, batch.pixels, inverted)
     assert 0.3 < changed < 0.7
-    seeds = {t.seed for t in both.transforms if hasattr(t, "seed")} | {both.transforms[1].transforms[0].seed}
+    seeds = {transform.seed for transform in both.transforms}
     assert len(seeds) == 3 - (both.transforms[0].seed == both.transforms[2].seed)
     assert invert.seed == 0
     assert both.transforms[0].transforms[0].seed == 0
-    assert both.transforms[1].transforms[0].transforms[0].seed != 0
+    assert both.transforms[1].transforms[0].seed != 0
 
 
 class Counted:

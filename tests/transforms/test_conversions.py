@@ -105,6 +105,42 @@ def test_what_takes_uint8_is_refused_behind_floats(behind: object) -> None:
         transforms.Compose([transforms.ToDtype(torch.float32, scale=True), Normalize(MEAN, STD), behind])
 
 
+NORMALIZED = [transforms.ToDtype(torch.float32, scale=True), Normalize(MEAN, STD)]
+OF_LEVELS = [
+    transforms.MixUp(num_classes=3),
+    transforms.GaussianBlur(3),
+    transforms.RandomRotation(30),
+    transforms.RandomGrayscale(),
+    transforms.ColorJitter(0.4),
+    transforms.RandAugment(),
+    transforms.RandomInvert(),
+    transforms.RandomEqualize(),
+    transforms.RandomErasing(1.0, value=9),
+    transforms.ToDtype(torch.uint8),
+]
+
+
+@pytest.mark.parametrize("behind", OF_LEVELS, ids=lambda transform: type(transform).__name__)
+def test_floats_are_refused_whatever_comes_between(train: MemmapDataset, behind: Any) -> None:
+    within = transforms.Compose(NORMALIZED)
+    for known in ([*NORMALIZED, transforms.RandomErasing()], [within], [within, transforms.RandomErasing()]):
+        with pytest.raises(ValueError, match="takes uint8 pixels, and what comes before it makes them floats"):
+            transforms.Compose([*known, behind])
+    batch = MemmapDataset(train.path, as_tuple=False)[[1, 2, 3]]
+    with pytest.raises(ValueError, match=r"takes uint8 pixels, and these are torch\.float32\. Let it come before"):
+        transforms.Compose([within, lambda batch: batch, behind])(batch)
+
+
+def test_a_recipe_within_a_recipe_is_one_of_all_steps(train: MemmapDataset) -> None:
+    batch = MemmapDataset(train.path, as_tuple=False)[[1, 2, 3]]
+    expected = transforms.Compose(NORMALIZED)(batch).pixels
+    for apart in ([transforms.Compose([part]) for part in NORMALIZED], [transforms.Compose(NORMALIZED)]):
+        assert torch.equal(transforms.Compose(apart)(batch).pixels, expected)
+    # what moves floats computes no levels
+    flipped = transforms.Compose([*NORMALIZED, lambda batch: batch, transforms.RandomHorizontalFlip(1.0)])
+    assert torch.equal(flipped(batch).pixels, expected.flip(2))
+
+
 def test_floats_that_are_not_scaled_are_refused(train: MemmapDataset) -> None:
     with pytest.raises(ValueError, match="without scale=True leaves pixels from 0 to 255"):
         transforms.ToDtype(torch.float32)

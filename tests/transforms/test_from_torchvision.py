@@ -216,6 +216,14 @@ PER_IMAGE: dict[str, tuple[Callable[[Any], list[Any]], str]] = {
         lambda t: [t.ConvertImageDtype(torch.float32), t.RandomErasing(0), t.Normalize(MEAN, STD)],
         "itself: Normalize; on batches: the 2",
     ),
+    "levels of floats that are erased": (
+        lambda t: [t.ConvertImageDtype(torch.float32), t.RandomErasing(0), t.GaussianBlur(3, (1, 1))],
+        "itself: GaussianBlur; on batches: the 2",
+    ),
+    "floats that become levels again": (
+        lambda t: [t.ConvertImageDtype(torch.float32), t.RandomErasing(0), t.ConvertImageDtype(torch.uint8)],
+        "itself: ConvertImageDtype; on batches: the 2",
+    ),
     "one within another": (
         lambda t: [t.Compose([t.CenterCrop(30), t.Compose([rolled])]), t.Pad(1)],
         "rolled, Pad; on batches: the 1",

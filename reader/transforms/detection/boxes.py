@@ -41,7 +41,7 @@ class SanitizeBoundingBoxes(_OfBoxes):
 
     def __call__(self, batch: _Batch) -> _Batch:
         """Return a batch with the same pixels; one without boxes as it is."""
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch, takes_ragged=True, takes_floats=True)
         if batch.extras is None or batch.extras.get("boxes", None) is None:
             return batch
         check_boxes(batch.extras)
@@ -106,7 +106,7 @@ class ToDetection(_OfBoxes):
         Raises:
             ValueError: the rows have no boxes, a box has no label, a column has the name of what is given, or it is one row.
         """
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch, takes_ragged=True, takes_floats=True)
         extras: dict[str, Any] = {} if batch.extras is None else dict(batch.extras.items())
         if "boxes" not in extras:
             raise ValueError("ToDetection takes rows with boxes, and these have none. Pack them with --boxes.")

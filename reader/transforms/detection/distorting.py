@@ -9,7 +9,7 @@ import torch
 from reader import compiled
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.color import ColorJitter
-from reader.transforms.detection.view import changed_by_row, refuse_floats, refuse_masks
+from reader.transforms.detection.view import changed_by_row, refuse_masks
 from reader.transforms.kernels import pixel_ops
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.regions import channels_of, stepped
@@ -78,7 +78,6 @@ class RandomPhotometricDistort(compiled.CompiledTransform):
             ValueError: the images have neither 1 nor 3 channels, or are floats, or images of different sizes have masks.
         """
         check_batch(self, batch, takes_ragged=True)
-        refuse_floats(self, batch)
         if isinstance(batch, RaggedBatch):
             refuse_masks(self, batch)
             made = stepped(batch, self._steps)

@@ -41,7 +41,6 @@ class View:
             ValueError: there are masks, pixels are floats, or it is one row.
         """
         check_batch(transform, batch, takes_ragged=True)
-        refuse_floats(transform, batch)
         refuse_masks(transform, batch)
         y0, x0, y1, x1 = content_of(batch).unbind(-1)
         sizes = torch.stack([y1 - y0, x1 - x0], -1)
@@ -166,19 +165,6 @@ def refuse_masks(transform: object, batch: ImageBatch | RaggedBatch) -> None:
         )
 
 
-def refuse_floats(transform: object, batch: ImageBatch | RaggedBatch) -> None:
-    """Refuse pixels that are floats, for what computes levels.
-
-    Raises:
-        ValueError: they are.
-    """
-    if batch.pixels.dtype != torch.uint8:
-        raise ValueError(
-            f"{type(transform).__name__} takes uint8 pixels, and these are {batch.pixels.dtype}. Let it come before ToDtype and"
-            " Normalize."
-        )
-
-
 class _WithSteps(Protocol):
     """A transform of pixels whose steps `compiled.augmented` takes."""
 
@@ -192,9 +178,8 @@ def changed_images(transform: _WithSteps, batch: RaggedBatch) -> RaggedBatch:
     """Change the pixels of each image as a transform changes those of images of one size.
 
     Raises:
-        ValueError: there are masks, or pixels are floats.
+        ValueError: there are masks.
     """
-    refuse_floats(transform, batch)
     refuse_masks(transform, batch)
     made = stepped(batch, transform.steps)
     return changed_by_row(transform, batch) if made is None else made

@@ -268,7 +268,8 @@ def _mirrored_where(pixels: torch.Tensor, is_mirrored: torch.Tensor | None) -> t
 def _resize_each(images: Iterable[torch.Tensor], crops: Crops, made: torch.Tensor) -> torch.Tensor:
     """Resize a box of each of uint8[H, W, C] into uint8[B, height, width, C]."""
     boxes, height, width, grids, is_cubic, _ = crops.on_host() or crops
-    is_exact = made.device.type == "cpu"
+    # floats are not rounded
+    is_exact = made.device.type == "cpu" or made.is_floating_point()
     full_sizes = [(0, 0, height, width)] * len(made) if grids is None else grids.tolist()
     kernels = (torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten._upsample_bicubic2d_aa)
     which = [0] * len(made) if is_cubic is None else is_cubic.long().tolist()
