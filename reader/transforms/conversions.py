@@ -46,6 +46,7 @@ _MOVES = (CenterCrop, RandomHorizontalFlip, RandomVerticalFlip)
 _OF_BATCHES = ("CutMix", "MixUp")
 # Its transforms that take PIL images, and give tensors; other libraries have theirs of these names, or subclasses.
 _FROM_PIL = ("ToTensor", "PILToTensor", "ToImage")
+_PRESETS_MODULE = "torchvision.transforms._presets"
 # Recipes of references/classification/presets.py of torchvision's repository, which its users copy.
 _REFERENCE_PRESETS = ("ClassificationPresetTrain", "ClassificationPresetEval")
 _LATE_NORMALIZE = (
@@ -59,7 +60,7 @@ def from_torchvision(transform: object) -> Transform:
     The beginning of the recipe becomes transforms of the same names, arguments and distributions. From the first step on that has
     none of batches (a function of the program, RandomPerspective, an argument that ours do not take) all steps run for each
     image, as PerSample runs them, and a warning names them. Where they make tensors themselves (ToTensor, PILToTensor, ToImage)
-    they get PIL images, else uint8[C, H, W], or floats behind a conversion.
+    they get PIL images, else uint8[C, H, W]; behind a conversion its tensors, tv_tensors.Image behind ToImage.
 
     Each image still draws for itself, but other numbers than torchvision would. Pixels are those of torchvision for uint8
     tensors, as each transform here says; of PIL images torchvision's own differ by a level or two. CutMix and MixUp are refused.
@@ -79,7 +80,8 @@ def from_torchvision(transform: object) -> Transform:
             *("from_torchvision: %s. So for each image by itself: %s; on batches: the %d steps before.", reason),
             *(names, len(converted)),
         )
-        converted.append(PerSample(_of_samples(transform, rest)))
+        steps = _steps_of(transform)
+        converted.append(PerSample(_of_samples(transform, steps[: -len(rest)], rest)))
     return _composed(converted)
 
 
@@ -140,8 +142,8 @@ def _steps_of(transform: object) -> list[Any]:
     return [transform]
 
 
-def _of_samples(transform: Any, steps: list[Any]) -> Callable[..., object]:
-    """Return the last steps of a recipe as one transform of single images.
+def _of_samples(transform: Any, before: list[Any], steps: list[Any]) -> Callable[..., object]:
+    """Return the last steps of a recipe as one transform of single images, which are given what they get in torchvision.
 
     Raises:
         TypeError: there is a transform of batches.
@@ -152,23 +154,41 @@ def _of_samples(transform: Any, steps: list[Any]) -> Callable[..., object]:
                 f"{type(step).__name__} takes batches, and stands behind {type(steps[0]).__name__}, which is called with single"
                 " images. Let it come first."
             )
-    # a program's steps get what they get there
-    takes_pil = any(map(_takes_pil, steps))
-    alone: Callable[..., object] = steps[0]
-    if alone is transform and not takes_pil:
-        return alone
     version = "torchvision.transforms" + (
         ".v2" if type(transform).__module__.startswith("torchvision.transforms.v2") else ""
     )
-    module = importlib.import_module(version)
-    return module.Compose([*([module.ToPILImage()] if takes_pil else []), *steps])
+    module, first = importlib.import_module(version), list[Any]()
+    if _are_pil(before, steps):
+        first = [module.ToPILImage()]
+    elif _are_tv_tensors(before):
+        first = [importlib.import_module("torchvision.transforms.v2").ToImage()]
+    alone: Callable[..., object] = steps[0]
+    return alone if alone is transform and not first else module.Compose([*first, *steps])
 
 
-def _takes_pil(step: object) -> bool:
-    """Say whether a step makes a tensor of a PIL image, or one of its own steps does."""
-    within = getattr(step, "transforms", ())
-    own = within if isinstance(within, list | tuple) else [within]
-    return any(kind.__name__ in _FROM_PIL for kind in type(step).__mro__) or any(map(_takes_pil, own))
+def _are_pil(before: list[Any], steps: list[Any]) -> bool:
+    """Say whether images are PIL images where the steps of a recipe begin that are left: those make tensors of them first."""
+    left = [name for name in _conversions(steps) if name != "ToPureTensor"]
+    return set(_FROM_PIL).isdisjoint(_conversions(before)) and left[:1] != [] and left[0] in _FROM_PIL
+
+
+def _are_tv_tensors(before: list[Any]) -> bool:
+    """Say whether images are tv_tensors.Image behind these steps of a recipe."""
+    names = [name for name in _conversions(before) if name in ("ToImage", "ToPureTensor")]
+    return names[-1:] == ["ToImage"]
+
+
+def _conversions(steps: list[Any]) -> list[str]:
+    """Name the conversions between PIL images and tensors of these steps, and of their own steps, in their order."""
+    found = list[str]()
+    for step in steps:
+        kind = type(step)
+        # its presets make tensors, whatever they get
+        names = ["ToTensor"] if kind.__module__ == _PRESETS_MODULE else [each.__name__ for each in kind.__mro__]
+        found += [name for name in names if name in (*_FROM_PIL, "ToPILImage", "ToPureTensor")][:1]
+        within = getattr(step, "transforms", ())
+        found += _conversions(list(within) if isinstance(within, list | tuple) else [within])
+    return found
 
 
 def _is_torchvisions(transform: object) -> bool:
@@ -183,7 +203,7 @@ def _converted(transform: Any) -> Transform:
         return ours
     if not _is_torchvisions(transform):
         raise TypeError(f"{getattr(transform, '__qualname__', kind.__qualname__)} is not a transform of torchvision.")
-    if kind.__module__ == "torchvision.transforms._presets":
+    if kind.__module__ == _PRESETS_MODULE:
         if kind.__name__ not in _PRESETS:
             raise TypeError(f"the preset {kind.__name__} is not one of single images.")
         return _composed(_PRESETS[kind.__name__](transform))

@@ -258,6 +258,65 @@ def test_what_has_no_transform_of_batches_runs_for_each_image_and_is_named(
         torch.testing.assert_close(images, expected, atol=1e-5 if images.dtype.is_floating_point else 0, rtol=0)
 
 
+class Seen:
+    """Notes what it is called with, and returns it."""
+
+    def __init__(self) -> None:
+        self.kinds = set[tuple[str, object]]()
+
+    def __call__(self, image: Any) -> Any:
+        self.kinds.add((type(image).__name__, getattr(image, "dtype", None)))
+        return image
+
+
+# Of PIL images, as ImageFolder gives them; those of v2 alone have a True.
+CONVERSIONS: dict[str, tuple[Callable[[Any, Seen], list[Any]], bool]] = {
+    "PIL images of tensors": (
+        lambda t, seen: [t.RandomCrop(20), seen, t.ToTensor(), t.Normalize(MEAN, STD)],
+        False,
+    ),
+    "PIL images of floats": (lambda t, seen: [t.ToTensor(), t.ToPILImage(), seen, t.ToTensor()], False),
+    "PIL images of levels": (
+        lambda t, seen: [t.PILToTensor(), t.RandomPerspective(p=0), t.ToPILImage(), seen, t.ToTensor()],
+        False,
+    ),
+    "floats": (lambda t, seen: [t.ToTensor(), t.Normalize(MEAN, STD), seen, t.ToImage()], True),
+    "levels": (lambda t, seen: [t.PILToTensor(), seen, t.ToImage(), t.ConvertImageDtype(torch.float32)], True),
+    "a tv_tensor": (lambda t, seen: [t.ToImage(), seen, t.ConvertImageDtype(torch.float32)], True),
+    "a tv_tensor before PIL images": (lambda t, seen: [t.ToImage(), seen, t.ToPILImage(), t.ToTensor()], True),
+    "a plain tensor": (lambda t, seen: [t.ToImage(), t.ToPureTensor(), seen, t.ToPILImage(), t.ToTensor()], True),
+    "a type by kind": (
+        lambda t, seen: [t.ToImage(), t.ToDtype({tv_image(): torch.float32, "others": None}, scale=True), seen],
+        True,
+    ),
+}
+
+
+def tv_image() -> Any:
+    return importlib.import_module("torchvision.tv_tensors").Image
+
+
+@pytest.mark.parametrize(("make", "is_of_v2"), CONVERSIONS.values(), ids=CONVERSIONS.keys())
+def test_what_runs_for_each_image_gets_what_it_gets_in_torchvision(
+    make: Callable[[Any, Seen], list[Any]], is_of_v2: bool
+) -> None:
+    batch = pictures(4, size=(20, 20))
+    for version in versions()[is_of_v2:]:
+        ours, theirs = Seen(), Seen()
+        images, _ = from_torchvision(version.Compose(make(version, ours)))(batch)
+        recipe = version.Compose(make(version, theirs))
+        expected = torch.stack([recipe(v2().functional.to_pil_image(image)) for image in batch.images])
+        assert ours.kinds == theirs.kinds != set()
+        torch.testing.assert_close(images, expected.as_subclass(torch.Tensor), atol=1e-5, rtol=0)
+
+
+def test_a_recipe_that_begins_with_tensors_makes_pil_images_itself() -> None:
+    batch = pictures(4, size=(20, 20))
+    for version in versions():
+        recipe = version.Compose([version.ToPILImage(), version.CenterCrop(16), version.PILToTensor()])
+        assert torch.equal(from_torchvision(recipe)(batch).images, torch.stack([*map(recipe, batch.images)]))
+
+
 def test_views_that_run_for_each_image_are_images_and_draw_by_themselves() -> None:
     two = v2()
 
