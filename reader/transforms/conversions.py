@@ -33,7 +33,7 @@ _Batch = TypeVar("_Batch")
 # Arguments of torchvision's that ours do not have, and what they may be: pixels are always antialiased, and nothing is in place.
 _OTHERS: dict[str, tuple[object, ...]] = {
     "inplace": (True, False),
-    "antialias": (True, None),
+    "antialias": (True,),
     # boxes have their labels, and are clipped
     "labels_getter": ("default",),
     "clamping_mode": ("auto", "soft", "hard"),
@@ -97,7 +97,7 @@ def convertible(transform: object) -> tuple[list[Transform], list[Any], str]:
         raise ValueError(f"transform is {transform!r}, expected one step or more.")
     for n, step in enumerate(steps):
         try:
-            converted = _converted(step)
+            converted = _converted(step, are_pil=_are_pil(steps[:n], steps[n:]))
             _composed([*made, converted])
         except (TypeError, ValueError) as e:
             return made, steps[n:], str(e).removesuffix(".")
@@ -195,8 +195,11 @@ def _is_torchvisions(transform: object) -> bool:
     return type(transform).__module__.startswith("torchvision.transforms.")
 
 
-def _converted(transform: Any) -> Transform:
-    """Return a transform of batches of one of torchvision's; raises TypeError or ValueError with the reason why there is none."""
+def _converted(transform: Any, *, are_pil: bool) -> Transform:
+    """Return a transform of batches of one of torchvision's; raises TypeError or ValueError with the reason why there is none.
+
+    are_pil: it gets PIL images in its recipe.
+    """
     kind = type(transform)
     if kind.__module__.startswith("reader.transforms."):
         ours: Transform = transform
@@ -206,12 +209,12 @@ def _converted(transform: Any) -> Transform:
     if kind.__module__ == _PRESETS_MODULE:
         if kind.__name__ not in _PRESETS:
             raise TypeError(f"the preset {kind.__name__} is not one of single images.")
-        return _composed(_PRESETS[kind.__name__](transform))
+        return _composed(_PRESETS[kind.__name__](transform, are_pil))
     room = importlib.import_module("reader.transforms")
     counterpart: Callable[..., Transform] | None = getattr(room, kind.__name__, None)
     if counterpart is None:
         raise TypeError(f"{kind.__name__} of torchvision has no transform of batches of its name.")
-    return counterpart(**_arguments(transform, kind, counterpart))
+    return counterpart(**_arguments(transform, kind, counterpart, are_pil))
 
 
 def _normalized(preset: Any) -> list[Any]:
@@ -219,24 +222,28 @@ def _normalized(preset: Any) -> list[Any]:
     return [ToTensor(), Normalize(preset.mean, preset.std)]
 
 
-def _resized(preset: Any) -> list[Any]:
+def _resized(preset: Any, are_pil: bool) -> list[Any]:
     """Return how a preset begins."""
     if preset.resize_size is None:
         return []
-    return [Resize(preset.resize_size, preset.interpolation, antialias=preset.antialias)]
+    antialias = are_pil if preset.antialias is None else preset.antialias
+    return [Resize(preset.resize_size, preset.interpolation, antialias=antialias)]
 
 
-def _arguments(transform: object, kind: type, ours: Callable[..., object]) -> dict[str, object]:
+def _arguments(transform: object, kind: type, ours: Callable[..., object], are_pil: bool) -> dict[str, object]:
     """Return what torchvision's was made with, as ours takes it."""
     known, found = _names(ours), {}
     for name in _names(kind):
         value = _given(transform, kind, name)
+        if (name, value) == ("antialias", None):
+            # of PIL images what is made smaller is averaged, of tensors it is not
+            value = are_pil
         if name not in known and value not in _OTHERS.get(name, ()):
             raise ValueError(
                 f"{kind.__name__} of torchvision has {name}={value!r}, which no transform of batches takes."
             )
         if name == "transforms":
-            value = [_converted(each) for each in value]
+            value = [_converted(each, are_pil=are_pil) for each in value]
         elif name == "value" and isinstance(value, list) and not any(value):
             value = 0
         elif isinstance(value, list):
@@ -525,8 +532,12 @@ def _check_takes_floats(transform: Transform) -> None:
 
 
 # What its presets of images are made of.
-_PRESETS: dict[str, Callable[[Any], list[Any]]] = {
-    "ImageClassification": lambda preset: [*_resized(preset), CenterCrop(preset.crop_size), *_normalized(preset)],
-    "ObjectDetection": lambda preset: [ToTensor()],
-    "SemanticSegmentation": lambda preset: [*_resized(preset), *_normalized(preset)],
+_PRESETS: dict[str, Callable[[Any, bool], list[Any]]] = {
+    "ImageClassification": lambda preset, are_pil: [
+        *_resized(preset, are_pil),
+        CenterCrop(preset.crop_size),
+        *_normalized(preset),
+    ],
+    "ObjectDetection": lambda preset, are_pil: [ToTensor()],
+    "SemanticSegmentation": lambda preset, are_pil: [*_resized(preset, are_pil), *_normalized(preset)],
 }

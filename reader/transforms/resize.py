@@ -170,7 +170,7 @@ class Resize(Described):
         size: (height, width), or pixels of the shorter side.
         interpolation: "bilinear" or "bicubic".
         max_size: limit of the longer side, pixels, where size is the shorter one; None: none.
-        antialias: average what is made smaller.
+        antialias: average what is made smaller; None is False, as of torchvision's for tensors.
 
     Raises:
         ValueError: size is not 1 or more pixels, interpolation is neither of these, or max_size is not above size.
@@ -203,7 +203,7 @@ class Resize(Described):
             sides,
             str(name),
             max_size,
-            antialias is not False,
+            bool(antialias),
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from augmenting import many, pictures, v2
+from augmenting import difference, many, pictures, v2
 from conftest import torchvision_or_skip
 from tensordict import TensorDict
 
@@ -364,6 +364,36 @@ def test_presets_become_transforms_of_batches(interpolation: str, caplog: pytest
     own = from_torchvision(presets.ImageClassification(crop_size=28, interpolation=v2().InterpolationMode.NEAREST))
     assert own(batch)[0].shape == (4, 3, 28, 28)
     assert "ImageClassification" in caplog.messages[0]
+
+
+# A recipe whose antialias is None, and whether it gets PIL images, of which None is True.
+NO_ANTIALIAS: dict[str, tuple[Callable[[Any, Any], list[Any]], bool]] = {
+    "alone": (lambda t, antialias: [t.Resize(9, antialias=antialias)], False),
+    "bicubic": (lambda t, antialias: [t.Resize((9, 8), t.InterpolationMode.BICUBIC, antialias=antialias)], False),
+    "a box": (lambda t, antialias: [t.RandomResizedCrop(9, (1, 1), (1, 1), antialias=antialias)], False),
+    "behind a conversion": (lambda t, antialias: [t.PILToTensor(), t.Resize(9, antialias=antialias)], False),
+    "within": (
+        lambda t, antialias: [t.RandomApply([t.Resize(9, antialias=antialias)], 1), t.Pad(1)],
+        False,
+    ),
+    "before a conversion": (lambda t, antialias: [t.Resize(9, antialias=antialias), t.PILToTensor()], True),
+}
+
+
+@pytest.mark.parametrize(("make", "are_pil"), NO_ANTIALIAS.values(), ids=NO_ANTIALIAS.keys())
+def test_antialias_of_none_is_what_it_is_to_torchvision(make: Callable[[Any, Any], list[Any]], are_pil: bool) -> None:
+    # of noise bicubic levels that overshoot are cut at another time
+    batch = pictures(6, size=(50, 50))[2:]
+    for version in versions():
+        images = from_torchvision(version.Compose(make(version, None)))(batch).images
+        if are_pil:
+            assert torch.equal(images, from_torchvision(version.Compose(make(version, True)))(batch).images)
+            continue
+        # v1 has no conversion of tensors
+        steps = [step for step in make(version, None) if type(step).__name__ != "PILToTensor"]
+        expected = torch.stack([*map(version.Compose(steps), batch.images)])
+        # v1 rounds floats
+        assert difference(images, expected) <= 1
 
 
 def test_what_mixes_batches_or_is_called_with_them_is_refused() -> None:

@@ -120,7 +120,7 @@ def _scaled(sizes: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 def _check_bilinear(interpolation: object, antialias: bool | None) -> None:
-    if getattr(interpolation, "value", interpolation) != "bilinear" or antialias is False:
+    if getattr(interpolation, "value", interpolation) != "bilinear" or not antialias:
         raise ValueError(
             f'interpolation is {interpolation!r} and antialias {antialias!r}, expected "bilinear" and True: images with sizes of'
             " their own are resized by that alone."
