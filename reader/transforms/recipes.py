@@ -255,6 +255,11 @@ def torchvision_eval(crop_size: int = 224, resize_size: int = 256) -> ResizeCent
     Raises:
         ValueError: crop_size is not 1 or more, or resize_size is less than crop_size.
     """
+    crop_size, resize_size = integer("crop_size", crop_size), integer("resize_size", resize_size)
+    if not 1 <= crop_size <= resize_size:
+        raise ValueError(
+            f"crop_size is {crop_size} and resize_size {resize_size}, expected 1 or more pixels, and no less than the crop's."
+        )
     return ResizeCenterCrop(crop_size, crop_size / resize_size)
 
 

@@ -147,7 +147,8 @@ class ResizeCenterCrop(CompiledTransform):
 
     def _grids(self, height: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
         """Give int64[B, 4] top, left, height, width: what images of int64[B] each are resized to, and where the crop is."""
-        cover_height, cover_width = math.floor(self.height / self.fraction), math.floor(self.width / self.fraction)
+        # a size / fraction of 400 may be 399.99999999999994
+        cover_height, cover_width = (math.floor(side / self.fraction + 1e-9) for side in (self.height, self.width))
         # the side that is shorter against the crop decides; for a square crop that is the short side
         is_narrow = cover_width * height >= cover_height * width
         by_width = (cover_width * height // width).clamp(min=cover_height)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from augmenting import pictures
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip, RandomResizedCrop
 from reader.transforms import (
+    CenterCrop,
     ColorJitter,
     Compose,
     MultiCrop,
@@ -91,11 +93,24 @@ def test_presets_are_the_chains_of_the_programs() -> None:
     assert kinds(augmented) == [RandomResizedCrop, RandomHorizontalFlip, TimmRandAugment]
 
 
+def test_the_shorter_side_is_resized_to_what_was_asked() -> None:
+    # those whose crop_size / (crop_size / resize_size) is rounded to less
+    pairs = [(c, r) for r in range(1, 701) for c in range(1, r + 1) if math.floor(c / (c / r)) < r]
+    assert (224, 400) in pairs
+    for crop_size, resize_size in pairs[:: len(pairs) // 40]:
+        batch = pictures(2, size=(resize_size, resize_size + 1))
+        expected = CenterCrop(crop_size)(batch).pixels
+        assert torch.equal(torchvision_eval(crop_size, resize_size)(batch).pixels, expected)
+
+
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="0 global and 0 local crops, expected"):
         MultiCrop(0, 0)
     with pytest.raises(ValueError, match="there are 1 transforms for 2 crops"):
         MultiCrop(2, global_transform=[RandomGrayscale()])
+    for sizes in ((224, 0), (224, 200), (0, 200)):
+        with pytest.raises(ValueError, match=f"crop_size is {sizes[0]} and resize_size {sizes[1]}, expected"):
+            torchvision_eval(*sizes)
     with pytest.raises(ValueError, match="policy is 'rand-m9', expected one of"):
         torchvision_train(auto_augment_policy="rand-m9")
     with pytest.raises(ValueError, match="re_mode is 'rand', expected"):
