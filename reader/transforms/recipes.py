@@ -166,6 +166,8 @@ class TimmRandAugment(Policy):
 
     def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Draw as any policy does; 0, Identity, stands for a skipped operation."""
+        if self.num_layers == 0:
+            return []
         shares = draw(batch, self.seed, TIMM_RAND_AUGMENT[: _DRAWS * self.num_layers])
         numbers = tensor_on(shares.device, _NUMBERS)
         steps = []
@@ -196,7 +198,8 @@ class TimmRandAugment(Policy):
         of_name = {name: sign * share * most[name] for name in most}
         factor = (1 + sign * share * 0.9).clamp(min=0.1) if is_inc else share * 1.8 + 0.1
         of_name |= dict.fromkeys(_ENHANCING, factor - 1)
-        of_name["Posterize"] = 4 - bits if is_inc else bits
+        # beyond 10 the strength may ask for other numbers of bits than there are
+        of_name["Posterize"] = (4 - bits if is_inc else bits).clamp(0, 8)
         # half a level less, as a level of 255 parts is rounded up again
         of_name["Solarize"] = ((256 - threshold if is_inc else threshold) - 0.5) / 255
         of_name["SolarizeAdd"] = (share * 110).trunc().clamp(max=128)

@@ -129,6 +129,21 @@ def test_a_text_that_is_none_of_these_is_refused(config: str) -> None:
         timm_train(auto_augment=config)
 
 
+@pytest.mark.parametrize("config", ["rand-m15-mmax15-inc1", "rand-m30-mmax30", "rand-m9-mstd3-mmax20-inc1"])
+def test_strengths_above_10_keep_0_to_8_bits(config: str) -> None:
+    ours = TimmRandAugment(config)
+    bits = drawn_of(ours, "Posterize")
+    assert set(bits.tolist()) <= set(range(9))
+    assert {0.0, 8.0} & set(bits.tolist())
+    batch = pictures(200)
+    assert ours(batch).pixels.shape == batch.pixels.shape
+
+
+def test_no_operations_leave_images_as_they_are() -> None:
+    batch = pictures()
+    assert torch.equal(TimmRandAugment("rand-m9-n0")(batch).pixels, batch.pixels)
+
+
 def test_n_and_p_have_limits() -> None:
     with pytest.raises(ValueError, match="expected n0 to n32, and p0 to p1"):
         TimmRandAugment("rand-p2")
