@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from reader.described import Described
+from reader.host_values import on_host
 from reader.store import ImageBatch, replaced
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import in_parts
@@ -163,8 +164,8 @@ class _OfTwo(Described):
         alpha, label_smoothing = number("alpha", alpha), number("label_smoothing", label_smoothing)
         if num_classes is not None and (num_classes := integer("num_classes", num_classes)) < 1:
             raise ValueError(f"num_classes is {num_classes!r}, expected 1 or more.")
-        if not alpha > 0:
-            raise ValueError(f"alpha is {alpha!r}, expected a number above 0.")
+        if not 0 < alpha < math.inf:
+            raise ValueError(f"alpha is {alpha!r}, expected a number above 0 that is finite.")
         if not 0 <= label_smoothing <= 1:
             raise ValueError(f"label_smoothing is {label_smoothing!r}, expected a share from 0 to 1.")
         self.alpha, self.num_classes, self.label_smoothing, self.seed = alpha, num_classes, label_smoothing, seed
@@ -182,6 +183,7 @@ class _OfTwo(Described):
         if targets.ndim == 1 and not targets.dtype.is_floating_point:
             if self.num_classes is None:
                 raise ValueError(f"{type(self).__name__} needs num_classes=, since targets are numbers of classes.")
+            self._check_labels(targets, self.num_classes)
             classes = torch.arange(self.num_classes, device=targets.device)
             made = (targets[:, None] == classes).float()
             made = made * (1 - self.label_smoothing) + self.label_smoothing / self.num_classes * (targets >= 0)[:, None]
@@ -195,6 +197,15 @@ class _OfTwo(Described):
         share = share.float()
         return made * share + made.roll(1, 0) * (1 - share)
 
+    def _check_labels(self, targets: torch.Tensor, num_classes: int) -> None:
+        """Refuse labels of no class; those that a device alone knows are not asked for, which waits for it."""
+        here = None if torch.compiler.is_compiling() else on_host(targets)
+        if here is not None and (here >= num_classes).any():
+            raise ValueError(
+                f"{type(self).__name__} has num_classes={num_classes}, and a target is {int(here.max())}, expected less. Give"
+                " the number of all classes."
+            )
+
 
 class MixUp(_OfTwo):
     """Mix each image of a batch with the one before it, by one share for the batch, as torchvision does.
@@ -202,7 +213,7 @@ class MixUp(_OfTwo):
     The share is drawn from Beta(alpha, alpha), by the first row of the batch.
 
     Args:
-        alpha: above 0.
+        alpha: above 0, finite.
         num_classes: how many targets there are; not needed where targets have a column for each class.
         label_smoothing: share of each target that all classes get alike.
         seed: with the loader's seed, the epoch and the position, determines what is drawn for a batch.
@@ -221,7 +232,7 @@ class MixUp(_OfTwo):
         """Return uint8 pixels of the same shape, rounded, and targets float32[B, classes].
 
         Raises:
-            ValueError: there is no num_classes, or the rows have boxes or masks.
+            ValueError: there is no num_classes, a target is not below it, or the rows have boxes or masks.
         """
         share = self.share(batch)
 
@@ -245,7 +256,7 @@ class CutMix(_OfTwo):
     Its area is one minus a share drawn from Beta(alpha, alpha), by the first row of the batch, and what is in the image counts.
 
     Args:
-        alpha: above 0.
+        alpha: above 0, finite.
         num_classes: how many targets there are; not needed where targets have a column for each class.
         label_smoothing: share of each target that all classes get alike.
         seed: with the loader's seed, the epoch and the position, determines what is drawn for a batch.
@@ -260,7 +271,7 @@ class CutMix(_OfTwo):
         """Return pixels of the same shape and type, and targets float32[B, classes].
 
         Raises:
-            ValueError: there is no num_classes, or the rows have boxes or masks.
+            ValueError: there is no num_classes, a target is not below it, or the rows have boxes or masks.
         """
         x0, y0, x1, y1 = self.box(batch)
         height, width = batch.pixels.shape[1:3]

@@ -158,6 +158,13 @@ def test_mixing_is_refused_where_it_has_no_meaning() -> None:
         MixUp()(batch)
     with pytest.raises(ValueError, match="alpha is 0, expected"):
         CutMix(alpha=0)
+    with pytest.raises(ValueError, match="alpha is inf, expected"):
+        MixUp(alpha=float("inf"))
+    batch.targets = torch.tensor([0, -1, 5, 2])
+    for mix in (MixUp, CutMix):
+        with pytest.raises(ValueError, match=f"^{mix.__name__} has num_classes=5, and a target is 5, expected less"):
+            mix(num_classes=5)(batch)
+        assert mix(num_classes=6)(batch).targets.shape == (4, 6)
     with pytest.raises(ValueError, match="label_smoothing is 2, expected"):
         MixUp(label_smoothing=2)
     batch.extras = TensorDict({"masks": torch.zeros(4, 24, 20, dtype=torch.uint8)}, batch_size=[4])
