@@ -256,7 +256,9 @@ class Resize(Described):
             factors, (height, width) = sizes / view.sizes, sizes[..., None].unbind(1)
             motion = Motion(0, 0, factors[:, 1:], factors[:, :1], width, height)
             made = view.redrawn(lambda n, image: self._resized(image[None], *new[n])[0], motion)
-        return made if self.keeps_sizes else replace(made, size=self._new_size(0, 0))
+        # a shorter side of images of one size gives one size again
+        is_one_size = not self.keeps_sizes or view.size is not None
+        return replace(made, size=self._new_size(*(view.size or (0, 0)))) if is_one_size else made
 
     def _new_size(self, height: int, width: int) -> tuple[int, int]:
         """Give (height, width) of the result, as torchvision rounds it."""

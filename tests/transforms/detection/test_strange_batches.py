@@ -13,8 +13,9 @@ from conftest import torchvision_or_skip
 from detecting import detections
 from tensordict import TensorDict
 
-from reader import RaggedBatch, compiled, from_torchvision
+from reader import ImageBatch, RaggedBatch, compiled, from_torchvision
 from reader.transforms import (
+    CenterCrop,
     ColorJitter,
     Compose,
     FixedSizeCrop,
@@ -24,6 +25,7 @@ from reader.transforms import (
     RandomPhotometricDistort,
     RandomShortestSize,
     RandomZoomOut,
+    Resize,
     ResizeCenterCrop,
     SanitizeBoundingBoxes,
     ScaleJitter,
@@ -115,6 +117,25 @@ def test_levels_are_one_or_one_for_each_channel(is_compiled: bool, monkeypatch: 
             transform(gray(detections(4)))
     with pytest.raises(ValueError, match="expected one level, or one for each of 3 channels"):
         RandomZoomOut((1, 2))(detections(4))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [Resize((24, 24)), Resize(20)],
+        [CenterCrop((30, 24)), Resize(20, "bicubic")],
+        [CenterCrop((30, 24)), RandomHorizontalFlip(1.0), Resize(20, max_size=22), Resize(9)],
+    ],
+    ids=str,
+)
+def test_images_that_have_one_size_have_one_behind_a_shorter_side(steps: list[Any]) -> None:
+    expected: Any = detections(6)
+    made = Compose(steps)(expected)
+    for step in steps:
+        expected = step(expected)
+    assert type(made) is type(expected) is ImageBatch
+    assert torch.equal(made.pixels, expected.pixels)
+    torch.testing.assert_close(made.extras["boxes"], expected.extras["boxes"])
 
 
 def test_columns_do_not_replace_labels() -> None:
