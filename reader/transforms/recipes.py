@@ -47,7 +47,7 @@ class MultiView(Described):
         transforms: one for each view, each of batches, such as Compose([...]).
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are none, or MixUp or CutMix is among them: there are no targets of each view.
         TypeError: one cannot be called.
 
     Example:
@@ -60,6 +60,12 @@ class MultiView(Described):
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
         self.transforms = distinct(checked_transforms(transforms))
+        for number, view in enumerate(self.transforms):
+            if getattr(view, "needs_full_batch", False):
+                raise ValueError(
+                    f"view {number} mixes images and their targets, and {type(self).__name__} gives one column of targets for"
+                    " all views. Leave MixUp and CutMix to the loop."
+                )
 
     @property
     def is_compiled(self) -> bool:
@@ -89,7 +95,7 @@ class MultiCrop(MultiView):
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
-        ValueError: there is no view, or another number of transforms.
+        ValueError: there is no view, another number of transforms, or MixUp or CutMix is among them.
 
     Example:
         >>> from pixpack import MemmapDataset

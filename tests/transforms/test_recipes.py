@@ -15,8 +15,12 @@ from reader.transforms import (
     CenterCrop,
     ColorJitter,
     Compose,
+    CutMix,
+    MixUp,
     MultiCrop,
+    MultiView,
     RandAugment,
+    RandomApply,
     RandomErasing,
     RandomGrayscale,
     TimmRandAugment,
@@ -108,6 +112,11 @@ def test_what_makes_no_sense_is_refused() -> None:
         MultiCrop(0, 0)
     with pytest.raises(ValueError, match="there are 1 transforms for 2 crops"):
         MultiCrop(2, global_transform=[RandomGrayscale()])
+    mixed = Compose([RandomApply([MixUp(num_classes=3)])])
+    with pytest.raises(ValueError, match="view 1 mixes images and their targets, and MultiView gives one column"):
+        MultiView([RandomGrayscale(), mixed])
+    with pytest.raises(ValueError, match="view 2 mixes images and their targets, and MultiCrop gives one column"):
+        MultiCrop(2, 1, local_transform=CutMix(num_classes=3))
     for sizes in ((224, 0), (224, 200), (0, 200)):
         with pytest.raises(ValueError, match=f"crop_size is {sizes[0]} and resize_size {sizes[1]}, expected"):
             torchvision_eval(*sizes)
