@@ -316,18 +316,31 @@ def distinct(transforms: Sequence[Transform]) -> list[Transform]:
 def _distinct(transforms: Sequence[Transform], seen: set[tuple[type, int]]) -> list[Transform]:
     made = []
     for transform in transforms:
-        if _is_ours(transform):
-            transform = copy.copy(transform)
-            within: Any = transform
+        kind = _kind_of_ours(transform)
+        if kind is not None:
+            within: Any = copy.copy(transform)
             if hasattr(within, "seed"):
                 within.seed = integer("seed", within.seed)
-                while (type(within), within.seed) in seen:
+                while (kind, within.seed) in seen:
                     within.seed = wrapped(within.seed + _NEXT_SEED)
-                seen.add((type(within), within.seed))
-            if hasattr(within, "transforms"):
+                seen.add((kind, within.seed))
+            if isinstance(getattr(within, "transforms", None), list | tuple):
                 within.transforms = _distinct(within.transforms, seen)
+            # a program's own object stays itself where it draws what it drew
+            transform = within if _is_ours(transform) or _draws_otherwise(within, transform) else transform
         made.append(transform)
     return made
+
+
+def _kind_of_ours(transform: object) -> type | None:
+    """Return the class of this package that a transform is of, or a program's own class is made of; None: there is none."""
+    return next((kind for kind in type(transform).__mro__ if kind.__module__.startswith("reader.transforms.")), None)
+
+
+def _draws_otherwise(transform: Any, before: Any) -> bool:
+    """Say whether a copy has another seed, or calls others that do."""
+    names = [name for name in ("seed", "transforms") if hasattr(transform, name)]
+    return any(getattr(transform, name) != getattr(before, name) for name in names)
 
 
 def _by_group(batch: ImageBatch, which: torch.Tensor, transforms: Sequence[Transform]) -> ImageBatch:

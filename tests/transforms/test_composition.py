@@ -59,6 +59,30 @@ def test_two_of_a_kind_draw_different_numbers(batch: ImageBatch) -> None:
     assert both.transforms[1].transforms[0].seed != 0
 
 
+class OwnJitter(ColorJitter):
+    """A program's own, made of one of ours."""
+
+
+class OwnCompose(Compose):
+    """A program's own, made of one of ours."""
+
+
+def test_two_of_a_programs_own_kind_draw_different_numbers(batch: ImageBatch) -> None:
+    own, ours = OwnJitter(0.5), ColorJitter(0.5)
+    alone = ours.drawn(batch)[0]
+    kept = Compose([own, GaussianBlur(3)]).transforms[0]
+    assert kept is own
+    for recipe in ([own, own], [ours, own], [own, ours], [Compose([ours]), RandomApply([own])]):
+        made: list[Any] = Compose(recipe).transforms
+        both = [each.transforms[0] if isinstance(each, RandomApply) else each for each in made]
+        first, second = (each.drawn(batch)[0] for each in both)
+        assert torch.equal(first, alone)
+        assert not torch.equal(second, alone)
+    within: list[Any] = Compose([OwnCompose([ours]), OwnCompose([ours])]).transforms
+    assert within[0].transforms[0].seed != within[1].transforms[0].seed
+    assert own.seed == ours.seed == 0
+
+
 class Counted:
     """A program's own transform; it has attributes of the names that ours have."""
 
