@@ -211,7 +211,9 @@ class RandomOrder(TransformGroup):
         if self.needs_full_batch:
             drawn = drawn[:, :1].expand_as(drawn)
         orders, which = drawn.T.argsort(1).unique(dim=0, return_inverse=True)
-        return _by_group(batch, which, [Compose([self.transforms[n] for n in order]) for order in orders.tolist()])
+        # an empty batch has no orders
+        each = orders.tolist() or [range(len(self.transforms))]
+        return _by_group(batch, which, [Compose([self.transforms[n] for n in order]) for order in each])
 
 
 def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:

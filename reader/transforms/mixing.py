@@ -142,7 +142,9 @@ class RandomErasing(Described):
         """Give uint8 levels that broadcast to [S, H, W * C] of these samples."""
         _, height, width, channels = pixels.shape
         if isinstance(self.value, str):
-            numbers = noise(batch, sample, self.seed, height * width * channels).view(len(pixels), height, -1)
+            numbers = noise(batch, sample, self.seed, height * width * channels).view(
+                len(pixels), height, width * channels
+            )
             return (_NOISE[0] + numbers * _NOISE[1]).round().clamp(0, 255).to(torch.uint8)
         given = [self.value] if isinstance(self.value, int | float) else list(self.value)
         if len(given) not in (1, channels):
@@ -171,10 +173,12 @@ class _OfTwo(Described):
         self.alpha, self.num_classes, self.label_smoothing, self.seed = alpha, num_classes, label_smoothing, seed
 
     def _share(self, batch: ImageBatch, first_stream: int) -> torch.Tensor:
-        """Draw from the beta distribution what an image keeps of itself: float64[1, 1], of the first row."""
+        """Draw from the beta distribution what an image keeps of itself: float64[1, 1], of the first row; 1 for none."""
         check_batch(self, batch, takes_floats=self._takes_floats)
         if batch.extras is not None and not {"boxes", "masks"}.isdisjoint(dict(batch.extras.items())):
             raise ValueError(f"{type(self).__name__} mixes images and classes: it takes no rows with boxes or masks.")
+        if not len(batch):
+            return torch.ones(1, 1, dtype=torch.float64, device=batch.pixels.device)
         both = gammas(batch[:1], self.seed, first_stream, 2, self.alpha)
         return both[:1] / both.sum(0)
 
@@ -289,6 +293,8 @@ class CutMix(_OfTwo):
     def box(self, batch: ImageBatch) -> torch.Tensor:
         """Draw the rectangle that a call would put in: int64[4] x0, y0, x1, y1."""
         share, (height, width) = self._share(batch, CUTMIX)[0, 0], batch.pixels.shape[1:3]
+        if not len(batch):
+            return torch.zeros(4, dtype=torch.int64, device=share.device)
         across, down = draw(batch[:1], self.seed, range(CUTMIX + 34, CUTMIX + 36))[:, 0]
         x, y = (across * width).long(), (down * height).long()
         half = 0.5 * (1 - share).sqrt()

@@ -13,12 +13,16 @@ from tensordict import TensorDict
 import reader.transforms
 from reader import ColorJitter, ImageBatch, Normalize, RandomCrop, RandomHorizontalFlip
 from reader.transforms import (
+    CenterCrop,
     Compose,
+    CutMix,
     GaussianBlur,
     Grayscale,
+    MixUp,
     Pad,
     RandomApply,
     RandomChoice,
+    RandomErasing,
     RandomInvert,
     RandomOrder,
     RandomPosterize,
@@ -81,6 +85,29 @@ def test_two_of_a_programs_own_kind_draw_different_numbers(batch: ImageBatch) ->
     within: list[Any] = Compose([OwnCompose([ours]), OwnCompose([ours])]).transforms
     assert within[0].transforms[0].seed != within[1].transforms[0].seed
     assert own.seed == ours.seed == 0
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        RandomCrop(16, 2),
+        Compose([RandomCrop(16), RandomHorizontalFlip()]),
+        CenterCrop(16),
+        RandomErasing(value="random"),
+        RandomOrder([ColorJitter(0.4), RandomInvert(), RandomCrop(16)]),
+        RandomChoice([ColorJitter(0.4), RandomInvert()]),
+        MixUp(num_classes=3),
+        CutMix(num_classes=3),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_an_empty_batch_stays_empty(transform: Any) -> None:
+    full = pictures(4)
+    full.targets = full.targets % 3
+    expected, made = transform(full), transform(full[:0])
+    assert made.pixels.shape == (0, *expected.pixels.shape[1:])
+    assert made.targets.shape == (0, *expected.targets.shape[1:])
+    assert (made.pixels.dtype, made.targets.dtype) == (expected.pixels.dtype, expected.targets.dtype)
 
 
 class Counted:

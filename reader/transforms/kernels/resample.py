@@ -50,6 +50,8 @@ def cut(
 ) -> torch.Tensor:
     """Copy uint8[B, height, width, C] from int64[B] corners of uint8[B, H, W, C], those of bool[B] mirrored left to right."""
     if not torch.compiler.is_compiling():
+        if not len(pixels):
+            return pixels.new_empty(0, height, width, pixels.shape[-1])
         if (y := on_host(top)) is None or (x := on_host(left)) is None:
             y, x = top, left
         boxes = torch.stack([x, y, x + width, y + height], -1)
