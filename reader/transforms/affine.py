@@ -17,7 +17,7 @@ from reader.store import ImageBatch, replaced
 from reader.transforms.annotations import AffineMotion, moved_content, moved_extras
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import Kernel, in_parts, interleaved, levels_of
-from reader.transforms.random import AFFINE, ROTATION, check_batch, draw, number
+from reader.transforms.random import AFFINE, ROTATION, check_batch, draw, number, numbers, pair
 
 # What is filled in beyond the image: one level, or one a channel. None: 0, without torchvision's second weighting (`_bilinear`).
 Fill = float | Sequence[float] | None
@@ -59,11 +59,12 @@ class RandomAffine(Described):
         seed: int = 0,
     ) -> None:
         self.degrees = _angles("degrees", degrees, (2,))
-        if translate is not None and (len(translate) != 2 or not all(0 <= share <= 1 for share in translate)):
+        self.translate = None if translate is None else pair("translate", translate, "two shares from 0 to 1")
+        if self.translate is not None and not all(0 <= share <= 1 for share in self.translate):
             raise ValueError(f"translate is {translate!r}, expected two shares from 0 to 1.")
-        if scale is not None and (len(scale) != 2 or not 0 < scale[0] <= scale[1] < math.inf):
+        self.scale = None if scale is None else pair("scale", scale, "two factors above 0, the smaller one first")
+        if self.scale is not None and not 0 < self.scale[0] <= self.scale[1] < math.inf:
             raise ValueError(f"scale is {scale!r}, expected two factors above 0, the smaller one first.")
-        self.translate, self.scale = translate, scale
         self.shear = None if shear is None else _angles("shear", shear, (2, 4))
         self.interpolation, self.fill, self.center = checked_interpolation(interpolation), fill, _checked_center(center)
         self.seed = seed
@@ -286,20 +287,19 @@ def checked_interpolation(interpolation: str) -> str:
 
 
 def _checked_center(center: Sequence[float] | None) -> Sequence[float] | None:
-    if center is not None and len(center) != 2:
-        raise ValueError(f"center is {center!r}, expected x and y in pixels.")
-    return center
+    return None if center is None else pair("center", center, "x and y in pixels")
 
 
 def _angles(name: str, value: float | Sequence[float], lengths: tuple[int, ...]) -> tuple[float, ...]:
     """Return low and high, or two such pairs; raises ValueError."""
-    if isinstance(value, int | float):
-        if value < 0:
+    found = numbers(name, value)
+    if len(found) == 1 and not isinstance(value, Sequence):
+        if found[0] < 0:
             raise ValueError(f"{name} is {value!r}, expected 0 or more degrees, or low and high.")
-        return -value, value
-    if len(value) not in lengths or any(not math.isfinite(v) for v in value):
+        return -found[0], found[0]
+    if len(found) not in lengths or not all(map(math.isfinite, found)):
         raise ValueError(f"{name} is {value!r}, expected degrees: one number, or low and high.")
-    return tuple(value)
+    return tuple(found)
 
 
 def _between(drawn: torch.Tensor, low: float, high: float) -> torch.Tensor:

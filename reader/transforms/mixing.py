@@ -24,6 +24,8 @@ from reader.transforms.random import (
     integer,
     noise,
     number,
+    numbers,
+    pair,
 )
 
 # Attempts that torchvision makes to draw a rectangle before it leaves an image unchanged.
@@ -62,13 +64,16 @@ class RandomErasing(Described):
         *,
         seed: int = 0,
     ) -> None:
-        if len(scale) != 2 or not 0 <= scale[0] <= scale[1] <= 1:
+        self.p = checked_p(p)
+        self.scale = pair("scale", scale, "two shares from 0 to 1, the smaller one first")
+        if not 0 <= self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(f"scale is {scale!r}, expected two shares from 0 to 1, the smaller one first.")
-        if len(ratio) != 2 or not 0 < ratio[0] <= ratio[1] < math.inf:
+        self.ratio = pair("ratio", ratio, "two numbers above 0, the smaller one first")
+        if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
             raise ValueError(f"ratio is {ratio!r}, expected two numbers above 0, the smaller one first.")
         if isinstance(value, str) and value != "random":
             raise ValueError(f'value is {value!r}, expected a level, one for each channel, or "random".')
-        self.p, self.scale, self.ratio, self.value, self.seed = checked_p(p), scale, ratio, value, seed
+        self.value, self.seed = value if isinstance(value, str) else _levels_of(value), seed
         self._is_in_place = False
 
     @property
@@ -150,6 +155,12 @@ class RandomErasing(Described):
         if len(given) not in (1, channels):
             raise ValueError(f"value is {self.value!r}, expected one level, or one for each of {channels} channels.")
         return tensor_on(pixels.device, given).to(torch.uint8).repeat(width * channels // len(given))
+
+
+def _levels_of(value: object) -> float | tuple[float, ...]:
+    """Return a level, or one for each channel; raises ValueError."""
+    found = tuple(numbers("value", value))
+    return found[0] if len(found) == 1 else found
 
 
 class _OfTwo(Described):

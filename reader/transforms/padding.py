@@ -10,7 +10,7 @@ import torch
 from reader.described import Described
 from reader.store import ImageBatch, replaced
 from reader.transforms.annotations import Motion, moved_content, moved_extras
-from reader.transforms.random import check_batch
+from reader.transforms.random import check_batch, integer, numbers
 
 _MODES = ("constant", "edge", "reflect", "symmetric")
 
@@ -31,16 +31,16 @@ class Padding:
     mode: str
 
     def __init__(self, padding: int | Sequence[int], fill: float | Sequence[float], mode: str) -> None:
-        sides = (padding,) * 4 if isinstance(padding, int) else tuple(padding)
+        sides = tuple(integer("padding", side) for side in numbers("padding", padding))
         # (left and right, top and bottom), or all four in torchvision's order
         sides = sides * 4 if len(sides) == 1 else sides * 2 if len(sides) == 2 else sides
-        if len(sides) != 4 or not all(isinstance(side, int) and side >= 0 for side in sides):
+        if len(sides) != 4 or min(sides) < 0:
             raise ValueError(f"padding is {padding!r}, expected 0 or more pixels: one number, two or four.")
         if mode not in _MODES:
             raise ValueError(f"padding_mode is {mode!r}, expected one of {', '.join(_MODES)}.")
         for name, side in zip(("left", "top", "right", "bottom"), sides, strict=True):
             object.__setattr__(self, name, side)
-        object.__setattr__(self, "fill", (fill,) if isinstance(fill, int | float) else tuple(fill))
+        object.__setattr__(self, "fill", tuple(numbers("fill", fill)))
         object.__setattr__(self, "mode", mode)
 
     def __str__(self) -> str:

@@ -128,6 +128,14 @@ def numbers(name: str, value: object) -> list[float]:
     return [number(name, each) for each in value]
 
 
+def pair(name: str, value: object, expected: str) -> tuple[float, float]:
+    """Return two numbers; raises ValueError with the name and what was expected."""
+    found = numbers(name, value)
+    if len(found) != 2:
+        raise ValueError(f"{name} is {value!r}, expected {expected}.")
+    return found[0], found[1]
+
+
 def integer(name: str, value: object) -> int:
     """Return an int, of whatever kind of integer it was; raises ValueError with the name."""
     try:

@@ -18,7 +18,7 @@ from reader.transforms.composition import Compose, are_compiled, checked_transfo
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.mixing import RandomErasing
 from reader.transforms.policy_steps import OPERATIONS, Policy
-from reader.transforms.random import TIMM_RAND_AUGMENT, checked_p, draw, integer
+from reader.transforms.random import TIMM_RAND_AUGMENT, checked_p, draw, integer, numbers
 from reader.transforms.random_crops import RandomHorizontalFlip, RandomResizedCrop
 from reader.transforms.resize import ResizeCenterCrop
 
@@ -309,8 +309,8 @@ def timm_train(
     if auto_augment is not None:
         chain.append(TimmRandAugment(auto_augment, seed=seed))
     elif color_jitter is not None:
-        given = (float(color_jitter),) * 3 if isinstance(color_jitter, int | float) else tuple(color_jitter)
-        chain.append(ColorJitter(*given, seed=seed))
+        given = numbers("color_jitter", color_jitter)
+        chain.append(ColorJitter(*(given if isinstance(color_jitter, Sequence) else given * 3), seed=seed))
     if checked_p(re_prob, "re_prob") > 0:
         value: str | tuple[float, ...] = "random" if re_mode == "pixel" else _MEAN
         chain.append(RandomErasing(re_prob, (0.02, 1 / 3), (0.3, 1 / 0.3), value, seed=seed))

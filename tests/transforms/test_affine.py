@@ -165,6 +165,10 @@ def test_parameters_are_drawn_as_torchvision_draws_them() -> None:
         ({"degrees": 0, "shear": (1, 2, 3)}, "shear is"),
         ({"degrees": 0, "interpolation": "bicubic"}, 'interpolation is .bicubic., expected "nearest"'),
         ({"degrees": 0, "center": (1,)}, "center is .* expected x and y"),
+        ({"degrees": "30"}, "degrees is '30', expected a number"),
+        ({"degrees": 0, "translate": 0.1}, "translate is 0.1, expected two shares"),
+        ({"degrees": 0, "scale": 0.5}, "scale is 0.5, expected two factors"),
+        ({"degrees": 0, "center": 5}, "center is 5, expected x and y"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: Any, sentence: str) -> None:

@@ -62,6 +62,9 @@ def test_noise_is_that_of_photographs_and_of_each_row_alone(tune: Tune) -> None:
     [
         ({"p": 2}, "p is 2"),
         ({"scale": (0.5, 0.2)}, "scale is .* two shares"),
+        ({"scale": 0.5}, "scale is 0.5, expected two shares"),
+        ({"ratio": 2}, "ratio is 2, expected two numbers"),
+        ({"value": None}, "value is None, expected a number"),
         ({"ratio": (0, 1)}, "ratio is .* two numbers above 0"),
         ({"value": "white"}, "value is 'white', expected a level"),
     ],

@@ -161,6 +161,8 @@ def test_each_image_is_mirrored_in_every_other_epoch(shared_store: Path) -> None
     ("make", "sentence"),
     [
         (lambda: Pad(-1), "padding is -1, expected 0 or more pixels"),
+        (lambda: Pad(2.0), "padding is 2.0, expected an integer"),  # type: ignore[arg-type]
+        (lambda: Pad(2, None), "fill is None, expected a number"),  # type: ignore[arg-type]
         (lambda: Pad((1, 2, 3)), "padding is .* one number, two or four"),
         (lambda: Pad(1, padding_mode="wrap"), "padding_mode is 'wrap', expected one of constant"),
         (lambda: Pad(24, padding_mode="reflect")(pictures(1)), "mirror more than the 20 that there are"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from augmenting import pictures
@@ -19,10 +21,13 @@ from reader.transforms import (
     MixUp,
     MultiCrop,
     MultiView,
+    Pad,
     RandAugment,
+    RandomAffine,
     RandomApply,
     RandomErasing,
     RandomGrayscale,
+    RandomRotation,
     TimmRandAugment,
     timm_train,
     torchvision_eval,
@@ -105,6 +110,21 @@ def test_the_shorter_side_is_resized_to_what_was_asked() -> None:
         batch = pictures(2, size=(resize_size, resize_size + 1))
         expected = CenterCrop(crop_size)(batch).pixels
         assert torch.equal(torchvision_eval(crop_size, resize_size)(batch).pixels, expected)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32, torch.tensor])
+def test_numbers_of_numpy_and_torch_are_numbers(kind: Any) -> None:
+    batch = pictures(size=(32, 30))
+    for make in (
+        lambda number: RandomRotation(number(30)),
+        lambda number: RandomAffine(number(5), shear=number(5)),
+        lambda number: Pad(2, fill=number(3)),
+        lambda number: RandomErasing(1.0, value=number(3)),
+        lambda number: timm_train(16, color_jitter=number(1)),
+    ):
+        assert torch.equal(make(kind)(batch).pixels, make(int)(batch).pixels)
+    for side in (np.int64(2), torch.tensor(2)):
+        assert torch.equal(Pad(side)(batch).pixels, Pad(2)(batch).pixels)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
