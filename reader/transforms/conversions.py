@@ -234,13 +234,13 @@ def _arguments(transform: object, kind: type, ours: Callable[..., object], are_p
     """Return what torchvision's was made with, as ours takes it."""
     known, found = _names(ours), {}
     for name in _names(kind):
-        value = _given(transform, kind, name)
+        value = given = _given(transform, kind, name)
         if (name, value) == ("antialias", None):
             # of PIL images what is made smaller is averaged, of tensors it is not
             value = are_pil
         if name not in known and value not in _OTHERS.get(name, ()):
             raise ValueError(
-                f"{kind.__name__} of torchvision has {name}={value!r}, which no transform of batches takes."
+                f"{kind.__name__} of torchvision has {name}={given!r}, which no transform of batches takes."
             )
         if name == "transforms":
             value = [_converted(each, are_pil=are_pil) for each in value]

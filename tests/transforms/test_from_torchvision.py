@@ -224,6 +224,10 @@ PER_IMAGE: dict[str, tuple[Callable[[Any], list[Any]], str]] = {
         lambda t: [t.ConvertImageDtype(torch.float32), t.RandomErasing(0), t.ConvertImageDtype(torch.uint8)],
         "itself: ConvertImageDtype; on batches: the 2",
     ),
+    "tensors that are not averaged": (
+        lambda t: [t.RandomResizedCrop(9, (1, 1), (1, 1), antialias=None), t.Pad(1)],
+        "antialias=None, which no transform of batches takes",
+    ),
     "one within another": (
         lambda t: [t.Compose([t.CenterCrop(30), t.Compose([rolled])]), t.Pad(1)],
         "rolled, Pad; on batches: the 1",
