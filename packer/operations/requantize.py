@@ -506,7 +506,7 @@ class RequantizeWorker:
         """Refuse to replace a file that no run is known to have made by other bytes; raises DecodeError."""
         path = Path(self._job.dest, to)
         if to in self._job.others and not (path.is_file() and path.read_bytes() == data):
-            raise DecodeError(f"{to} in DEST was not made by pack requantize: move it away")
+            raise DecodeError(f"{to} in DEST is in no record of pack requantize: move it away")
 
     def _put(self, index: int, to: str, data: bytes) -> None:
         """Put an image into the folder, if the stage still is what was locked."""

@@ -108,13 +108,14 @@ class BlockFetcher:
         Raises:
             StoreError: one cannot be had.
         """
+        asked = time.monotonic()
         with self._changed:
             missing = [block for block in blocks if not self._table.has(block)]
             self._want(missing, self._urgent)
             for block, run in [(block, self._runs.get(block)) for block in missing]:
                 while not self._table.has(block):
-                    # one that was on its way when it was asked for has been tried for long enough
-                    if run is not None and run.error is not None:
+                    # a request that began before is repeated
+                    if run is not None and run.error is not None and run.started >= asked:
                         raise run.error
                     # a block that another process fetches is looked for again in a while
                     if run is None or (run.ended and time.monotonic() - run.ended >= _LOOK_SECONDS):

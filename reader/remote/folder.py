@@ -204,15 +204,14 @@ def check_rights(root: Path) -> None:
 
 def known_digest(cache: Path, url: str) -> str | None:
     """Return the digest of the store that was opened from a URL last, where all of it is in the cache; None: there is none."""
-    found: list[tuple[int, Path]] = []
+    found: list[tuple[int, str]] = []
     for source in cache.glob(f"*/{INSIDE}/{SOURCE}"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StoreError):
             if json.loads(source.read_bytes())["url"] == url:
-                found.append((source.stat().st_mtime_ns, source.parents[1]))
+                found.append((source.stat().st_mtime_ns, read_manifest(source.parent).digest))
     # an older one may be complete where the URL has held another store since
-    root = max(found)[1] if found else None
     with contextlib.suppress(StoreError):
-        return None if root is None or is_small(root) else read_manifest(root).digest
+        return read_manifest(folder_of(cache, max(found)[1])).digest if found else None
     return None
 
 

@@ -248,7 +248,8 @@ class _Fetcher:
 
     def __init__(self, url: str, cache: Path, limit: int | None, digest: str | None, in_small: bool | None) -> None:
         # as this process finds its modules
-        paths = os.pathsep.join(path for path in sys.path if path)
+        # this package may be found in the current folder alone
+        paths = os.pathsep.join([*filter(None, sys.path), str(Path(__file__).parents[2])])
         self._process = subprocess.Popen(
             [sys.executable, "-c", _FETCHER],
             stdin=subprocess.PIPE,

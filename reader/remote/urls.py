@@ -9,8 +9,8 @@ from reader.format.shown import redacted
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "https", "http", "file")
 
-# Names in these are paths, with escapes.
-_OF_PATHS = ("file", "http", "https")
+# Names in the others are paths, with escapes.
+_OF_KEYS = tuple(scheme for scheme in SCHEMES if scheme not in ("file", "http", "https"))
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -48,7 +48,7 @@ def check_key(url: str) -> None:
     """
     scheme, _, path = url.partition("://")
     folders = path.rstrip("/").split("/")[1:]
-    if scheme.lower() not in _OF_PATHS and ("%" in path or not {"", ".", ".."}.isdisjoint(folders)):
+    if scheme.lower() in _OF_KEYS and ("%" in path or not {"", ".", ".."}.isdisjoint(folders)):
         raise ValueError(
             f"{redacted(url)} has a %, or a folder without a name or named . or .., which libraries of object storage take for"
             " different objects. Choose another name."

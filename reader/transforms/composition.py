@@ -311,38 +311,42 @@ def _has_size(transform: Transform) -> bool:
 
 
 def distinct(transforms: Sequence[Transform]) -> list[Transform]:
-    """Return copies of transforms, nested ones included, so that no two of one kind share a seed."""
-    return _distinct(transforms, set())
+    """Return copies of transforms, nested ones included, so that no two of one kind share a seed.
+
+    A program's own object stays itself where it draws what it drew.
+    """
+    seen = set[tuple[type, int]]()
+    return [_distinct(transform, seen)[0] for transform in transforms]
 
 
-def _distinct(transforms: Sequence[Transform], seen: set[tuple[type, int]]) -> list[Transform]:
-    made = []
-    for transform in transforms:
-        kind = _kind_of_ours(transform)
-        if kind is not None:
-            within: Any = copy.copy(transform)
-            if hasattr(within, "seed"):
-                within.seed = integer("seed", within.seed)
-                while (kind, within.seed) in seen:
-                    within.seed = wrapped(within.seed + _NEXT_SEED)
-                seen.add((kind, within.seed))
-            if isinstance(getattr(within, "transforms", None), list | tuple):
-                within.transforms = _distinct(within.transforms, seen)
-            # a program's own object stays itself where it draws what it drew
-            transform = within if _is_ours(transform) or _draws_otherwise(within, transform) else transform
-        made.append(transform)
-    return made
+def _distinct(transform: Any, seen: set[tuple[type, int]]) -> tuple[Any, bool]:
+    """Return a transform of another seed than those that are seen, and whether it draws otherwise than before."""
+    kind = _kind_of_ours(transform)
+    if kind is None:
+        return transform, False
+    changes, draws_otherwise = dict[str, object](), False
+    seed, within = getattr(transform, "seed", None), getattr(transform, "transforms", None)
+    if seed is not None:
+        changes["seed"] = changed = integer("seed", seed)
+        while (kind, changed) in seen:
+            changes["seed"] = changed = wrapped(changed + _NEXT_SEED)
+            draws_otherwise = True
+        seen.add((kind, changed))
+    if isinstance(within, list | tuple):
+        made = [_distinct(each, seen) for each in within]
+        changes["transforms"] = [each for each, _ in made]
+        draws_otherwise |= any(is_changed for _, is_changed in made)
+    if not _is_ours(transform) and not draws_otherwise:
+        return transform, False
+    copied = copy.copy(transform)
+    for name, value in changes.items():
+        setattr(copied, name, value)
+    return copied, draws_otherwise
 
 
 def _kind_of_ours(transform: object) -> type | None:
     """Return the class of this package that a transform is of, or a program's own class is made of; None: there is none."""
     return next((kind for kind in type(transform).__mro__ if kind.__module__.startswith("reader.transforms.")), None)
-
-
-def _draws_otherwise(transform: Any, before: Any) -> bool:
-    """Say whether a copy has another seed, or calls others that do."""
-    names = [name for name in ("seed", "transforms") if hasattr(transform, name)]
-    return any(getattr(transform, name) != getattr(before, name) for name in names)
 
 
 def _by_group(batch: ImageBatch, which: torch.Tensor, transforms: Sequence[Transform]) -> ImageBatch:

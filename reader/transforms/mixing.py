@@ -84,7 +84,8 @@ class RandomErasing(Described):
     @property
     def takes_floats(self) -> bool:
         """Say whether pixels may be floats: zeros are zeros in them too."""
-        return isinstance(self.value, int | float) and self.value == 0
+        values = self.value if isinstance(self.value, list | tuple) else [self.value]
+        return all(isinstance(value, int | float) and value == 0 for value in values)
 
     def in_place(self) -> RandomErasing:
         """Return a copy that may overwrite the pixels of its batch in place; the caller must own them."""

@@ -812,5 +812,10 @@ def test_a_name_that_another_process_is_putting_is_not_put_over(code: str) -> No
             assert mode == "create", "it was put over"
             raise OSError(errno.EIO, "conflict") from ValueError(f"An error occurred ({code})")
 
+        def cat_file(self, path: str) -> bytes:
+            return b"theirs"
+
     with pytest.raises(FileExistsError):
         RemoteObjects("s3://b/x", Files(), "b/x").create("record", b"mine")
+    # it was put, and the answer was lost
+    RemoteObjects("s3://b/x", Files(), "b/x").create("record", b"theirs")

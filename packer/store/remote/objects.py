@@ -223,6 +223,10 @@ class RemoteObjects:
             raise
         except Exception as e:
             if any(code in str(e.__cause__) for code in _TAKEN) or self.size(name) >= 0:
+                # it may have been put, and the answer was lost
+                with contextlib.suppress(FileNotFoundError):
+                    if self.read(name) == content:
+                        return
                 raise FileExistsError(errno.EEXIST, "another process has just made it", name) from e
             # fsspec before 2024.10, or storage that knows no If-None-Match; what else is wrong shows here
             self.put(name, content)
