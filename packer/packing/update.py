@@ -22,7 +22,7 @@ from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport
 from packer.store.destination import Folder
 from packer.store.journal import header_of
-from packer.store.out_folder import resolved_out
+from packer.store.out_folder import check_no_links, resolved_out
 from packer.store.sealed.reuse import check_reusable
 from packer.store.state import check_finished, unfinished_message
 from reader.format.errors import StoreError
@@ -134,6 +134,7 @@ def _check_unfinished(to: Folder) -> None:
         header = header_of(folder)
         # parts have headers of their own
         if header is None or not header.update:
+            check_no_links(to.stage)
             raise PackError(
                 f"an update would discard what is begun in {to.stage}: continue that first, or remove the folder."
                 f" {unfinished_message(to.out)}"

@@ -155,7 +155,7 @@ def test_a_store_is_not_replaced_by_one_of_a_source_that_went_away(images: Path,
     out = tmp_path / "out"
     pack(images, out, size=32)
     before = store_bytes(out)
-    for begin in (functools.partial(pack, size=32, overwrite=True), update):
+    for begin in (functools.partial(pack, size=32, overwrite=True), functools.partial(update, resume=True)):
         with pytest.raises(SourceError, match="is gone"):
             begin(images, out, workers=1, progress=once_at(4, lambda: images.rename(tmp_path / "away")))
         assert store_bytes(out) == before
