@@ -103,7 +103,8 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         report = _packed_by_one(images, out, packs, options.split)
     if report.too_many_rejects:
         many = f"{report.rejected:,} of {report.inputs:,} images were rejected, more than max_rejects={options.max_rejects!r}"
-        if (stage := None if report.is_in_place else stage_of(Path(report.out))) is not None:
+        stage = None if report.is_in_place else stage_of(Path(report.out))
+        if stage is not None:
             raise PackError(
                 f"{many} allows: see rejected.jsonl in {stage}. {report.out} is as it was. Allow more; or repair them, and"
                 f" remove {stage}: the next call packs again."

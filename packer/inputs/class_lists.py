@@ -46,7 +46,7 @@ def load_classes(source: str) -> tuple[str, ...]:
         elif path.suffix == ".json":
             names = json.loads(path.read_bytes())
         else:
-            names = _lines(path)
+            names = named_lines(path)
     except ScanError:
         raise
     except StoreError as e:
@@ -64,8 +64,13 @@ def load_classes(source: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _lines(path: Path) -> list[str]:
-    """Read one name a line; raises ScanError where one is blank, and names follow."""
+def named_lines(path: Path) -> list[str]:
+    """Read a file of one name a line.
+
+    Raises:
+        ScanError: a line is blank, and names follow.
+        OSError, ValueError: it cannot be read, or is not UTF-8.
+    """
     lines = [line.rstrip("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
     while lines and not lines[-1].strip():
         lines.pop()

@@ -129,14 +129,14 @@ def _intact(path: Path) -> Manifest:
 
 
 def _check_unfinished(to: Folder) -> None:
-    """Refuse to clear away what another command has begun to put in place of the stores."""
+    """Refuse to clear away the unfinished work of another command; raises PackError."""
     for folder in to.state.unfinished:
         header = header_of(folder)
         # parts have headers of their own
         if header is None or not header.update:
             check_no_links(to.stage)
             raise PackError(
-                f"an update would discard what is begun in {to.stage}: continue that first, or remove the folder."
+                f"An update would discard the unfinished work in {to.stage}: continue that first, or remove the folder."
                 f" {unfinished_message(to.out)}"
             )
 

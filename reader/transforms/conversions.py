@@ -344,7 +344,7 @@ class ToDtype(CompiledTransform):
 
     @property
     def takes_floats(self) -> bool:
-        """Say whether pixels may be floats: they are made no levels of."""
+        """Whether pixels may be floats, as they may where none become uint8."""
         return self.dtype != torch.uint8
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:

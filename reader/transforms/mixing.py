@@ -83,7 +83,7 @@ class RandomErasing(Described):
 
     @property
     def takes_floats(self) -> bool:
-        """Say whether pixels may be floats: zeros are zeros in them too."""
+        """Whether pixels may be floats: 0 means the same in them."""
         values = self.value if isinstance(self.value, list | tuple) else [self.value]
         return all(isinstance(value, int | float) and value == 0 for value in values)
 
@@ -169,7 +169,7 @@ class _OfTwo(Described):
 
     # asked by RandomApply and RandomChoice: there is one draw for a batch
     needs_full_batch = True
-    # what puts pixels where others were computes no levels
+    # CutMix copies pixels; MixUp rounds to levels of uint8
     _takes_floats = False
 
     def __init__(

@@ -452,7 +452,7 @@ def test_a_batch_sampler_continues_behind_the_batches_that_were_taken(train: Mem
     other = MemmapLoader(train, 5, sampler=batches, as_tuple=False)
     other.load_state_dict(loader.state_dict())
     assert rows(other) == batches[2:]
-    # in batches of others it goes on behind the same row
+    # other batches continue at the same row
     other = MemmapLoader(train, 5, sampler=[[1, 2], [3, 4, 5], [6, 7]], as_tuple=False)
     other.load_state_dict(loader.state_dict())
     assert rows(other) == [[5], [6, 7]]

@@ -551,7 +551,7 @@ def test_an_update_of_which_no_row_would_stay_is_refused(count: int, images: Pat
     assert update(images, tmp_path / "out", max_gone="100%").rows == 1
 
 
-def test_an_update_discards_nothing_that_another_command_has_begun(images: Path, tmp_path: Path) -> None:
+def test_an_update_discards_no_unfinished_work_of_another_command(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     interrupted(pack, images, tmp_path / "out", size=24, overwrite=True)
     before = store_bytes(tmp_path / "out.packing")
@@ -567,6 +567,6 @@ def test_an_update_discards_no_part(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "elsewhere", size=32)
     pack(images, tmp_path / "out", size=32, part="1/2")
     (tmp_path / "elsewhere").rename(tmp_path / "out")
-    with pytest.raises(PackError, match="an update would discard what is begun in .*out.packing"):
+    with pytest.raises(PackError, match="An update would discard the unfinished work in .*out.packing"):
         update(images, tmp_path / "out")
     assert (tmp_path / "out.packing").exists()

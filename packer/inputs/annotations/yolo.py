@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packer.errors import ScanError
 from packer.inputs.annotations.box_labels import BoxLabels
-from packer.inputs.class_lists import MOST_CLASSES, composed, named_twice, numbered_classes, read_data_yaml
+from packer.inputs.class_lists import MOST_CLASSES, composed, named_lines, named_twice, numbered_classes, read_data_yaml
 from packer.option_names import Option
 from packer.pixels.outlines import Outline, box_around
 from packer.sources.roots import NOWHERE, files_below
@@ -97,7 +97,9 @@ def _read_classes(path: Path) -> tuple[str, ...]:
     if path.name in _DATA_FILES:
         return read_data_yaml(path)
     try:
-        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
+        lines = named_lines(path)
+    except ScanError:
+        raise
     except (OSError, ValueError) as e:
         if isinstance(e, OSError):
             NOWHERE.check(str(path), e)
@@ -105,8 +107,6 @@ def _read_classes(path: Path) -> tuple[str, ...]:
     names: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         name = line.strip()
-        if not name:
-            raise ScanError(f"line {number} of {path} is blank. A class is the number of its line: give each a name.")
         if names.setdefault(name, number) != number:
             raise ScanError(
                 f"lines {names[name]} and {number} of {path} are both {name!r}. Give each class a name of its own."
