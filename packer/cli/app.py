@@ -33,6 +33,7 @@ from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_INTERRUPTED, EXI
 from packer.cli.signals import continuing, ended, signals_raise
 from packer.errors import OptionsError, Terminated
 from packer.option_names import COMMAND, named_for
+from reader.format.errors import interrupt_behind
 
 for _command in (
     build.build,
@@ -130,7 +131,8 @@ def run(arguments: list[str] | None = None) -> int:
         _discard(sys.stdout)
         return EXIT_FAILED
     except Exception as e:
-        return _exit_code(e)
+        interrupt = interrupt_behind(e)
+        return _exit_code(e) if interrupt is None else ended(interrupt, to_continue)
 
 
 def _arguments(command: click.Command) -> str:

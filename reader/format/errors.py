@@ -52,3 +52,13 @@ class NotMeasured(Exception):
 
 class LibraryError(Exception):
     """What a library said of a request, without credentials and bodies of answers: the cause of an error of ours."""
+
+
+def interrupt_behind(error: BaseException | None) -> BaseException | None:
+    """Return the interrupt that an error is or came of; None: there is none.
+
+    Python's `Condition.wait` that Ctrl-C meets at the wrong moment ends in RuntimeError: release unlocked lock.
+    """
+    while isinstance(error, Exception):
+        error = error.__context__
+    return error

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from reader.format.errors import StoreError
+from reader.format.errors import StoreError, interrupt_behind
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.folder import CacheFolder
 from reader.remote.leftovers import Scratch, locked_folder
@@ -111,9 +111,9 @@ class PixelStream:
     def __enter__(self) -> PixelStream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         # after an interrupt nobody waits for a server that does not answer
-        self._pool.shutdown(wait=kind is None or issubclass(kind, Exception), cancel_futures=True)
+        self._pool.shutdown(wait=interrupt_behind(error) is None, cancel_futures=True)
 
     def _more(self) -> bool:
         """Have some bytes; False: there are no more."""

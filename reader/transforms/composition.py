@@ -326,7 +326,8 @@ def _distinct(transform: Any, seen: set[tuple[type, int]]) -> tuple[Any, bool]:
         return transform, False
     changes, draws_otherwise = dict[str, object](), False
     seed, within = getattr(transform, "seed", None), getattr(transform, "transforms", None)
-    if seed is not None:
+    # None is a word of a program's own classes at most
+    if seed is not None or (_is_ours(transform) and hasattr(transform, "seed")):
         changes["seed"] = changed = integer("seed", seed)
         while (kind, changed) in seen:
             changes["seed"] = changed = wrapped(changed + _NEXT_SEED)

@@ -9,8 +9,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from range_server import RangeServer, serving
@@ -186,9 +188,40 @@ def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(command: str, root:
             process.kill()
             process.communicate()
             server.ends.set()
-    assert process.returncode == 130
+    assert process.returncode == 130, error
     assert error.startswith("pack: interrupted.") or "\npack: interrupted." in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("command", ["pull", "verify"])
+def test_ctrl_c_is_one_where_python_makes_another_error_of_it(
+    command: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's Condition.wait gives its lock back twice where an interrupt comes right behind the first time."""
+    wait = threading.Condition.wait
+
+    def interrupted(condition: Any, timeout: float | None = None) -> bool:
+        callers = {sys._getframe(1).f_code.co_name, sys._getframe(2).f_code.co_name}
+        if threading.current_thread() is not threading.main_thread() or not callers & {"result", "as_completed"}:
+            return wait(condition, timeout)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Condition, "wait", wait)
+            assert server.is_silent.wait(60)
+        condition._release_save()
+        raise KeyboardInterrupt
+
+    with serving(root) as server:
+        server.trouble = only_with(f"class/{PIXELS}", "silent")
+        monkeypatch.setattr(threading.Condition, "wait", interrupted)
+        try:
+            words = [command, f"{server.url}/class", *([str(tmp_path / "out")] if command == "pull" else [])]
+            code, running = run(words), [each for each in threading.enumerate() if "ThreadPoolExecutor" in each.name]
+        finally:
+            monkeypatch.undo()
+            server.ends.set()
+    assert code == 130
+    assert running, "it waits for a server that says nothing"
+    assert "pack: interrupted." in capsys.readouterr().err
 
 
 # -- stores in a folder of their own, and pixels as objects

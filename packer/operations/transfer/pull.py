@@ -34,6 +34,7 @@ from packer.system import BINARY
 from reader.format.at_url import BlockObjects, Pointer
 from reader.format.blocks import Block, parse_content
 from reader.format.check import check_store
+from reader.format.errors import interrupt_behind
 from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST, PIXELS, FileEntry, Manifest
 from reader.format.shown import redacted, shown
@@ -248,10 +249,11 @@ def _pull_pixels(
         with error_path(path):
             os.ftruncate(descriptor, size_bytes)
             os.fsync(descriptor)
-    except Exception:
-        os.close(descriptor)
+    except Exception as e:
+        # after an interrupt it stays open: a request that nobody waits for may write to it yet
+        if interrupt_behind(e) is None:
+            os.close(descriptor)
         raise
-    # after an interrupt it stays open: a request that nobody waits for may write to it yet
     with error_path(path):
         os.close(descriptor)
 
@@ -277,7 +279,7 @@ def _as_they_end(
         for future in concurrent.futures.as_completed(waiting):
             yield future.result()
     except BaseException as e:
-        pool.shutdown(wait=isinstance(e, Exception), cancel_futures=True)
+        pool.shutdown(wait=interrupt_behind(e) is None, cancel_futures=True)
         raise
     pool.shutdown()
 
