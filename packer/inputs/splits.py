@@ -15,7 +15,9 @@ from packer.errors import OptionsError, ScanError
 from packer.option_names import Option
 from reader.format.filesystem import user_path
 from reader.format.manifest import MANIFEST
+from reader.format.shown import redacted
 from reader.format.splits import FOLDER, ROLES, is_stage
+from reader.format.urls import is_url
 
 SPLITS = tuple(ROLES)
 # What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.
@@ -78,7 +80,13 @@ def stores_of(out: str | os.PathLike[str]) -> dict[str, Path]:
     """Return the stores of splits below a folder, by split; {"": out} where it is a store itself, or holds none.
 
     A pack that has not finished is one too: whatever opens it refuses it, and so no split is skipped.
+
+    Raises:
+        OptionsError: it is a URL.
     """
+    if is_url(out):
+        url = redacted(os.fspath(out))
+        raise OptionsError(f"{url} is a URL, expected the folder of a store. Copy it first: pack pull {url} FOLDER")
     root = Path(user_path(out))
     # beside the stores of splits, a working folder that is no stage was left when they were complete
     if _is_store(root) and (is_stage(root) or _is_file(root / MANIFEST)):

@@ -23,7 +23,7 @@ from packer.inputs.samples import Column, Inputs
 from packer.option_names import OVERWRITE
 from packer.options import PackOptions, RowOptions
 from packer.packing.differences import store_difference
-from packer.packing.recorded_labels import LABEL_OPTIONS, may_be_gone, other_labels_options
+from packer.packing.recorded_labels import LABEL_OPTIONS, keeps_numbers, may_be_gone, other_labels_options
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import row_decoder
 from packer.pixels.row import RowDecoder
@@ -65,6 +65,8 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
     if what := _other_options(manifest, options):
         raise PackError(f"{out} is finished, but with other options{what}. Choose another OUT, or {_replace(options)}.")
     if what := inputs_difference(out, manifest, inputs):
+        if target is not None and options.classes is None and keeps_numbers(manifest.classes, inputs.classes):
+            options = dataclasses.replace(options, classes=os.fspath(target))
         raise PackError(f"{out} is finished, but with {what}. {_advice(inputs, out, options, target)}.")
     report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
     if found := _found_again(out, inputs):

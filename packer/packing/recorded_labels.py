@@ -289,6 +289,11 @@ def _kind(kind: str, count: int | None) -> str:
     return f"{kind} x {count}" if kind == "regression" else kind
 
 
+def keeps_numbers(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Say whether classes would have other numbers, and all have a place in the old list: given as one, it keeps them."""
+    return bool(_moved(old, new)) and set(new) <= set(old)
+
+
 def _moved(old: Sequence[str], new: Sequence[str]) -> list[str]:
     """Say which classes that are in both lists have another number."""
     numbers = {name: number for number, name in enumerate(new)}

@@ -200,7 +200,14 @@ class _ByObstore:
 
 def _retry_seconds() -> float:
     """Return for how long a request is tried: a server may be throttling or restarted; a training program should end at last."""
-    return float(os.environ.get("PIXPACK_REMOTE_SECONDS") or 120)
+    text = os.environ.get("PIXPACK_REMOTE_SECONDS") or "120"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise StoreError(f"the variable PIXPACK_REMOTE_SECONDS is {text!r}, expected a number of seconds above 0.")
+    return seconds
 
 
 def _stall_seconds() -> float:

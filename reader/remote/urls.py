@@ -29,7 +29,8 @@ def checked_url(url: str) -> str:
             f"{redacted(url)} cannot be read from. Expected a URL with {', '.join(SCHEMES)}. Copy a store that is elsewhere with"
             " pack pull URL OUT, or mount it."
         )
-    if "@" in parts.netloc or parts.query or parts.fragment:
+    # container@account of Azure is no secret
+    if redacted(url) != url or parts.query or parts.fragment:
         raise ValueError(
             f"{redacted(url)} carries credentials or a query. Leave them out: credentials come from the environment, such as"
             " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."

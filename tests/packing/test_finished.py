@@ -22,7 +22,7 @@ from packer.operations.verify import verify
 from packer.packing import build
 from packer.packing.source_check import SourcesReport
 from packer.pixels.decode import Decoder
-from reader.format.manifest import MANIFEST, PIXELS
+from reader.format.manifest import MANIFEST, PIXELS, read_manifest
 
 
 @pytest.fixture(autouse=True)
@@ -533,3 +533,14 @@ def test_a_store_of_more_images_says_what_an_update_removes(images: Path, tmp_pa
         pack(images, tmp_path / "out", size=32, resume=True)
     command = str(e.value).rpartition("Bring it up to date: ")[2].rstrip(".")
     assert command == f"pack update {images} {tmp_path / 'out'} --max-gone 11"
+
+
+def test_the_update_that_a_gone_class_needs_keeps_the_numbers_of_the_others(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    shutil.rmtree(images / "class0")
+    with pytest.raises(PackError, match=r"other classes \(3, now 2\): gone: class0") as e:
+        pack(images, tmp_path / "out", size=32, resume=True)
+    command = shlex.split(str(e.value).rpartition("Bring it up to date: ")[2].rstrip("."))
+    assert run(*command[1:], "--quiet").returncode == 0
+    manifest = read_manifest(tmp_path / "out")
+    assert (manifest.rows, manifest.classes) == (16, ("class0", "class1", "class2"))

@@ -28,6 +28,15 @@ def test_an_object_is_read_completely_and_in_part(range_server: RangeServer, man
     assert bytes(found.read(PIXELS, 100, 5000)) == data[100:5000]
 
 
+@pytest.mark.parametrize("seconds", ["2m", "0", "-1", "nan", "inf"])
+def test_for_how_long_a_request_is_tried_is_a_number(seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", seconds)
+    with pytest.raises(
+        StoreError, match=rf"PIXPACK_REMOTE_SECONDS is '{seconds}', expected a number of seconds above 0"
+    ):
+        Objects("http://127.0.0.1:9/out")
+
+
 def test_a_local_folder_is_a_url_too(many_blocks: Path) -> None:
     found = Objects(f"file://{many_blocks}")
     assert bytes(found.read(PIXELS, 7, 77)) == (many_blocks / PIXELS).read_bytes()[7:77]

@@ -24,6 +24,12 @@ def test_a_slash_at_the_end_says_nothing() -> None:
     assert checked_url("S3://bucket/out/") == "s3://bucket/out"
 
 
+def test_a_container_of_azure_is_no_secret() -> None:
+    assert checked_url("abfss://box@account.dfs.core.windows.net/out").startswith("abfss://box@account.")
+    with pytest.raises(ValueError, match=r"abfss://\*\*\*@account\S* carries credentials"):
+        checked_url("abfss://box:hush@account.dfs.core.windows.net/out")
+
+
 @pytest.mark.parametrize(
     ("url", "found"),
     [
@@ -35,6 +41,7 @@ def test_a_slash_at_the_end_says_nothing() -> None:
         ("s3:///out", "s3:///out is not a URL of a folder."),
         ("file:///", "file:/// is not a URL of a folder."),
         ("https://me:hush@host/out", "https://***@host/out carries credentials or a query. Leave them out"),
+        ("s3://me@host/out", "s3://***@host/out carries credentials or a query. Leave them out"),
         ("https://host/out?token=hush", "https://host/out?token=*** carries credentials or a query. Leave them out"),
     ],
 )

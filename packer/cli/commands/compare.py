@@ -14,7 +14,6 @@ from packer.cli.need_torch import need_torch
 from packer.cli.options import REPORT, StorePath
 from packer.cli.output import EXIT_FAILED, say, say_json
 from packer.errors import OptionsError
-from reader.format.urls import is_url
 
 
 @command(short_help="Compare a store with its images as Pillow and torchvision give them.")
@@ -44,8 +43,6 @@ def compare(images: str, out: str, rows: int, as_json: bool, quiet: bool) -> int
     from reader.dataset.dataset import MemmapDataset
     from reader.format.splits import is_stage
 
-    if is_url(out):
-        raise OptionsError(f"{out} is a URL. Copy the store first: pack pull URL OUT")
     is_other = os.path.exists(out) and not published(Path(out)) and not is_stage(Path(out))
     if is_other and published(Path(images)):
         line = shlex.join(["pack", "compare", out, images])
