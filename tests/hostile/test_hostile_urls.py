@@ -9,10 +9,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from range_server import RangeServer, serving
@@ -193,35 +191,47 @@ def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(command: str, root:
     assert "Traceback" not in error
 
 
+# Python's Condition.wait gives its lock back twice where Ctrl-C comes right behind the first time.
+_INTERRUPTED_WAIT = """
+import pathlib, sys, threading, time
+from packer.cli.app import main
+
+def interrupted(condition, timeout=None):
+    callers = {sys._getframe(1).f_code.co_name, sys._getframe(2).f_code.co_name}
+    if threading.current_thread() is not threading.main_thread() or not callers & {"result", "as_completed"}:
+        return wait(condition, timeout)
+    while not pathlib.Path(sys.argv[1]).exists():
+        time.sleep(0.01)
+    condition._release_save()
+    raise KeyboardInterrupt
+
+wait, threading.Condition.wait = threading.Condition.wait, interrupted
+main(sys.argv[2:])
+"""
+
+
 @pytest.mark.parametrize("command", ["pull", "verify"])
 def test_ctrl_c_is_one_where_python_makes_another_error_of_it(
-    command: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python's Condition.wait gives its lock back twice where an interrupt comes right behind the first time."""
-    wait = threading.Condition.wait
-
-    def interrupted(condition: Any, timeout: float | None = None) -> bool:
-        callers = {sys._getframe(1).f_code.co_name, sys._getframe(2).f_code.co_name}
-        if threading.current_thread() is not threading.main_thread() or not callers & {"result", "as_completed"}:
-            return wait(condition, timeout)
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Condition, "wait", wait)
-            assert server.is_silent.wait(60)
-        condition._release_save()
-        raise KeyboardInterrupt
-
+    # longer than the test waits: after an interrupt nobody waits for the server
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "600")
     with serving(root) as server:
         server.trouble = only_with(f"class/{PIXELS}", "silent")
-        monkeypatch.setattr(threading.Condition, "wait", interrupted)
+        words = [sys.executable, "-c", _INTERRUPTED_WAIT, str(tmp_path / "asked"), command, f"{server.url}/class"]
+        words += [str(tmp_path / "out")] if command == "pull" else []
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         try:
-            words = [command, f"{server.url}/class", *([str(tmp_path / "out")] if command == "pull" else [])]
-            code, running = run(words), [each for each in threading.enumerate() if "ThreadPoolExecutor" in each.name]
+            assert server.is_silent.wait(60)
+            (tmp_path / "asked").touch()
+            _, error = process.communicate(timeout=120)
         finally:
-            monkeypatch.undo()
+            process.kill()
+            process.communicate()
             server.ends.set()
-    assert code == 130
-    assert running, "it waits for a server that says nothing"
-    assert "pack: interrupted." in capsys.readouterr().err
+    assert process.returncode == 130, error
+    assert "pack: interrupted." in error
+    assert "Traceback" not in error
 
 
 # -- stores in a folder of their own, and pixels as objects
