@@ -326,7 +326,7 @@ def _distinct(transform: Any, seen: set[tuple[type, int]]) -> tuple[Any, bool]:
         return transform, False
     changes, draws_otherwise = dict[str, object](), False
     seed, within = getattr(transform, "seed", None), getattr(transform, "transforms", None)
-    # None is a word of a program's own classes at most
+    # only a class of a program's own may have None for a seed
     if seed is not None or (_is_ours(transform) and hasattr(transform, "seed")):
         changes["seed"] = changed = integer("seed", seed)
         while (kind, changed) in seen:
