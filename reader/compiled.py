@@ -309,6 +309,11 @@ def let_go() -> None:
     _pool.cache_clear()
 
 
+def load() -> None:
+    """Load it where it is built, so that processes that are forked later share its memory."""
+    _functions()
+
+
 def is_built() -> bool:
     """Say whether the compiled part is there."""
     return _function() is not None

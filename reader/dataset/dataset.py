@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+from reader import compiled
 from reader.buffers import FittingPool, fresh
 from reader.dataset import collate
 from reader.dataset.cropping import warn_of_second_crop
@@ -105,6 +106,8 @@ class MemmapDataset(Dataset[Any]):
             check_classes(self.path, self.manifest.classes, classes)
 
     def _open(self, opened: OpenedStore) -> None:
+        # before workers are forked: each would load it at its first batch
+        compiled.load()
         self.opened_store = opened
         self.check_rows = opened.check_rows
         self.manifest = opened.manifest

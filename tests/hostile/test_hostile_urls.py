@@ -170,17 +170,17 @@ def test_a_block_is_pulled_in_pieces(root: Path, tmp_path: Path, tune: Tune) -> 
         pull(f"file://{tmp_path}/url", tmp_path / "other")
 
 
-@pytest.mark.parametrize("command", ["pull", "verify"])
-@pytest.mark.usefixtures("delivered_signals")
-def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(command: str, root: Path, tmp_path: Path) -> None:
+def check_interrupted(
+    program: list[str], command: str, root: Path, out: Path, interrupt: Callable[[subprocess.Popen[str]], object]
+) -> None:
+    """Interrupt `pack pull` or `pack verify` that waits for a server: it ends with 130 and says that it was interrupted."""
     with serving(root) as server:
         server.trouble = only_with(f"class/{PIXELS}", "silent")
-        words = [sys.executable, "-m", "packer", command, f"{server.url}/class"]
-        words += [str(tmp_path / "out")] if command == "pull" else []
+        words = [sys.executable, *program, command, f"{server.url}/class", *([str(out)] if command == "pull" else [])]
         process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         try:
             assert server.is_silent.wait(60)
-            process.send_signal(signal.SIGINT)
+            interrupt(process)
             _, error = process.communicate(timeout=120)
         finally:
             process.kill()
@@ -189,6 +189,12 @@ def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(command: str, root:
     assert process.returncode == 130, error
     assert error.startswith("pack: interrupted.") or "\npack: interrupted." in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("command", ["pull", "verify"])
+@pytest.mark.usefixtures("delivered_signals")
+def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(command: str, root: Path, tmp_path: Path) -> None:
+    check_interrupted(["-m", "packer"], command, root, tmp_path / "out", lambda run: run.send_signal(signal.SIGINT))
 
 
 # Python's Condition.wait gives its lock back twice where Ctrl-C comes right behind the first time.
@@ -216,22 +222,8 @@ def test_ctrl_c_is_one_where_python_makes_another_error_of_it(
 ) -> None:
     # longer than the test waits: after an interrupt nobody waits for the server
     monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "600")
-    with serving(root) as server:
-        server.trouble = only_with(f"class/{PIXELS}", "silent")
-        words = [sys.executable, "-c", _INTERRUPTED_WAIT, str(tmp_path / "asked"), command, f"{server.url}/class"]
-        words += [str(tmp_path / "out")] if command == "pull" else []
-        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-        try:
-            assert server.is_silent.wait(60)
-            (tmp_path / "asked").touch()
-            _, error = process.communicate(timeout=120)
-        finally:
-            process.kill()
-            process.communicate()
-            server.ends.set()
-    assert process.returncode == 130, error
-    assert "pack: interrupted." in error
-    assert "Traceback" not in error
+    asked = tmp_path / "asked"
+    check_interrupted(["-c", _INTERRUPTED_WAIT, str(asked)], command, root, tmp_path / "out", lambda _: asked.touch())
 
 
 # -- stores in a folder of their own, and pixels as objects
