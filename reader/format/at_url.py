@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import io
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from reader.format.errors import StoreError
@@ -97,6 +97,14 @@ class BlockObjects:
     def names(self) -> list[str]:
         """Return the names of all objects, below the folder of the store."""
         return [object_name(begin) for begin in self.bounds[:-1]]
+
+    def lacking(self, found: Mapping[str, int], folder: str) -> list[tuple[int, int]]:
+        """Return the bytes [begin, end) of the objects that are not found in the folder of the store, or have another size.
+
+        found: the size of each by its name.
+        """
+        spans = itertools.pairwise(self.bounds)
+        return [(begin, end) for begin, end in spans if found.get(f"{folder}/{object_name(begin)}") != end - begin]
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
         """Yield which bytes of which objects are bytes [start, stop) of the pixels, in order: name, first, behind the last."""

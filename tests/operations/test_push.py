@@ -83,7 +83,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def names_at(url: str) -> list[str]:
     """All files at a URL."""
-    return open_objects(url).below("")
+    return list(open_objects(url).below(""))
 
 
 def pulled(url: str, folder: Path) -> dict[str, bytes]:

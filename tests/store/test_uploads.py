@@ -29,6 +29,7 @@ from packer.store.remote import objects, upload
 from packer.store.remote.at_url import RECORD, PushRecord
 from packer.store.remote.objects import LocalObjects, RemoteObjects
 from reader import MemmapDataset, system
+from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS
 
 URL = "memory://bucket/out"
@@ -294,10 +295,49 @@ def test_of_a_finished_one_resume_confirms_and_push_sends_nothing(images: Path, 
         pack(images, URL, size=8, workers=1, resume=True)
     assert push(local, URL).copied_bytes == 0
     assert _there() == before
-    gone = next(name for name in before if f"{PIXELS}/" in name)
-    fsspec.filesystem("memory").rm_file(f"/bucket/out/{gone}")
-    with pytest.raises(PackError, match="lacks 1 of 9 objects of its pixels, such as generations/"):
-        push(local, URL)
+
+
+def test_push_sends_the_pixels_that_a_url_lacks_of_what_was_packed_straight_to_it(
+    images: Path, local: Path, tmp_path: Path
+) -> None:
+    pack(images, URL, size=16, workers=1)
+    before, files = _there(), fsspec.filesystem("memory")
+    gone, cut = [name for name in before if f"{PIXELS}/" in name][:2]
+    sizes = [files.info(f"/bucket/out/{name}")["size"] for name in (gone, cut)]
+    files.rm_file(f"/bucket/out/{gone}")
+    files.pipe_file(f"/bucket/out/{cut}", files.cat_file(f"/bucket/out/{cut}")[:-1])
+    damaged = shutil.copytree(local, tmp_path / "damaged")
+    with open(damaged / PIXELS, "r+b") as file:
+        file.write(b"other")
+    there = _there()
+    with pytest.raises(StoreError, match="is not what the manifest says: nothing of it was sent"):
+        push(damaged, URL)
+    assert _there() == there
+    assert push(local, URL).copied_bytes == sum(sizes)
+    assert _there() == before
+    assert _pulled(tmp_path) == store_bytes(local)
+    assert push(local, URL).copied_bytes == 0
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_pixels_that_go_or_are_cut_at_the_url_are_seen_before_the_manifest(
+    images: Path, is_cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, memory = RemoteObjects.put, fsspec.filesystem("memory")
+
+    def damaging(self: RemoteObjects, name: str, content: bytes) -> None:
+        if name.endswith("samples.jsonl"):
+            path = next(f"/bucket/out/{name}" for name in _there() if f"{PIXELS}/" in name)
+            content_there = memory.cat_file(path)
+            memory.rm_file(path)
+            if is_cut:
+                memory.pipe_file(path, content_there[:-1])
+        put(self, name, content)
+
+    monkeypatch.setattr(RemoteObjects, "put", damaging)
+    with pytest.raises(PackError, match=rf"{URL}/generations/.*{PIXELS}/0+ is gone or was changed: it was sent before"):
+        pack(images, URL, size=16, workers=1)
+    assert MANIFEST not in _there()
 
 
 def test_another_that_begins_at_the_url_is_seen_before_the_manifest(

@@ -19,10 +19,11 @@ from packer.store.lock import checked
 from packer.store.remote.at_url import Publication, Pushed, PushRecord, name_in
 from packer.store.remote.objects import LocalObjects
 from packer.store.state import check_finished, enclosing_store
-from reader.format.at_url import BlockObjects, encode_pointer, generation_of, read_pointer
+from reader.format.at_url import BlockObjects, encode_pointer, generation_of, object_name, read_pointer
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PIXELS, Manifest
+from reader.format.filesystem import error_path
+from reader.format.manifest import MANIFEST, PIXELS, FileEntry, Manifest
 from reader.format.shown import shown
 
 
@@ -133,16 +134,12 @@ class _Push(Publication):
         for name, entry in self.manifest.files.items():
             target = name_in(self.record.folder, name)
             if name == PIXELS and self.is_there and self.found.has_block_objects:
-                self._check_block_objects()
-                self._copy.count(entry.size_bytes, is_copied=False)
+                self._send_block_objects(entry)
                 continue
             if sent.get(name) == entry.digest and objects.size(target) == entry.size_bytes:
                 self._copy.count(entry.size_bytes, is_copied=False)
                 continue
-            if file_digest(self._root / name, entry) != entry.digest:
-                raise StoreError(
-                    f"{self._root / name} is not what the manifest says: nothing of it was sent. Run: pack verify {self._root}"
-                )
+            self._check_file(name, entry)
             objects.send(self._root / name, target)
             self._check_same()  # before it is recorded: what was sent may be a file of the other store
             sent[name] = entry.digest
@@ -159,15 +156,27 @@ class _Push(Publication):
                 return
         raise _replaced(self._root, self.url)
 
-    def _check_block_objects(self) -> None:
-        """See that the pixels of a store that was packed straight to the URL are all there; raises PackError."""
-        blocks = (block.size_bytes for block in read_blocks(self._root))
-        wanted = BlockObjects(blocks, self.manifest.files[PIXELS].size_bytes).names()
-        there = set(self.objects.below(name_in(self.record.folder, PIXELS)))
-        if lacking := [name for name in wanted if name_in(self.record.folder, name) not in there]:
-            raise PackError(
-                f"{self.url} lacks {len(lacking)} of {len(wanted)} objects of its pixels, such as"
-                f" {name_in(self.record.folder, lacking[0])}. Remove what is there, and push again."
+    def _send_block_objects(self, entry: FileEntry) -> None:
+        """Send the pixels that the URL lacks of a store that was packed straight to it: objects, one after the other."""
+        objects = BlockObjects((block.size_bytes for block in read_blocks(self._root)), entry.size_bytes)
+        folder = self.record.folder
+        lacking = objects.lacking(self.objects.below(name_in(folder, PIXELS)), folder)
+        if lacking:
+            self._check_file(PIXELS, entry)
+        self._copy.count(entry.size_bytes - sum(end - begin for begin, end in lacking), is_copied=False)
+        path = self._root / PIXELS
+        with error_path(path), open(path, "rb") as file:
+            for begin, end in lacking:
+                file.seek(begin)
+                self.put(object_name(begin), file.read(end - begin))
+                self._copy.count(end - begin, is_copied=True)
+
+    def _check_file(self, name: str, entry: FileEntry) -> None:
+        """See that a file is what the manifest says before something of it is sent; raises StoreError."""
+        path = self._root / name
+        if file_digest(path, entry) != entry.digest:
+            raise StoreError(
+                f"{path} is not what the manifest says: nothing of it was sent. Run: pack verify {self._root}"
             )
 
     def _commit(self) -> None:

@@ -141,7 +141,7 @@ def name_in(folder: str, name: str) -> str:
 
 def leftovers(objects: ObjectsAtUrl, folder: str) -> list[str]:
     """List the files of other stores, and of pushes to them, than that in a folder of the URL ("": plain names)."""
-    found = objects.below(GENERATIONS)
+    found = [*objects.below(GENERATIONS)]
     if folder:
         top = [name for name in objects.top() if name.removeprefix(".").removesuffix(".tmp") in _SMALL]
         below = [*objects.below(_FOLDER), *objects.below(LEVELS_FOLDER)]

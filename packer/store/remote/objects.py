@@ -79,10 +79,10 @@ class LocalObjects:
         except NotADirectoryError:
             raise RemoteError(f"{self.root} is a file. Expected a folder.") from None
 
-    def below(self, folder: str) -> list[str]:
-        """Return the names of all files below one of its folders, sorted."""
+    def below(self, folder: str) -> dict[str, int]:
+        """Return the size of each file below one of its folders, by name, sorted; -1 where it has just gone."""
         found = (Path(where, name) for where, _, names in os.walk(self.root / folder) for name in names)
-        return sorted(path.relative_to(self.root).as_posix() for path in found)
+        return {name: self.size(name) for name in sorted(path.relative_to(self.root).as_posix() for path in found)}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return a file's bytes [start, stop)."""
@@ -187,11 +187,11 @@ class RemoteObjects:
             raise RemoteError(f"{self._url} is one object. Expected a folder.")
         return sorted(names)
 
-    def below(self, folder: str) -> list[str]:
-        """Return the names of all files below one of its folders, sorted."""
+    def below(self, folder: str) -> dict[str, int]:
+        """Return the size of each file below one of its folders, by name, sorted."""
         self._files.invalidate_cache()
-        found = self._files.find(f"{self._root}/{folder}")
-        return sorted(self._name(path) for path in found if not path.endswith("/"))
+        found = self._files.find(f"{self._root}/{folder}", detail=True)
+        return {self._name(path): int(found[path]["size"]) for path in sorted(found) if not path.endswith("/")}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return an object's bytes [start, stop)."""
@@ -263,9 +263,9 @@ class WebObjects(RemoteObjects):
         """Return the folders of splits that hold a store: a web server lists no names."""
         return [name for name in SPLITS if self.size(f"{name}/{MANIFEST}") >= 0]
 
-    def below(self, folder: str) -> list[str]:
+    def below(self, folder: str) -> dict[str, int]:
         """Return no names."""
-        return []
+        return {}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return a file's bytes [start, stop); all of it is no more than a manifest."""

@@ -272,11 +272,13 @@ class Upload(journals.CommitLog, Publication):
         for begin, end in itertools.pairwise(objects.bounds):
             if begin >= self._sent_bytes:  # the filling
                 self.put(object_name(begin), bytes(end - begin))
-        there, wanted = set(self._below(PIXELS)), {name_in(self._generation, name) for name in objects.names()}
-        if lacking := sorted(wanted - there):
-            raise PackError(f"{self.url}/{lacking[0]} is gone: it was sent before. Start over with {OVERWRITE}.")
+        there = self._below(PIXELS)
+        if lacking := objects.lacking(there, self._generation):
+            gone = f"{self.url}/{name_in(self._generation, object_name(lacking[0][0]))}"
+            raise PackError(f"{gone} is gone or was changed: it was sent before. Start over with {OVERWRITE}.")
         # of blocks whose sources changed between two runs
-        self.remove(sorted(there - wanted))
+        wanted = {name_in(self._generation, name) for name in objects.names()}
+        self.remove([name for name in there if name not in wanted])
         self.put(MANIFEST, content)
         # the manifest that was encoded has none yet
         digest = read_pointer(content, MANIFEST).digest
@@ -331,7 +333,7 @@ class Upload(journals.CommitLog, Publication):
         # a killed pack to a folder leaves the beginning of a piece, under another name
         return {int(begin): name for begin, name in names.items() if begin.isdigit()}
 
-    def _below(self, folder: str) -> list[str]:
+    def _below(self, folder: str) -> dict[str, int]:
         return self.objects.below(name_in(self._generation, folder))
 
     def remove(self, names: Sequence[str]) -> None:
