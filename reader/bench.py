@@ -20,6 +20,7 @@ import gc
 import itertools
 import json
 import logging
+import mmap
 import os
 import shutil
 import tempfile
@@ -41,7 +42,7 @@ from reader.compiled import span_copier
 from reader.dataset.dataset import MemmapDataset
 from reader.format.errors import BenchError, NotMeasured
 from reader.format.filesystem import size_text
-from reader.format.manifest import PAGE_BYTES, PIXELS
+from reader.format.manifest import PIXELS
 from reader.format.tensors import NEEDS_RAW
 from reader.format.urls import is_url
 from reader.loading.iteration import Iteration
@@ -574,7 +575,7 @@ def _warmed(first: FirstRows, cached: float, seconds: float) -> FirstRows:
         most = min(most, int(system.available_bytes() * residencies.COPY_SHARE))
     part = first.within(read_through(first.data.path / PIXELS, first.end, most=most, seconds=seconds))
     # the first fault of each page is not part of reading it in every epoch
-    pixels[: part.end : PAGE_BYTES].max()
+    pixels[: part.end : mmap.PAGESIZE].max()
     return part
 
 

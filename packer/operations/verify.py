@@ -29,7 +29,8 @@ from packer.store.state import check_finished
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import user_path
-from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Manifest, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Manifest, read_manifest
+from reader.format.row_kinds import PAGE_BYTES
 from reader.format.samples import Sample, read_samples
 from reader.format.tensors import is_of_level, level_name, level_path
 from reader.format.urls import is_url

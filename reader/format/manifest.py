@@ -54,8 +54,7 @@ from reader.format.head import (
     check_version,
     read_head,
 )
-from reader.format.row_kinds import PAGE_BYTES as PAGE_BYTES
-from reader.format.row_kinds import RowKind, kind_of
+from reader.format.row_kinds import PAGE_BYTES, RowKind, kind_of
 from reader.format.shown import brief
 from reader.format.splits import FOLDER, ROLES, is_stage, stages
 from reader.format.tensors import (

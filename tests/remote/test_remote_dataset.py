@@ -21,7 +21,8 @@ from packer.operations.verify import verify
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.at_url import encode_pointer, generation_of
 from reader.format.blocks import read_blocks
-from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES
+from reader.format.manifest import MANIFEST, PIXELS, SAMPLES
+from reader.format.row_kinds import PAGE_BYTES
 from reader.remote.folder import INSIDE
 
 

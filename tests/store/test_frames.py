@@ -25,7 +25,8 @@ from reader import ImageBatch, MemmapDataset, MemmapLoader, system
 from reader.buffers import FittingPool
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import PAGE_BYTES, PIXELS, read_manifest
+from reader.format.manifest import PIXELS, read_manifest
+from reader.format.row_kinds import PAGE_BYTES
 from reader.loading import shared_residency
 
 pytest.importorskip("zstandard")

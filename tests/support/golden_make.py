@@ -23,7 +23,8 @@ from reader import frames
 from reader.format.blocks import Block, encode_manifest
 from reader.format.check import metadata_files
 from reader.format.head import LEVELS, OWN_MASKS, OWN_SIZES, TEXT_COLUMNS
-from reader.format.manifest import PAGE_BYTES, FileEntry, Manifest
+from reader.format.manifest import FileEntry, Manifest
+from reader.format.row_kinds import PAGE_BYTES
 from reader.format.samples import encode_line
 from reader.format.tensors import (
     TEXT_SPEC,

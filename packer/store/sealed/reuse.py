@@ -27,7 +27,7 @@ from packer.text import difference, options_difference, without_limits
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample, read_targets
-from reader.format.tensors import JPEG, pixel_decoders
+from reader.format.tensors import JpegFrames, pixel_decoders
 
 # Of lines behind the sha256 of their source: photographs have some hundred sizes. Of very many, those before are forgotten.
 _MOST_ENDS = 4096
@@ -77,7 +77,7 @@ class ReusedRows:
         # of zstd another version may make other frames; a JPEG that is encoded again would lose again
         self._ends: dict[str, _Kept] = {}
         self._line_begin = -1
-        self._keeps_frames = manifest.compression is not None and manifest.compression.codec == JPEG
+        self._keeps_frames = isinstance(manifest.compression, JpegFrames)
 
     @classmethod
     def open(cls, out: str, digest: str) -> ReusedRows | None:

@@ -18,7 +18,8 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reader import MemmapDataset, concat
 from reader.bench import SLOWER, FirstRows
-from reader.format.manifest import PAGE_BYTES, Manifest
+from reader.format.manifest import Manifest
+from reader.format.row_kinds import PAGE_BYTES
 
 
 def joined_halves(data: MemmapDataset, folder: Path) -> MemmapDataset:

@@ -15,7 +15,8 @@ import zstandard
 
 from reader import frames
 from reader.format.fields import write_record
-from reader.format.manifest import PAGE_BYTES, PIXELS
+from reader.format.manifest import PIXELS
+from reader.format.row_kinds import PAGE_BYTES
 from reader.format.tensors import Compression
 
 FRAMES = "_tensordict/frames.memmap"

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 from reader.format.check import metadata_files
 from reader.format.head import with_digest
-from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Manifest
+from reader.format.manifest import PIXELS, REJECTED, SAMPLES, Manifest
+from reader.format.row_kinds import PAGE_BYTES
 from reader.format.samples import encode_line
 from reader.format.tensors import TEXTS_FILE, metadata_names
 
