@@ -145,10 +145,7 @@ class RandAugment(Policy):
         super().__init__(interpolation, fill, seed)
         if not isinstance(num_ops, int) or not 0 <= num_ops <= len(RAND_AUGMENT) // 2:
             raise ValueError(f"num_ops is {num_ops!r}, expected 0 to {len(RAND_AUGMENT) // 2}.")
-        magnitude, num_magnitude_bins = (
-            integer("magnitude", magnitude),
-            integer("num_magnitude_bins", num_magnitude_bins),
-        )
+        magnitude, num_magnitude_bins = integer("magnitude", magnitude), _checked_bins(num_magnitude_bins)
         if not 0 <= magnitude < num_magnitude_bins:
             raise ValueError(f"magnitude is {magnitude!r}, expected 0 to {num_magnitude_bins - 1}.")
         self.num_ops, self.magnitude, self.num_magnitude_bins = num_ops, magnitude, num_magnitude_bins
@@ -175,14 +172,14 @@ class TrivialAugmentWide(Policy):
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
-        ValueError: there is no such interpolation.
+        ValueError: an argument is not one of these.
     """
 
     def __init__(
         self, num_magnitude_bins: int = 31, interpolation: str = "nearest", fill: Fill = None, *, seed: int = 0
     ) -> None:
         super().__init__(interpolation, fill, seed)
-        self.num_magnitude_bins = num_magnitude_bins
+        self.num_magnitude_bins = _checked_bins(num_magnitude_bins)
 
     def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Draw as any policy does."""
@@ -346,3 +343,10 @@ def _parsed(operation: str) -> list[float]:
     """Read "Rotate 0.6 9", or "Equalize 0.6"."""
     name, probability, *number = operation.split()
     return [OPERATIONS.index(name), float(probability), float(number[0]) if number else 0.0]
+
+
+def _checked_bins(bins: int) -> int:
+    found = integer("num_magnitude_bins", bins)
+    if found < 1:
+        raise ValueError(f"num_magnitude_bins is {bins!r}, expected 1 or more.")
+    return found

@@ -23,7 +23,7 @@ from reader.transforms.kernels.pixel_ops import (
     mean_gray,
     planes,
 )
-from reader.transforms.random import COLOR_JITTER, COLOR_ORDER, check_batch, draw, two_numbers
+from reader.transforms.random import COLOR_JITTER, COLOR_ORDER, check_batch, draw, numbers, two_numbers
 
 # The orders of brightness, contrast and saturation, by these numbers; hue has one of the 4 positions around them.
 _ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
@@ -50,12 +50,11 @@ class Normalize(torch.nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
+        mean, std = numbers("mean", mean), numbers("std", std)
         if len(mean) != len(std) or not all(
             0 < s < math.inf and math.isfinite(m) for m, s in zip(mean, std, strict=True)
         ):
-            raise ValueError(
-                f"mean {list(mean)} and std {list(std)}: expected one finite number of each a channel, std above 0."
-            )
+            raise ValueError(f"mean {mean} and std {std}: expected one finite number of each a channel, std above 0.")
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"dtype is {dtype!r}, expected one such as torch.float32: there is no inplace here.")
         scale = torch.tensor([1 / (255 * value) for value in std], dtype=torch.float32)

@@ -194,6 +194,9 @@ def test_nothing_drawn_changes_nothing() -> None:
     [
         (lambda: RandAugment(65), "num_ops is 65, expected 0 to 64"),
         (lambda: RandAugment(magnitude=31), "magnitude is 31, expected 0 to 30"),
+        (lambda: RandAugment(num_magnitude_bins=0), "num_magnitude_bins is 0, expected 1 or more"),
+        (lambda: TrivialAugmentWide(0), "num_magnitude_bins is 0, expected 1 or more"),
+        (lambda: TrivialAugmentWide(2.5), "num_magnitude_bins is 2.5, expected an integer"),  # type: ignore[arg-type]
         (lambda: RandAugment(interpolation="box"), "interpolation is 'box'"),
         (lambda: AutoAugment("mnist"), "policy is 'mnist', expected one of imagenet, cifar10, svhn"),
         (lambda: AugMix(severity=11), "severity is 11, expected 1 to 10"),

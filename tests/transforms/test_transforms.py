@@ -661,6 +661,7 @@ def test_to_device_leaves_no_context_on_another_device() -> None:
             lambda: Normalize([0.5], [math.inf]),
             "mean [0.5] and std [inf]: expected one finite number of each a channel",
         ),
+        (lambda: Normalize("mean", [1]), "mean is 'mean', expected a number"),  # type: ignore[arg-type]
         (lambda: Normalize([math.nan], [1]), "mean [nan] and std [1]: expected one finite number of each a channel"),
         (lambda: ColorJitter(-0.1), "brightness is -0.1, expected 0 or more"),
         (lambda: ColorJitter(contrast=(2, 1)), "contrast is (2, 1), expected 0 or more"),
