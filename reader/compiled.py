@@ -130,11 +130,11 @@ def cropped(
     if into is None:
         # the device is named, as the caller may have set another default device
         into = memory(len(images), height, width, channels), torch.arange(len(images), device="cpu")
-    made, places = into
+    result, places = into
     table = torch.cat([crops.table(images), places[:, None]], 1).numpy()
     function = _function()
     assert function is not None
-    return made if function(pixels.numpy(), table, made.numpy(), (height, width), channels, _threads()) else None
+    return result if function(pixels.numpy(), table, result.numpy(), (height, width), channels, _threads()) else None
 
 
 def augmented(
@@ -160,12 +160,12 @@ def augmented(
     given = numbers.reshape(*kinds.shape, -1)
     table[..., 1 : 1 + given.shape[-1]] = given
     levels = None if fill is None else tuple(float(fill[n % len(fill)]) for n in range(3))
-    made = memory(*pixels.shape)
+    result = memory(*pixels.shape)
     function = _functions().augment
     is_made = function(
-        pixels.numpy(), table.numpy(), made.numpy(), (height, width), channels, kinds.shape[1], levels, _threads()
+        pixels.numpy(), table.numpy(), result.numpy(), (height, width), channels, kinds.shape[1], levels, _threads()
     )
-    return made if is_made else None
+    return result if is_made else None
 
 
 def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> torch.Tensor | None:
@@ -181,10 +181,10 @@ def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> t
         ValueError: there are more, or their number is even.
     """
     _, height, width, channels = pixels.shape
-    made, weights = np.empty(tuple(pixels.shape), np.uint8), torch.cat([down, across], 1).numpy()
+    result, weights = np.empty(tuple(pixels.shape), np.uint8), torch.cat([down, across], 1).numpy()
     kernel = down.shape[1], across.shape[1]
-    is_made = _functions().blur(pixels.numpy(), weights, made, (height, width), channels, kernel, _threads())
-    return torch.from_numpy(made) if is_made else None
+    is_made = _functions().blur(pixels.numpy(), weights, result, (height, width), channels, kernel, _threads())
+    return torch.from_numpy(result) if is_made else None
 
 
 def take_steps(pixels: torch.Tensor) -> bool:
@@ -209,9 +209,9 @@ def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Ten
         return None
     if (tables := float_tables(channels, of_level)) is None:
         return None
-    made = memory(*pixels.movedim(-1, 1).shape, _FLOAT_BYTES).view(torch.float32)[..., 0]
-    _functions().floats(pixels.numpy(), tables.numpy(), made.numpy(), pixels[0].numel(), _threads())
-    return made.movedim(1, -1)
+    result = memory(*pixels.movedim(-1, 1).shape, _FLOAT_BYTES).view(torch.float32)[..., 0]
+    _functions().floats(pixels.numpy(), tables.numpy(), result.numpy(), pixels[0].numel(), _threads())
+    return result.movedim(1, -1)
 
 
 def crop_into(pixels: _Bytes, row: npt.NDArray[np.int64], out: _Bytes) -> bool:
@@ -236,8 +236,8 @@ def augment_into(image: _Bytes, kinds: torch.Tensor, numbers: torch.Tensor, out:
     table = np.zeros((len(kinds), 1 + _NUMBERS), np.float32)
     table.view(np.int32)[:, 0], table[:, 1] = kinds.numpy(), numbers.numpy()[:, 0]
     height, width, channels = out.shape
-    made: bool = _functions().augment(image, table, out, (height, width), channels, len(kinds), None, 1)
-    return made
+    result: bool = _functions().augment(image, table, out, (height, width), channels, len(kinds), None, 1)
+    return result
 
 
 def floats_into(image: _Bytes, tables: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> None:

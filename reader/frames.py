@@ -112,9 +112,9 @@ class Packer:
     def pack(self, row: Pixels, height: int, width: int) -> bytes:
         """Return the frame of a row, uint8[n]: its pixels, and behind them its mask, if it has one."""
         size_bytes = height * width * self._channels
-        made = row.copy()
-        predictor.predict(made[:size_bytes].reshape(1, height, width * self._channels), self._channels)
-        frame: bytes = self._compressor.compress(made.data)
+        result = row.copy()
+        predictor.predict(result[:size_bytes].reshape(1, height, width * self._channels), self._channels)
+        frame: bytes = self._compressor.compress(result.data)
         return frame
 
 

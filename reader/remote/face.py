@@ -34,14 +34,14 @@ class Face:
 
     def __init__(self, url: str, cache: str | os.PathLike[str] | None) -> None:
         self._fetched: set[int] = set()
-        with contextlib.ExitStack() as made:
-            cache_folder = made.enter_context(Scratch("url")) if cache is None else cache
+        with contextlib.ExitStack() as resources:
+            cache_folder = resources.enter_context(Scratch("url")) if cache is None else cache
             self._remote = RemoteStore(url, cache_folder)
-            made.callback(self._remote.close)
+            resources.callback(self._remote.close)
             # the table of the files in the folder: a damaged cache is rebuilt with others
             self._table = self._remote.folder.table
-            self._folder = self._remote.root if self._remote.is_complete else _made(self._remote, made)
-            self._kept = made.pop_all()
+            self._folder = self._remote.root if self._remote.is_complete else _make_folder(self._remote, resources)
+            self._kept = resources.pop_all()
 
     @property
     def path(self) -> Path:
@@ -124,13 +124,13 @@ class PixelStream:
         return bool(self._held)
 
 
-def _made(remote: RemoteStore, made: contextlib.ExitStack) -> Path:
-    """Make the folder: the cache's own files under second names."""
+def _make_folder(remote: RemoteStore, resources: contextlib.ExitStack) -> Path:
+    """Make a folder of the cache's own files under second names."""
     for name in on_demand(remote.folder.manifest):
         remote.file(name)
     folder, descriptor = locked_folder(remote.folder.inside, FACE)
-    made.callback(os.close, descriptor)
-    made.callback(shutil.rmtree, folder, ignore_errors=True)
+    resources.callback(os.close, descriptor)
+    resources.callback(shutil.rmtree, folder, ignore_errors=True)
     for name in remote.folder.manifest.files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         os.link(remote.root / name, folder / name)

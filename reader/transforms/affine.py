@@ -190,9 +190,11 @@ def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fil
     kernel = warping(interpolation, fill, pixels.movedim(-1, 1))
     if compiled.take_steps(pixels):
         kinds = torch.full((len(pixels), 1), compiled.STEPS[interpolation], device="cpu")
-        made = compiled.augmented(pixels, kinds, grid_lines(matrices, *pixels.shape[1:3])[:, None], levels_beyond(fill))
-        if made is not None:
-            return made
+        result = compiled.augmented(
+            pixels, kinds, grid_lines(matrices, *pixels.shape[1:3])[:, None], levels_beyond(fill)
+        )
+        if result is not None:
+            return result
 
     def of_pixels(part: torch.Tensor, part_matrices: torch.Tensor) -> torch.Tensor:
         """Call the kernel with pixels that are interleaved in memory."""
@@ -252,14 +254,14 @@ def _bilinear(images: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | Non
 
     torchvision weights what is at the edge twice, by what share of it is image: once in grid_sample, and once with the fill.
     """
-    made = images.float()
+    result = images.float()
     if fill is not None:
-        made = torch.cat([made, torch.ones_like(made[:, :1])], 1)
-    made = _sampled(made, grid, "bilinear")
+        result = torch.cat([result, torch.ones_like(result[:, :1])], 1)
+    result = _sampled(result, grid, "bilinear")
     if fill is not None:
-        made, share = made[:, :-1], made[:, -1:]
-        made = (made - fill) * share + fill
-    return levels_of(made.round_())
+        result, share = result[:, :-1], result[:, -1:]
+        result = (result - fill) * share + fill
+    return levels_of(result.round_())
 
 
 def _sampled(images: torch.Tensor, grid: torch.Tensor, mode: str) -> torch.Tensor:

@@ -141,10 +141,10 @@ def _moved_boxes(
 
 def kept_boxes(extras: TensorDict, is_kept: torch.Tensor) -> TensorDict:
     """Keep the boxes of bool[B, K], and drop the others. The given extras are not changed; `check_boxes` comes before."""
-    made, boxes = dict(extras.items()), extras["boxes"]
+    result, boxes = dict(extras.items()), extras["boxes"]
     is_there = is_kept & _are_there(boxes, extras["box_count"])
-    made |= _in_slots(boxes, extras["box_count"], extras.get("box_targets", None), is_there)
-    return TensorDict(made, batch_size=extras.batch_size, device=extras.device)
+    result |= _in_slots(boxes, extras["box_count"], extras.get("box_targets", None), is_there)
+    return TensorDict(result, batch_size=extras.batch_size, device=extras.device)
 
 
 def _are_there(boxes: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
@@ -159,7 +159,7 @@ def _in_slots(
     order = (~is_there).byte().argsort(dim=1, stable=True)
     left = is_there.sum(1, dtype=count.dtype)
     is_left = slot < left[:, None]
-    made = {"boxes": moved.gather(1, order[..., None].expand_as(moved)) * is_left[..., None], "box_count": left}
+    result = {"boxes": moved.gather(1, order[..., None].expand_as(moved)) * is_left[..., None], "box_count": left}
     if targets is not None:
-        made["box_targets"] = torch.where(is_left, targets.gather(1, order), -1)
-    return made
+        result["box_targets"] = torch.where(is_left, targets.gather(1, order), -1)
+    return result

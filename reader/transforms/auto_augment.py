@@ -289,18 +289,18 @@ class AugMix(Described):
         # of a chain the pixels alone
         bare = replaced(batch, pixels=batch.pixels, content=None, extras=None)
         chains = [self._chain(bare, images, steps) for steps in self.drawn(batch)]
-        made = pixel_ops.in_parts(_mixed, images, self.weights(batch), *chains)
-        return replaced(batch, pixels=pixel_ops.interleaved(made), content=batch.content, extras=batch.extras)
+        result = pixel_ops.in_parts(_mixed, images, self.weights(batch), *chains)
+        return replaced(batch, pixels=pixel_ops.interleaved(result), content=batch.content, extras=batch.extras)
 
     def _chain(self, batch: ImageBatch, images: torch.Tensor, steps: PolicySteps) -> torch.Tensor:
         """Make uint8[B, C, H, W], what one chain makes of the images of a batch."""
-        made = by_compiled_part(batch, steps, self.interpolation, self.fill)
-        if made is not None:
-            return pixel_ops.planes(made)
-        made = images.clone()
+        result = by_compiled_part(batch, steps, self.interpolation, self.fill)
+        if result is not None:
+            return pixel_ops.planes(result)
+        result = images.clone()
         for operation, magnitude in steps:
-            applied(batch, made, operation, magnitude, self.interpolation, self.fill)
-        return made
+            applied(batch, result, operation, magnitude, self.interpolation, self.fill)
+        return result
 
     def drawn(self, batch: ImageBatch) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
         """Draw the steps of each chain."""
@@ -333,10 +333,10 @@ class AugMix(Described):
 
 
 def _mixed(images: torch.Tensor, weights: torch.Tensor, *chains: torch.Tensor) -> torch.Tensor:
-    made = torch.zeros_like(images, dtype=torch.float32)
+    result = torch.zeros_like(images, dtype=torch.float32)
     for part, weight in zip((images, *chains), weights.unbind(1), strict=True):
-        made.add_(part.float().mul_(weight.view(-1, 1, 1, 1)))
-    return pixel_ops.levels_of(made)
+        result.add_(part.float().mul_(weight.view(-1, 1, 1, 1)))
+    return pixel_ops.levels_of(result)
 
 
 def _parsed(operation: str) -> list[float]:

@@ -154,20 +154,20 @@ class ColorJitter(compiled.CompiledTransform):
         if isinstance(batch, RaggedBatch):
             return changed_images(self, batch)
         check_channels(self, batch.pixels)
-        made = compiled.augmented(batch.pixels, *self.steps(batch)) if compiled.take_steps(batch.pixels) else None
-        if made is None:
-            made = self._by_torch(batch)
-        return replaced(batch, pixels=made, content=batch.content, extras=batch.extras)
+        result = compiled.augmented(batch.pixels, *self.steps(batch)) if compiled.take_steps(batch.pixels) else None
+        if result is None:
+            result = self._by_torch(batch)
+        return replaced(batch, pixels=result, content=batch.content, extras=batch.extras)
 
     def _by_torch(self, batch: ImageBatch) -> torch.Tensor:
         factors, orders = self.drawn(batch)
         if batch.pixels.device.type == "cpu" and not torch.compiler.is_compiling():
-            made = torch.empty_like(batch.pixels)
+            result = torch.empty_like(batch.pixels)
             # one image at a time stays in a CPU's cache
             for n, order in enumerate(orders.tolist()):
                 image = self._in_order(planes(batch.pixels[n : n + 1]), factors[:, n : n + 1], order)
-                made[n] = interleaved(image)[0]
-            return made
+                result[n] = interleaved(image)[0]
+            return result
         return in_parts(self._in_any_order, batch.pixels.movedim(-1, 1), factors.T, orders).movedim(1, -1)
 
     def drawn(self, batch: ImageBatch | RaggedBatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -197,17 +197,17 @@ class ColorJitter(compiled.CompiledTransform):
 
     def _in_order(self, pixels: torch.Tensor, factors: torch.Tensor, order: list[int]) -> torch.Tensor:
         """Jitter one image, uint8[1, C, H, W] by float32[4, 1]."""
-        made, limits = pixels.float(), self._all_limits()
+        result, limits = pixels.float(), self._all_limits()
         for step in order:
             if step == _HUE and self.hue != (0, 0):
-                made = hue(levels_of(made), factors[step]).float()
-            elif step != _HUE and limits[step] != (1, 1) and not (step == _SATURATION and made.shape[1] == 1):
-                made = blended(made, (_black, mean_gray, gray)[step](made), factors[step])
-        return levels_of(made)
+                result = hue(levels_of(result), factors[step]).float()
+            elif step != _HUE and limits[step] != (1, 1) and not (step == _SATURATION and result.shape[1] == 1):
+                result = blended(result, (_black, mean_gray, gray)[step](result), factors[step])
+        return levels_of(result)
 
     def _in_any_order(self, pixels: torch.Tensor, factors: torch.Tensor, orders: torch.Tensor) -> torch.Tensor:
         """Jitter images, uint8[B, C, H, W] by float32[B, 4], without asking the device for their orders."""
-        made, has_hue = pixels.contiguous().float(), self.hue != (0, 0)
+        result, has_hue = pixels.contiguous().float(), self.hue != (0, 0)
         position = (orders == _HUE).byte().argmax(1)
         # the three around hue, each before it or after it
         three = orders.gather(
@@ -215,13 +215,13 @@ class ColorJitter(compiled.CompiledTransform):
         )
         if self._all_limits()[:3] != ((1, 1),) * 3:
             for n in range(3):
-                made = _one_of_three(made, factors, three[:, n], n < position if has_hue else None)
+                result = _one_of_three(result, factors, three[:, n], n < position if has_hue else None)
         if not has_hue:
-            return made.to(torch.uint8)
-        made = hue(made.to(torch.uint8), factors[:, _HUE]).float()
+            return result.to(torch.uint8)
+        result = hue(result.to(torch.uint8), factors[:, _HUE]).float()
         for n in range(3):
-            made = _one_of_three(made, factors, three[:, n], n >= position)
-        return made.to(torch.uint8)
+            result = _one_of_three(result, factors, three[:, n], n >= position)
+        return result.to(torch.uint8)
 
 
 def _one_of_three(

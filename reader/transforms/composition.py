@@ -81,12 +81,12 @@ class Compose(TransformGroup):
         crops = [_has_size(transform) for transform in self.transforms]
         if not any(crops):
             raise ValueError("there is no RandomResizedCrop or ResizeCenterCrop whose size could be another.")
-        made = copy.copy(self)
+        result = copy.copy(self)
         every: list[Any] = self.transforms
-        made.transforms = [
+        result.transforms = [
             each.with_size(size) if is_crop else each for each, is_crop in zip(every, crops, strict=True)
         ]
-        return made
+        return result
 
 
 class RandomApply(TransformGroup):
@@ -121,8 +121,8 @@ class RandomApply(TransformGroup):
         """
         check_batch(self, batch, takes_floats=True)
         is_served = _takes_steps(batch)
-        if is_served and _has_steps(self) and (made := _by_steps([self], batch)) is not None:
-            return made
+        if is_served and _has_steps(self) and (result := _by_steps([self], batch)) is not None:
+            return result
         is_chosen = self._chosen(batch)
         if is_served and all(_is_ours(each) and hasattr(each, "where") for each in self.transforms):
             for transform in self.transforms:
@@ -230,8 +230,8 @@ def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
         is_crop = type(left[0]) in _CROPS and isinstance(batch, Batch)
         if views:
             batch, count = _by_view(views, batch), len(views)
-        elif len(steps) > 1 and (made := _by_steps(steps, batch)) is not None:
-            batch, count = made, len(steps)
+        elif len(steps) > 1 and (result := _by_steps(steps, batch)) is not None:
+            batch, count = result, len(steps)
         elif is_crop and len(left) > 1 and type(left[1]) in _FLIPS:
             batch, count = left[0].mirrored(batch, left[1].chosen(batch)), 2
         else:
@@ -273,8 +273,8 @@ def _by_view(transforms: Sequence[Any], batch: ImageBatch | RaggedBatch) -> Imag
     view = View.of(transforms[0], batch)
     for transform in transforms:
         view = transform.on(view)
-    made: ImageBatch | RaggedBatch = view.batch()
-    return made
+    result: ImageBatch | RaggedBatch = view.batch()
+    return result
 
 
 def _is_ours(transform: object) -> bool:
@@ -334,9 +334,9 @@ def _distinct(transform: Any, seen: set[tuple[type, int]]) -> tuple[Any, bool]:
             draws_otherwise = True
         seen.add((kind, changed))
     if isinstance(within, list | tuple):
-        made = [_distinct(each, seen) for each in within]
-        changes["transforms"] = [each for each, _ in made]
-        draws_otherwise |= any(is_changed for _, is_changed in made)
+        result = [_distinct(each, seen) for each in within]
+        changes["transforms"] = [each for each, _ in result]
+        draws_otherwise |= any(is_changed for _, is_changed in result)
     if not _is_ours(transform) and not draws_otherwise:
         return transform, False
     copied = copy.copy(transform)
@@ -393,9 +393,9 @@ def _joined(
         of_parts: list[Any] = [part.extras for part in parts]
         values = {name: join([extras[name] for extras in of_parts]) for name in dict(of_parts[0].items())}
         extras = TensorDict(values, batch_size=[len(batch)], device=batch.extras.device)
-    made = replaced(batch, pixels=join([part.pixels for part in parts]), content=content, extras=extras)
-    made.targets = join([part.targets for part in parts])
-    return made
+    result = replaced(batch, pixels=join([part.pixels for part in parts]), content=content, extras=extras)
+    result.targets = join([part.targets for part in parts])
+    return result
 
 
 def checked_transforms(transforms: Sequence[Transform]) -> Sequence[Transform]:

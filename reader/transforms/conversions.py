@@ -92,17 +92,17 @@ def convertible(transform: object) -> tuple[list[Transform], list[Any], str]:
         TypeError: a step cannot be called, or mixes batches.
         ValueError: there is no step.
     """
-    steps, made = _steps_of(transform), list[Transform]()
+    steps, result = _steps_of(transform), list[Transform]()
     if not steps:
         raise ValueError(f"transform is {transform!r}, expected one step or more.")
     for n, step in enumerate(steps):
         try:
             converted = _converted(step, are_pil=_are_pil(steps[:n], steps[n:]))
-            _composed([*made, converted])
+            _composed([*result, converted])
         except (TypeError, ValueError) as e:
-            return made, steps[n:], str(e).removesuffix(".")
-        made.append(converted)
-    return made, [], ""
+            return result, steps[n:], str(e).removesuffix(".")
+        result.append(converted)
+    return result, [], ""
 
 
 def is_torchvisions(transform: object) -> bool:
@@ -365,14 +365,14 @@ class ToDtype(CompiledTransform):
         if self.dtype == torch.uint8:
             return batch
         refuse_masks(self, batch)
-        made = floats(batch, _of_one) if batch.pixels.dtype == torch.uint8 else batch
-        return made if made.pixels.dtype == self.dtype else made.replace(pixels=made.pixels.to(self.dtype))
+        result = floats(batch, _of_one) if batch.pixels.dtype == torch.uint8 else batch
+        return result if result.pixels.dtype == self.dtype else result.replace(pixels=result.pixels.to(self.dtype))
 
     def _floats(self, pixels: torch.Tensor) -> torch.Tensor:
         if pixels.dtype != torch.uint8:
             return pixels.to(self.dtype)
-        made = floats_of(pixels, _of_one) if self.dtype == torch.float32 else None
-        return _of_one(_in_planes(pixels)).to(self.dtype) if made is None else made
+        result = floats_of(pixels, _of_one) if self.dtype == torch.float32 else None
+        return _of_one(_in_planes(pixels)).to(self.dtype) if result is None else result
 
 
 def _in_planes(pixels: torch.Tensor) -> torch.Tensor:
@@ -478,33 +478,33 @@ def _of_image(normalize: Normalize) -> Callable[[int, torch.Tensor], torch.Tenso
 
 def _with_dtype(normalize: Normalize, dtype: torch.dtype) -> Normalize:
     """Return a Normalize with the dtype of the ToDtype before it, unless it has its own."""
-    made = copy.copy(normalize)
-    made.dtype = dtype if normalize.dtype == torch.float32 else normalize.dtype
-    return made
+    result = copy.copy(normalize)
+    result.dtype = dtype if normalize.dtype == torch.float32 else normalize.dtype
+    return result
 
 
 def _before_floats(transforms: list[Transform]) -> list[Transform]:
     """Move what cuts and mirrors before ToDtype, where it stands right behind it: the same pixels, as zeros stay zeros."""
-    made: list[Transform] = []
+    result: list[Transform] = []
     for transform in transforms:
-        at = len(made)
-        while type(transform) in _MOVES and at and isinstance(made[at - 1], ToDtype):
+        at = len(result)
+        while type(transform) in _MOVES and at and isinstance(result[at - 1], ToDtype):
             at -= 1
-        made.insert(at, transform)
-    return made
+        result.insert(at, transform)
+    return result
 
 
 def _joined(transforms: list[Transform]) -> list[Transform]:
     """Make Resize(256), CenterCrop(224) one ResizeCenterCrop(224, fraction=224 / 256): the same pixels."""
-    made: list[Transform] = []
+    result: list[Transform] = []
     for transform in transforms:
-        before = made[-1] if made else None
+        before = result[-1] if result else None
         if isinstance(before, Resize) and isinstance(transform, CenterCrop) and _is_cover(before, transform):
             # half a pixel more: what the crop is divided by is rounded down
-            made[-1] = ResizeCenterCrop(transform.height, transform.height / (before.size[0] + 0.5))
+            result[-1] = ResizeCenterCrop(transform.height, transform.height / (before.size[0] + 0.5))
         else:
-            made.append(transform)
-    return made
+            result.append(transform)
+    return result
 
 
 def _is_cover(resize: Resize, crop: CenterCrop) -> bool:

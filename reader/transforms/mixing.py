@@ -89,9 +89,9 @@ class RandomErasing(Described):
 
     def in_place(self) -> RandomErasing:
         """Return a copy that may overwrite the pixels of its batch in place; the caller must own them."""
-        made = copy.copy(self)
-        made._is_in_place = True
-        return made
+        result = copy.copy(self)
+        result._is_in_place = True
+        return result
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return pixels of the same shape, uint8 or, where they are erased with 0, floats.
@@ -201,17 +201,19 @@ class _OfTwo(Described):
                 raise ValueError(f"{type(self).__name__} needs num_classes=, since targets are numbers of classes.")
             self._check_labels(targets, self.num_classes)
             classes = torch.arange(self.num_classes, device=targets.device)
-            made = (targets[:, None] == classes).float()
-            made = made * (1 - self.label_smoothing) + self.label_smoothing / self.num_classes * (targets >= 0)[:, None]
+            result = (targets[:, None] == classes).float()
+            result = (
+                result * (1 - self.label_smoothing) + self.label_smoothing / self.num_classes * (targets >= 0)[:, None]
+            )
         elif targets.ndim == 2:
-            made = targets.float()
-            made = made * (1 - self.label_smoothing) + self.label_smoothing / made.shape[1]
+            result = targets.float()
+            result = result * (1 - self.label_smoothing) + self.label_smoothing / result.shape[1]
         else:
             raise ValueError(
                 f"{type(self).__name__} mixes classes, and targets are {targets.dtype}{list(targets.shape)}."
             )
         share = share.float()
-        return made * share + made.roll(1, 0) * (1 - share)
+        return result * share + result.roll(1, 0) * (1 - share)
 
     def _check_labels(self, targets: torch.Tensor, num_classes: int) -> None:
         """Refuse labels of no class; those that a device alone knows are not asked for, which waits for it."""
@@ -255,11 +257,11 @@ class MixUp(_OfTwo):
         def mixed(pixels: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
             return others.float().lerp(pixels.float(), share[0, 0].float()).round().to(torch.uint8)
 
-        made = replaced(
+        result = replaced(
             batch, pixels=in_parts(mixed, batch.pixels, batch.pixels.roll(1, 0)), content=None, extras=batch.extras
         )
-        made.targets = self._targets(batch.targets, share)
-        return made
+        result.targets = self._targets(batch.targets, share)
+        return result
 
     def share(self, batch: ImageBatch) -> torch.Tensor:
         """Draw what each image keeps of itself: float64[1, 1]."""
@@ -298,9 +300,9 @@ class CutMix(_OfTwo):
         is_other = ((y >= y0) & (y < y1) & (x >= x0) & (x < x1))[..., None]
         pixels = torch.where(is_other, batch.pixels.roll(1, 0), batch.pixels)
         share = 1 - (x1 - x0) * (y1 - y0) / (height * width)
-        made = replaced(batch, pixels=pixels, content=None, extras=batch.extras)
-        made.targets = self._targets(batch.targets, share.view(1, 1))
-        return made
+        result = replaced(batch, pixels=pixels, content=None, extras=batch.extras)
+        result.targets = self._targets(batch.targets, share.view(1, 1))
+        return result
 
     def box(self, batch: ImageBatch) -> torch.Tensor:
         """Draw the rectangle that a call would put in: int64[4] x0, y0, x1, y1."""

@@ -79,15 +79,17 @@ class PerSample(Described):
         if has_labels:
             _check_moves_labels(self.transform, samples[0])
         seeds = row_seeds(batch, self.seed)
-        made = each_seeded(lambda sample, seed: _one(self.transform, sample, seed), samples, seeds, batch.pixels.device)
-        shapes = {tuple(sample["image"].shape) for sample in made}
+        result = each_seeded(
+            lambda sample, seed: _one(self.transform, sample, seed), samples, seeds, batch.pixels.device
+        )
+        shapes = {tuple(sample["image"].shape) for sample in result}
         if len(shapes) > 1:
             raise ValueError(
                 f"the transform gave images of the shapes {' and '.join(map(str, sorted(shapes)))}. Let it end in one size,"
                 " such as RandomResizedCrop(224)."
             )
-        stacked = torch.stack([sample["image"].movedim(0, -1) for sample in made])
-        extras = _joined_labels(batch.extras, made) if has_labels else batch.extras
+        stacked = torch.stack([sample["image"].movedim(0, -1) for sample in result])
+        extras = _joined_labels(batch.extras, result) if has_labels else batch.extras
         if stacked.dtype != torch.uint8 or stacked.ndim != 4:
             named: dict[str, object] = {} if extras is None else dict(extras.items())
             named |= batch.texts  # type: ignore[misc]
@@ -198,16 +200,18 @@ def _by_albumentations(transform: Callable[..., Any], sample: SampleDict) -> Sam
         (field,) = _label_fields(transform)
         given |= {"bboxes": sample["boxes"].numpy(), field: sample["labels"].numpy()}
     found = transform(**given)
-    made = {"image": _tensor(found["image"])}
+    result = {"image": _tensor(found["image"])}
     if "mask" in sample:
         # a flipped array cannot become a tensor without a copy; ToTensorV2 returns a tensor
-        made["mask"] = torch.as_tensor(found["mask"].copy() if isinstance(found["mask"], np.ndarray) else found["mask"])
+        result["mask"] = torch.as_tensor(
+            found["mask"].copy() if isinstance(found["mask"], np.ndarray) else found["mask"]
+        )
     if "boxes" in sample:
         # none may be left
         boxes = np.array([box[:4] for box in found["bboxes"]], np.float32)
-        made["boxes"] = torch.from_numpy(boxes).view(-1, 4)
-        made["labels"] = torch.from_numpy(np.asarray(found[field]).astype(np.int64))
-    return made
+        result["boxes"] = torch.from_numpy(boxes).view(-1, 4)
+        result["labels"] = torch.from_numpy(np.asarray(found[field]).astype(np.int64))
+    return result
 
 
 def _by_torchvision(transform: Callable[..., Any], sample: SampleDict) -> SampleDict:
@@ -219,22 +223,22 @@ def _by_torchvision(transform: Callable[..., Any], sample: SampleDict) -> Sample
     if "mask" in sample:
         target["masks"] = kinds.Mask(sample["mask"][None])
     image, found = transform(kinds.Image(sample["image"]), target)
-    made = {"image": _tensor(image)}
+    result = {"image": _tensor(image)}
     if "mask" in sample:
         mask = _tensor(found["masks"])
         if len(mask) != 1:
             raise ValueError(
                 "the transform dropped the mask with a box. Leave SanitizeBoundingBoxes out: PerSample drops boxes without area."
             )
-        made["mask"] = mask[0]
+        result["mask"] = mask[0]
     if "boxes" in sample:
         form = getattr(found["boxes"], "format", None)
         if form is not None and form.value != "XYXY":
             raise ValueError(
                 f"the transform gave boxes as {form.value}, expected XYXY: leave the conversion to your loop."
             )
-        made |= {"boxes": _tensor(found["boxes"]), "labels": _tensor(found["labels"])}
-    return made
+        result |= {"boxes": _tensor(found["boxes"]), "labels": _tensor(found["labels"])}
+    return result
 
 
 def _tensor(found: object) -> torch.Tensor:
@@ -269,29 +273,29 @@ def _samples(batch: ImageBatch | RaggedBatch) -> list[SampleDict]:
     return samples
 
 
-def _joined_labels(extras: TensorDict | None, made: Sequence[SampleDict]) -> TensorDict:
+def _joined_labels(extras: TensorDict | None, result: Sequence[SampleDict]) -> TensorDict:
     """Return extras with the boxes and masks of transformed rows in place of their own.
 
     Raises:
         ValueError: a row has more boxes than there is room for.
     """
     joined: dict[str, Any] = {} if extras is None else dict(extras.items())
-    if "mask" in made[0]:
-        joined["masks"] = torch.stack([sample["mask"] for sample in made])
-    if "boxes" in made[0]:
+    if "mask" in result[0]:
+        joined["masks"] = torch.stack([sample["mask"] for sample in result])
+    if "boxes" in result[0]:
         room = joined["boxes"].shape[1]
         joined["boxes"] = torch.zeros_like(joined["boxes"])
-        joined["box_count"] = torch.zeros(len(made), dtype=torch.int32)
+        joined["box_count"] = torch.zeros(len(result), dtype=torch.int32)
         if "box_targets" in joined:
             joined["box_targets"] = torch.full_like(joined["box_targets"], -1)
-        for n, sample in enumerate(made):
+        for n, sample in enumerate(result):
             boxes, labels = _with_area(sample)
             if len(boxes) > room:
                 raise ValueError(f"the transform gave {len(boxes)} boxes of a row, the store has room for {room}.")
             joined["boxes"][n, : len(boxes)], joined["box_count"][n] = boxes, len(boxes)
             if "box_targets" in joined:
                 joined["box_targets"][n, : len(boxes)] = labels
-    return TensorDict(joined, batch_size=[len(made)])
+    return TensorDict(joined, batch_size=[len(result)])
 
 
 def _with_area(sample: SampleDict) -> tuple[torch.Tensor, torch.Tensor]:

@@ -106,9 +106,9 @@ class Grayscale(Described):
         """
         check_batch(self, batch)
         pixel_ops.check_channels(self, batch.pixels)
-        made = pixel_ops.in_parts(_gray, batch.pixels)
+        result = pixel_ops.in_parts(_gray, batch.pixels)
         # models and `cut` need each channel contiguous
-        pixels = made.repeat(1, 1, 1, self.num_output_channels)
+        pixels = result.repeat(1, 1, 1, self.num_output_channels)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
 

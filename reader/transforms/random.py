@@ -243,9 +243,9 @@ def gammas(batch: ImageBatch, seed: int, first: int, count: int, alpha: float) -
     d = (alpha if alpha >= 1 else alpha + 1) - 1 / 3
     v = (1 + normal / math.sqrt(9 * d)).clamp(min=1e-9) ** 3
     is_accepted = share.log() < 0.5 * normal**2 + d - d * v + d * v.log()
-    made = d * v.gather(1, is_accepted.byte().argmax(1, keepdim=True))[:, 0]
+    result = d * v.gather(1, is_accepted.byte().argmax(1, keepdim=True))[:, 0]
     # so that no sum of them is 0
-    return (made if alpha >= 1 else made * drawn[:, -1] ** (1 / alpha)).clamp(min=1e-300)
+    return (result if alpha >= 1 else result * drawn[:, -1] ** (1 / alpha)).clamp(min=1e-300)
 
 
 def _drawn(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, streams: range) -> torch.Tensor:

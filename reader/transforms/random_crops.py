@@ -59,8 +59,8 @@ class _RandomFlip(Described):
             ValueError: images of different sizes have masks, or it is one row.
         """
         if isinstance(batch, RaggedBatch):
-            made: RaggedBatch = self.on(View.of(self, batch)).batch()
-            return made
+            result: RaggedBatch = self.on(View.of(self, batch)).batch()
+            return result
         check_batch(self, batch, takes_floats=True)
         return self._flipped(batch, self.chosen(batch))
 
@@ -132,8 +132,8 @@ class RandomVerticalFlip(_RandomFlip):
         height, width = view.sizes[..., None].unbind(1)
         flags = is_flipped.tolist()
         motion = Motion.of_flips(is_flipped, height, width, is_vertical=True)
-        made = view.redrawn(lambda n, image: image.flip(0) if flags[n] else image, motion)
-        return replace(made, size=view.size)
+        result = view.redrawn(lambda n, image: image.flip(0) if flags[n] else image, motion)
+        return replace(result, size=view.size)
 
     def _flipped(self, batch: ImageBatch, is_flipped: torch.Tensor) -> ImageBatch:
         motion = Motion.of_flips(is_flipped, *batch.pixels.shape[1:3], is_vertical=True)
@@ -234,8 +234,8 @@ class RandomCrop(CompiledTransform):
         padding = self._padding_of(*batch.pixels.shape[1:3])
         top = on_the_host(lambda rows: self._corners(rows, padding)[0], batch)
         left = on_the_host(lambda rows: self._corners(rows, padding)[1], batch)
-        made = cut_at(padding.applied(batch), top, left, self.height, self.width, is_mirrored)
-        return made if is_mirrored is None else _with_mirrored_labels(made, made.pixels, is_mirrored)
+        result = cut_at(padding.applied(batch), top, left, self.height, self.width, is_mirrored)
+        return result if is_mirrored is None else _with_mirrored_labels(result, result.pixels, is_mirrored)
 
     def _padding_of(self, row_height: int, row_width: int) -> Padding:
         """Give the padding of rows of this size; raises ValueError where the crop does not fit."""
@@ -317,9 +317,9 @@ class RandomResizedCrop(CompiledTransform):
 
     def with_size(self, size: int | tuple[int, int]) -> RandomResizedCrop:
         """Return this crop with results of another size: the boxes that it draws stay."""
-        made = copy.copy(self)
-        made.height, made.width = checked_size(size)
-        return made
+        result = copy.copy(self)
+        result.height, result.width = checked_size(size)
+        return result
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
         """Return uint8[B, height, width, C], without content."""
@@ -329,8 +329,8 @@ class RandomResizedCrop(CompiledTransform):
         """Do as a call, and mirror the crops of bool[B] left to right in the same pass over the pixels."""
         crops = Crops(self.boxes(batch), self.height, self.width, None, self.is_cubic(batch), is_mirrored)
         pixels, extras = resized_boxes(batch, crops), cropped_extras(batch, lambda: self._motion(crops.boxes), crops)
-        made: ImageBatch = replaced(batch, pixels=pixels, content=None, extras=extras)
-        return made if is_mirrored is None else _with_mirrored_labels(made, pixels, is_mirrored)
+        result: ImageBatch = replaced(batch, pixels=pixels, content=None, extras=extras)
+        return result if is_mirrored is None else _with_mirrored_labels(result, pixels, is_mirrored)
 
     def _motion(self, boxes: torch.Tensor) -> Motion:
         x0, y0, x1, y1 = boxes.float()[..., None].unbind(1)

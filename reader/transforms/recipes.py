@@ -74,10 +74,10 @@ class MultiView(Described):
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return the views and the targets."""
-        made = [view(batch) for view in self.transforms]
+        result = [view(batch) for view in self.transforms]
         # what runs for each image gives (images, targets) where it makes floats
-        made = [view[0] if isinstance(view, tuple) else view for view in made]
-        return [view.images if isinstance(view, ImageBatch) else view for view in made], batch.targets
+        result = [view[0] if isinstance(view, tuple) else view for view in result]
+        return [view.images if isinstance(view, ImageBatch) else view for view in result], batch.targets
 
 
 class MultiCrop(MultiView):

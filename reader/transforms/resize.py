@@ -251,14 +251,14 @@ class Resize(Described):
         new = [self._new_size(*size) for size in view.sizes.tolist()]
         sizes = tensor_on(view.sizes.device, new).view(-1, 2)
         if (self.interpolation, self.antialias) == ("bilinear", True):
-            made = view.resized(sizes)
+            result = view.resized(sizes)
         else:
             factors, (height, width) = sizes / view.sizes, sizes[..., None].unbind(1)
             motion = Motion(0, 0, factors[:, 1:], factors[:, :1], width, height)
-            made = view.redrawn(lambda n, image: self._resized(image[None], *new[n])[0], motion)
+            result = view.redrawn(lambda n, image: self._resized(image[None], *new[n])[0], motion)
         # a shorter side of images of one size gives one size again
         is_one_size = not self.keeps_sizes or view.size is not None
-        return replace(made, size=self._new_size(*(view.size or (0, 0)))) if is_one_size else made
+        return replace(result, size=self._new_size(*(view.size or (0, 0)))) if is_one_size else result
 
     def _new_size(self, height: int, width: int) -> tuple[int, int]:
         """Give (height, width) of the result, as torchvision rounds it."""
@@ -280,12 +280,12 @@ class Resize(Described):
         """Resize uint8[B, H, W, C]: on the CPU with torch's kernels for uint8, elsewhere in float32; floats are not rounded."""
         images = pixels.movedim(-1, 1)
         is_exact = images.device.type == "cpu" or images.is_floating_point()
-        made = torch.nn.functional.interpolate(
+        result = torch.nn.functional.interpolate(
             images if is_exact else images.float(), (height, width), mode=self.interpolation, antialias=self.antialias
         )
         if not is_exact:
-            made = made.round().clamp(0, 255).to(torch.uint8)
-        return made.movedim(1, -1)
+            result = result.round().clamp(0, 255).to(torch.uint8)
+        return result.movedim(1, -1)
 
 
 def cut_at(
@@ -304,10 +304,10 @@ def cut_at(
 
     pixels = cut(batch.pixels, top, left, height, width, is_mirrored)
     content = None if batch.content is None else moved_content(batch.content, motion)
-    made: ImageBatch = replaced(
+    result: ImageBatch = replaced(
         batch, pixels=pixels, content=content, extras=moved_extras(batch.extras, motion, cut_mask)
     )
-    return made
+    return result
 
 
 def resized_boxes(batch: ImageBatch | RaggedBatch, crops: Crops) -> torch.Tensor:

@@ -47,8 +47,8 @@ class SanitizeBoundingBoxes(_OfBoxes):
         check_boxes(batch.extras)
         width, height = (batch.extras["boxes"][..., 2:] - batch.extras["boxes"][..., :2]).unbind(-1)
         is_kept = (width >= self.min_size) & (height >= self.min_size) & (width * height >= self.min_area)
-        made: _Batch = batch.replace(extras=kept_boxes(batch.extras, is_kept))
-        return made
+        result: _Batch = batch.replace(extras=kept_boxes(batch.extras, is_kept))
+        return result
 
 
 class ClampBoundingBoxes(_OfBoxes):

@@ -80,8 +80,8 @@ class RandomPhotometricDistort(compiled.CompiledTransform):
         check_batch(self, batch, takes_ragged=True)
         if isinstance(batch, RaggedBatch):
             refuse_masks(self, batch)
-            made = stepped(batch, self._steps)
-            return changed_by_row(self, batch) if made is None else self._with_ordered_channels(made)
+            result = stepped(batch, self._steps)
+            return changed_by_row(self, batch) if result is None else self._with_ordered_channels(result)
         pixel_ops.check_channels(self, batch.pixels)
         pixels = compiled.augmented(batch.pixels, *self._steps(batch)) if compiled.take_steps(batch.pixels) else None
         pixels = self._by_torch(batch) if pixels is None else pixels
@@ -110,8 +110,8 @@ class RandomPhotometricDistort(compiled.CompiledTransform):
         is_done, factors, _ = self.drawn(batch)
         images = batch.pixels.movedim(-1, 1)
         for n, name in enumerate(_STEPS):
-            made = getattr(pixel_ops, name)(images, factors[:, n])
-            images = torch.where(is_done[:, n].view(-1, 1, 1, 1), made, images)
+            result = getattr(pixel_ops, name)(images, factors[:, n])
+            images = torch.where(is_done[:, n].view(-1, 1, 1, 1), result, images)
         return images.movedim(1, -1)
 
     def _with_ordered_channels(self, batch: RaggedBatch) -> RaggedBatch:

@@ -97,13 +97,13 @@ class View:
         left = torch.where(is_mirrored, width - windows[:, 2], windows[:, 0])
         right = torch.where(is_mirrored, width - windows[:, 0], windows[:, 2])
         moved = torch.stack([left, windows[:, 1], right, windows[:, 3]], -1) + before[:, [0, 1, 0, 1]]
-        made = self.regions._replace(windows=moved, fill=self.regions.fill if fill is None else tuple(fill))
-        return View(self.source, made, extras)
+        result = self.regions._replace(windows=moved, fill=self.regions.fill if fill is None else tuple(fill))
+        return View(self.source, result, extras)
 
     def redrawn(self, change: Callable[[int, torch.Tensor], torch.Tensor], motion: Motion) -> View:
         """Make the pixels of the new images, and change(n, uint8[H, W, C]) of each; their boxes move as motion says."""
-        made = replace(self, extras=_moved(self.extras, motion), size=None).batch()
-        return View.of(self, by_image(made, change))
+        result = replace(self, extras=_moved(self.extras, motion), size=None).batch()
+        return View.of(self, by_image(result, change))
 
     def batch(self) -> Any:
         """Make the pixels of the new images: a RaggedBatch, or an ImageBatch where they have one size."""
@@ -113,8 +113,8 @@ class View:
             shape = (len(source), *self.size, channels_of(source))
             return replaced(source, pixels=pixels.view(shape), content=None, extras=self.extras)
         shapes = torch.cat([sizes.to(source.shapes.dtype), source.shapes[:, 2:]], 1)
-        made: RaggedBatch = source.replace(pixels=pixels, offsets=offsets, shapes=shapes, extras=self.extras)
-        return made
+        result: RaggedBatch = source.replace(pixels=pixels, offsets=offsets, shapes=shapes, extras=self.extras)
+        return result
 
     def _is_box(self) -> bool:
         """Say whether the new images are parts of the old ones, neither resized nor mirrored."""
@@ -181,8 +181,8 @@ def changed_images(transform: _WithSteps, batch: RaggedBatch) -> RaggedBatch:
         ValueError: there are masks.
     """
     refuse_masks(transform, batch)
-    made = stepped(batch, transform.steps)
-    return changed_by_row(transform, batch) if made is None else made
+    result = stepped(batch, transform.steps)
+    return changed_by_row(transform, batch) if result is None else result
 
 
 def changed_by_row(transform: Callable[[ImageBatch], Any], batch: RaggedBatch) -> RaggedBatch:

@@ -45,14 +45,14 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
     step = max(1, limit // max(1, pixels[0].numel()))
     parts = zip(*(tensor.split(step) for tensor in (pixels, *parameters)), strict=True)
     # one result for all parts: joined at the end they would be in memory twice
-    made: torch.Tensor | None = None
+    result: torch.Tensor | None = None
     for n, part in enumerate(parts):
         found = kernel(*part)
-        if made is None:
-            made = found.new_empty(len(pixels), *found.shape[1:])
-        made[n * step : n * step + len(found)] = found
-    assert made is not None
-    return made
+        if result is None:
+            result = found.new_empty(len(pixels), *found.shape[1:])
+        result[n * step : n * step + len(found)] = found
+    assert result is not None
+    return result
 
 
 def change(kernel: Kernel, images: torch.Tensor, indices: list[int], *parameters: torch.Tensor) -> None:
@@ -67,8 +67,8 @@ def change(kernel: Kernel, images: torch.Tensor, indices: list[int], *parameters
         some = indices[start : start + step]
         # a view for one image: gathering and scattering take longer than most kernels
         which = slice(some[0], some[0] + 1) if len(some) == 1 else torch.tensor(some)
-        made = kernel(images[which], *(tensor[which] for tensor in parameters))
-        for position, image in zip(some, made, strict=True):
+        result = kernel(images[which], *(tensor[which] for tensor in parameters))
+        for position, image in zip(some, result, strict=True):
             _put(images[position], image)
 
 
@@ -78,11 +78,11 @@ def changed_where(is_chosen: torch.Tensor, kernel: Kernel, pixels: torch.Tensor)
     On the CPU only those are computed. Elsewhere all are, as to ask which they are would wait for the device.
     """
     if pixels.device.type != "cpu" or torch.compiler.is_compiling():
-        made = in_parts(kernel, pixels.movedim(-1, 1)).movedim(1, -1)
-        return torch.where(is_chosen.view(-1, 1, 1, 1), made, pixels)
-    made = pixels.clone()
-    change(kernel, made.movedim(-1, 1), is_chosen.nonzero()[:, 0].tolist())
-    return made
+        result = in_parts(kernel, pixels.movedim(-1, 1)).movedim(1, -1)
+        return torch.where(is_chosen.view(-1, 1, 1, 1), result, pixels)
+    result = pixels.clone()
+    change(kernel, result.movedim(-1, 1), is_chosen.nonzero()[:, 0].tolist())
+    return result
 
 
 def _put(dest: torch.Tensor, image: torch.Tensor) -> None:
@@ -132,16 +132,16 @@ def brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 def contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Blend with the mean of the gray image; float32[B] is the weight of the original."""
-    made = images.contiguous().float()
-    return levels_of(_mixed(made, mean_gray(made), factor))
+    result = images.contiguous().float()
+    return levels_of(_mixed(result, mean_gray(result), factor))
 
 
 def saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Blend with the gray image; float32[B] is the weight of the original. A single channel is gray already."""
     if images.shape[1] == 1:
         return images.clone()
-    made = images.contiguous().float()
-    return levels_of(_mixed(made, gray(made), factor))
+    result = images.contiguous().float()
+    return levels_of(_mixed(result, gray(result), factor))
 
 
 def grayscale(images: torch.Tensor) -> torch.Tensor:
@@ -182,22 +182,22 @@ def sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Blend with the smoothed image; float32[B] is the weight of the original (1 changes nothing). Edges stay."""
     if min(images.shape[2:]) <= 2:
         return images.clone()
-    made = images.contiguous().float()
-    inner = made[..., 1:-1, 1:-1]
-    lines = made[..., :-2, :] + made[..., 1:-1, :]
-    lines += made[..., 2:, :]
+    result = images.contiguous().float()
+    inner = result[..., 1:-1, 1:-1]
+    lines = result[..., :-2, :] + result[..., 1:-1, :]
+    lines += result[..., 2:, :]
     # 3 x 3 pixels, the middle one five times
     smooth = lines[..., :-2] + lines[..., 1:-1]
     smooth.add_(lines[..., 2:]).add_(inner, alpha=4).div_(13).round_()
-    sharp = made.clone()
+    sharp = result.clone()
     sharp[..., 1:-1, 1:-1] = smooth.sub_(inner).mul_(1 - _each(factor)).add_(inner)
     return levels_of(sharp)
 
 
 def gaussian_blur(pixels: torch.Tensor, sigma: torch.Tensor, kernel_size: tuple[int, int]) -> torch.Tensor:
     """Blur uint8[B, H, W, C] by float32[B] pixels; kernel_size is (width, height), and beyond the edges it is reflected."""
-    made = _blurred(pixels.float(), blur_weights(sigma, kernel_size[1]), 1)
-    return levels_of(_blurred(made, blur_weights(sigma, kernel_size[0]), 2).round_())
+    result = _blurred(pixels.float(), blur_weights(sigma, kernel_size[1]), 1)
+    return levels_of(_blurred(result, blur_weights(sigma, kernel_size[0]), 2).round_())
 
 
 def blur_weights(sigma: torch.Tensor, kernel_size: int) -> torch.Tensor:
@@ -225,9 +225,9 @@ def hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     turn = turn.mul_(1 / 6).add_(_each(shift) + 1).frac_()
     sixth = turn + tensor_on(images.device, [5 / 6, 3 / 6, 1 / 6]).view(1, 3, 1, 1)
     sixth = sixth.frac_().mul_(6)
-    made = value - spread * torch.minimum(sixth, 4 - sixth).clamp_(0, 1)
+    result = value - spread * torch.minimum(sixth, 4 - sixth).clamp_(0, 1)
     # as torchvision makes levels of [0, 1]: cut, after a factor just below 256
-    return levels_of(made.mul_(256 - 1e-3))
+    return levels_of(result.mul_(256 - 1e-3))
 
 
 def blended(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -248,9 +248,9 @@ def mean_gray(images: torch.Tensor) -> torch.Tensor:
     return gray(images).mean((1, 2, 3), keepdim=True)
 
 
-def levels_of(made: torch.Tensor) -> torch.Tensor:
+def levels_of(result: torch.Tensor) -> torch.Tensor:
     """Clamp float32 to 0..255, in place, and convert it to uint8."""
-    return _rounded_down(made.clamp_(0, 255))
+    return _rounded_down(result.clamp_(0, 255))
 
 
 def check_channels(transform: object, pixels: torch.Tensor) -> None:
@@ -271,9 +271,9 @@ def _weighted(red: torch.Tensor, green: torch.Tensor, blue: torch.Tensor) -> tor
     return red.mul_(_GRAY[0]).add_(green, alpha=_GRAY[1]).add_(blue, alpha=_GRAY[2])
 
 
-def _rounded_down(made: torch.Tensor) -> torch.Tensor:
+def _rounded_down(result: torch.Tensor) -> torch.Tensor:
     """Cut float32 from 0 to 255 to uint8; on the CPU by way of int16, which takes a third of the time."""
-    return made.short().to(torch.uint8) if made.device.type == "cpu" else made.to(torch.uint8)
+    return result.short().to(torch.uint8) if result.device.type == "cpu" else result.to(torch.uint8)
 
 
 def _mixed(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -301,7 +301,7 @@ def _blurred(images: torch.Tensor, weights: torch.Tensor, dim: int) -> torch.Ten
     old = torch.arange(-(taps // 2), size + taps // 2, device=images.device).abs()
     # [-2, -1, 0, .., n - 1, n, n + 1] -> [2, 1, 0, .., n - 1, n - 2, n - 3]
     padded = images.index_select(dim, torch.where(old >= size, 2 * (size - 1) - old, old))
-    made = padded.narrow(dim, 0, size) * _each(weights[:, 0])
+    result = padded.narrow(dim, 0, size) * _each(weights[:, 0])
     for tap in range(1, taps):
-        made.addcmul_(padded.narrow(dim, tap, size), _each(weights[:, tap]))
-    return made
+        result.addcmul_(padded.narrow(dim, tap, size), _each(weights[:, tap]))
+    return result

@@ -52,16 +52,16 @@ def cut_out(batch: RaggedBatch, regions: Regions) -> tuple[torch.Tensor, torch.T
     x0, y0, x1, y1 = regions.windows.unbind(-1)
     total, offsets = flat_images(batch, y1 - y0, x1 - x0)
     if len(batch) and compiled.are_served(batch.pixels, channels_of(batch)):
-        made = compiled.memory(total)
-        if _cut_by_compiled_part(batch, regions, made, offsets):
-            return made, offsets
+        result = compiled.memory(total)
+        if _cut_by_compiled_part(batch, regions, result, offsets):
+            return result, offsets
     images = []
     for n, (box, size, window, is_mirrored) in enumerate(zip(*(each.tolist() for each in regions[:4]), strict=True)):
         images.append(_region(batch.image(n), box, size, window, is_mirrored, regions.fill).reshape(-1))
     return torch.cat(images) if images else batch.pixels[:0], offsets
 
 
-def _cut_by_compiled_part(batch: RaggedBatch, regions: Regions, made: torch.Tensor, offsets: torch.Tensor) -> bool:
+def _cut_by_compiled_part(batch: RaggedBatch, regions: Regions, result: torch.Tensor, offsets: torch.Tensor) -> bool:
     channels, (_, sizes, windows, is_mirrored, fill) = channels_of(batch), regions
     # of the window what is in the resized box; the rest is filled
     limit = torch.cat([sizes.flip(-1), sizes.flip(-1)], -1)
@@ -69,7 +69,7 @@ def _cut_by_compiled_part(batch: RaggedBatch, regions: Regions, made: torch.Tens
     images = torch.cat([batch.offsets[:, None], batch.shapes[:, :2].long()], 1)
     more = [inner[:, [1, 0]], sizes, 2 * is_mirrored[:, None].long(), torch.zeros_like(offsets)[:, None]]
     table = torch.cat([images, regions.boxes, *more], 1).numpy()
-    pixels, out, are_made = batch.pixels.numpy(), made.numpy(), np.zeros(len(batch), bool)
+    pixels, out, are_made = batch.pixels.numpy(), result.numpy(), np.zeros(len(batch), bool)
     wholes, inners, starts, flips = windows.tolist(), inner.tolist(), offsets.tolist(), is_mirrored.tolist()
 
     def cut(n: int) -> None:
@@ -88,7 +88,7 @@ def _cut_by_compiled_part(batch: RaggedBatch, regions: Regions, made: torch.Tens
         across = right - x1 if flips[n] else x0 - left
         image[y0 - top : y1 - top, across : across + x1 - x0] = part
 
-    compiled.for_each(cut, len(batch), made.numel())
+    compiled.for_each(cut, len(batch), result.numel())
     return bool(are_made.all())
 
 
@@ -107,18 +107,18 @@ def _region(
 ) -> torch.Tensor:
     """Make the region of one image, uint8[H, W, C], by torch."""
     x0, y0, x1, y1 = box
-    made = image[y0:y1, x0:x1]
+    result = image[y0:y1, x0:x1]
     if size != [y1 - y0, x1 - x0]:
         is_exact = image.device.type == "cpu"
-        given = made.movedim(-1, 0)[None]
+        given = result.movedim(-1, 0)[None]
         found = torch.ops.aten._upsample_bilinear2d_aa(given if is_exact else given.float(), size, False, None, None)
-        made = (found if is_exact else found.round().clamp(0, 255).to(torch.uint8))[0].movedim(0, -1)
+        result = (found if is_exact else found.round().clamp(0, 255).to(torch.uint8))[0].movedim(0, -1)
     left, top, right, bottom = window
     levels = tensor_on(image.device, [int(level) for level in fill], torch.uint8)
     whole = levels.expand(bottom - top, right - left, image.shape[-1]).clone()
     x0, y0, x1, y1 = max(left, 0), max(top, 0), min(right, size[1]), min(bottom, size[0])
     if x0 < x1 and y0 < y1:
-        whole[y0 - top : y1 - top, x0 - left : x1 - left] = made[y0:y1, x0:x1]
+        whole[y0 - top : y1 - top, x0 - left : x1 - left] = result[y0:y1, x0:x1]
     return whole.flip(1) if is_mirrored else whole
 
 
@@ -128,8 +128,8 @@ def stepped(batch: RaggedBatch, steps: Callable[[RaggedBatch], compiled.StepArra
         return None
     kinds, numbers = steps(batch)
     total, offsets = flat_images(batch, *batch.shapes[:, :2].long().unbind(-1))
-    made = compiled.memory(total)
-    out, are_made = made.numpy(), np.zeros(len(batch), bool)
+    result = compiled.memory(total)
+    out, are_made = result.numpy(), np.zeros(len(batch), bool)
     starts, images = offsets.tolist(), [batch.image(n).numpy() for n in range(len(batch))]
 
     def change(n: int) -> None:
@@ -137,16 +137,16 @@ def stepped(batch: RaggedBatch, steps: Callable[[RaggedBatch], compiled.StepArra
         are_made[n] = compiled.augment_into(images[n], kinds[n], numbers[n], place)
 
     compiled.for_each(change, len(batch), total)
-    return with_pixels(batch, made, offsets) if are_made.all() else None
+    return with_pixels(batch, result, offsets) if are_made.all() else None
 
 
 def by_image(batch: RaggedBatch, change: Callable[[int, torch.Tensor], torch.Tensor]) -> RaggedBatch:
     """Give each image what change(n, uint8[H, W, C]) makes of it, uint8 or floats; one channel may become several."""
     if not len(batch):
         return batch
-    made = [change(n, batch.image(n)) for n in range(len(batch))]
-    flat = [(image.movedim(-1, 0) if image.is_floating_point() else image).reshape(-1) for image in made]
-    shapes = tensor_on(batch.shapes.device, [image.shape for image in made], batch.shapes.dtype)
+    result = [change(n, batch.image(n)) for n in range(len(batch))]
+    flat = [(image.movedim(-1, 0) if image.is_floating_point() else image).reshape(-1) for image in result]
+    shapes = tensor_on(batch.shapes.device, [image.shape for image in result], batch.shapes.dtype)
     counts = shapes.long().prod(1)
     changed: RaggedBatch = with_pixels(batch, torch.cat(flat), counts.cumsum(0) - counts).replace(shapes=shapes)
     return changed
@@ -160,8 +160,8 @@ def floats(batch: RaggedBatch, of_levels: Callable[[torch.Tensor], torch.Tensor]
     if tables is None:
         return by_image(batch, lambda _, image: of_levels(image.movedim(-1, 0)).movedim(0, -1))
     total, offsets = flat_images(batch, *batch.shapes[:, :2].long().unbind(-1))
-    made = compiled.memory(total, 4).view(torch.float32)[:, 0]
-    pixels, of_level, out = batch.pixels.numpy(), tables.numpy(), made.numpy()
+    result = compiled.memory(total, 4).view(torch.float32)[:, 0]
+    pixels, of_level, out = batch.pixels.numpy(), tables.numpy(), result.numpy()
     ends: list[Any] = [*offsets.tolist(), total]
     begins = batch.offsets.tolist()
 
@@ -170,10 +170,10 @@ def floats(batch: RaggedBatch, of_levels: Callable[[torch.Tensor], torch.Tensor]
         compiled.floats_into(pixels[begins[n] : begins[n] + stop - start], of_level, out[start:stop])
 
     compiled.for_each(convert, len(batch), 4 * total)
-    return with_pixels(batch, made, offsets)
+    return with_pixels(batch, result, offsets)
 
 
 def with_pixels(batch: RaggedBatch, pixels: torch.Tensor, offsets: torch.Tensor) -> RaggedBatch:
     """Return a batch with pixels of images of the same sizes, without masks."""
-    made: RaggedBatch = batch.replace(pixels=pixels, offsets=offsets, mask_offsets=None)
-    return made
+    result: RaggedBatch = batch.replace(pixels=pixels, offsets=offsets, mask_offsets=None)
+    return result

@@ -55,17 +55,17 @@ def cut(
         if (y := on_host(top)) is None or (x := on_host(left)) is None:
             y, x = top, left
         boxes = torch.stack([x, y, x + width, y + height], -1)
-        made = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_mirrored))
-        if made is not None:
-            return made
+        result = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_mirrored))
+        if result is not None:
+            return result
     count, row_height, row_width, channels = pixels.shape
     # each line of a crop is consecutive bytes: one index_select of overlapping lines, 30 times as fast as indexing pixels
     lines = pixels.reshape(-1).unfold(0, width * channels, channels)
     sample = torch.arange(count, device=pixels.device)[:, None]
     y = top[:, None] + torch.arange(height, device=pixels.device)
     first = (sample * row_height + y) * row_width + left[:, None]
-    made = lines.index_select(0, first.view(-1)).view(count, height, width, channels)
-    return _mirrored_where(made, is_mirrored)
+    result = lines.index_select(0, first.view(-1)).view(count, height, width, channels)
+    return _mirrored_where(result, is_mirrored)
 
 
 def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
@@ -75,9 +75,9 @@ def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
         boxes = torch.zeros(len(pixels), 4, dtype=torch.int64, device=_where_known(is_chosen))
         boxes[:, 2].fill_(width)
         boxes[:, 3].fill_(height)
-        made = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_chosen))
-        if made is not None:
-            return made
+        result = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_chosen))
+        if result is not None:
+            return result
     shape, is_chosen = pixels.shape, is_chosen[:, None]
     first, second = pixels.flip(-2).flatten(1), pixels.flatten(1)
     if first.shape[1] % 8 == 0 and not torch.compiler.is_compiling():
@@ -101,9 +101,9 @@ def resized_images(batch: RaggedBatch, crops: Crops, into: Places | None = None)
     if (here := on_host(offsets)) is not None and (shapes_here := on_host(shapes)) is not None:
         offsets, shapes = here, shapes_here
     images, channels = torch.cat([offsets[:, None], shapes[:, :2].long()], 1), int(shapes[:1, 2].sum())
-    made = _by_one_call(batch.pixels, images, channels, crops, into)
-    if made is not None:
-        return made
+    result = _by_one_call(batch.pixels, images, channels, crops, into)
+    if result is not None:
+        return result
     each = batch.pixels.new_empty(len(batch), crops.height, crops.width, channels)
     return _mirrored_where(_resize_each(map(batch.image, range(len(batch))), crops, each), crops.is_mirrored)
 
@@ -144,28 +144,28 @@ def resized_from_levels(source: PixelSource, batch: ImageBatch | RaggedBatch, cr
     need = torch.tensor([[crops.width, crops.height]]) if crops.grids is None else crops.grids[:, [3, 2]]
     assert batch.rows is not None
     factors, scaled = boxes_on_levels(source, batch, crops.boxes, need)
-    made: torch.Tensor | None = None
+    result: torch.Tensor | None = None
     for factor, boxes in scaled.items():
         index = (factors == factor).nonzero()[:, 0]
         if not len(index):
             continue
         for some, level in source.of_level(batch.rows[index], factor):
             at = index[some]
-            if made is None:
+            if result is None:
                 channels = int(level.shapes[0, 2]) if isinstance(level, RaggedBatch) else level.pixels.shape[-1]
-                made = memory(len(batch), crops.height, crops.width, channels)
+                result = memory(len(batch), crops.height, crops.width, channels)
             of_level = crops._replace(boxes=boxes).at(at)
             if isinstance(level, RaggedBatch):
-                part = resized_images(level, of_level, (made, at))
+                part = resized_images(level, of_level, (result, at))
             else:
                 part = resized(level.pixels, of_level)
             if len(at) == len(batch):
                 return part
-            if part is not made:
+            if part is not result:
                 # a sixth of the time that torch takes to place rows
-                made.numpy()[at.numpy()] = part.numpy()
-    assert made is not None
-    return made
+                result.numpy()[at.numpy()] = part.numpy()
+    assert result is not None
+    return result
 
 
 def boxes_on_levels(
@@ -228,8 +228,8 @@ def _resized(
 ) -> torch.Tensor:
     """Make all crops in one call, or by torch's kernel for each sample."""
     crops = Crops(boxes, height, width, grids, is_cubic, is_mirrored)
-    if (made := _crops_of_rows(pixels, crops)) is not None:
-        return made
+    if (result := _crops_of_rows(pixels, crops)) is not None:
+        return result
     into = pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
     return _mirrored_where(_resize_each(pixels, crops, into), is_mirrored)
 
@@ -267,22 +267,22 @@ def _mirrored_where(pixels: torch.Tensor, is_mirrored: torch.Tensor | None) -> t
     return pixels if is_mirrored is None else mirrored(pixels, is_mirrored)
 
 
-def _resize_each(images: Iterable[torch.Tensor], crops: Crops, made: torch.Tensor) -> torch.Tensor:
+def _resize_each(images: Iterable[torch.Tensor], crops: Crops, result: torch.Tensor) -> torch.Tensor:
     """Resize a box of each of uint8[H, W, C] into uint8[B, height, width, C]."""
     boxes, height, width, grids, is_cubic, _ = crops.on_host() or crops
     # floats are not rounded
-    is_exact = made.device.type == "cpu" or made.is_floating_point()
-    full_sizes = [(0, 0, height, width)] * len(made) if grids is None else grids.tolist()
+    is_exact = result.device.type == "cpu" or result.is_floating_point()
+    full_sizes = [(0, 0, height, width)] * len(result) if grids is None else grids.tolist()
     kernels = (torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten._upsample_bicubic2d_aa)
-    which = [0] * len(made) if is_cubic is None else is_cubic.long().tolist()
-    new_images = made.movedim(-1, 1)
+    which = [0] * len(result) if is_cubic is None else is_cubic.long().tolist()
+    new_images = result.movedim(-1, 1)
     for n, (image, (x0, y0, x1, y1), (top, left, *full_size)) in enumerate(
         zip(images, boxes.tolist(), full_sizes, strict=True)
     ):
         kernel = kernels[which[n]]
         if full_size == [y1 - y0, x1 - x0]:
             # either kernel copies then, into memory of another layout
-            made[n] = image[y0 + top : y0 + top + height, x0 + left : x0 + left + width]
+            result[n] = image[y0 + top : y0 + top + height, x0 + left : x0 + left + width]
             continue
         box = image[y0:y1, x0:x1].movedim(-1, 0)[None]
         if not is_exact:
@@ -295,7 +295,7 @@ def _resize_each(images: Iterable[torch.Tensor], crops: Crops, made: torch.Tenso
         else:
             new = kernel(box, full_size, False, None, None)
             new_images[n] = new[0, :, top : top + height, left : left + width]
-    return made
+    return result
 
 
 def _centers(crops: Crops) -> tuple[torch.Tensor, torch.Tensor]:

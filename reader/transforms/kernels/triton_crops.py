@@ -18,16 +18,16 @@ _PIXELS = 256
 
 def cropped(pixels: torch.Tensor, images: torch.Tensor, channels: int, crops: Crops) -> torch.Tensor:
     """Do as `reader.compiled.cropped` on the device of pixels, uint8[T], without waiting for it; nothing is checked."""
-    made = torch.empty(len(images), crops.height, crops.width, channels, dtype=torch.uint8, device=pixels.device)
-    if not made.numel():
-        return made
+    result = torch.empty(len(images), crops.height, crops.width, channels, dtype=torch.uint8, device=pixels.device)
+    if not result.numel():
+        return result
     table = _table(images, crops, pixels.device)
     # on one axis: others end at 65,535
     blocks = triton.cdiv(crops.height * crops.width, _PIXELS)
     sizes = (crops.height, crops.width, channels, triton.next_power_of_2(channels), table.shape[1])
     with torch.cuda.device(pixels.device):
-        _crop[blocks * len(images),](pixels, table, made, *sizes, IS_CUBIC, IS_MIRRORED, _PIXELS)
-    return made
+        _crop[blocks * len(images),](pixels, table, result, *sizes, IS_CUBIC, IS_MIRRORED, _PIXELS)
+    return result
 
 
 def _table(images: torch.Tensor, crops: Crops, device: torch.device) -> torch.Tensor:
@@ -51,7 +51,7 @@ def _weight(far, is_cubic):  # type: ignore[no-untyped-def]
 def _crop(  # type: ignore[no-untyped-def]
     pixels,
     table,
-    made,
+    result,
     height,
     width,
     channels: tl.constexpr,
@@ -109,5 +109,5 @@ def _crop(  # type: ignore[no-untyped-def]
             across += 1
         down += 1
     levels = tl.minimum(tl.maximum(sums / weights[:, None] + 0.5, 0.0), 255.0).to(tl.uint8)
-    into = made + (image.to(tl.int64) * height * width + pixel) * channels
+    into = result + (image.to(tl.int64) * height * width + pixel) * channels
     tl.store(into[:, None] + channel[None, :], levels, mask=is_read)
