@@ -43,10 +43,10 @@ _LISTING = (
 
 @functools.lru_cache(maxsize=8)
 def open_url(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL and the path in it, without a slash at its end; asks nothing of the network.
+    """Return the file system of a URL and the path in it, without a slash at its end; asks nothing of object storage.
 
     Raises:
-        RemoteError: nothing here knows URLs of this kind, or what knows them is not installed.
+        RemoteError: nothing here knows URLs of this kind, or what knows them is not installed, or the server is not there.
     """
     try:
         import fsspec
@@ -63,6 +63,9 @@ def open_url(url: str) -> tuple[Any, str]:
         raise RemoteError(
             f"{redacted(url)} cannot be opened: {redacted(str(e))}. Expected for example s3://bucket/folder."
         ) from None
+    except Exception as e:
+        # of ftp:// and sftp://, which connect at once
+        raise RemoteError(f"{redacted(url)} cannot be opened: {reason(e)}.") from cause(e)
     return files, path.rstrip("/")
 
 
@@ -137,9 +140,7 @@ def reason(error: BaseException) -> str:
     """Say in a few words, without a full stop, why a request failed."""
     failure = failure_of(error)
     if failure.kind == Kind.NO_CREDENTIALS:
-        return (
-            "there are no credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"
-        )
+        return f"there are no credentials. {failure.advice}"
     if failure.kind == Kind.DENIED and isinstance(error, PermissionError):
         return f"access is denied ({failure.text}). Look at the credentials and the bucket's rights"
     return failure.words

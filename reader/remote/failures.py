@@ -47,6 +47,12 @@ _WORDS = (
         "{} ends the connection early",
     ),
 )
+# What to set, by a word of the library's error.
+_CREDENTIALS = (
+    ("GCS", "Set GOOGLE_APPLICATION_CREDENTIALS to the file of a key"),
+    ("Azure", "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+    ("", "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"),
+)
 
 
 class Kind(enum.Enum):
@@ -74,6 +80,11 @@ class Failure:
     status: int
     words: str
     text: str
+
+    @property
+    def advice(self) -> str:
+        """Say which credentials to set, without a full stop."""
+        return next(advice for word, advice in _CREDENTIALS if word in self.text)
 
 
 def failure_of(error: BaseException) -> Failure:

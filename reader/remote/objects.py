@@ -30,7 +30,6 @@ _FIRST_WAIT_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 10.0
 # Answers to HEAD of a server that knows only GET (RFC 9110, 15.5.6 and 15.6.2), such as Python's http.server without do_HEAD.
 _NO_HEAD = (405, 501)
-_CREDENTIALS = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"
 
 
 class Objects:
@@ -238,11 +237,11 @@ def _final(what: str, failure: Failure) -> StoreError:
                 " Expected a store that was pushed there: pack push OUT URL"
             )
         case Kind.NO_CREDENTIALS:
-            return StoreError(f"{what} cannot be read: there are no credentials. {_CREDENTIALS}.")
+            return StoreError(f"{what} cannot be read: there are no credentials. {failure.advice}.")
         case Kind.NO_RANGES:
             return StoreError(f"{what} cannot be read: its server gives no ranges of bytes. Take another server.")
         case Kind.DENIED if not what.startswith("file:"):
-            return StoreError(f"{what} cannot be read: access is denied ({failure.words}). {_CREDENTIALS}.")
+            return StoreError(f"{what} cannot be read: access is denied ({failure.words}). {failure.advice}.")
         case Kind.BEHIND_END:
             return StoreError(f"{what} is shorter than its manifest says. It was cut short or replaced: push it again.")
     return StoreError(f"{what} cannot be read: {failure.words}.")

@@ -466,6 +466,7 @@ def test_what_is_wrong_with_s3_is_one_sentence(
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
+        ("ftp://nowhere.invalid/b", "ftp://nowhere.invalid/b cannot be opened: the server has no address in DNS."),
         ("nothing://a/b", "nothing://a/b cannot be opened: Protocol not known: nothing. Expected for example s3://"),
         ("memory://one/a.jpg", "memory://one/a.jpg is one object. Expected a folder of images"),
         ("memory://none", "memory://none holds no image (0 files seen)."),

@@ -203,6 +203,19 @@ def test_a_failure_has_a_kind(said: Exception, kind: Kind) -> None:
     assert failure_of(said).kind == kind
 
 
+@pytest.mark.parametrize(
+    ("library", "variable"),
+    [
+        ("S3", "AWS_ACCESS_KEY_ID"),
+        ("GCS", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("MicrosoftAzure", "AZURE_STORAGE_ACCOUNT_NAME"),
+    ],
+)
+def test_the_variables_that_are_named_are_those_of_the_storage(library: str, variable: str) -> None:
+    said = ValueError(f"Generic {library} error: Error performing token request: GET http://169.254.169.254/latest")
+    assert failure_of(said).advice.startswith(f"Set {variable}")
+
+
 @pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "Permission denied"), ValueError("broken")])
 def test_on_a_local_disk_nothing_passes_and_no_keys_are_asked_for(
     many_blocks: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
