@@ -44,6 +44,8 @@ class PackedOptions(PackOptions):
     """The options of a pack, and how the store is opened.
 
     Args:
+        resume: refused: it always continues.
+        part: refused: it packs all.
         split: which of the stores in OUT, where IMAGES has splits.
         transform: as of MemmapDataset, as are the following.
         target_transform: called with one target.

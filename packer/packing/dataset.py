@@ -61,6 +61,9 @@ class DatasetOptions(OutputOptions, WorkerOptions, ShapeOptions):
     Args:
         classes: names of the classes; None: those of `dataset.classes`, or of the feature `label`, else 0, 1, ...
         shuffle: the seed of a random order of the rows; None: the order of the dataset.
+        size: side in pixels, (height, width), "224" or "192x256"; None: that of the first image.
+        fit: "crop": cover, then center crop; "pad": all of it, centered; "squash": stretch; "inside": upper left. "none" is
+            refused: a dataset does not say the sizes of its images.
     """
 
     classes: Sequence[str] | None = None

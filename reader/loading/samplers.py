@@ -126,8 +126,8 @@ class RASampler(Sampler[int]):
     """Repeats each row several times in an epoch, augmented otherwise each time (repeated augmentation). See https://arxiv.org/abs/1901.09335.
 
     As torchvision's references/classification and timm (there RepeatAugSampler): the order is shuffled, each row comes in it
-    `repetitions` times, the ranks take its positions in turn, and an epoch ends after as many rows as there are: 1 of
-    `repetitions` rows comes up in it, all ranks together. MemmapLoader sets its epoch.
+    `repetitions` times, the ranks take its positions in turn, and an epoch ends after as many rows as there are, rounded down
+    to a multiple of 256: 1 of `repetitions` rows comes up in it, all ranks together. MemmapLoader sets its epoch.
 
     Args:
         dataset: whose rows.

@@ -38,8 +38,8 @@ def push(
         progress: called with the bytes that are done.
 
     Raises:
-        OptionsError: out is not a store, or url holds something else.
-        StoreError: a file of out is damaged.
+        OptionsError: url holds something else, or is out itself.
+        StoreError: out is not a store, or a file of it is damaged.
         PackError: the storage fails.
     """
     stores = stores_of(out)
@@ -78,8 +78,8 @@ def pull(
         progress: called with the bytes that are done.
 
     Raises:
-        OptionsError: out holds something else, url holds no store, or not one of out and cache is given.
-        PackError: the storage fails, bytes are not those of the manifest; or DiskFullError.
+        OptionsError: out holds something else, or not one of out and cache is given.
+        PackError: url holds no store, the storage fails, bytes are not those of the manifest; or DiskFullError.
         StoreError: the same of a cache.
     """
     if (out is None) == (cache is None):
