@@ -1,6 +1,6 @@
-"""Batches copied and changed by the compiled part, where it is built: torch's bytes, in one call without the interpreter; draws.
+"""Calls the compiled part, where it is built: it copies, crops and augments batches, to torch's bytes, and finds draws.
 
-The one module of the reader that imports it. Knows its tables: of crops, of the steps of augmentation, of floats. Draws nothing.
+`jpeg_frames` and `predictor` call it too. Knows its tables: of crops, of the steps of augmentation, of floats. Draws no number.
 """
 
 from __future__ import annotations

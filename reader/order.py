@@ -1,6 +1,6 @@
 """Computes which rows come when: pure arithmetic on (seed, epoch, rank, world size), resumable at any step by a few integers.
 
-Nothing here reads a store, and no order holds an N-long array: rows are computed a range at a time.
+Nothing here reads a store. Rows are computed a range at a time; only weights need an array of N numbers.
 """
 
 from __future__ import annotations

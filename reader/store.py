@@ -1,6 +1,6 @@
 """The type of a store, a batch and a batch on the GPU, and how a store is mapped without ever being written.
 
-Every store names the dotted path `reader.store.ImageBatch` or `reader.store.RaggedBatch`; they never move.
+Every store names the dotted path of its class here: `ImageBatch`, `RaggedBatch` or `CompressedRows`. These never move.
 """
 
 from __future__ import annotations

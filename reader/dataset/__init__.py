@@ -1,6 +1,6 @@
 """`MemmapDataset`: a store as a torch Dataset: opened, indexed, collated, shown in a notebook.
 
-Never shuffles, and starts no thread.
+Gives rows in the order in which they are asked for.
 """
 
 from __future__ import annotations

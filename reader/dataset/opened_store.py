@@ -1,4 +1,4 @@
-"""An open store: its tensors are mapped, its files are open; rows are copied from the one or read from the other.
+"""An open store: maps its tensors and keeps its files open. Rows are copied from the mappings, or read from the files.
 
 Knows one store and rows of it; which of them make a dataset, and in what form they are given, is `dataset.py`'s. What
 batches are copied from is never handed out: views are of a second mapping, in which a user may change what he likes.

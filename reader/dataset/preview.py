@@ -1,6 +1,6 @@
 """A dataset as a notebook shows it: a line about it and a contact sheet of some rows, in one piece of HTML.
 
-Knows how to write a PNG with the standard library alone: reader imports no Pillow. Reads only the rows that it shows.
+Knows how to write a PNG with the standard library alone, as Pillow may be missing. Reads only the rows that it shows.
 """
 
 from __future__ import annotations

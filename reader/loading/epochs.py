@@ -1,6 +1,6 @@
 """Plans the epochs of one loader, and keeps which comes next and where the newest pass is.
 
-Here alone an epoch's ranks, seed, rows a batch and size of crops are decided; what a pass does follows from its `EpochPlan`.
+Here alone an epoch's ranks, seed and rows a batch are decided, as its `EpochPlan`; `Progress` keeps its size of crops.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """`MemmapLoader`: batches of a store in a given order, gathered ahead by one background thread, on the CPU or a CUDA device.
 
-Who does what: the feeder thread (one an iterator) computes rows, gathers them into leased buffers, starts the copy to the
-device on a side stream; the caller's thread waits for the queue, makes its own stream wait for the copy, and, on CUDA, runs
-the transform. Nothing else is shared but the queue in `Feed`.
+The feeder thread, one an iterator, computes rows, gathers them into leased buffers, runs our transforms on the CPU, and begins
+copies to a device on a side stream. The caller's thread takes batches from the queue in `Feed`, makes its own stream wait for
+the copy, and runs what is left: the program's functions, and on CUDA all steps but a crop that reads levels. Worker processes
+run transforms of single samples. With prefetch=0 the caller's thread does it all.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ class MemmapLoader:
         self._has_warned = sides is not None and warn_of_small_rows(rows, sized, sides)
         self._is_logged = False
         self._may_start = self._most_workers > 0 and self.device.type == "cpu"
-        # workers read the mapped file
+        # workers read the store's files
         is_mapped = self._may_start and options.residency == "auto" and takes_samples(self.transform)
         self.gathering = gathering_of(
             plan,

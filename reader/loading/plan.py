@@ -1,6 +1,6 @@
-"""Describes one epoch, as one rank takes it, in one immutable value: all that a pass does follows from it.
+"""Describes one epoch, as one rank takes it, in one immutable value: its order, ranks, seed and rows a batch.
 
-Reads targets at most, for a look at how the rows are; never a pixel. A seed is the given one, or that of a loaded state, else
+Reads nothing of the store. A seed is the given one, or that of a loaded state, else
 chosen when the first epoch begins.
 """
 

@@ -1,6 +1,6 @@
 """Makes batches of transforms of single samples, in worker processes of a torch DataLoader that gets the loader's order.
 
-A worker reads the rows of a step itself, from the mapped file, and makes of them what the loop gets.
+A worker reads the rows of a step itself, from the store's files, and makes the batch that the loop gets.
 """
 
 from __future__ import annotations

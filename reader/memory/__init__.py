@@ -1,4 +1,4 @@
 """Rows in host memory: read from the file, gathered into reused buffers, kept resident, read ahead.
 
-Knows no device, no epoch order and no labels.
+Begins copies from pinned memory to a device too. Chooses no rows, and computes no order.
 """

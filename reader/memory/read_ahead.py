@@ -1,4 +1,4 @@
-"""Spans of one raw file, read ahead of their use: large reads in file order, several at once, nothing left to page faults.
+"""Reads spans of one file, or of several as one, ahead of their use: large reads in file order, several at once, no page faults.
 
 Spans that will be asked for one after the other are read together as a chunk, while those of the chunk before are handed out:
 straight into the memory of the steps that they belong to, where file and row size allow, otherwise into staging memory. Knows
