@@ -49,7 +49,7 @@ from reader.loading.iteration import Iteration
 from reader.loading.loader import MemmapLoader
 from reader.loading.options import checked_device
 from reader.memory import residency as residencies
-from reader.memory.raw_file import READ_BYTES, READERS, read_all
+from reader.memory.raw_file import LARGE_READERS, READ_BYTES, read_all
 from reader.memory.residency import Residency
 from reader.memory.threads import on_threads
 from reader.remote.leftovers import Scratch
@@ -64,7 +64,7 @@ ORDERS: dict[str, str | bool] = {"full": "full", "block": "block", "sequential":
 
 COPIES, PINNED_COPIES = "copying consecutive slices", "copying pinned batches"
 NO_WORKERS, WORKERS = "DataLoader, 0 workers", "DataLoader, 2 workers"
-IN_ORDER, BY_THREADS = "reading in order, as cat does", f"reading in order, {READERS} threads"
+IN_ORDER, BY_THREADS = "reading in order, as cat does", f"reading in order, {LARGE_READERS} threads"
 
 BATCH_SIZE = 256
 # An epoch of fewer batches shows no pipeline: its start takes prefetch + 2.

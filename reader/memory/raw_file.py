@@ -27,6 +27,10 @@ READ_BYTES = 8 << 20
 # Reads of 150 kB in random order need a deep queue: a full shuffle had 0.89 of the disk's best rate for them with 32 in progress,
 # 0.77 with 16 (medians of 7 epochs in turns on a busy machine, 2026-11-23).
 READERS = 32
+# Reads of this size and more on average keep a disk busy with few in progress. More threads take the interpreter from each other:
+# block order had 1.03 of the rate and 0.7 of the CPU seconds with 8 of them, not 32 (6 turns of 12 epochs, 2 cores, 2026-11-28).
+_LARGE_READ_BYTES = 1 << 20
+LARGE_READERS = 8
 # Reading through a gap this small costs less than another read.
 GAP_BYTES = 128 << 10
 # O_DIRECT wants offset, length and memory at multiples of the disk's logical block: 512 bytes, on some disks 4096.
@@ -220,7 +224,8 @@ def bring(file: RawReader, memory: memoryview, reads: Sequence[Read]) -> None:
 
 def begin_reads(read: Callable[[_To, Sequence[Read]], None], to: _To, reads: Sequence[Read]) -> Copies:
     """Begin reads by read(to, some of them), several at once."""
-    return on_threads("read", READERS, read, [(to, group) for group in _tasks(reads)])
+    is_large = sum(size for _, size, _ in reads) >= len(reads) * _LARGE_READ_BYTES
+    return on_threads("read", LARGE_READERS if is_large else READERS, read, [(to, group) for group in _tasks(reads)])
 
 
 class ReadMemory:

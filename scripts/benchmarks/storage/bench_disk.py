@@ -43,7 +43,7 @@ from reader.bench import drop, read_through
 from reader.format.errors import NotMeasured
 from reader.format.manifest import PIXELS
 from reader.memory import residency
-from reader.memory.raw_file import READ_BYTES, READERS, RawFile, ReadMemory, bring
+from reader.memory.raw_file import LARGE_READERS, READ_BYTES, READERS, RawFile, ReadMemory, bring
 from scripts.benchmarks.reading.bench_read import cached_store
 from scripts.benchmarks.storage._disk_curve import best, measure_curve, random_reads, table_lines
 from scripts.benchmarks.storage._limited_disk import limited_disk
@@ -81,10 +81,10 @@ def measure(forms: dict[str, MemmapDataset], rounds: int) -> dict[str, Any]:
     """Time each way in turns; forms: of the same rows, see `in_forms`."""
     data = forms[RAW]
     path, size, row_bytes = data.path / PIXELS, file_bytes(data), data.manifest.row_bytes
-    ring = ReadMemory(2 * READERS * READ_BYTES)
+    ring = ReadMemory(2 * LARGE_READERS * READ_BYTES)
     ring.bytes.zero_()
     reads = [
-        (byte, min(READ_BYTES, size - byte), n % (2 * READERS) * READ_BYTES)
+        (byte, min(READ_BYTES, size - byte), n % (2 * LARGE_READERS) * READ_BYTES)
         for n, byte in enumerate(range(0, size, READ_BYTES))
     ]
 
