@@ -28,7 +28,8 @@ READ_BYTES = 8 << 20
 # 0.77 with 16 (medians of 7 epochs in turns on a busy machine, 2026-11-23).
 READERS = 32
 # Reads of this size and more on average keep a disk busy with few in progress. More threads take the interpreter from each other:
-# block order had 1.03 of the rate and 0.7 of the CPU seconds with 8 of them, not 32 (6 turns of 12 epochs, 2 cores, 2026-11-28).
+# block order took 0.17 to 0.20 CPU seconds a GB with 8 of them, 0.22 to 0.27 with 32, at no higher rate (bench_disk.py, 2 cores,
+# 2026-11-28).
 _LARGE_READ_BYTES = 1 << 20
 LARGE_READERS = 8
 # Reading through a gap this small costs less than another read.
