@@ -23,6 +23,7 @@ _PARTS = (
     "pixel_steps",
     "plain_png",
     "predictor",
+    "reads",
     "resample",
     "sums",
     "tar_headers",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 
 # as native.c has it; both change with the functions
-INTERFACE = 20
+INTERFACE = 21
 
 
 def functions() -> ModuleType:

@@ -1,6 +1,6 @@
 /* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG, photographs.c rows of files,
- * copies.c copies spans, crops.c crops them; augment.c and blur.c augment them; predictor.c makes what compressed rows hold;
- * tar_headers.c lists tars; draws.c finds the draws of a row. */
+ * copies.c copies spans, reads.c reads them from a file, crops.c crops them; augment.c and blur.c augment them; predictor.c makes
+ * what compressed rows hold; tar_headers.c lists tars; draws.c finds the draws of a row. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -21,12 +21,13 @@
 #include "photographs.h"
 #include "picture.h"
 #include "predictor.h"
+#include "reads.h"
 #include "sums.h"
 #include "tar_headers.h"
 #include "unfilter.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 20
+#define INTERFACE 21
 
 #define TEXT(version) #version
 #define TEXT_OF(version) TEXT(version)
@@ -232,6 +233,9 @@ static PyMethodDef methods[] = {
     {"photographs", photographs, METH_VARARGS, photographs_doc},
 #endif
     {"predict", predict, METH_VARARGS, predict_doc},
+#ifdef HAS_READS
+    {"read_spans", read_spans, METH_VARARGS, read_spans_doc},
+#endif
     {"restore", restore, METH_VARARGS, restore_doc},
     {"row", row, METH_VARARGS, row_doc},
     {"sums", sums, METH_VARARGS, sums_doc},

@@ -49,7 +49,7 @@ from reader.loading.iteration import Iteration
 from reader.loading.loader import MemmapLoader
 from reader.loading.options import checked_device
 from reader.memory import residency as residencies
-from reader.memory.raw_file import LARGE_READERS, READ_BYTES, read_all
+from reader.memory.raw_file import READERS, read_all
 from reader.memory.residency import Residency
 from reader.memory.threads import on_threads
 from reader.remote.leftovers import Scratch
@@ -64,7 +64,7 @@ ORDERS: dict[str, str | bool] = {"full": "full", "block": "block", "sequential":
 
 COPIES, PINNED_COPIES = "copying consecutive slices", "copying pinned batches"
 NO_WORKERS, WORKERS = "DataLoader, 0 workers", "DataLoader, 2 workers"
-IN_ORDER, BY_THREADS = "reading in order, as cat does", f"reading in order, {LARGE_READERS} threads"
+IN_ORDER, BY_THREADS = "reading in order, as cat does", f"reading in order, {READERS} threads"
 
 BATCH_SIZE = 256
 # An epoch of fewer batches shows no pipeline: its start takes prefetch + 2.
@@ -94,6 +94,8 @@ _POLL_SECONDS = 5e-5
 # More rows are read no differently, and mapping or fetching them takes longer than measuring them.
 _MOST_BYTES, _MOST_FETCHED_BYTES = 4 << 30, 1 << 30
 _PROBED_BYTES = 32 << 20
+# Sequential to any disk.
+_READ_BYTES = 8 << 20
 # Shares of the time: to find how much a turn reads from the disk, for all turns of the disk, to bring rows into memory; and for
 # one turn of one way over a network.
 _PROBE_SHARE, _DISK_SHARE, _WARM_SHARE, _FETCH_SHARE = 0.08, 0.35, 0.1, 1 / 9
@@ -769,7 +771,7 @@ def _cold_loader(part: FirstRows, order: str, residency: str) -> MemmapLoader:
 
 def read_through(path: Path, size_bytes: int, *, most: int = 0, seconds: float = 0.0) -> int:
     """Read a file's first bytes in order through the page cache, and on up to `most` while there is time; returns how many."""
-    into, done, end = memoryview(bytearray(READ_BYTES)), 0, time.perf_counter() + seconds
+    into, done, end = memoryview(bytearray(_READ_BYTES)), 0, time.perf_counter() + seconds
     with open(path, "rb", buffering=0) as file:
         while done < size_bytes or (done < most and time.perf_counter() < end):
             count = file.readinto(into[: max(size_bytes, most) - done])

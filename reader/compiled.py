@@ -46,6 +46,9 @@ StepArrays = tuple[torch.Tensor, torch.Tensor]
 _Numbers = npt.NDArray[np.int64]
 # Copies spans of source, uint8[n], to out, uint8[m]: int64[B] where each begins, its size and its place in out; past the caches.
 CopySpans = Callable[[_Bytes, _Numbers, _Numbers, _Numbers, _Bytes, bool], None]
+# Reads pieces of a file, and copies the spans in them to memories: of a descriptor, int64[R, 2] of the pieces, the bytes of a
+# block, where the file begins, staging, int64[S, 4] of the spans, the bytes of the longest, and the memories; see reads.c.
+ReadSpans = Callable[[int, _Numbers, int, int, _Bytes, _Numbers, int, tuple[_Bytes, ...]], int]
 # Writes to int64[n] which of n counters from a first one on are hashed by uint64[8] to [low, low + size], and returns how many.
 FindDraws = Callable[[npt.NDArray[np.uint64], int, int, int, _Numbers], int]
 # uint8[N, height, width, channels] for the crops of several calls, contiguous, and int64[B], which of them a call makes.
@@ -297,6 +300,15 @@ def span_copier() -> CopySpans | None:
     It raises ValueError where a span is outside of what it is copied from or to.
     """
     return getattr(_functions(), "copy_spans", None)
+
+
+def span_reader() -> ReadSpans | None:
+    """Return what reads spans of a file in one call without the interpreter; None where it is not built.
+
+    It returns the byte at which the file ends before a piece does, or -1. It raises OSError, or ValueError where a piece does not
+    fit in staging, or a span in its memory.
+    """
+    return getattr(_functions(), "read_spans", None)
 
 
 def draw_finder() -> FindDraws | None:

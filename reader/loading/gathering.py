@@ -131,12 +131,14 @@ class Gathering:
             min(tuning().window_ahead_bytes if order.is_in_blocks else tuning().stream_ahead_bytes, room * AHEAD_SHARE)
         )
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, plan.number)
-        can_scatter = self._device.type == "cpu" and not self._dataset.manifest.is_flat
+        manifest = self._dataset.manifest
         if self._ahead_pool is None:
             # idle buffers have room for two chunks and for the batches that wait
-            all_bytes = len(self._dataset) * self._dataset.manifest.row_bytes
-            keep_bytes = 2 * min(chunk_bytes, all_bytes)
-            self._ahead_pool = FittingPool(keep=self._prefetch + 2, keep_bytes=keep_bytes, room=0, most=math.inf)
+            keep_bytes = 2 * min(chunk_bytes, len(self._dataset) * manifest.row_bytes)
+            room_share = 0.25 if manifest.is_flat else 0
+            self._ahead_pool = FittingPool(
+                keep=self._prefetch + 2, keep_bytes=keep_bytes, room=room_share, most=math.inf
+            )
         return ReadAhead(
             store.pixel_paths(),
             store.spans,
@@ -144,8 +146,9 @@ class Gathering:
             chunk_bytes=chunk_bytes,
             window_end=order.window_end,
             past_cache=self.rows.past_cache,
-            row_bytes=self._dataset.manifest.row_bytes if can_scatter else 0,
             lease=self._ahead_pool.lease,
+            # those that are sent to a device are copied to pinned memory
+            is_batch=self._device.type == "cpu",
         )
 
     def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:

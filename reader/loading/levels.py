@@ -35,7 +35,7 @@ from reader.memory.places import Place, bytes_of
 from reader.memory.raw_file import RawReader, open_raw
 from reader.memory.read_ahead import AHEAD_SHARE, Chunk, cut_in_chunks
 from reader.memory.residency import Reads, Residency
-from reader.memory.spans import Spans
+from reader.memory.spans import Spans, joined
 from reader.rows import Rows, Steps
 from reader.store import Batch
 from reader.tuning import tuning
@@ -295,7 +295,7 @@ class LevelsAhead(Place):
             spans = store.spans(planned[factor])
             if factor == 1 and masked is not None:
                 masks = self._levels.mask_spans(masked)
-                spans = Spans(*(np.concatenate(both) for both in zip(spans, masks, strict=True)))
+                spans = joined([spans, masks])
             if (remote := store.at_url) is None:
                 chunk.parts[factor] = Chunk(self._file(factor), spans, self._pools[factor].lease)
             else:

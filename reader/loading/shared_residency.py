@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from reader import system
+from reader.buffers import allocated
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.opened_store import OpenedStore
 from reader.device.resident import Resident
@@ -32,7 +33,7 @@ from reader.format.filesystem import size_text
 from reader.format.manifest import PIXELS
 from reader.memory import residency as residencies
 from reader.memory.places import InMemory, Place
-from reader.memory.raw_file import READ_BYTES, RawFile, ReadMemory, bring
+from reader.memory.raw_file import RawFile, bring
 from reader.memory.residency import Residency
 from reader.memory.spans import Runs, Spans
 from reader.rows import Rows
@@ -89,12 +90,11 @@ class HostCopy:
     def __init__(self, path: Path, spans: Spans | None, size_bytes: int) -> None:
         # all of it is one run
         runs = Runs.holding(Spans(np.array([0]), np.array([size_bytes])) if spans is None else spans)
-        memory = ReadMemory(runs.size_bytes)
-        self._bytes, self._runs, self.is_pinned = memory.bytes, None if spans is None else runs, False
-        # only memory that is as the file can be read past the page cache, see `Runs.holding`
-        past_cache = spans is None and residencies.is_cold(path, size_bytes)
+        memory = allocated(runs.size_bytes)
+        self._bytes, self._runs, self.is_pinned = torch.from_numpy(memory), None if spans is None else runs, False
+        past_cache = residencies.is_cold(path, runs.size_bytes, None if spans is None else _byte_of(spans))
         with contextlib.closing(RawFile(path, past_cache=past_cache)) as file:
-            bring(file, memory.room, runs.reads(READ_BYTES))
+            bring(file, runs.spans, memory)
 
     @property
     def nbytes(self) -> int:

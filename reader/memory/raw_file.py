@@ -1,50 +1,85 @@
-"""A file read without mapping it: large reads, past the page cache where asked and possible.
+"""Files read without mapping them: any bytes through the page cache, and spans of pixels by several large reads at once.
 
-Knows files, offsets and alignment; which bytes are wanted when is `read_ahead.py`'s.
+Spans are read past the page cache where asked and possible, by way of a little memory that stays in the caches, and copied from
+there to wherever they go. A disk is handed the pages of memory that it reads to one by one, and a virtual one copies to them:
+rows of 150 kB in random order came at 1.3 times the rate so (2 cores, virtual disk, 2026-11-28; its program is not kept). Knows
+files, offsets and blocks of a disk; which bytes are wanted when is `read_ahead.py`'s.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import errno
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from reader.buffers import allocated
+from reader.compiled import span_reader
 from reader.format.errors import StoreError
-from reader.memory.spans import Read
-from reader.memory.threads import Copies, on_threads
+from reader.memory.spans import Bytes, Piece, Read, Runs, Spans, laid_out, merged
+from reader.memory.threads import Copies, kept, on_threads
+from reader.profiling import stage
+from reader.rows import Rows, routed
+from reader.tuning import tuning
 
-# Sequential to any disk: one with a head reads 8 MiB between two seeks.
-READ_BYTES = 8 << 20
-# Reads of 150 kB in random order need a deep queue: a full shuffle had 0.89 of the disk's best rate for them with 32 in progress,
-# 0.77 with 16 (medians of 7 epochs in turns on a busy machine, 2026-11-23).
+# Reads of 150 kB in random order need a deep queue: with 32 in progress a full shuffle had 0.86 of the disk's rate in order, with
+# 16 0.83, with 8 0.78; block order and slices in order had 0.91 to 0.95 with each of these (5 epochs in turns, 2 cores, virtual
+# disk, 2026-11-28; its program is not kept).
 READERS = 32
-# Reads of this size and more on average keep a disk busy with few in progress. More threads take the interpreter from each other:
-# block order took 0.17 to 0.20 CPU seconds a GB with 8 of them, 0.22 to 0.27 with 32, at no higher rate (bench_disk.py, 2 cores,
-# 2026-11-28).
-_LARGE_READ_BYTES = 1 << 20
-LARGE_READERS = 8
 # Reading through a gap this small costs less than another read.
 GAP_BYTES = 128 << 10
 # O_DIRECT wants offset, length and memory at multiples of the disk's logical block: 512 bytes, on some disks 4096.
 _BLOCKS = (512, 4096)
-# Rows of this size and more are read past the page cache, each to its own destination: 0.02 s of CPU a GB, like reads of 8 MiB
-# into one destination (150 kB rows, 2026-11-23). Smaller ones would make the list of destinations long.
-_LEAST_SCATTERED_BYTES = 16 << 10
-
+# Small reads are handed to a thread together, as many as have so many bytes: then that costs little beside them.
+_TASK_BYTES = 1 << 20
 # Between two files that are read as one is more than a read goes through; bases are multiples of every block of a disk.
 _APART_BYTES = 1 << 20
 
 _OPEN_FILES = Path("/proc/self/fd")
-_To = TypeVar("_To")
+
+
+class Targets(NamedTuple):
+    """Where spans of a file go.
+
+    table: int64[S, 4] first byte, size, number of the memory, place in it, sorted by the first byte; spans that follow each other
+        there and in memory are one.
+    longest: the bytes of the longest span.
+    memories: uint8[n] each.
+    """
+
+    table: Rows
+    longest: int
+    memories: tuple[Bytes, ...]
+
+    @classmethod
+    def of(cls, spans: Spans, memories: Sequence[Bytes]) -> Targets:
+        """Let spans go one after the other to memories, each of which has room for whole spans."""
+        places, sizes = laid_out(spans.sizes), np.array([len(memory) for memory in memories], np.int64)
+        which = np.searchsorted(laid_out(sizes), places, side="right") - 1
+        order = np.argsort(spans.begins, kind="stable")
+        # as if a byte were between two memories: spans of both do not follow each other
+        spans, places = merged(Spans(*(each[order] for each in spans)), (places + which)[order])
+        firsts = laid_out(sizes + 1)
+        which = np.searchsorted(firsts, places, side="right") - 1
+        table = np.stack([*spans, which, places - firsts[which]], axis=1)
+        return cls(table, int(spans.sizes.max(initial=0)), tuple(memories))
+
+    def copy(self, start: int, piece: Bytes) -> None:
+        """Copy what a piece of the file, which begins at a byte, holds of each span to where it goes."""
+        end = start + len(piece)
+        first, stop = np.searchsorted(self.table[:, 0], [start - self.longest, end]).tolist()
+        for begin, size, which, place in self.table[first:stop].tolist():
+            a, b = max(begin, start), min(begin + size, end)
+            if a < b:
+                # releases the interpreter, as slices of memoryviews do not
+                np.copyto(self.memories[which][place + a - begin : place + b - begin], piece[a - start : b - start])
 
 
 class RawFile:
@@ -52,12 +87,10 @@ class RawFile:
 
     Args:
         path: the file.
-        past_cache: leave nothing in the page cache. Read past it (O_DIRECT) where the file system allows: into huge pages that
-            took 0.03 s of CPU for 3 GB, where reads through the cache took 0.2 to 5 (bench_disk.py, 2026-11-21). Elsewhere the
-            cache is asked to drop what was read.
+        past_cache: leave nothing in the page cache, of `read_pieces` alone. Read past it (O_DIRECT) where the file system allows;
+            elsewhere the cache is asked to drop what was read.
 
-    align: a byte must be in memory where it is in the file, modulo this, and whole blocks of so many bytes are read: see
-        `Runs.holding`.
+    align: whole blocks of so many bytes are read.
     """
 
     def __init__(self, path: Path, *, past_cache: bool) -> None:
@@ -98,26 +131,39 @@ class RawFile:
         """Say whether reads go past the page cache."""
         return self.align > 1
 
-    def can_scatter(self, row_bytes: int) -> bool:
-        """Say whether rows of this size may be read to memory wherever they are, by `read_into`."""
-        return self.is_direct and row_bytes % self.align == 0 and row_bytes >= _LEAST_SCATTERED_BYTES
-
-    def read_into(self, memories: Sequence[memoryview], start: int, size: int) -> None:
-        """Bring bytes to pieces of memory, one after the other, all of them aligned to `align`; raises as `read`."""
-        self._fill(memories, start, size)
-
     def read(self, memory: memoryview, reads: Sequence[Read]) -> None:
-        """Bring bytes to their places in memory.
+        """Bring bytes to their places in memory, through the page cache.
 
         Raises:
             StoreError: the file ends before, or is gone from its server (NFS).
             OSError: it cannot be read; names it.
         """
         for start, size, place in reads:
-            before, behind = start % self.align, -(start + size) % self.align
-            self._fill([memory[place - before : place + size + behind]], start - before, before + size)
-            if self._forget:
-                os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_DONTNEED)
+            self._fill(memory[place : place + size], start, size)
+
+    def read_pieces(self, pieces: Sequence[Piece], targets: Targets, base: int = 0) -> None:
+        """Read pieces of the file, each of `staged_read_bytes` at most, and copy the spans in them; raises as `read`.
+
+        base: where the file begins in what numbers of bytes count.
+        """
+        staging = _staging()
+        if (read_spans := span_reader()) is not None:
+            table, (spans, longest, memories) = np.array(pieces, np.int64), targets
+            try:
+                end = read_spans(self._descriptor, table, self.align, base, staging, spans, longest, memories)
+            except OSError as e:
+                raise self._named(e) from e
+            if end >= 0:
+                raise self._cut_short(end)
+        else:
+            for start, size in pieces:
+                before = start % self.align
+                whole = -(-(before + size) // self.align) * self.align
+                self._fill(staging[:whole].data, start - before - base, before + size)
+                targets.copy(start, staging[before : before + size])
+        if self._forget:
+            for start, size in pieces:
+                os.posix_fadvise(self._descriptor, start - base, size, os.POSIX_FADV_DONTNEED)
 
     def check_size(self, expected: int) -> None:
         """Raise StoreError if the file has no longer this many bytes: mapped ones that are gone end the process (SIGBUS)."""
@@ -137,40 +183,37 @@ class RawFile:
     def _replaced(self) -> StoreError:
         return StoreError(f"{self.path} was packed again since it was opened. Open the dataset again.")
 
-    def _fill(self, into: Sequence[memoryview], offset: int, needed: int) -> None:
+    def _cut_short(self, end: int) -> StoreError:
+        return StoreError(f"{self.path} ends at byte {end}: it was cut short while it was read. Copy the store again.")
+
+    def _fill(self, memory: memoryview, offset: int, needed: int) -> None:
         """Read into memory from an offset on: at least the needed bytes, since the last block of a file may be short."""
         done = 0
         while done < needed:
             try:
-                count = os.preadv(self._descriptor, _behind(into, done), offset + done)
+                count = os.preadv(self._descriptor, [memory[done:]], offset + done)
             except OSError as e:
                 raise self._named(e) from e
             done += count
             if count == 0 or (done < needed and done % self.align):
-                raise StoreError(
-                    f"{self.path} ends at byte {offset + done}: it was cut short while it was read. Copy the store again."
-                )
+                raise self._cut_short(offset + done)
 
 
 class RawFiles:
-    """Several files, read as `RawFile` reads one; no read is of two of them.
+    """Several files, whose spans are read as `RawFile` reads them; no read is of two of them.
 
     bases: where the bytes of each begin among those of all, see `bases_of`.
     """
 
     def __init__(self, paths: Sequence[Path], bases: Sequence[int], *, past_cache: bool) -> None:
-        self._files, self._bases = [RawFile(path, past_cache=past_cache) for path in paths], bases
+        self._files, self._bases = [RawFile(path, past_cache=past_cache) for path in paths], np.array(bases)
         self.align = max(file.align for file in self._files)
 
-    def can_scatter(self, row_bytes: int) -> bool:
-        """They cannot: one read would go to rows of several files."""
-        return False
-
-    def read(self, memory: memoryview, reads: Sequence[Read]) -> None:
-        """Bring bytes to their places in memory; raises as `RawFile.read`."""
-        for start, size, place in reads:
-            which = bisect.bisect_right(self._bases, start) - 1
-            self._files[which].read(memory, [(start - self._bases[which], size, place)])
+    def read_pieces(self, pieces: Sequence[Piece], targets: Targets) -> None:
+        """Read pieces of the files as `RawFile.read_pieces` does."""
+        table = np.array(pieces, np.int64)
+        for n, at, _ in routed(self._bases, table[:, 0]):
+            self._files[n].read_pieces(table[at].tolist(), targets, int(self._bases[n]))
 
     def close(self) -> None:
         """Close all of them."""
@@ -206,16 +249,15 @@ def read_all(path: Path, size_bytes: int, *, past_cache: bool) -> torch.Tensor:
     Raises:
         StoreError, OSError: as `RawFile.read`.
     """
-    memory = ReadMemory(size_bytes)
-    reads = [(byte, min(READ_BYTES, size_bytes - byte), byte) for byte in range(0, size_bytes, READ_BYTES)]
+    memory = allocated(size_bytes)
     with contextlib.closing(RawFile(path, past_cache=past_cache)) as file:
-        bring(file, memory.room, reads)
-    return memory.bytes
+        bring(file, Spans(np.array([0]), np.array([size_bytes])), memory)
+    return torch.from_numpy(memory)
 
 
-def bring(file: RawReader, memory: memoryview, reads: Sequence[Read]) -> None:
-    """Bring bytes of an open file to their places in memory, several reads at once; raises as `RawFile.read`."""
-    under_way = begin_reads(file.read, memory, reads)
+def bring(file: RawReader, spans: Spans, memory: Bytes) -> None:
+    """Read spans of a file to memory, one after the other, and wait; raises as `RawFile.read`."""
+    under_way = begin_reads(file, spans, [memory])
     try:
         under_way.wait()
     finally:
@@ -223,48 +265,42 @@ def bring(file: RawReader, memory: memoryview, reads: Sequence[Read]) -> None:
         under_way.cancel()
 
 
-def begin_reads(read: Callable[[_To, Sequence[Read]], None], to: _To, reads: Sequence[Read]) -> Copies:
-    """Begin reads by read(to, some of them), several at once."""
-    is_large = sum(size for _, size, _ in reads) >= len(reads) * _LARGE_READ_BYTES
-    return on_threads("read", LARGE_READERS if is_large else READERS, read, [(to, group) for group in _tasks(reads)])
+def begin_reads(file: RawReader, spans: Spans, memories: Sequence[Bytes]) -> Copies:
+    """Begin to read spans of a file, in any order and some twice, by large reads in the order of the file, several at once.
 
-
-class ReadMemory:
-    """Memory to read into, of undefined content.
-
-    bytes: uint8[size_bytes]. room: the same memory, and the rest of a block behind it.
-
-    lease: gives memory of so many bytes that is used again, uint8[bytes] that begins at a page; None: fresh memory.
+    They go one after the other to memories, uint8[n], each of which has whole spans.
     """
-
-    def __init__(self, size_bytes: int, lease: Callable[[int], torch.Tensor] | None = None) -> None:
-        need = size_bytes + _BLOCKS[-1]
-        memory = torch.from_numpy(allocated(need)) if lease is None else lease(need)
-        self.room, self.bytes = memory.numpy().data, memory[:size_bytes]
+    targets = Targets.of(spans, memories)
+    pieces = Runs.holding(spans, most_gap_bytes=GAP_BYTES).pieces(tuning().staged_read_bytes, file.align)
+    return on_threads("read", READERS, _read_pieces, [(file, group, targets) for group in _tasks(pieces)])
 
 
-def _tasks(reads: Sequence[Read]) -> Iterator[list[Read]]:
-    """Group small reads, so that handing a group to a thread costs little beside it."""
-    group: list[Read] = []
+def _read_pieces(file: RawReader, pieces: Sequence[Piece], targets: Targets) -> None:
+    with stage("read"):
+        file.read_pieces(pieces, targets)
+
+
+def _tasks(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Group small reads."""
+    group: list[Piece] = []
     size_bytes = 0
-    for read in reads:
-        group.append(read)
-        size_bytes += read[1]
-        if size_bytes >= READ_BYTES // 8:
+    for piece in pieces:
+        group.append(piece)
+        size_bytes += piece[1]
+        if size_bytes >= _TASK_BYTES:
             yield group
             group, size_bytes = [], 0
     if group:
         yield group
 
 
-def _behind(destinations: Sequence[memoryview], done: int) -> Sequence[memoryview]:
-    """Return the memory behind the first bytes of all destinations."""
-    left = []
-    for destination in destinations if done else ():
-        if done < len(destination):
-            left.append(destination[done:])
-        done = max(0, done - len(destination))
-    return left or destinations
+def _staging() -> Bytes:
+    """Return memory of this thread to read a piece to, the same each time; it begins at a block of any disk."""
+    size_bytes = -(-tuning().staged_read_bytes // _BLOCKS[-1]) * _BLOCKS[-1]
+    memory: Bytes | None = getattr(kept, "staging", None)
+    if memory is None or len(memory) != size_bytes:
+        memory = kept.staging = allocated(size_bytes)
+    return memory
 
 
 def _open_direct(path: Path) -> tuple[int, int]:
@@ -273,8 +309,9 @@ def _open_direct(path: Path) -> tuple[int, int]:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
             try:
-                probe = ReadMemory(2 * align).room[align : 2 * align]
-                os.preadv(descriptor, [probe], align if os.fstat(descriptor).st_size >= 2 * align else 0)
+                os.preadv(
+                    descriptor, [allocated(align).data], align if os.fstat(descriptor).st_size >= 2 * align else 0
+                )
                 return descriptor, align
             except OSError:
                 os.close(descriptor)

@@ -23,6 +23,8 @@ from reader.tuning import tuning
 Bytes = npt.NDArray[np.uint8]
 # First byte, how many, and the first byte of memory that they go to.
 Read = tuple[int, int, int]
+# First byte of a file, and how many are read at once.
+Piece = tuple[int, int]
 
 # Pieces a thread: a thread that is late leaves the rest of a batch to others.
 _PIECES = 2
@@ -40,6 +42,11 @@ class Spans(NamedTuple):
     def ends(self) -> Rows:
         """Where each ends."""
         return self.begins + self.sizes
+
+
+def joined(each: Sequence[Spans]) -> Spans:
+    """Return all of these, one after the other."""
+    return each[0] if len(each) == 1 else Spans(*map(np.concatenate, zip(*each, strict=True)))
 
 
 class Layout(NamedTuple):
@@ -64,11 +71,9 @@ class Runs(NamedTuple):
     size_bytes: int
 
     @classmethod
-    def holding(cls, spans: Spans, *, align: int = 1, most_gap_bytes: int = 0) -> Runs:
+    def holding(cls, spans: Spans, *, most_gap_bytes: int = 0) -> Runs:
         """Return the runs that hold spans, in any order and some twice.
 
-        align: every byte is in memory where it is in the file, modulo this, and the blocks that a run begins and ends with have
-            room.
         most_gap_bytes: smaller gaps are read through, so that runs are fewer; no more in all than the spans have of bytes.
 
         Example:
@@ -86,9 +91,12 @@ class Runs(NamedTuple):
         is_bridged[smallest] |= read_through & (gaps[smallest] <= most_gap_bytes)
         cuts = np.flatnonzero(~is_bridged) + 1
         starts, stops = begins[np.append(0, cuts)[: len(begins)]], ends[np.append(cuts, len(ends))[: len(ends)] - 1]
-        before = starts % align
-        rooms = -(-(stops - starts + before) // align) * align
-        return cls(starts, stops, laid_out(rooms) + before, int(rooms.sum()))
+        return cls(starts, stops, laid_out(stops - starts), int((stops - starts).sum()))
+
+    @property
+    def spans(self) -> Spans:
+        """The bytes of each."""
+        return Spans(self.starts, self.stops - self.starts)
 
     def find(self, spans: Spans) -> Rows | None:
         """Return where spans begin in memory, int64[B]; None: not all of them are there."""
@@ -100,16 +108,19 @@ class Runs(NamedTuple):
             return None
         return self.places[run] + spans.begins - self.starts[run]
 
-    def reads(self, most: int, align: int = 1) -> list[Read]:
-        """Return the reads that bring the runs to memory, in the order of the file, none of more bytes; see `holding`."""
-        reads: list[Read] = []
-        for start, stop, place in zip(self.starts.tolist(), self.stops.tolist(), self.places.tolist(), strict=True):
+    def pieces(self, most: int, align: int = 1) -> list[Piece]:
+        """Cut the runs into pieces of the file, in its order, none of more bytes with the rest of the blocks that it is in.
+
+        align: the bytes of a block, of which `most` is a multiple.
+        """
+        pieces: list[Piece] = []
+        for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
             first = start
             while first < stop:
                 last = min(stop, first - first % align + most)
-                reads.append((first, last - first, place + first - start))
+                pieces.append((first, last - first))
                 first = last
-        return reads
+        return pieces
 
 
 def equal_spans(rows: Rows, row_bytes: int) -> tuple[Spans, Rows]:

@@ -311,7 +311,9 @@ def test_leak_test_finds_nothing_in_a_short_run_and_counts_what_stays(monkeypatc
 
 def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
     torchvision_or_skip()
-    found = last_line(run("benchmarks.transforms.bench_transforms", "--batch-size", 4, "--row", 40, "--size", 32, "--rounds", 2))
+    found = last_line(
+        run("benchmarks.transforms.bench_transforms", "--batch-size", 4, "--row", 40, "--size", 32, "--rounds", 2)
+    )
     names = ["copy", "RandomHorizontalFlip()", "RandomCrop(32)", "RandomResizedCrop(32)"]
     names += ["RandomResizedCrop(32), RandomHorizontalFlip()", "ColorJitter(0.4, 0.4, 0.4)"]
     names += ["RandomResizedCrop(32), with labels", "RandomResizedCrop(32), own sizes"]
@@ -378,7 +380,9 @@ def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) 
 
 
 def test_bench_start_compares_the_command_with_another_checkout(tmp_path: Path) -> None:
-    report = last_line(run("benchmarks.packing.bench_start", "--count", 2, "--runs", 1, "--work", tmp_path, "--against", ROOT))
+    report = last_line(
+        run("benchmarks.packing.bench_start", "--count", 2, "--runs", 1, "--work", tmp_path, "--against", ROOT)
+    )
     ways = report["ways"]
     assert set(ways) == {"pack", "help", "python", "against"}
     assert all(way["seconds"]["min"] > 0 and way["cpu_seconds"]["min"] > 0 for way in ways.values())
@@ -428,10 +432,15 @@ def test_bench_disk_reads_each_row_in_each_order_and_form(
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     orders = {"block", "full", "sequential"}
     compressed = {f"{order}, zstd" for order in orders}
-    assert set(report["images_per_second"]) == {"cat", "direct", "random", "page faults"} | orders | compressed
+    assert (
+        set(report["images_per_second"]) == {"cat", "direct", "blocks", "random", "page faults"} | orders | compressed
+    )
     assert set(report["images_to_raw"]) == compressed
     assert all(len(found["values"]) == 2 for found in report["images_per_second"].values())
-    assert main("benchmarks.storage.bench_disk", monkeypatch, "--store", next(tmp_path.glob("*-zstd")), "--work", tmp_path) == 1
+    assert (
+        main("benchmarks.storage.bench_disk", monkeypatch, "--store", next(tmp_path.glob("*-zstd")), "--work", tmp_path)
+        == 1
+    )
     assert "is compressed, expected the raw store" in capsys.readouterr().err
 
 
@@ -452,8 +461,9 @@ def test_a_disk_is_limited_by_the_kernel_while_it_is_asked_to(tmp_path: Path) ->
 
 def test_what_is_on_no_disk_cannot_be_limited() -> None:
     bench = load("benchmarks.storage._limited_disk")
-    with pytest.raises(bench.BenchmarkError, match="the disk of /proc cannot be limited here"), bench.limited_disk(
-        Path("/proc"), 1
+    with (
+        pytest.raises(bench.BenchmarkError, match="the disk of /proc cannot be limited here"),
+        bench.limited_disk(Path("/proc"), 1),
     ):
         pass
 

@@ -488,7 +488,7 @@ def test_levels_are_there_when_the_crops_of_a_batch_begin(
     leveled: Path, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two threads that wait for one read: one of them would wait forever."""
-    data, read = MemmapDataset(leveled), RawFile.read
+    data, read = MemmapDataset(leveled), RawFile.read_pieces
     wanted = batches_of(data, residency="cache")
 
     left = [0.05] * 4
@@ -498,7 +498,7 @@ def test_levels_are_there_when_the_crops_of_a_batch_begin(
             time.sleep(left.pop())
         read(*arguments)
 
-    monkeypatch.setattr(RawFile, "read", late)
+    monkeypatch.setattr(RawFile, "read_pieces", late)
     monkeypatch.setattr(OpenedStore, "place", _none)
     assert_equal(batches_of(data, residency="disk", threads=threads), wanted)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,16 @@ from conftest import Tune
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reader.buffers import BufferPool
+from reader.buffers import BufferPool, FittingPool, allocated, own_memory
+from reader.compiled import span_reader
 from reader.format.errors import StoreError
-from reader.memory.raw_file import GAP_BYTES, READ_BYTES, RawFile, ReadMemory, read_all
+from reader.memory import raw_file
+from reader.memory.raw_file import GAP_BYTES, RawFile, begin_reads, bring, read_all
 from reader.memory.read_ahead import ReadAhead
 from reader.memory.spans import Runs, Spans
 from reader.order import BlockOrder
 from reader.rows import Rows, Steps
+from reader.tuning import tuning
 
 ROW_BYTES = 24
 ROWS = 500
@@ -49,10 +54,18 @@ def places_of(rows: Rows, row_bytes: int = ROW_BYTES) -> Rows:
     return np.arange(len(rows)) * row_bytes
 
 
+@contextmanager
+def compiled_or_not(is_compiled: bool) -> Iterator[None]:
+    """Read by the compiled part, where it is built, or without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_compiled:
+            patch.setattr(raw_file, "span_reader", lambda: None)
+        yield
+
+
 def taken(reader: ReadAhead, rows: Rows) -> np.ndarray:
     """Return the rows of the reader's next step."""
-    out = torch.zeros(len(rows) * ROW_BYTES, dtype=torch.uint8)
-    reader.read(spans_of(rows), out, places_of(rows))
+    out, _ = reader.bring(spans_of(rows), places_of(rows), own_memory)
     return out.numpy().reshape(-1, ROW_BYTES)
 
 
@@ -61,31 +74,112 @@ def steps_of(batches: list[np.ndarray]) -> list[Steps]:
     return [Steps([b], [s], [e]) for b, s, e in zip(batches, starts, starts[1:], strict=False)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(
     rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=200),
     batch=st.integers(1, 50),
+    group=st.integers(1, 4),
     chunk=st.integers(1, 120),
     window=st.integers(1, 90),
     past_cache=st.booleans(),
+    is_compiled=st.booleans(),
+    is_batch=st.booleans(),
 )
 # windows that end within a batch: of short plans hypothesis may try none
-@example(rows=[*range(60, 0, -1)], batch=7, chunk=20, window=10, past_cache=False)
+@example(
+    rows=[*range(60, 0, -1)],
+    batch=7,
+    group=1,
+    chunk=20,
+    window=10,
+    past_cache=False,
+    is_compiled=True,
+    is_batch=True,
+)
 def test_any_plan_gives_the_rows_it_names(
-    rows_file: Path, rows: list[int], batch: int, chunk: int, window: int, past_cache: bool
+    rows_file: Path,
+    rows: list[int],
+    batch: int,
+    group: int,
+    chunk: int,
+    window: int,
+    past_cache: bool,
+    is_compiled: bool,
+    is_batch: bool,
 ) -> None:
     order = np.array(rows, dtype=np.int64)
-    steps = steps_of([order[i : i + batch] for i in range(0, len(order), batch)])
-    reader = ReadAhead(
-        [rows_file],
-        spans_of,
-        chunk_bytes=chunk * ROW_BYTES,
-        window_end=lambda position: (position // window + 1) * window,
-        past_cache=past_cache,
-    )
-    got = [taken(reader, step.batches[0]) for step in reader.ahead(iter(steps))]
-    reader.close()
+    each = iter(steps_of([order[i : i + batch] for i in range(0, len(order), batch)]))
+    steps = list[Steps]()
+    while together := list(itertools.islice(each, group)):
+        steps.append(_together(together))
+    pool = FittingPool(keep=3)
+    with compiled_or_not(is_compiled):
+        reader = ReadAhead(
+            [rows_file],
+            spans_of,
+            chunk_bytes=chunk * ROW_BYTES,
+            window_end=lambda position: (position // window + 1) * window,
+            past_cache=past_cache,
+            lease=pool.lease,
+            is_batch=is_batch,
+        )
+        got = [taken(reader, np.concatenate(step.batches)) for step in reader.ahead(iter(steps))]
+        reader.close()
     assert np.array_equal(np.concatenate(got), contents()[order])
+
+
+def _together(steps: list[Steps]) -> Steps:
+    """Return steps of a batch each as one group."""
+    return Steps(
+        [each.batches[0] for each in steps], [each.starts[0] for each in steps], [each.positions[0] for each in steps]
+    )
+
+
+FILE = np.random.default_rng(3).integers(0, 256, 51_200, dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def bytes_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bytes") / "pixels"
+    path.write_bytes(FILE.tobytes())
+    return path
+
+
+@settings(max_examples=150)
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 49_000), st.integers(0, 1000)), min_size=1, max_size=40),
+    long=st.tuples(st.integers(0, 20_000), st.integers(10_000, 30_000)),
+    # of whole blocks of a disk, in memory that begins at one, large parts of a span are read straight to where they go
+    unit=st.sampled_from([1, 512]),
+    memories=st.integers(1, 5),
+    staged_bytes=st.sampled_from([4096, 16 << 10, 2 << 20]),
+    past_cache=st.booleans(),
+    is_compiled=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_spans_of_any_size_go_to_the_memories_that_they_are_for(
+    bytes_file: Path,
+    spans: list[tuple[int, int]],
+    long: tuple[int, int],
+    unit: int,
+    memories: int,
+    staged_bytes: int,
+    past_cache: bool,
+    is_compiled: bool,
+    seed: int,
+) -> None:
+    """Those that overlap, that come twice, that are empty and that several reads bring too."""
+    wanted = [(begin // unit * unit, size // unit * unit) for begin, size in (*spans, *spans[:3], long, long)]
+    np.random.default_rng(seed).shuffle(wanted)
+    parts = np.array_split(np.array(wanted, np.int64), min(memories, len(wanted)))
+    into = [allocated(int(part[:, 1].sum())) for part in parts]
+    with compiled_or_not(is_compiled), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(raw_file, "tuning", lambda: replace(tuning(), staged_read_bytes=staged_bytes))
+        with closing(RawFile(bytes_file, past_cache=past_cache)) as file:
+            begin_reads(file, Spans(*np.array(wanted, np.int64).T), into).wait()
+    for part, memory in zip(parts, into, strict=True):
+        expected = [FILE[begin : begin + size] for begin, size in part.tolist()]
+        assert memory.tobytes() == np.concatenate(expected).tobytes()
 
 
 LARGE_ROW_BYTES = 16 << 10
@@ -94,7 +188,7 @@ LARGE_ROWS = 40
 
 @pytest.fixture(scope="module")
 def large_rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
-    """A file whose rows are read past the page cache each to a place of its own, and its rows."""
+    """A file whose rows are read past the page cache, and its rows."""
     path = tmp_path_factory.mktemp("large") / "rows"
     rows = np.random.default_rng(0).integers(0, 256, (LARGE_ROWS, LARGE_ROW_BYTES), dtype=np.uint8)
     path.write_bytes(rows.tobytes())
@@ -109,18 +203,15 @@ def _no_memory(size_bytes: int) -> torch.Tensor:
     raise AssertionError
 
 
-def read_in_steps(
-    path: Path, order: np.ndarray, *, batch: int = 8, chunk: int = 30, window: int = 1 << 30
-) -> list[np.ndarray]:
+def read_in_steps(path: Path, order: np.ndarray, *, batch: int = 8, chunk: int = 30) -> list[np.ndarray]:
     """Return the rows of all steps, each in the memory it was read into."""
     pool = BufferPool(batch * LARGE_ROW_BYTES, keep=3)
     reader = ReadAhead(
         [path],
         lambda rows: spans_of(rows, LARGE_ROW_BYTES),
         chunk_bytes=chunk * LARGE_ROW_BYTES,
-        window_end=lambda position: (position // window + 1) * window,
+        window_end=lambda _: 1 << 30,
         past_cache=True,
-        row_bytes=LARGE_ROW_BYTES,
         lease=pool.lease,
     )
     got = []
@@ -134,38 +225,25 @@ def read_in_steps(
     return got
 
 
-@settings(max_examples=60)
-@given(
-    rows=st.lists(st.integers(0, LARGE_ROWS - 1), min_size=1, max_size=120),
-    batch=st.integers(1, 30),
-    chunk=st.integers(1, 60),
-    window=st.integers(1, 50),
-)
-def test_rows_are_read_straight_into_the_memory_of_their_step(
-    large_rows: tuple[Path, np.ndarray], rows: list[int], batch: int, chunk: int, window: int
-) -> None:
-    path, contents = large_rows
-    got = read_in_steps(path, np.array(rows), batch=batch, chunk=chunk, window=window)
-    assert np.array_equal(np.concatenate(got), contents[rows])
-
-
 @pytest.mark.parametrize("together", [1, 3, 64])
-def test_rows_of_a_large_read_go_to_many_offsets_by_way_of_little_memory(
+def test_no_read_is_of_more_than_the_memory_that_it_goes_through(
     large_rows: tuple[Path, np.ndarray], together: int, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, contents = large_rows
     tune(staged_read_bytes=together * LARGE_ROW_BYTES)
-    into, read_into = list[int](), RawFile.read_into
+    sizes, read = list[int](), os.preadv
 
-    def counted(file: RawFile, memories: Sequence[memoryview], start: int, size: int) -> None:
-        into.append(size // LARGE_ROW_BYTES)
-        read_into(file, memories, start, size)
+    def counted(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        sizes.append(sum(map(len, buffers)) // LARGE_ROW_BYTES)
+        return read(descriptor, buffers, offset)
 
-    monkeypatch.setattr(RawFile, "read_into", counted)
     # every row but 5 and 6, which are read with the others, and some twice
     order = np.random.default_rng(2).permutation(np.delete(np.arange(LARGE_ROWS), [5, 6]).repeat(2))
     assert np.array_equal(np.concatenate(read_in_steps(path, order, chunk=100)), contents[order])
-    assert min(together, 10) <= max(into) <= together
+    monkeypatch.setattr(os, "preadv", counted)
+    with compiled_or_not(False):
+        assert np.array_equal(np.concatenate(read_in_steps(path, order, chunk=100)), contents[order])
+    assert min(together, 10) <= max(sizes) <= together
 
 
 def test_a_read_that_brings_less_is_continued_where_it_ended(
@@ -177,24 +255,78 @@ def test_a_read_that_brings_less_is_continued_where_it_ended(
     halves = itertools.cycle((1, 2, 3))
 
     def less(descriptor: int, buffers: list[memoryview], offset: int) -> int:
-        most, given = next(halves) * LARGE_ROW_BYTES // 2, []
-        for buffer in buffers:
-            given += [buffer[:most]] if most else []
-            most -= len(buffer[:most])
-        return read(descriptor, given, offset)
+        return read(descriptor, [buffers[0][: next(halves) * LARGE_ROW_BYTES // 2]], offset)
 
     monkeypatch.setattr(os, "preadv", less)
     order = np.random.default_rng(1).permutation(LARGE_ROWS)
-    assert np.array_equal(np.concatenate(read_in_steps(path, order)), contents[order])
+    with compiled_or_not(False):
+        assert np.array_equal(np.concatenate(read_in_steps(path, order)), contents[order])
 
 
-def test_a_file_cut_short_while_its_rows_are_scattered_is_named(
-    large_rows: tuple[Path, np.ndarray], tmp_path: Path
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_file_cut_short_while_its_rows_are_read_is_named(
+    large_rows: tuple[Path, np.ndarray], tmp_path: Path, is_compiled: bool
 ) -> None:
     short = tmp_path / "short"
     short.write_bytes(large_rows[1][:10].tobytes()[:-5])
-    with pytest.raises(StoreError, match=r"short ends at byte 163835: it was cut short while it was read"):
+    with (
+        compiled_or_not(is_compiled),
+        pytest.raises(StoreError, match=r"short ends at byte 163835: it was cut short while it was read"),
+    ):
         read_in_steps(short, np.arange(20))
+
+
+_WRONG_READS = {
+    "a piece does not fit in staging": [((0, 4097), None), ((10, 4090), None), ((0, -1), None), ((-1, 1), None)],
+    "a span is outside of its memory": [
+        (None, (0, 9, 0, 0)),
+        (None, (0, 8, 0, 1)),
+        (None, (0, 8, 0, -1)),
+        (None, (0, 8, 1, 0)),
+        (None, (0, 8, -1, 0)),
+        (None, (0, -1, 0, 0)),
+        (None, (0, 1 << 62, 0, 0)),
+        (None, (0, 8, 0, (1 << 63) - 1)),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "read", "span"), [(message, *each) for message, those in _WRONG_READS.items() for each in those]
+)
+def test_nothing_is_read_to_where_no_memory_is(
+    bytes_file: Path, message: str, read: tuple[int, int] | None, span: tuple[int, ...] | None
+) -> None:
+    if (read_spans := span_reader()) is None:
+        pytest.skip("the compiled part is not built here")
+    reads, spans = np.array([read or (0, 100)]), np.array([span or (0, 8, 0, 0)])
+    guarded = np.zeros(24, np.uint8)
+    with open(bytes_file, "rb") as file, pytest.raises(ValueError, match=message):
+        read_spans(file.fileno(), reads, 512, 0, np.zeros(4096, np.uint8), spans, 8, (guarded[8:16],))
+    assert not guarded.any()
+
+
+def test_the_compiled_part_refuses_what_are_no_tables(bytes_file: Path) -> None:
+    if (read_spans := span_reader()) is None:
+        pytest.skip("the compiled part is not built here")
+    staging, out, one, span = (
+        np.zeros(4096, np.uint8),
+        np.zeros(8, np.uint8),
+        np.zeros(2, np.int64),
+        np.zeros(4, np.int64),
+    )
+    with open(bytes_file, "rb") as file:
+        for reads, align, base, spans in (
+            (one[:1], 512, 0, span),
+            (one, 0, 0, span),
+            (one, 512, -1, span),
+            (one, 512, 0, one),
+        ):
+            with pytest.raises(ValueError, match="expected int64"):
+                read_spans(file.fileno(), reads, align, base, staging, spans, 8, (out,))
+        out.flags.writeable = False
+        with pytest.raises((ValueError, BufferError)):
+            read_spans(file.fileno(), one, 512, 0, staging, span, 8, (out,))
 
 
 @settings(max_examples=200)
@@ -203,46 +335,34 @@ def test_a_file_cut_short_while_its_rows_are_scattered_is_named(
     row_bytes=st.sampled_from([1, 3, 784, 1024, 4096, 100_000, 150_528, 9 << 20]),
     align=st.sampled_from([1, 512, 4096]),
 )
-def test_reads_bring_each_row_once_and_none_reaches_into_another(rows: list[int], row_bytes: int, align: int) -> None:
-    spans = spans_of(np.array(rows, dtype=np.int64), row_bytes)
-    runs = Runs.holding(spans, align=align, most_gap_bytes=GAP_BYTES)
-    reads, places = runs.reads(READ_BYTES, align), runs.find(spans)
-    assert places is not None
-    touched: list[tuple[int, int, int]] = []  # in memory: start, stop, distance to the file's offset
-    for start, size, place in reads:
-        assert size <= READ_BYTES
-        assert (place - start) % align == 0
-        touched.append((place - place % align, place + size + -(place + size) % align, place - start))
-    assert [start for start, _, _ in reads] == sorted(start for start, _, _ in reads)
-    assert touched[0][0] >= 0
-    assert touched[-1][1] <= runs.size_bytes
-    for (_, stop, distance), (start, _, next_distance) in itertools.pairwise(touched):
-        assert start >= stop or distance == next_distance, "overlapping blocks must hold the same bytes of the file"
-    held = np.full(runs.size_bytes, -1)
-    if runs.size_bytes < 1 << 21:
-        for start, size, place in reads:
-            assert (held[place : place + size] == -1).all()
-            held[place : place + size] = np.arange(start, start + size)
-        for begin, place in zip(spans.begins.tolist(), places.tolist(), strict=True):
-            assert (held[place : place + row_bytes] == np.arange(begin, begin + row_bytes)).all()
+def test_pieces_hold_each_row_and_none_a_byte_of_another(rows: list[int], row_bytes: int, align: int) -> None:
+    spans, most = spans_of(np.array(rows, dtype=np.int64), row_bytes), 2 << 20
+    runs = Runs.holding(spans, most_gap_bytes=GAP_BYTES)
+    pieces = runs.pieces(most, align)
+    for start, size in pieces:
+        assert start % align + size + -(start + size) % align <= most
+    assert pieces == sorted(pieces)
+    for (start, size), (following, _) in itertools.pairwise(pieces):
+        assert start + size <= following
+    assert sum(size for _, size in pieces) == runs.size_bytes <= (len(rows) + len({*rows})) * row_bytes
+    assert runs.find(spans) is not None
 
 
 @settings(max_examples=200)
 @given(
     held=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), max_size=20),
     asked=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), min_size=1, max_size=8),
-    align=st.sampled_from([1, 8]),
 )
 def test_runs_say_where_spans_are_or_that_they_are_not_all_there(
-    held: list[tuple[int, int]], asked: list[tuple[int, int]], align: int
+    held: list[tuple[int, int]], asked: list[tuple[int, int]]
 ) -> None:
     def spans(pairs: list[tuple[int, int]]) -> Spans:
         return Spans(*np.array(pairs, np.int64).reshape(-1, 2).T)
 
-    runs, file = Runs.holding(spans(held), align=align), np.arange(240)
+    runs, file = Runs.holding(spans(held)), np.arange(240)
     memory = np.full(runs.size_bytes, -1)
-    for start, size, place in runs.reads(16, align):
-        memory[place : place + size] = file[start : start + size]
+    for begin, end, place in zip(*runs[:3], strict=True):
+        memory[place : place + end - begin] = file[begin:end]
     there = {byte for begin, size in held for byte in range(begin, begin + size)}
     places = runs.find(spans(asked))
     if places is None:
@@ -259,16 +379,16 @@ def test_a_window_of_blocks_is_read_in_large_pieces(seed: int) -> None:
     order = BlockOrder(100_000, block, 32, seed=seed, epoch=0)
     end = order.window_end(0)
     spans = spans_of(order.rows(0, end), row_bytes)
-    reads = Runs.holding(spans, most_gap_bytes=GAP_BYTES).reads(READ_BYTES // row_bytes * row_bytes)
-    assert sum(size for _, size, _ in reads) == end * row_bytes == 32 * block * row_bytes
-    # each block is a read of its own; neighbours that both are in the window are one stretch of the file
-    assert len(reads) <= 33
-    assert min(size for _, size, _ in reads[:-1]) > 7 << 20
+    runs = Runs.holding(spans, most_gap_bytes=GAP_BYTES)
+    assert runs.size_bytes == end * row_bytes == 32 * block * row_bytes
+    # neighbours that both are in the window are one stretch of the file
+    assert len(runs.starts) <= 33
+    assert int(runs.spans.sizes.min()) > 7 << 20
 
 
 def test_rows_that_are_contiguous_are_one_read() -> None:
     spans = spans_of(np.random.default_rng(0).permutation(50) + 7, 150_528)
-    assert Runs.holding(spans).reads(READ_BYTES) == [(7 * 150_528, 50 * 150_528, 0)]
+    assert Runs.holding(spans).pieces(8 << 20) == [(7 * 150_528, 50 * 150_528)]
 
 
 @pytest.mark.parametrize("call", ["preadv", "fstat", "open", "read_all"])
@@ -306,6 +426,7 @@ def first_rows_of(path: Path) -> ReadAhead:
         chunk_bytes=8 * ROW_BYTES,
         window_end=lambda _: ROWS,
         past_cache=False,
+        lease=own_memory,
     )
     next(reader.ahead(iter(steps_of([np.arange(20)]))))
     return reader
@@ -324,13 +445,26 @@ def test_a_file_cut_short_is_named(rows_file: Path, tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_read_error_names_the_file(rows_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_read_error_names_the_file(rows_file: Path, is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "preadv", fail)
-    with pytest.raises(OSError, match=r"Input/output error: '.*rows'"):
+    if is_compiled:
+        monkeypatch.setattr(raw_file, "span_reader", lambda: fail)
+    else:
+        monkeypatch.setattr(os, "preadv", fail)
+    with compiled_or_not(is_compiled), pytest.raises(OSError, match=r"Input/output error: '.*rows'"):
         read_all(rows_file, ROW_BYTES * ROWS, past_cache=False)
+
+
+def test_the_compiled_part_says_which_error_a_read_had(tmp_path: Path) -> None:
+    if (read_spans := span_reader()) is None:
+        pytest.skip("the compiled part is not built here")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(IsADirectoryError):
+        read_spans(folder, np.array([[0, 9]]), 1, 0, np.zeros(9, np.uint8), np.zeros((0, 4), np.int64), 0, ())
+    os.close(folder)
 
 
 def test_all_of_the_file_is_read(rows_file: Path) -> None:
@@ -348,23 +482,21 @@ def test_reads_past_the_cache_bring_the_same_rows(tmp_path: Path, row_bytes: int
         file.close()
         pytest.skip("no O_DIRECT on the file system of the temporary folder")
     wanted = np.concatenate([np.arange(0, count, 7), [count - 1, 0, 1]])
-    spans = spans_of(wanted, row_bytes)
-    runs = Runs.holding(spans, align=file.align, most_gap_bytes=GAP_BYTES)
-    memory, places = ReadMemory(runs.size_bytes), runs.find(spans)
-    file.read(memory.room, runs.reads(READ_BYTES, file.align))
+    memory = np.zeros((len(wanted), row_bytes), np.uint8)
+    bring(file, spans_of(wanted, row_bytes), memory.reshape(-1))
     file.close()
-    assert places is not None
-    assert np.array_equal(memory.bytes.numpy()[places[:, None] + np.arange(row_bytes)], rows[wanted])
+    assert np.array_equal(memory, rows[wanted])
     assert read_all(path, count * row_bytes, past_cache=True).numpy().tobytes() == rows.tobytes()
 
 
-def test_a_file_cut_short_between_two_reads_past_the_cache_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_file_cut_short_between_two_reads_past_the_cache_is_named(tmp_path: Path, is_compiled: bool) -> None:
     path = tmp_path / "rows"
     path.write_bytes(bytes(4096 * 10))
     file = RawFile(path, past_cache=True)
     os.truncate(path, 4096 * 5 + 100)
-    with pytest.raises(StoreError, match="rows ends at byte 20580: it was cut short"):
-        file.read(ReadMemory(40 * 1024).room, [(0, 40 * 1024, 0)])
+    with compiled_or_not(is_compiled), pytest.raises(StoreError, match="rows ends at byte 20580: it was cut short"):
+        bring(file, Spans(np.array([0]), np.array([40 * 1024])), np.zeros(40 * 1024, np.uint8))
     file.close()
 
 

@@ -17,12 +17,13 @@ from conftest import make_tree, memory_cgroup
 
 import packer
 from reader import MemmapDataset, MemmapLoader, system
-from reader.buffers import BufferPool
+from reader.buffers import BufferPool, allocated
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS
 from reader.memory import raw_file, residency
-from reader.memory.raw_file import RawFile, ReadMemory
+from reader.memory.raw_file import RawFile, bring
 from reader.memory.residency import Reads
+from reader.memory.spans import Spans
 from scripts.samples.stores import sparse_store
 
 # Pages are dropped from the cache, which those that are not on the disk yet stay in.
@@ -40,8 +41,6 @@ def test_memory_that_is_read_into_is_used_again_in_the_next_epoch(tmp_path: Path
     make_tree(tmp_path / "images", classes=2, each=20)
     packer.pack(tmp_path / "images", tmp_path / "out", size=96, workers=1)
     data = MemmapDataset(tmp_path / "out", as_tuple=False)
-    if not RawFile(tmp_path / "out" / PIXELS, past_cache=True).can_scatter(data.manifest.row_bytes):
-        pytest.skip("no O_DIRECT on the file system of the temporary folder")
     with MemmapLoader(data, 8, shuffle="full", residency="disk", as_tuple=False) as loader:
         for _ in range(4):
             for batch in loader:
@@ -241,7 +240,7 @@ def test_ram_asks_for_huge_pages_and_reports_how_many_it_got(
     with caplog.at_level("INFO", logger="reader"):
         MemmapLoader(train, 8, residency="ram", as_tuple=False)
     assert re.search(r"276\.5 kB copied into memory, (0 bytes|\d+\.\d kB) of it in huge pages", caplog.text)
-    rows = ReadMemory(64 << 20).bytes.fill_(1)
+    rows = torch.from_numpy(allocated(64 << 20)).fill_(1)
     # hg: asked for by madvise(2)
     assert "hg" in _flags(rows.data_ptr())
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -332,7 +331,6 @@ def test_what_was_read_from_a_disk_is_let_go(tmp_path: Path, way: str, monkeypat
         os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if system.cached_share(path) > 0.5:
         pytest.skip("the file system of the temporary folder keeps or hides what is cached")
-    for start in range(0, 64, 8):
-        file.read(ReadMemory(8 << 20).room, [(start << 20, 8 << 20, 0)])
+    bring(file, Spans(np.array([0]), np.array([64 << 20])), np.zeros(64 << 20, np.uint8))
     file.close()
     assert system.cached_share(path) < 0.1

@@ -2,49 +2,64 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
+import math
 import os
 import random
 import threading
 import time
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from reader.bench import drop
-from reader.memory.raw_file import RawFile, ReadMemory
+from reader.buffers import allocated
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 # beside the size of a row
 SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
 # Memory of this size is in huge pages, as a loader's is: into others a disk brings less.
 _HUGE_PAGE_BYTES = 2 << 20
+# Blocks of any disk.
+_BLOCK_BYTES = 4096
 
 # size of a read -> how many are in flight -> GB/s
 Curve = dict[int, dict[int, float]]
 
 
-def random_reads(path: Path, size_bytes: int, depth: int, seconds: float, *, past_cache: bool) -> float:
-    """Read pieces of a file whose pages were dropped, each once, in random order, on as many threads; returns GB/s.
+def disk_reads(
+    path: Path,
+    size_bytes: int,
+    depth: int,
+    seconds: float = math.inf,
+    *,
+    past_cache: bool = True,
+    in_order: bool = False,
+) -> float:
+    """Read pieces of a file, each once, in random order, on as many threads; returns GB/s.
 
-    past_cache: by O_DIRECT, where the file system has it.
+    Each thread reads to the same memory again and again, which nobody copies from.
+
+    past_cache: by O_DIRECT, where the file system has it. in_order: one piece after the other instead.
     """
-    total = os.stat(path).st_size
-    drop(path, total)
-    order = list(range(total // size_bytes))
-    random.Random(0).shuffle(order)
+    order = list(range(os.stat(path).st_size // size_bytes))
+    if not in_order:
+        random.Random(0).shuffle(order)
     taken = itertools.count()
     read = [0] * depth
-    file = RawFile(path, past_cache=past_cache)
-    # a piece is in memory where it is within a block of the disk: see RawFile.align
-    memories = [ReadMemory(max(size_bytes + file.align, _HUGE_PAGE_BYTES)) for _ in range(depth)]
-    for memory in memories:
-        # a loader's is used again too
-        memory.bytes.zero_()
+    descriptor = _opened(path, past_cache)
+    # whole blocks of the disk are read
+    memories = _memories(max(size_bytes + 2 * _BLOCK_BYTES, _HUGE_PAGE_BYTES), depth)
 
     def work(number: int) -> None:
-        memory = memories[number].room
         while (index := next(taken)) < len(order) and time.perf_counter() < end:
             start = order[index] * size_bytes
-            file.read(memory, [(start, size_bytes, start % file.align)])
+            first = start - start % _BLOCK_BYTES
+            whole = -(-(start + size_bytes - first) // _BLOCK_BYTES) * _BLOCK_BYTES
+            os.preadv(descriptor, [memories[number][:whole].data], first)
             read[number] += size_bytes
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(depth)]
@@ -55,8 +70,24 @@ def random_reads(path: Path, size_bytes: int, depth: int, seconds: float, *, pas
     for thread in threads:
         thread.join()
     taken_seconds = time.perf_counter() - begun
-    file.close()
+    os.close(descriptor)
     return sum(read) / 1e9 / taken_seconds
+
+
+@functools.lru_cache(maxsize=4)
+def _memories(size_bytes: int, count: int) -> list[npt.NDArray[np.uint8]]:
+    """Return memory that was written before, as a loader's is in a later epoch."""
+    memories = [allocated(size_bytes) for _ in range(count)]
+    for memory in memories:
+        memory[:] = 0
+    return memories
+
+
+def _opened(path: Path, past_cache: bool) -> int:
+    if past_cache:
+        with contextlib.suppress(OSError):
+            return os.open(path, os.O_RDONLY | os.O_DIRECT)
+    return os.open(path, os.O_RDONLY)
 
 
 def measure_curve(path: Path, row_bytes: int, rounds: int, seconds: float) -> dict[str, Curve]:
@@ -66,7 +97,8 @@ def measure_curve(path: Path, row_bytes: int, rounds: int, seconds: float) -> di
         for name, past_cache in (("past the page cache", True), ("through it", False)):
             curve = curves.setdefault(name, {})
             for size_bytes, depth in itertools.product(sorted({row_bytes, *SIZES}), DEPTHS):
-                rate = random_reads(path, size_bytes, depth, seconds, past_cache=past_cache)
+                drop(path, os.stat(path).st_size)
+                rate = disk_reads(path, size_bytes, depth, seconds, past_cache=past_cache)
                 known = curve.setdefault(size_bytes, {})
                 known[depth] = round(max(rate, known.get(depth, 0.0)), 3)
     return curves

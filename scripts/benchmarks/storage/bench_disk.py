@@ -5,8 +5,9 @@
 Ways, in turns, each with the file's pages dropped first (posix_fadvise) and seen to be gone:
 
     cat            the whole file read in order in pieces of 8 MiB through the page cache, one thread: what cat does
-    direct         the same past the page cache (O_DIRECT) into warm huge pages, with the loader's number of threads
-    random         each row once in random order past the page cache, with as many threads: the limit of "full" at this depth
+    direct         the same past the page cache (O_DIRECT) with 4 threads, each into a warm huge page or more of its own
+    blocks         the same pieces in random order: the limit of "block"
+    random         each row once in random order so, with as many threads as a loader reads with: the limit of "full"
     block, full, sequential
                    an epoch of MemmapLoader(residency="disk", shuffle=...), iter() and thread start included. An untimed round
                    comes first, so that memory is used again, as that of "direct" is; "first epoch": how that one compares
@@ -27,7 +28,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import sys
 import time
 from argparse import Namespace
@@ -43,9 +43,9 @@ from reader.bench import drop, read_through
 from reader.format.errors import NotMeasured
 from reader.format.manifest import PIXELS
 from reader.memory import residency
-from reader.memory.raw_file import LARGE_READERS, READ_BYTES, READERS, RawFile, ReadMemory, bring
+from reader.memory.raw_file import READERS
 from scripts.benchmarks.reading.bench_read import cached_store
-from scripts.benchmarks.storage._disk_curve import best, measure_curve, random_reads, table_lines
+from scripts.benchmarks.storage._disk_curve import best, disk_reads, measure_curve, table_lines
 from scripts.benchmarks.storage._limited_disk import limited_disk
 from scripts.benchmarks.storage._row_forms import RAW, add_forms, check_batch, check_once, file_bytes, in_forms
 from scripts.common.arguments import READ_WORK, bench_parser
@@ -54,6 +54,7 @@ from scripts.common.program import reported
 from scripts.common.timing import in_turns, seconds
 
 BATCH = 256
+READ_BYTES, DIRECT_READERS = 8 << 20, 4
 ORDERS: dict[str, str | bool] = {"block": "block", "full": "full", "sequential": False}
 
 
@@ -81,21 +82,11 @@ def measure(forms: dict[str, MemmapDataset], rounds: int) -> dict[str, Any]:
     """Time each way in turns; forms: of the same rows, see `in_forms`."""
     data = forms[RAW]
     path, size, row_bytes = data.path / PIXELS, file_bytes(data), data.manifest.row_bytes
-    ring = ReadMemory(2 * LARGE_READERS * READ_BYTES)
-    ring.bytes.zero_()
-    reads = [
-        (byte, min(READ_BYTES, size - byte), n % (2 * LARGE_READERS) * READ_BYTES)
-        for n, byte in enumerate(range(0, size, READ_BYTES))
-    ]
-
-    def direct() -> None:
-        with contextlib.closing(RawFile(path, past_cache=True)) as file:
-            bring(file, ring.room, reads)
-
     ways: dict[str, tuple[str, Callable[[], Any]]] = {
         "cat": (RAW, lambda: read_through(path, size)),
-        "direct": (RAW, direct),
-        "random": (RAW, lambda: random_reads(path, row_bytes, READERS, math.inf, past_cache=True)),
+        "direct": (RAW, lambda: disk_reads(path, READ_BYTES, DIRECT_READERS, in_order=True)),
+        "blocks": (RAW, lambda: disk_reads(path, READ_BYTES, DIRECT_READERS)),
+        "random": (RAW, lambda: disk_reads(path, row_bytes, READERS)),
         "page faults": (RAW, lambda: by_page_faults(forms)),
     }
     epochs = {way_of(order, form): (form, order) for order, form in itertools.product(ORDERS, forms)}
@@ -147,6 +138,7 @@ def report_of(
         "cpu_seconds": {name: spread([cpu for _, cpu in turns], 3) for name, turns in found.items()},
         "ratio_to_limit": {name: ratios(rates[name], limit) for name in ways},
         "ratio_to_cat": {name: ratios(rates[name], rates["cat"]) for name in ways},
+        "block_to_blocks": ratios(rates["block"], rates["blocks"]),
         "full_to_random": ratios(rates["full"], rates["random"]),
         "first_epoch_to_later": {
             name: round(float(np.median([taken for taken, _ in found[name]])) / first[name], 3)
@@ -224,8 +216,13 @@ def text(report: dict[str, Any]) -> str:
     limit = report["megabytes_per_second"]
     disk = f", a disk limited to {limit:.0f} MB/s" if limit else ""
     head = f"{report['rows']} rows, {report['gigabytes']} GB, nothing cached{disk}, {report['rounds']} rounds: medians"
-    share = " (p10..p90 ".join(ratio_cells(report["full_to_random"])) + ")"
-    drawn = f"{head}\n{table(lines)}\nfull has {share} of random reads of rows, {READERS} in progress"
+    block, full = (
+        " (p10..p90 ".join(ratio_cells(report[name])) + ")" for name in ("block_to_blocks", "full_to_random")
+    )
+    drawn = (
+        f"{head}\n{table(lines)}\nblock has {block} of reads of 8 MiB in random order, full {full} of random reads of rows,"
+        f" {READERS} in progress"
+    )
     return f"{drawn}\n{curve_text(report)}" if "curve" in report else drawn
 
 

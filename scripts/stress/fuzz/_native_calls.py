@@ -5,6 +5,7 @@ Knows the functions of pixpack_native and what is true of them; not how the part
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import itertools
@@ -62,6 +63,7 @@ class NativeCalls:
         counts["sums_calls"] += 1
         _check_sums(*arguments)
         _check_copies(self._native, rng)
+        _check_reads(self._native, self._folder, rng)
         _check_draws(self._native, rng)
         _check_unfilter(self._native, rng)
         _check_predictor(self._native, rng)
@@ -211,12 +213,46 @@ def _check_copies(native: Any, rng: random.Random) -> None:
     native.copy_spans(source, *(array("q", n) for n in numbers), memoryview(around)[before:-64], rng.random() < 0.5)
     assert around == expected
     wrong = [[*each] for each in numbers]
-    rng.choice(wrong)[rng.randrange(len(begins))] = rng.choice([*_EXTREMES[:3], -1, len(source) + 1, 1 << 62])
+    rng.choice(wrong)[rng.randrange(len(begins))] = rng.choice(
+        [*_EXTREMES[:3], -1, len(source) + places[-1] + 1, 1 << 62]
+    )
     try:
         native.copy_spans(source, *(array("q", n) for n in wrong), bytearray(places[-1]), rng.random() < 0.5)
     except ValueError:
         return
     raise AssertionError(f"a span that is not there was copied: {wrong}")
+
+
+def _check_reads(native: Any, folder: Path, rng: random.Random) -> None:
+    """Compare spans read from a file with slices, also where a number is outside of the file, the staging or a memory."""
+    content, align, base = rng.randbytes(rng.randint(1, 3000)), rng.choice([1, 8, 64]), rng.choice([0, 1 << 20])
+    path = folder / "spans"
+    path.write_bytes(content)
+    wanted = [(rng.randrange(len(content)), rng.randint(0, 300)) for _ in range(rng.randint(1, 9))]
+    wanted = [(begin, min(size, len(content) - begin)) for begin, size in wanted]
+    memories = tuple(bytearray(size) for _, size in wanted)
+    spans = sorted([base + begin, size, n, 0] for n, (begin, size) in enumerate(wanted))
+    step = rng.choice([64, 128, 1024])
+    reads = [[base + start, min(step, len(content) - start)] for start in range(0, len(content), step)]
+    longest = max(size for _, size in wanted)
+    tables = reads, spans
+
+    def read(reads: list[list[int]], spans: list[list[int]]) -> int:
+        numbers = (array("q", itertools.chain(*table)) for table in (reads, spans))
+        with open(path, "rb") as file:
+            table, other = numbers
+            end: int = native.read_spans(
+                file.fileno(), table, align, base, bytearray(step), other, longest, tuple(map(memoryview, memories))
+            )
+        return end
+
+    assert read(*tables) == -1
+    assert [*memories] == [content[begin : begin + size] for begin, size in wanted]
+    wrong = [[[*row] for row in table] for table in tables]
+    row = rng.choice(rng.choice(wrong))
+    row[rng.randrange(len(row))] = rng.choice([*_EXTREMES, -1, 1 << 62, (1 << 63) - 1])
+    with contextlib.suppress(ValueError, OSError):
+        read(*wrong)
 
 
 def _check_draws(native: Any, rng: random.Random) -> None:
