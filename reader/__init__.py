@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reader.format.manifest import Manifest
     from reader.loading.loader import MemmapLoader
     from reader.loading.samplers import RASampler
-    from reader.loading.sizes import ConstantPixels
+    from reader.planning.sizes import ConstantPixels
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.affine import RandomAffine, RandomRotation
     from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
@@ -74,7 +74,7 @@ _HOMES = {
         "format.manifest": "Manifest",
         "loading.loader": "MemmapLoader",
         "loading.samplers": "RASampler",
-        "loading.sizes": "ConstantPixels",
+        "planning.sizes": "ConstantPixels",
         "store": "ImageBatch RaggedBatch open_store",
     }.items()
     for name in names.split()

@@ -1,4 +1,4 @@
-"""Holds `MemmapLoader`: which rows a batch takes, the thread that prepares it, ranks, prefetch, frameworks.
+"""Holds `MemmapLoader`: the thread that prepares batches, where their rows are read from, workers, frameworks.
 
-Knows nothing of the bench, and never changes a pixel itself.
+Which rows a batch takes, `reader.planning` says. Knows nothing of the bench, and never changes a pixel itself.
 """

@@ -1,4 +1,4 @@
-"""What a loader logs of its order, ranks and transform, and what it warns of where a run may not be what its user means."""
+"""What a loader logs of its rows, order and transform, and what it warns of where a run may not be what its user means."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
 from reader.dataset.unlabeled import warn_of_unlabeled
 from reader.loading.finish import begins_with_crop
-from reader.loading.orders import block_rows
-from reader.loading.plan import EpochPlan
-from reader.loading.ranks import Ranks, is_distributed
 from reader.memory.residency import Residency
+from reader.planning.orders import block_rows
+from reader.planning.plan import EpochPlan
+from reader.planning.ranks import Ranks
 from reader.transforms.conversions import convertible, from_torchvision, is_torchvisions
 from reader.tuning import tuning
 
@@ -53,36 +53,6 @@ def log_choices(plan: EpochPlan, ranks: Ranks, chosen: Residency, *, has_collate
         _warn_of_slow_recipe(plan.dataset)
 
 
-def log_ranks(plan: EpochPlan, ranks: Ranks, *, before: Ranks, is_first: bool, reported: EpochPlan | None) -> None:
-    """Log what the ranks are now, where an epoch begins.
-
-    before: as they were. reported: the plan whose length the program asked for last; None if it did not.
-    """
-    source, path, sampler = ranks.source or "nobody says otherwise", plan.dataset.path, plan.orders.sampler
-    if reported is not None and reported.ranks.world_size != ranks.world_size and sampler is None:
-        _log.warning(
-            "%s: an epoch was said to be %s steps, for world size %s; now it is %s, for world size %d (%s). What was"
-            " computed from the former, such as a schedule of learning rates, does not fit.",
-            *(path, reported.length, reported.ranks.world_size, plan.length, ranks.world_size, source),
-        )
-    elif before != ranks:
-        _log.info("%s: %s (%s)", path, ranks, source)
-    if is_first and ranks.is_guessed:
-        _log.warning(
-            "%s: reads for %s, as RANK and WORLD_SIZE say, though torch.distributed is not initialized. Give rank= and"
-            " world_size= if that is not meant.",
-            *(path, ranks),
-        )
-    is_new = ranks.world_size > 1 and (is_first or before.world_size == 1)
-    if is_new and sampler is not None and not is_distributed(sampler.sampler):
-        _log.warning(
-            "%s: this is %s, and the sampler, a %s, is not distributed: each rank reads every row that it gives. Give"
-            " sampler=DistributedSampler(dataset), or shuffle= or weights= instead, which share rows among ranks; or rank=0"
-            " and world_size=1 if each rank's sampler has rows of its own.",
-            *(path, ranks, type(sampler.sampler).__name__),
-        )
-
-
 def log_first_epoch(plan: EpochPlan, transform: Transform | None, *, as_tuple: bool) -> None:
     """Log what the batches of a loader are, as its first epoch begins: seed, ranks, what was cropped and what is drawn.
 
@@ -98,6 +68,19 @@ def log_first_epoch(plan: EpochPlan, transform: Transform | None, *, as_tuple: b
         warn_of_second_crop(dataset.path, dataset.manifest, transform)
         if as_tuple:
             warn_of_unlabeled(dataset.opened_store, dataset.store_rows(np.arange(len(dataset))))
+
+
+def warn_of_small_rows(dataset: MemmapDataset, transform: object, sides: tuple[int, int]) -> bool:
+    """Warn of crops that are larger than the rows, or than the largest of them; says whether they are."""
+    height, width, _ = dataset.manifest.sides
+    if (sides[0] <= height and sides[1] <= width) or not begins_with_crop(transform):
+        return False
+    _log.warning(
+        "%s: crops of %d x %d are larger than the rows, %d x %d%s: they are enlarged, or padded. Give a smaller size=, or"
+        " pack larger rows.",
+        *(dataset.path, *sides, height, width, dataset.manifest.kind.at_most),
+    )
+    return True
 
 
 def _warn_of_slow_recipe(dataset: MemmapDataset) -> None:

@@ -18,10 +18,10 @@ from torch.utils import _pytree as pytree
 
 from reader.dataset.samples import Transform
 from reader.epoch import in_epoch, inside, on_threads_of, row_source, stamped
-from reader.loading.plan import EpochPlan
 from reader.loading.sample_transform import SampleTransform
 from reader.memory.parts import in_parts
 from reader.memory.places import Place
+from reader.planning.plan import EpochPlan
 from reader.profiling import stage
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, plain

@@ -1,11 +1,10 @@
-"""Tells accelerate what it reads from a loop besides batches, the end of an epoch, and asks it whether it splits batches.
+"""Tells accelerate when a pass ends, and refuses it what would give a loop other rows than its own.
 
 Imports no framework: one that the program has not imported is not asked.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
 from types import FrameType
 from typing import Protocol
@@ -48,18 +47,6 @@ def _asker() -> FrameType | None:
     """Return the frame of accelerate that called what calls this module; None: it was another's."""
     asker = sys._getframe(3)
     return asker if str(asker.f_globals.get("__name__")).startswith("accelerate.") else None
-
-
-def splits_batches() -> bool:
-    """Say whether an Accelerator of this process has split_batches=True: a batch is then that of all its processes together.
-
-    Looks at all objects of a process with an Accelerator, for 80 ms of 200,000.
-    """
-    accelerate, state = (sys.modules.get(f"accelerate.{name}") for name in ("accelerator", "state"))
-    if accelerate is None or state is None or not state.AcceleratorState._shared_state:  # there is no Accelerator
-        return False
-    # it asks nothing of a loop that is given to its prepare, so it is looked for
-    return any(issubclass(type(each), accelerate.Accelerator) and each.split_batches for each in gc.get_objects())
 
 
 class _GradientState(Protocol):

@@ -24,7 +24,6 @@ from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PIXELS
 from reader.loading.finish import Finish, Unfinished
 from reader.loading.levels import LevelRows
-from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Claim, Group, InProgress, overlapped
 from reader.loading.remote_ahead import RemoteAhead
 from reader.loading.shared_residency import HostCopies, HostRows, pinned_bytes, pinned_files
@@ -34,6 +33,7 @@ from reader.memory.places import Place
 from reader.memory.read_ahead import AHEAD_SHARE, ReadAhead
 from reader.memory.row_table import parted
 from reader.memory.threads import Copies
+from reader.planning.plan import EpochPlan
 from reader.profiling import stage
 from reader.rows import Rows, Steps
 from reader.store import Batch

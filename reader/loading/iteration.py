@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from reader.loading.epochs import Progress
 from reader.loading.finish import Finish, Unfinished, Versions
 from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, Group, LoopItem, without_thread
+from reader.planning.epochs import Progress
 
 _NO_GROUPS: Iterator[Group] = iter(())
 

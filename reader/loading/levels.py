@@ -28,7 +28,6 @@ from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST
 from reader.format.tensors import level_name, level_path
 from reader.loading.finish import begins_with_crop, first_step
-from reader.loading.plan import EpochPlan
 from reader.loading.remote_ahead import blocks_of
 from reader.loading.shared_residency import HostRows
 from reader.memory.places import Place, bytes_of
@@ -36,6 +35,7 @@ from reader.memory.raw_file import RawReader, open_raw
 from reader.memory.read_ahead import AHEAD_SHARE, Chunk, cut_in_chunks
 from reader.memory.residency import Reads, Residency
 from reader.memory.spans import Spans, joined
+from reader.planning.plan import EpochPlan
 from reader.rows import Rows, Steps
 from reader.store import Batch
 from reader.tuning import tuning

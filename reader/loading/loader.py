@@ -19,26 +19,26 @@ from torch.utils.data import Dataset
 from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
-from reader.loading.advice import log_first_epoch
-from reader.loading.epochs import Epochs
+from reader.loading.advice import log_first_epoch, warn_of_small_rows
 from reader.loading.finish import Finish, takes_samples
 from reader.loading.frameworks import check_asker
-from reader.loading.given_sampler import Item
 from reader.loading.iteration import Iteration, Pass
 from reader.loading.levels import LevelsAhead
 from reader.loading.options import Options, Weights, checked_device
-from reader.loading.orders import Orders
-from reader.loading.plan import EpochPlan
 from reader.loading.prefetch import Feed, LoopItem
-from reader.loading.ranks import Ranks, ranks_expected, ranks_here, share_of_cpus
 from reader.loading.reading import gathering_of
 from reader.loading.remote_ahead import check_nodes
 from reader.loading.sample_transform import Collate, transform_of_batches
 from reader.loading.samplers import StepSampler, sampler_of
-from reader.loading.seen import rows_of_step, steps_of_row
-from reader.loading.sizes import BatchSize, Size, Sizes, warn_of_small_rows, with_sides
 from reader.loading.workers import StepBatches, workers_for
 from reader.memory.residency import Residency
+from reader.planning.epochs import Epochs
+from reader.planning.given_sampler import Item
+from reader.planning.orders import Orders
+from reader.planning.plan import EpochPlan
+from reader.planning.ranks import Ranks, ranks_expected, ranks_here, share_of_cpus
+from reader.planning.seen import rows_of_step, steps_of_row
+from reader.planning.sizes import BatchSize, Size, Sizes, with_sides
 from reader.rows import Rows
 from reader.tuning import tuning
 

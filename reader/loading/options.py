@@ -21,11 +21,11 @@ from reader.dataset.concat import concat
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.indexing import own_method
 from reader.dataset.samples import Transform
-from reader.loading.given_sampler import GivenSampler
-from reader.loading.ranks import Ranks, given_ranks
 from reader.loading.sample_transform import Collate, checked_transform
-from reader.loading.sizes import BatchSize, Size
 from reader.memory.residency import RESIDENCIES, Residency
+from reader.planning.given_sampler import GivenSampler
+from reader.planning.ranks import Ranks, given_ranks
+from reader.planning.sizes import BatchSize, Size
 from reader.transforms.random import integer
 
 Weights = Sequence[float] | torch.Tensor | npt.NDArray[np.floating]

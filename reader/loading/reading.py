@@ -15,13 +15,13 @@ from reader.loading.advice import log_choices
 from reader.loading.finish import Finish, Unfinished
 from reader.loading.gathering import Gathering
 from reader.loading.levels import LevelRows, may_read_levels
-from reader.loading.orders import Orders, block_rows
-from reader.loading.plan import EpochPlan, Seed
 from reader.loading.prefetch import Feed, LoopItem
-from reader.loading.ranks import Ranks, ranks_here, ranks_sharing
 from reader.loading.remote_ahead import check_nodes, check_order
 from reader.loading.shared_residency import HostRows, missing_on, resident_on
 from reader.memory.residency import Residency, Room, choose
+from reader.planning.orders import Orders, block_rows
+from reader.planning.plan import EpochPlan, Seed
+from reader.planning.ranks import Ranks, ranks_here, ranks_sharing
 from reader.store import Batch
 from reader.tuning import tuning
 

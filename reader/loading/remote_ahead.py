@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from reader.format.filesystem import size_text
-from reader.loading.orders import window_bytes
-from reader.loading.plan import EpochPlan
-from reader.loading.ranks import ranks_here
 from reader.memory.places import InFile
 from reader.memory.spans import Spans
 from reader.order import Window
+from reader.planning.orders import window_bytes
+from reader.planning.plan import EpochPlan
+from reader.planning.ranks import ranks_here
 from reader.profiling import stage
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps

@@ -15,12 +15,12 @@ import torch
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
 from reader.dataset.collate import Step
-from reader.loading.epochs import Epochs
 from reader.loading.frameworks import check_skip
-from reader.loading.given_sampler import Item
 from reader.loading.iteration import Iteration
-from reader.loading.plan import EpochPlan
-from reader.loading.ranks import given_ranks, ranks_now
+from reader.planning.epochs import Epochs
+from reader.planning.given_sampler import Item
+from reader.planning.plan import EpochPlan
+from reader.planning.ranks import given_ranks, ranks_now
 from reader.transforms.random import integer
 
 # As in DeiT, timm and torchvision's references an epoch has a multiple of 256 rows: fewer where there are more.

@@ -27,8 +27,8 @@ from torch.utils.data._utils import signal_handling
 from reader.buffers import FittingPool
 from reader.dataset.dataset import MemmapDataset
 from reader.loading.finish import Finish
-from reader.loading.plan import PlannedBatch
 from reader.loading.prefetch import Claim, Group, paced
+from reader.planning.plan import PlannedBatch
 from reader.transforms.per_sample import has_own_generator
 
 _log = logging.getLogger("reader")

@@ -33,7 +33,7 @@ import numpy as np
 
 from reader import MemmapDataset, MemmapLoader
 from reader.format.manifest import PIXELS
-from reader.loading.orders import window_bytes
+from reader.planning.orders import window_bytes
 from reader.remote.objects import Objects
 from reader.tuning import tuning
 from scripts.benchmarks.reading.bench_read import cached_store

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
-from reader.loading.finish import begins_with_crop
 from reader.transforms.random import integer
-
-_log = logging.getLogger("reader")
 
 Size = int | tuple[int, int] | Callable[[int], Any]
 # Rows a batch and rank: a number, or a function of the height and width of crops.
@@ -147,16 +142,3 @@ def with_sides(transform: Transform | None, sides: tuple[int, int]) -> Transform
         )
     sized: Transform = transform.with_size(sides)
     return sized
-
-
-def warn_of_small_rows(dataset: MemmapDataset, transform: object, sides: tuple[int, int]) -> bool:
-    """Warn of crops that are larger than the rows, or than the largest of them; says whether they are."""
-    height, width, _ = dataset.manifest.sides
-    if (sides[0] <= height and sides[1] <= width) or not begins_with_crop(transform):
-        return False
-    _log.warning(
-        "%s: crops of %d x %d are larger than the rows, %d x %d%s: they are enlarged, or padded. Give a smaller size=, or"
-        " pack larger rows.",
-        *(dataset.path, *sides, height, width, dataset.manifest.kind.at_most),
-    )
-    return True

@@ -5,18 +5,19 @@ Here alone an epoch's ranks, seed and rows a batch are decided, as its `EpochPla
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from reader.format.shown import brief
-from reader.loading.advice import log_ranks
-from reader.loading.frameworks import splits_batches
-from reader.loading.orders import Orders
-from reader.loading.plan import EpochPlan, SampledPlan, Seed
-from reader.loading.ranks import Ranks, ranks_expected, ranks_now
-from reader.loading.sizes import Sizes
+from reader.planning.orders import Orders
+from reader.planning.plan import EpochPlan, SampledPlan, Seed
+from reader.planning.ranks import Ranks, is_distributed, ranks_expected, ranks_now, splits_batches
+from reader.planning.sizes import Sizes
 from reader.transforms.random import integer
+
+_log = logging.getLogger("reader")
 
 # A state names its order by position in this list: append only.
 _ORDERS = ("sequential", "full", "block", "weighted", "sampler", "mixture")
@@ -136,7 +137,7 @@ class Epochs:
         plan = self.at(*self.next, ranks=ranks, seed=self.seed.chosen(ranks.world_size))
         self.orders.check_step(plan.cut)
         if ranks != before or not self.has_started:
-            log_ranks(plan, ranks, before=before, is_first=not self.has_started, reported=self._reported)
+            _log_ranks(plan, ranks, before=before, is_first=not self.has_started, reported=self._reported)
         self.plan = self._reported = plan
         self.seed, self.has_started = plan.seed, True
         return plan
@@ -258,6 +259,36 @@ class Epochs:
         if not self.has_started or self._split_by != world_size:
             self._is_split, self._split_by = world_size > 1 and splits_batches(), world_size
         return self._is_split
+
+
+def _log_ranks(plan: EpochPlan, ranks: Ranks, *, before: Ranks, is_first: bool, reported: EpochPlan | None) -> None:
+    """Log what the ranks are now, where an epoch begins.
+
+    before: as they were. reported: the plan whose length the program asked for last; None if it did not.
+    """
+    source, path, sampler = ranks.source or "nobody says otherwise", plan.dataset.path, plan.orders.sampler
+    if reported is not None and reported.ranks.world_size != ranks.world_size and sampler is None:
+        _log.warning(
+            "%s: an epoch was said to be %s steps, for world size %s; now it is %s, for world size %d (%s). What was"
+            " computed from the former, such as a schedule of learning rates, does not fit.",
+            *(path, reported.length, reported.ranks.world_size, plan.length, ranks.world_size, source),
+        )
+    elif before != ranks:
+        _log.info("%s: %s (%s)", path, ranks, source)
+    if is_first and ranks.is_guessed:
+        _log.warning(
+            "%s: reads for %s, as RANK and WORLD_SIZE say, though torch.distributed is not initialized. Give rank= and"
+            " world_size= if that is not meant.",
+            *(path, ranks),
+        )
+    is_new = ranks.world_size > 1 and (is_first or before.world_size == 1)
+    if is_new and sampler is not None and not is_distributed(sampler.sampler):
+        _log.warning(
+            "%s: this is %s, and the sampler, a %s, is not distributed: each rank reads every row that it gives. Give"
+            " sampler=DistributedSampler(dataset), or shuffle= or weights= instead, which share rows among ranks; or rank=0"
+            " and world_size=1 if each rank's sampler has rows of its own.",
+            *(path, ranks, type(sampler.sampler).__name__),
+        )
 
 
 def _share_of_rank(rows: int, world_size: int) -> int:

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from reader.loading.epochs import Epochs
-from reader.loading.plan import EpochPlan
+from reader.planning.epochs import Epochs
+from reader.planning.plan import EpochPlan
 from reader.rows import Rows
 from reader.system import available_cpus
 from reader.transforms.random import integer

@@ -18,10 +18,10 @@ import torch
 from torch.utils.data import get_worker_info
 
 from reader.dataset.dataset import MemmapDataset
-from reader.loading.given_sampler import GivenSampler, Item, sampled_rows
-from reader.loading.orders import Orders
-from reader.loading.ranks import Ranks, ranks_here
 from reader.order import Cut, Order
+from reader.planning.given_sampler import GivenSampler, Item, sampled_rows
+from reader.planning.orders import Orders
+from reader.planning.ranks import Ranks, ranks_here
 from reader.rows import Rows, Steps
 
 _GIVEN, _OF_STATE, _OF_RANKS = "as given", "of the loaded state", "as on all ranks"

@@ -14,7 +14,6 @@ from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.groups import Mixture
 from reader.format.manifest import Manifest
-from reader.loading.given_sampler import GivenSampler
 from reader.order import (
     BlockOrder,
     CanonicalNodes,
@@ -27,6 +26,7 @@ from reader.order import (
     Sequential,
     Slice,
 )
+from reader.planning.given_sampler import GivenSampler
 from reader.tuning import tuning
 
 
