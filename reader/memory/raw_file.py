@@ -126,11 +126,6 @@ class RawFile:
             raise self._replaced()
         return self.path
 
-    @property
-    def is_direct(self) -> bool:
-        """Say whether reads go past the page cache."""
-        return self.align > 1
-
     def read(self, memory: memoryview, reads: Sequence[Read]) -> None:
         """Bring bytes to their places in memory, through the page cache.
 

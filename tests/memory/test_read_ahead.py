@@ -194,7 +194,7 @@ def large_rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarr
     path.write_bytes(rows.tobytes())
     file = RawFile(path, past_cache=True)
     file.close()
-    if not file.is_direct:
+    if file.align == 1:
         pytest.skip("no O_DIRECT on the file system of the temporary folder")
     return path, rows
 
@@ -478,7 +478,7 @@ def test_reads_past_the_cache_bring_the_same_rows(tmp_path: Path, row_bytes: int
     path = tmp_path / "rows"
     path.write_bytes(rows.tobytes())
     file = RawFile(path, past_cache=True)
-    if not file.is_direct:
+    if file.align == 1:
         file.close()
         pytest.skip("no O_DIRECT on the file system of the temporary folder")
     wanted = np.concatenate([np.arange(0, count, 7), [count - 1, 0, 1]])

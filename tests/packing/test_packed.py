@@ -245,8 +245,12 @@ images, out, work, is_killed = sys.argv[1:]
 if is_killed == "no":
     distributed.init_process_group("gloo")
 rank, killed = os.environ["RANK"], Path(work, "killed")
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
 
 def progress(progress):
+    # the other rank, which could pack all before the launcher ends it
+    if is_killed == "yes" and attempt == "0" and killed.exists():
+        time.sleep(60)
     # the rank that packs kills itself in the middle, once
     if is_killed == "yes" and progress.stage == "pack" and progress.done >= 4 and not killed.exists():
         # once the journal has its header and two blocks of two images: what is done is committed a little later
@@ -255,7 +259,6 @@ def progress(progress):
         killed.write_text(str(progress.done))
         os.kill(os.getpid(), signal.SIGKILL)
     if progress.stage == "pack":
-        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
         with open(Path(work, f"packed-{attempt}-{rank}"), "a") as log:
             log.write(f"{progress.done}\\n")
     if progress.stage == "wait":
