@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 
 # as native.c has it; both change with the functions
-INTERFACE = 21
+INTERFACE = 22
 
 
 def functions() -> ModuleType:

@@ -27,7 +27,7 @@
 #include "unfilter.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 21
+#define INTERFACE 22
 
 #define TEXT(version) #version
 #define TEXT_OF(version) TEXT(version)

@@ -15,7 +15,7 @@
 
 /* The numbers of a read, and of a span. */
 enum { READ_START, READ_SIZE, READ_NUMBERS };
-enum { BEGIN, SIZE, MEMORY, PLACE, SPAN_NUMBERS };
+enum { BEGIN, SIZE, MEMORY, PLACE, REACH, SPAN_NUMBERS };
 /* Pieces that fill at least this share of staging are large. */
 enum { LARGE_SHARE = 2 };
 /* How a piece ended, where it is not the byte at which the file ends. */
@@ -23,31 +23,31 @@ enum { COMPLETE = -1, SYSTEM_ERROR = -2, WRONG_READ = -3, WRONG_SPAN = -4 };
 
 typedef struct {
     int descriptor;
-    int64_t align, base, longest, staging_bytes, span_count, memory_count;
+    int64_t align, base, staging_bytes, span_count, memory_count;
     uint8_t *staging;
     const UnalignedInt64 *spans;
     const Py_buffer *memories;
 } Job;
 
 const char read_spans_doc[] =
-    "read_spans(descriptor, reads, align, base, staging, spans, longest, memories) -> int\n\n"
+    "read_spans(descriptor, reads, align, base, staging, spans, memories) -> int\n\n"
     "Read pieces of a file to staging, whole blocks of align bytes, and copy the spans that they hold to memories; other threads run\n"
     "meanwhile. The file begins at byte base of what all numbers count. reads: int64[R, 2], first byte and size. spans:\n"
-    "int64[S, 4], first byte, size, number of the memory and place in it, sorted by the first byte, none of more than longest\n"
-    "bytes; those that a piece holds a part of are copied so far. Returns the byte at which the file ends before a piece does, or\n"
-    "-1. Raises OSError as pread(2) does, ValueError where a piece does not fit in staging, or a span in its memory.";
+    "int64[S, 5], first byte, size, number of the memory, place in it, and the largest end of this one and those before it, sorted\n"
+    "by the first byte; those that a piece holds a part of are copied so far. Returns the byte at which the file ends before a\n"
+    "piece does, or -1. Raises OSError as pread(2) does, ValueError where a piece does not fit in staging, or a span in its memory.";
 
 /* another thread may write to the caller's arrays after a check */
 static int64_t number(const UnalignedInt64 *table, int64_t at) {
     return *(const volatile UnalignedInt64 *)(table + at);
 }
 
-/* Returns the number of the first span that begins at a byte or behind it. */
-static int64_t first_from(const Job *job, int64_t byte) {
+/* Returns the number of the first span of which a number, which rises, is larger than a byte. */
+static int64_t first_behind(const Job *job, int column, int64_t byte) {
     int64_t low = 0, high = job->span_count;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        if (number(job->spans, middle * SPAN_NUMBERS + BEGIN) < byte)
+        if (number(job->spans, middle * SPAN_NUMBERS + column) <= byte)
             low = middle + 1;
         else
             high = middle;
@@ -76,19 +76,19 @@ static Span span_at(const Job *job, int64_t n) {
 
 /* Returns where bytes [start, end) go if they are a large part of one span, of whole blocks; otherwise staging. */
 static uint8_t *target_of(const Job *job, int64_t start, int64_t end) {
-    int64_t n = first_from(job, start + 1) - 1;
+    int64_t n = first_behind(job, BEGIN, start) - 1;
     if (n < 0 || (end - start) < job->staging_bytes / LARGE_SHARE || start % job->align || end % job->align)
         return job->staging;
     Span span = span_at(job, n);
-    if (!span.to || span.begin + span.size < end || (uintptr_t)(span.to + (start - span.begin)) % (uintptr_t)job->align)
+    if (!span.to || span.begin > start || span.begin + span.size < end ||
+        (uintptr_t)(span.to + (start - span.begin)) % (uintptr_t)job->align)
         return job->staging;
     return span.to + (start - span.begin);
 }
 
 /* Copies what was read of each span: bytes [start, end), of which the first is at `read`. */
 static int64_t copy_parts(const Job *job, const uint8_t *read, int64_t start, int64_t end) {
-    int64_t from = start > job->longest ? start - job->longest : 0;
-    for (int64_t n = first_from(job, from); n < job->span_count; n++) {
+    for (int64_t n = first_behind(job, REACH, start); n < job->span_count; n++) {
         Span span = span_at(job, n);
         if (span.begin >= end)
             break;
@@ -97,7 +97,7 @@ static int64_t copy_parts(const Job *job, const uint8_t *read, int64_t start, in
         int64_t a = span.begin > start ? span.begin : start;
         int64_t b = span.begin + span.size < end ? span.begin + span.size : end;
         if (a < b && span.to + (a - span.begin) != read + (a - start))
-            memcpy(span.to + (a - span.begin), read + (a - start), (size_t)(b - a));
+            memmove(span.to + (a - span.begin), read + (a - start), (size_t)(b - a));
     }
     return COMPLETE;
 }
@@ -154,22 +154,21 @@ static Py_buffer *buffers_of(PyObject *memories, Py_ssize_t count) {
 PyObject *read_spans(PyObject *module, PyObject *args) {
     Py_buffer reads, staging, spans;
     PyObject *memories;
-    long long align, base, longest;
+    long long align, base;
     int descriptor;
-    if (!PyArg_ParseTuple(args, "iy*LLw*y*LO!", &descriptor, &reads, &align, &base, &staging, &spans, &longest, &PyTuple_Type,
-                          &memories))
+    if (!PyArg_ParseTuple(args, "iy*LLw*y*O!", &descriptor, &reads, &align, &base, &staging, &spans, &PyTuple_Type, &memories))
         return NULL;
     Py_ssize_t count = PyTuple_Size(memories), read_bytes = READ_NUMBERS * (Py_ssize_t)sizeof(int64_t),
                span_bytes = SPAN_NUMBERS * (Py_ssize_t)sizeof(int64_t);
     Py_buffer *buffers = buffers_of(memories, count);
-    int is_right = reads.len % read_bytes == 0 && spans.len % span_bytes == 0 && align > 0 && base >= 0 && longest >= 0;
+    int is_right = reads.len % read_bytes == 0 && spans.len % span_bytes == 0 && align > 0 && align <= staging.len &&
+                   base >= 0;
     int64_t end = COMPLETE;
     int error = 0;
     if (buffers && is_right) {
         Job job = {.descriptor = descriptor,
                    .align = align,
                    .base = base,
-                   .longest = longest,
                    .staging_bytes = staging.len,
                    .span_count = spans.len / span_bytes,
                    .memory_count = count,
@@ -190,7 +189,7 @@ PyObject *read_spans(PyObject *module, PyObject *args) {
         return NULL;
     PyMem_Free(buffers);
     if (!is_right)
-        return PyErr_Format(PyExc_ValueError, "expected int64[R, 2] of reads, int64[S, 4] of spans, and blocks of a byte or more");
+        return PyErr_Format(PyExc_ValueError, "expected int64[R, 2] of reads, int64[S, 5] of spans, and staging of a block or more");
     if (end == SYSTEM_ERROR) {
         errno = error;
         return PyErr_SetFromErrno(PyExc_OSError);

@@ -85,7 +85,7 @@ class FittingPool:
     buffers: those of the present size.
 
     Args:
-        keep, keep_bytes: idle buffers that stay: so many, and as many more as have so many bytes.
+        keep: idle buffers that stay.
         pinned: as of `BufferPool`.
         room: a share of the size.
         most: buffers of more than so many times the size that is asked for make way for smaller ones.
@@ -95,26 +95,50 @@ class FittingPool:
         self,
         *,
         keep: int,
-        keep_bytes: int = 0,
         pinned: torch.device | None = None,
         room: float = 0.25,
         most: float = 2,
     ) -> None:
-        self._keep, self._keep_bytes, self._pinned, self._room, self._most = keep, keep_bytes, pinned, room, most
+        self._keep, self._pinned, self._room, self._most = keep, pinned, room, most
         self.buffers = BufferPool(0, keep=0)
 
     def lease(self, size_bytes: int) -> torch.Tensor:
         """Return uint8[size_bytes], as `BufferPool.lease` does."""
         pool = self.buffers
         if not size_bytes <= pool.size_bytes <= self._most * max(1, size_bytes):
-            keep = self._keep + self._keep_bytes // max(1, size_bytes)
-            pool = BufferPool(size_bytes + int(size_bytes * self._room), keep=keep, pinned=self._pinned)
+            pool = BufferPool(size_bytes + int(size_bytes * self._room), keep=self._keep, pinned=self._pinned)
             self.buffers = pool
         return pool.lease(size_bytes)
 
     def clear(self) -> None:
         """Free the idle buffers."""
         self.buffers = BufferPool(0, keep=0)
+
+
+class SizedPools:
+    """Leases of any size, each from a buffer of that size or up to a fourth more; for many leases of several sizes at once.
+
+    Args:
+        keep, keep_bytes: idle buffers of each size that stay: so many, and as many more as have so many bytes.
+    """
+
+    def __init__(self, *, keep: int, keep_bytes: int) -> None:
+        self._keep, self._keep_bytes = keep, keep_bytes
+        self._pools: dict[int, BufferPool] = {}
+
+    @property
+    def allocated(self) -> int:
+        """How many buffers were allocated so far."""
+        return sum(pool.allocated for pool in self._pools.values())
+
+    def lease(self, size_bytes: int) -> torch.Tensor:
+        """Return uint8[size_bytes], as `BufferPool.lease` does."""
+        # 4 to 8 times a power of two
+        step = 1 << max(0, max(1, size_bytes - 1).bit_length() - 3)
+        room = -(-size_bytes // step) * step
+        if room not in self._pools:
+            self._pools[room] = BufferPool(room, keep=self._keep + self._keep_bytes // max(1, room))
+        return self._pools[room].lease(size_bytes)
 
 
 def allocated(size_bytes: int, flags: int = 0) -> npt.NDArray[np.uint8]:

@@ -120,7 +120,7 @@ class Tuning:
     batch_group_bytes: int = 8 << 20
     # A group is queued when all of it is ready: smaller if batches are first transformed on the CPU or sent to a device.
     transformed_group_bytes: int = 1 << 20
-    # shuffle="block": one read of 8 MiB is sequential to any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
+    # shuffle="block": 8 MiB in a row are sequential to any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
     shuffle_block_bytes: int = 8 << 20
     shuffle_window_blocks: int = 32
     # Read ahead from a disk at a time in shuffle="block", twice in memory: a whole window; less where memory is short.
@@ -150,8 +150,8 @@ class Tuning:
     # times at 0.5 MiB).
     transform_part_bytes: int = 2 << 20
     least_transform_part_bytes: int = 1 << 20
-    # Read from a disk and copied at a time: little enough to stay in the caches, of all threads too, and a huge page. With 1 MiB,
-    # in small pages, block order had half of the rate.
+    # Read from a disk and copied at a time: little enough to be in the caches still when it is copied, and a huge page. With 1
+    # MiB, in small pages, block order had half of the rate. Each thread that reads keeps so much.
     staged_read_bytes: int = 2 << 20
     # Smaller stores are warm after a few page faults.
     small_store_bytes: int = 32 << 20

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from reader import compiled, system
-from reader.buffers import FittingPool
+from reader.buffers import FittingPool, SizedPools
 from reader.device.resident import Resident
 from reader.device.transfer import CudaCopier
 from reader.format.errors import PinnedMemoryError
@@ -86,8 +86,8 @@ class Gathering:
             room=0.25 if self._dataset.manifest.has_own_sizes else 0,
             most=math.inf,
         )
-        # memory of batches that a disk is read straight into; it stays from one epoch to the next
-        self._ahead_pool: FittingPool | None = None
+        # memory that rows are read to from a disk; it stays from one epoch to the next
+        self._ahead_pool: SizedPools | None = None
 
     def groups(self, plan: EpochPlan, steps: Iterator[Steps], finish: Finish, claim: Claim) -> Iterator[Group]:
         """Yield the batches of a pass, in groups; what is left to the caller's thread comes as Unfinished."""
@@ -131,14 +131,10 @@ class Gathering:
             min(tuning().window_ahead_bytes if order.is_in_blocks else tuning().stream_ahead_bytes, room * AHEAD_SHARE)
         )
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, plan.number)
-        manifest = self._dataset.manifest
         if self._ahead_pool is None:
             # idle buffers have room for two chunks and for the batches that wait
-            keep_bytes = 2 * min(chunk_bytes, len(self._dataset) * manifest.row_bytes)
-            room_share = 0.25 if manifest.is_flat else 0
-            self._ahead_pool = FittingPool(
-                keep=self._prefetch + 2, keep_bytes=keep_bytes, room=room_share, most=math.inf
-            )
+            keep_bytes = 2 * min(chunk_bytes, len(self._dataset) * self._dataset.manifest.row_bytes)
+            self._ahead_pool = SizedPools(keep=self._prefetch + 2, keep_bytes=keep_bytes)
         return ReadAhead(
             store.pixel_paths(),
             store.spans,

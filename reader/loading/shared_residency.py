@@ -92,7 +92,8 @@ class HostCopy:
         runs = Runs.holding(Spans(np.array([0]), np.array([size_bytes])) if spans is None else spans)
         memory = allocated(runs.size_bytes)
         self._bytes, self._runs, self.is_pinned = torch.from_numpy(memory), None if spans is None else runs, False
-        past_cache = residencies.is_cold(path, runs.size_bytes, None if spans is None else _byte_of(spans))
+        # a part of a file is often read by other ranks of this host too
+        past_cache = spans is None and residencies.is_cold(path, size_bytes)
         with contextlib.closing(RawFile(path, past_cache=past_cache)) as file:
             bring(file, runs.spans, memory)
 

@@ -19,7 +19,7 @@ Memory = Callable[[int], torch.Tensor]
 
 
 class ByteReader(Protocol):
-    """Reads bytes of pixels: from a file, several files as one, or a store at a URL, whose blocks are fetched first."""
+    """Reads bytes of pixels: from a file, or a store at a URL, whose blocks are fetched first."""
 
     def read(self, memory: memoryview, reads: Sequence[Read], /) -> None:
         """Bring bytes to their places in memory."""

@@ -1,9 +1,10 @@
 """Files read without mapping them: any bytes through the page cache, and spans of pixels by several large reads at once.
 
 Spans are read past the page cache where asked and possible, by way of a little memory that stays in the caches, and copied from
-there to wherever they go. A disk is handed the pages of memory that it reads to one by one, and a virtual one copies to them:
-rows of 150 kB in random order came at 1.3 times the rate so (2 cores, virtual disk, 2026-11-28; its program is not kept). Knows
-files, offsets and blocks of a disk; which bytes are wanted when is `read_ahead.py`'s.
+there to wherever they go; large parts of one span are read straight there by the compiled part. A disk is handed the pages of
+memory that it reads to one by one, and a virtual one copies to them: rows of 150 kB in random order came at 1.3 times the rate so
+(2 cores, virtual disk, 2026-11-28; its program is not kept). Knows files, offsets and blocks of a disk; which bytes are wanted
+when is `read_ahead.py`'s.
 """
 
 from __future__ import annotations
@@ -48,14 +49,12 @@ _OPEN_FILES = Path("/proc/self/fd")
 class Targets(NamedTuple):
     """Where spans of a file go.
 
-    table: int64[S, 4] first byte, size, number of the memory, place in it, sorted by the first byte; spans that follow each other
-        there and in memory are one.
-    longest: the bytes of the longest span.
+    table: int64[S, 5] first byte, size, number of the memory, place in it, and the largest end of this one and those before it;
+        sorted by the first byte; spans that follow each other there and in memory are one.
     memories: uint8[n] each.
     """
 
     table: Rows
-    longest: int
     memories: tuple[Bytes, ...]
 
     @classmethod
@@ -68,14 +67,14 @@ class Targets(NamedTuple):
         spans, places = merged(Spans(*(each[order] for each in spans)), (places + which)[order])
         firsts = laid_out(sizes + 1)
         which = np.searchsorted(firsts, places, side="right") - 1
-        table = np.stack([*spans, which, places - firsts[which]], axis=1)
-        return cls(table, int(spans.sizes.max(initial=0)), tuple(memories))
+        table = np.stack([*spans, which, places - firsts[which], np.maximum.accumulate(spans.ends)], axis=1)
+        return cls(table, tuple(memories))
 
     def copy(self, start: int, piece: Bytes) -> None:
         """Copy what a piece of the file, which begins at a byte, holds of each span to where it goes."""
         end = start + len(piece)
-        first, stop = np.searchsorted(self.table[:, 0], [start - self.longest, end]).tolist()
-        for begin, size, which, place in self.table[first:stop].tolist():
+        first, stop = np.searchsorted(self.table[:, 4], start, "right"), np.searchsorted(self.table[:, 0], end)
+        for begin, size, which, place, _ in self.table[first:stop].tolist():
             a, b = max(begin, start), min(begin + size, end)
             if a < b:
                 # releases the interpreter, as slices of memoryviews do not
@@ -127,7 +126,7 @@ class RawFile:
         return self.path
 
     def read(self, memory: memoryview, reads: Sequence[Read]) -> None:
-        """Bring bytes to their places in memory, through the page cache.
+        """Bring bytes to their places in memory, through the page cache; of a file that is not read past it.
 
         Raises:
             StoreError: the file ends before, or is gone from its server (NFS).
@@ -143,9 +142,9 @@ class RawFile:
         """
         staging = _staging()
         if (read_spans := span_reader()) is not None:
-            table, (spans, longest, memories) = np.array(pieces, np.int64), targets
+            table = np.array(pieces, np.int64)
             try:
-                end = read_spans(self._descriptor, table, self.align, base, staging, spans, longest, memories)
+                end = read_spans(self._descriptor, table, self.align, base, staging, *targets)
             except OSError as e:
                 raise self._named(e) from e
             if end >= 0:

@@ -7,6 +7,7 @@ import multiprocessing
 import subprocess
 import sys
 import weakref
+from collections import deque
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,7 +18,7 @@ from conftest import Tune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader.buffers import BufferPool
+from reader.buffers import BufferPool, SizedPools
 from reader.compiled import span_copier
 from reader.memory import spans as copying
 from reader.memory import threads
@@ -283,6 +284,28 @@ def test_a_span_that_is_not_there_is_not_copied(begins: list[int], sizes: list[i
     for arrays in wrong:
         with pytest.raises(ValueError, match="expected as many begins, sizes and places, int64 each"):
             copy_spans(source, *arrays, out, False)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 100, 4097, 2_500_000, 38_535_168])
+def test_a_lease_of_any_size_takes_a_fourth_more_at_most(size: int) -> None:
+    pool = SizedPools(keep=1, keep_bytes=0)
+    lease = pool.lease(size)
+    assert lease.shape == (size,)
+    [buffers] = pool._pools.values()
+    assert size <= buffers.size_bytes <= max(size, 1.25 * size)
+
+
+def test_a_large_lease_among_small_ones_costs_no_further_buffer() -> None:
+    sizes = [*range(90_000, 100_000, 500), 5_000_000, *range(90_000, 100_000, 500)]
+    pool = SizedPools(keep=2, keep_bytes=40 * 100_000)
+    held = deque[torch.Tensor](maxlen=20)
+    for _ in range(3):
+        for size in sizes:
+            held.append(pool.lease(size))
+    first = pool.allocated
+    for size in sizes:
+        held.append(pool.lease(size))
+    assert pool.allocated == first <= 2 * 20 + 1
 
 
 def test_an_interrupt_while_memory_is_allocated_speaks_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

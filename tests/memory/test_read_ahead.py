@@ -18,7 +18,7 @@ from conftest import Tune
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reader.buffers import BufferPool, FittingPool, allocated, own_memory
+from reader.buffers import BufferPool, SizedPools, allocated, own_memory
 from reader.compiled import span_reader
 from reader.format.errors import StoreError
 from reader.memory import raw_file
@@ -112,7 +112,7 @@ def test_any_plan_gives_the_rows_it_names(
     steps = list[Steps]()
     while together := list(itertools.islice(each, group)):
         steps.append(_together(together))
-    pool = FittingPool(keep=3)
+    pool = SizedPools(keep=3, keep_bytes=0)
     with compiled_or_not(is_compiled):
         reader = ReadAhead(
             [rows_file],
@@ -299,10 +299,10 @@ def test_nothing_is_read_to_where_no_memory_is(
 ) -> None:
     if (read_spans := span_reader()) is None:
         pytest.skip("the compiled part is not built here")
-    reads, spans = np.array([read or (0, 100)]), np.array([span or (0, 8, 0, 0)])
+    reads, spans = np.array([read or (0, 100)]), np.array([(*(span or (0, 8, 0, 0)), 1 << 62)])
     guarded = np.zeros(24, np.uint8)
     with open(bytes_file, "rb") as file, pytest.raises(ValueError, match=message):
-        read_spans(file.fileno(), reads, 512, 0, np.zeros(4096, np.uint8), spans, 8, (guarded[8:16],))
+        read_spans(file.fileno(), reads, 512, 0, np.zeros(4096, np.uint8), spans, (guarded[8:16],))
     assert not guarded.any()
 
 
@@ -313,20 +313,21 @@ def test_the_compiled_part_refuses_what_are_no_tables(bytes_file: Path) -> None:
         np.zeros(4096, np.uint8),
         np.zeros(8, np.uint8),
         np.zeros(2, np.int64),
-        np.zeros(4, np.int64),
+        np.zeros(5, np.int64),
     )
     with open(bytes_file, "rb") as file:
         for reads, align, base, spans in (
             (one[:1], 512, 0, span),
             (one, 0, 0, span),
+            (one, 4097, 0, span),
             (one, 512, -1, span),
             (one, 512, 0, one),
         ):
             with pytest.raises(ValueError, match="expected int64"):
-                read_spans(file.fileno(), reads, align, base, staging, spans, 8, (out,))
+                read_spans(file.fileno(), reads, align, base, staging, spans, (out,))
         out.flags.writeable = False
         with pytest.raises((ValueError, BufferError)):
-            read_spans(file.fileno(), one, 512, 0, staging, span, 8, (out,))
+            read_spans(file.fileno(), one, 512, 0, staging, span, (out,))
 
 
 @settings(max_examples=200)
@@ -463,7 +464,7 @@ def test_the_compiled_part_says_which_error_a_read_had(tmp_path: Path) -> None:
         pytest.skip("the compiled part is not built here")
     folder = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(IsADirectoryError):
-        read_spans(folder, np.array([[0, 9]]), 1, 0, np.zeros(9, np.uint8), np.zeros((0, 4), np.int64), 0, ())
+        read_spans(folder, np.array([[0, 9]]), 1, 0, np.zeros(9, np.uint8), np.zeros((0, 5), np.int64), ())
     os.close(folder)
 
 

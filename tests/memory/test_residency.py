@@ -48,7 +48,7 @@ def test_memory_that_is_read_into_is_used_again_in_the_next_epoch(tmp_path: Path
         pool = loader.gathering._ahead_pool
         # the 5 steps of an epoch are read together, while the loop has the last batch of the epoch before
         assert pool is not None
-        assert pool.buffers.allocated <= 7
+        assert pool.allocated <= 7
     assert loader.gathering._ahead_pool is None
 
 

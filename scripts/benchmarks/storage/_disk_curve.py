@@ -45,22 +45,28 @@ def disk_reads(
 
     past_cache: by O_DIRECT, where the file system has it. in_order: one piece after the other instead.
     """
-    order = list(range(os.stat(path).st_size // size_bytes))
+    total = os.stat(path).st_size
+    pieces = [(start, min(size_bytes, total - start)) for start in range(0, total, size_bytes)]
     if not in_order:
-        random.Random(0).shuffle(order)
+        random.Random(0).shuffle(pieces)
     taken = itertools.count()
-    read = [0] * depth
+    # bytes that each thread has read; an error that ended one
+    read, errors = [0] * depth, list[OSError]()
     descriptor = _opened(path, past_cache)
     # whole blocks of the disk are read
     memories = _memories(max(size_bytes + 2 * _BLOCK_BYTES, _HUGE_PAGE_BYTES), depth)
 
     def work(number: int) -> None:
-        while (index := next(taken)) < len(order) and time.perf_counter() < end:
-            start = order[index] * size_bytes
+        while not errors and (index := next(taken)) < len(pieces) and time.perf_counter() < end:
+            start, size = pieces[index]
             first = start - start % _BLOCK_BYTES
-            whole = -(-(start + size_bytes - first) // _BLOCK_BYTES) * _BLOCK_BYTES
-            os.preadv(descriptor, [memories[number][:whole].data], first)
-            read[number] += size_bytes
+            whole = -(-(start + size - first) // _BLOCK_BYTES) * _BLOCK_BYTES
+            try:
+                if os.preadv(descriptor, [memories[number][:whole].data], first) < start + size - first:
+                    raise OSError(f"{path}: fewer bytes than asked for")
+            except OSError as e:
+                errors.append(e)
+            read[number] += size
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(depth)]
     begun = time.perf_counter()
@@ -71,10 +77,12 @@ def disk_reads(
         thread.join()
     taken_seconds = time.perf_counter() - begun
     os.close(descriptor)
+    if errors:
+        raise errors[0]
     return sum(read) / 1e9 / taken_seconds
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=3)
 def _memories(size_bytes: int, count: int) -> list[npt.NDArray[np.uint8]]:
     """Return memory that was written before, as a loader's is in a later epoch."""
     memories = [allocated(size_bytes) for _ in range(count)]
@@ -84,7 +92,7 @@ def _memories(size_bytes: int, count: int) -> list[npt.NDArray[np.uint8]]:
 
 
 def _opened(path: Path, past_cache: bool) -> int:
-    if past_cache:
+    if past_cache and hasattr(os, "O_DIRECT"):
         with contextlib.suppress(OSError):
             return os.open(path, os.O_RDONLY | os.O_DIRECT)
     return os.open(path, os.O_RDONLY)

@@ -232,9 +232,9 @@ def _check_reads(native: Any, folder: Path, rng: random.Random) -> None:
     wanted = [(begin, min(size, len(content) - begin)) for begin, size in wanted]
     memories = tuple(bytearray(size) for _, size in wanted)
     spans = sorted([base + begin, size, n, 0] for n, (begin, size) in enumerate(wanted))
+    spans = [[*span, max(begin + size for begin, size, *_ in spans[: n + 1])] for n, span in enumerate(spans)]
     step = rng.choice([64, 128, 1024])
     reads = [[base + start, min(step, len(content) - start)] for start in range(0, len(content), step)]
-    longest = max(size for _, size in wanted)
     tables = reads, spans
 
     def read(reads: list[list[int]], spans: list[list[int]]) -> int:
@@ -242,7 +242,7 @@ def _check_reads(native: Any, folder: Path, rng: random.Random) -> None:
         with open(path, "rb") as file:
             table, other = numbers
             end: int = native.read_spans(
-                file.fileno(), table, align, base, bytearray(step), other, longest, tuple(map(memoryview, memories))
+                file.fileno(), table, align, base, bytearray(step), other, tuple(map(memoryview, memories))
             )
         return end
 
