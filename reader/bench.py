@@ -760,7 +760,7 @@ def disk_ways(first: FirstRows, order: str, *, seconds: float) -> tuple[FirstRow
 
     limits = {
         IN_ORDER: turn(lambda: read_through(path, part.end)),
-        BY_THREADS: turn(lambda: read_all(path, part.end, past_cache=True)),
+        BY_THREADS: turn(lambda: read_all(path, part.end)),
     }
     return part, limits, {f"MemmapLoader, {order}": turn(epoch)}
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from reader.buffers import allocated
 from reader.compiled import span_reader
@@ -237,26 +236,20 @@ def bases_of(sizes: Sequence[int]) -> list[int]:
     return [*itertools.accumulate(rooms, initial=0)][:-1]
 
 
-def read_all(path: Path, size_bytes: int, *, past_cache: bool) -> torch.Tensor:
-    """Read a file into memory of this process that may use huge pages: uint8[size_bytes].
+def read_all(path: Path, size_bytes: int) -> None:
+    """Read a file's first bytes past the page cache as rows are read, and keep nothing: what a disk gives at most.
 
     Raises:
         StoreError, OSError: as `RawFile.read`.
     """
-    memory = allocated(size_bytes)
-    with contextlib.closing(RawFile(path, past_cache=past_cache)) as file:
-        bring(file, Spans(np.array([0]), np.array([size_bytes])), memory)
-    return torch.from_numpy(memory)
+    none, memories = Spans(*np.zeros((2, 0), np.int64)), list[Bytes]()
+    with contextlib.closing(RawFile(path, past_cache=True)) as file:
+        _waited(_begun(file, Spans(np.array([0]), np.array([size_bytes])), Targets.of(none, memories)))
 
 
 def bring(file: RawReader, spans: Spans, memory: Bytes) -> None:
     """Read spans of a file to memory, one after the other, and wait; raises as `RawFile.read`."""
-    under_way = begin_reads(file, spans, [memory])
-    try:
-        under_way.wait()
-    finally:
-        # none may write to memory later, which other rows may have by then
-        under_way.cancel()
+    _waited(begin_reads(file, spans, [memory]))
 
 
 def begin_reads(file: RawReader, spans: Spans, memories: Sequence[Bytes]) -> Copies:
@@ -264,9 +257,20 @@ def begin_reads(file: RawReader, spans: Spans, memories: Sequence[Bytes]) -> Cop
 
     They go one after the other to memories, uint8[n], each of which has whole spans.
     """
-    targets = Targets.of(spans, memories)
+    return _begun(file, spans, Targets.of(spans, memories))
+
+
+def _begun(file: RawReader, spans: Spans, targets: Targets) -> Copies:
     pieces = Runs.holding(spans, most_gap_bytes=GAP_BYTES).pieces(tuning().staged_read_bytes, file.align)
     return on_threads("read", READERS, _read_pieces, [(file, group, targets) for group in _tasks(pieces)])
+
+
+def _waited(reads: Copies) -> None:
+    try:
+        reads.wait()
+    finally:
+        # none may write to memory later, which other rows may have by then
+        reads.cancel()
 
 
 def _read_pieces(file: RawReader, pieces: Sequence[Piece], targets: Targets) -> None:
