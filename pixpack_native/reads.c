@@ -16,8 +16,8 @@
 /* The numbers of a read, and of a span. */
 enum { READ_START, READ_SIZE, READ_NUMBERS };
 enum { BEGIN, SIZE, MEMORY, PLACE, REACH, SPAN_NUMBERS };
-/* Pieces that fill at least this share of staging are large. */
-enum { LARGE_SHARE = 2 };
+/* A piece is large from this part of staging on: a half. */
+enum { LARGE_PART = 2 };
 /* How a piece ended, where it is not the byte at which the file ends. */
 enum { COMPLETE = -1, SYSTEM_ERROR = -2, WRONG_READ = -3, WRONG_SPAN = -4 };
 
@@ -77,7 +77,7 @@ static Span span_at(const Job *job, int64_t n) {
 /* Returns where bytes [start, end) go if they are a large part of one span, of whole blocks; otherwise staging. */
 static uint8_t *target_of(const Job *job, int64_t start, int64_t end) {
     int64_t n = first_behind(job, BEGIN, start) - 1;
-    if (n < 0 || (end - start) < job->staging_bytes / LARGE_SHARE || start % job->align || end % job->align)
+    if (n < 0 || (end - start) < job->staging_bytes / LARGE_PART || start % job->align || end % job->align)
         return job->staging;
     Span span = span_at(job, n);
     if (!span.to || span.begin > start || span.begin + span.size < end ||

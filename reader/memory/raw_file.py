@@ -242,14 +242,14 @@ def read_all(path: Path, size_bytes: int) -> None:
     Raises:
         StoreError, OSError: as `RawFile.read`.
     """
-    none, memories = Spans(*np.zeros((2, 0), np.int64)), list[Bytes]()
+    everything, nowhere = Spans(np.array([0]), np.array([size_bytes])), Targets(np.zeros((0, 5), np.int64), ())
     with contextlib.closing(RawFile(path, past_cache=True)) as file:
-        _waited(_begun(file, Spans(np.array([0]), np.array([size_bytes])), Targets.of(none, memories)))
+        _wait_for(_begin(file, everything, nowhere))
 
 
 def bring(file: RawReader, spans: Spans, memory: Bytes) -> None:
     """Read spans of a file to memory, one after the other, and wait; raises as `RawFile.read`."""
-    _waited(begin_reads(file, spans, [memory]))
+    _wait_for(begin_reads(file, spans, [memory]))
 
 
 def begin_reads(file: RawReader, spans: Spans, memories: Sequence[Bytes]) -> Copies:
@@ -257,15 +257,15 @@ def begin_reads(file: RawReader, spans: Spans, memories: Sequence[Bytes]) -> Cop
 
     They go one after the other to memories, uint8[n], each of which has whole spans.
     """
-    return _begun(file, spans, Targets.of(spans, memories))
+    return _begin(file, spans, Targets.of(spans, memories))
 
 
-def _begun(file: RawReader, spans: Spans, targets: Targets) -> Copies:
+def _begin(file: RawReader, spans: Spans, targets: Targets) -> Copies:
     pieces = Runs.holding(spans, most_gap_bytes=GAP_BYTES).pieces(tuning().staged_read_bytes, file.align)
     return on_threads("read", READERS, _read_pieces, [(file, group, targets) for group in _tasks(pieces)])
 
 
-def _waited(reads: Copies) -> None:
+def _wait_for(reads: Copies) -> None:
     try:
         reads.wait()
     finally:
