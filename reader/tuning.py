@@ -151,7 +151,8 @@ class Tuning:
     transform_part_bytes: int = 2 << 20
     least_transform_part_bytes: int = 1 << 20
     # Read from a disk and copied at a time: little enough to be in the caches still when it is copied, and a huge page. With 1
-    # MiB, in small pages, block order had half of the rate. Each thread that reads keeps so much.
+    # MiB, in small pages, block order had half of the rate (2026-11-28; its program is not kept). Each thread that reads keeps so
+    # much.
     staged_read_bytes: int = 2 << 20
     # Smaller stores are warm after a few page faults.
     small_store_bytes: int = 32 << 20
