@@ -8,7 +8,6 @@ import importlib.util
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -151,7 +150,6 @@ def test_every_wheel_has_a_version_and_parts_name_what_is_there(script: ModuleTy
         assert modules == {
             "scripts.benchmarks.reading.bench_gpu",
             "scripts.benchmarks.reading.bench_gpu_peers",
-            "scripts.benchmarks.reading.bench_gpu_recipe",
             "scripts.benchmarks.transforms.bench_transforms",
             "scripts.studies.claims",
         }
@@ -185,27 +183,6 @@ def test_without_a_compiler_the_compiled_part_is_left_out_in_a_sentence(
     assert (tmp_path / "compiled" / "pixpack_native" / "__init__.py").exists()
 
 
-# -- on_simulated_gpu
-
-
-@pytest.mark.parametrize(
-    "missing, message",
-    [
-        ("g++", "g++ is missing. It needs g++, nm and flock (apt-get install g++ util-linux)."),
-        ("", "{folder} cannot be written to. Name another folder in PIXPACK_SIMULATED; it takes 6 GB."),
-    ],
-)
-def test_what_a_simulated_device_needs_is_one_sentence(tmp_path: Path, missing: str, message: str) -> None:
-    tools, folder = tmp_path / "bin", tmp_path / "file" / "folder"
-    tools.mkdir()
-    (tmp_path / "file").touch()
-    for tool in {"bash", "dirname", "mkdir", "nm", "flock", "g++"} - {missing}:
-        # those that it only looks for need not be there
-        (tools / tool).symlink_to(shutil.which(tool) or sys.executable)
-    done = run(SCRIPTS / "gpu" / "on_simulated_gpu", "true", PATH=str(tools), PIXPACK_SIMULATED=str(folder))
-    assert (done.returncode, done.stderr) == (2, f"on_simulated_gpu: {message.format(folder=folder)}\n")
-
-
 # -- bench_gpu
 
 
@@ -234,26 +211,6 @@ def test_the_benchmark_of_peers_runs_on_tiny_data(tmp_path: Path) -> None:
     for way in ways.values():
         assert way["images_per_second"]["median"] > 0
         assert (way["joules_per_image"], way["percent_busy"]) == (None, None)
-
-
-def test_the_recipe_grows_crops_and_the_learning_rate_as_its_source_does() -> None:
-    recipe = importlib.import_module("scripts.benchmarks.reading.bench_gpu_recipe").Recipe()
-    assert [recipe.side(epoch) for epoch in range(16)] == [160] * 12 + [192] * 4
-    rates = [recipe.lr_at(epoch, 4096) for epoch in (0, 1, 2, 9, 16)]
-    assert rates == pytest.approx([1.7e-4, 0.850085, 1.7, 0.85, 0])
-    assert recipe.lr_at(2, 256) == pytest.approx(1.7 / 16)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["own", "levels", "square"])
-def test_the_benchmark_of_a_recipe_runs_on_tiny_data(tmp_path: Path, kind: str) -> None:
-    words = ["--device", "cpu", "--quick", "--kind", kind, "--work", tmp_path]
-    done = run(sys.executable, "-m", "scripts.benchmarks.reading.bench_gpu_recipe", *words)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert [epoch["side"] for epoch in report["epochs"]] == [32] * 12 + [64] * 4
-    assert all(epoch["ratio"] > 0 for epoch in report["epochs"])
-    assert 0 <= report["held_out"]["correct"] <= report["held_out"]["images"]
 
 
 @pytest.mark.slow

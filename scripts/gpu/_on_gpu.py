@@ -281,7 +281,6 @@ def parts(work: Path, *, no_cuda: bool, images: Path | None) -> list[GpuCommand]
     }
     first = ("loading", "training", "resident")
     peers = ("--work", str(work / "peers"), *given)
-    recipe = ("--work", str(work / "recipe"), *given)
     return [
         GpuCommand(
             "tests", [*pytest, *together, "-m", "cuda", str(ROOT / "tests"), "--ignore", full], seconds=MORE_SECONDS
@@ -291,7 +290,6 @@ def parts(work: Path, *, no_cuda: bool, images: Path | None) -> list[GpuCommand]
         *(benches[name] for name in first),
         bench("transforms.bench_transforms", "transforms", "--first-table", needs_cuda=True),
         bench("reading.bench_gpu_peers", "peers", *peers, seconds=MORE_SECONDS),
-        bench("reading.bench_gpu_recipe", "recipe", *recipe, seconds=MORE_SECONDS),
         *(benches[name] for name in BENCHES if name not in first),
         GpuCommand(
             "pack", [*pack, "--json", "--seconds", "2" if no_cuda else "30"], needs_cuda=False, needs_store=True

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a program of scripts/; an interpreter of its own where it forks often, which takes longer with torch imported."""
-    forking = "benchmarks.packing.bench_pack", "benchmarks.reading.bench_read", "benchmarks.transforms.bench_detection"
+    forking = "benchmarks.packing.bench_pack", "benchmarks.reading.bench_read"
     if script not in forking:
         return program(f"scripts.{script}", *arguments)
     words = [sys.executable, "-m", f"scripts.{script}", *map(str, arguments)]
@@ -122,8 +122,7 @@ def test_a_folder_that_was_left_half_made_is_made_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("packing.bench_pack", "reading.bench_read", "transforms.bench_detection"),
-        *("reading.bench_gpu_peers", "reading.bench_gpu_recipe"),
+        *("packing.bench_pack", "reading.bench_read", "reading.bench_gpu_peers"),
     ],
 )
 def test_programs_that_run_nightly_say_what_they_are_given(
@@ -271,12 +270,6 @@ def test_bench_read_refuses_a_store_of_too_few_batches(
     assert "64 rows are 2 batches, too few. Use a smaller --batch-size." in capsys.readouterr().err
 
 
-def test_bench_seen_asks_every_order_and_checks_the_answers() -> None:
-    report = last_line(run("benchmarks.reading.bench_seen", "--rows", "3000", "--epochs", "3", "--rounds", "1"))
-    assert len(report["seconds"]) == 7
-    assert all(times["steps of a row"] >= 0 for times in report["seconds"].values())
-
-
 @pytest.mark.slow
 def test_bench_workers_measures_a_worker_by_number_of_rows() -> None:
     words = ("--workers", 1, "--rounds", 1, "--rows", 500, 600, "--starts", "fork", "--paths", 30_000)
@@ -286,10 +279,6 @@ def test_bench_workers_measures_a_worker_by_number_of_rows() -> None:
     assert all(one["private_mb"] > 0 and one["pickle_bytes"] < 1000 for one in report["stores"])
     assert [one["dataset"] for one in report["others"]] == ["a list of 30,000 paths", "a numpy memmap of 1,000 rows"]
     assert all(one["pickle_bytes"] > 10**6 for one in report["others"])
-
-
-def test_the_process_of_a_pack_serves_connections_that_only_answer() -> None:
-    assert 0 < load("benchmarks.packing._driver").driver_seconds(2, 12) < 0.01
 
 
 @pytest.mark.slow
@@ -324,15 +313,6 @@ def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
     assert all(len(t["ratio"]["values"]) == 2 and t["per_sample_images_per_second"] for t in found["drawn"])
 
 
-@pytest.mark.nightly
-def test_bench_detection_times_each_preset() -> None:
-    torchvision_or_skip()
-    words = ("--count", 6, "--batch-size", 3, "--rounds", 2, "--workers", 1)
-    found = last_line(run("benchmarks.transforms.bench_detection", *words))
-    assert [*found["presets"]] == ["hflip", "ssdlite", "ssd", "multiscale", "lsj"]
-    assert all(len(each["ratio"]["values"]) == 2 for each in found["presets"].values())
-
-
 def test_seconds_are_those_of_the_clock_that_is_given() -> None:
     ticks = iter([1.0, 3.5])
     assert load("common.timing").seconds(lambda: None, clock=lambda: next(ticks)) == 2.5
@@ -343,14 +323,6 @@ def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyP
     wrong = bench.Case("wrong", bench.copied, lambda image, n: image.flip(-1), 1)
     with pytest.raises(SystemExit, match="wrong differs from torchvision by"):
         bench.measure(wrong, bench.smooth_batch(2, 16), 1)
-
-
-@pytest.mark.slow
-def test_bench_copy_times_every_way(tmp_path: Path) -> None:
-    words = ("--rows", 48, "--packed", 16, "--runs", 1, "--work", tmp_path)
-    report = last_line(run("benchmarks.packing.bench_copy", *words))
-    assert set(report["of_cp"]) == {"subset of all rows", "subset of a tenth", "merge of two halves"}
-    assert all(found["median"] > 0 for found in report["rows_per_second"].values())
 
 
 @pytest.mark.slow

@@ -1,1 +1,0 @@
-"""NFS, object storage and packs straight to a URL."""
