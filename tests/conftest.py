@@ -120,8 +120,8 @@ def touch(root: Path, *names: str) -> Path:
 
 
 def stress(name: str, *arguments: str) -> dict[str, Any]:
-    """Run a program of scripts/stress; returns what its last line reports."""
-    command = [sys.executable, "-m", f"scripts.stress.{name}", *arguments]
+    """Run a long trial of tests; returns what its last line reports."""
+    command = [sys.executable, "-m", f"tests.{name}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=540, cwd=Path(__file__).parents[1])
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

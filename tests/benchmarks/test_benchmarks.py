@@ -281,20 +281,6 @@ def test_bench_workers_measures_a_worker_by_number_of_rows() -> None:
     assert all(one["pickle_bytes"] > 10**6 for one in report["others"])
 
 
-@pytest.mark.slow
-def test_leak_test_finds_nothing_in_a_short_run_and_counts_what_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = last_line(run("stress.limits.leak_test", "--epochs", 10, "--iterators", 30, "--residency", "disk"))
-    assert [run["residency"] for run in report["runs"]] == ["disk"] * 2
-    assert all(run["buffers_there"] <= 4 for run in report["runs"])
-    counted = load("stress.limits.leak_test").Counted()
-    pool = load("stress.limits.leak_test").BufferPool(10, keep=1)
-    pool._allocate = counted.allocate_for(pool)
-    leases = [pool.lease() for _ in range(3)]
-    assert counted.there() == 3
-    del leases
-    assert counted.there() == 1
-
-
 # -- transforms
 
 

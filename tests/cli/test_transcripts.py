@@ -61,7 +61,6 @@ NOT_SHOWN = {
             "needs a server: tests/inputs/test_remote.py"
         ),
         "PIXPACK_TORCHVISION, PIXPACK_ONNX, PIXPACK_NOTEBOOK, PIXPACK_TRITON": "of the tests",
-        "PIXPACK_ARM64": "of the tests",
         "PIXPACK_APT": "of the scripts",
     },
     "image-formats": {

@@ -1,4 +1,4 @@
-"""Damaged images cost nothing but themselves: a few of the many of scripts/stress/fuzz/fuzz_images.py."""
+"""Damaged images cost nothing but themselves: a few of the many of tests/fuzz/fuzz_images.py."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from packer.errors import DecodeError
 from packer.pixels.formats import turbojpeg
-from scripts.stress.fuzz._mutated_images import make_jpeg, make_other, mutate
-from scripts.stress.fuzz.fuzz_images import check_paths, make_decoder
+from tests.fuzz._mutated_images import make_jpeg, make_other, mutate
+from tests.fuzz.fuzz_images import check_paths, make_decoder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +22,7 @@ def test_damaged_images_between_untouched_ones() -> None:
     command = [
         sys.executable,
         "-m",
-        "scripts.stress.fuzz.fuzz_images",
+        "tests.fuzz.fuzz_images",
         "--seconds",
         "0",
         "--seed",

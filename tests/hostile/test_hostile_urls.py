@@ -23,8 +23,8 @@ from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.head import read_head, with_digest
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, read_manifest
-from scripts.stress.hostile._faults import EVIL, FAULTS, make_faulty
-from scripts.stress.hostile._stores import KINDS, Draft, valid_store
+from tests.hostile._faults import EVIL, FAULTS, make_faulty
+from tests.hostile._stores import KINDS, Draft, valid_store
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
 pytest.importorskip("fcntl", reason="a cache needs locks of bytes")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import struct
 import subprocess
@@ -17,7 +16,7 @@ from PIL import Image
 import packer
 from packer.pixels import compiled
 from reader.format.samples import read_rejects
-from scripts.stress.fuzz import cross_native, fuzz_native
+from tests.fuzz import fuzz_native
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +27,7 @@ def test_some_calls_under_sanitizers() -> None:
         pytest.skip("gcc with libasan and libubsan is not here")
     if compiled.native().is_missing:
         pytest.skip("the compiled part could not be built here")
-    command = [sys.executable, "-m", "scripts.stress.fuzz.fuzz_native", "--seconds=0", "--calls=950", "--seed=7"]
+    command = [sys.executable, "-m", "tests.fuzz.fuzz_native", "--seconds=0", "--calls=950", "--seed=7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
@@ -43,22 +42,6 @@ def test_some_calls_under_sanitizers() -> None:
     assert result["steps_refused"] > 20
     assert result["pixels_calls"] > 200
     assert result["pixels_made"] > 20
-
-
-def test_the_compiled_part_for_aarch64_makes_the_same() -> None:
-    root = os.environ.get("PIXPACK_ARM64", "")
-    if lacks := cross_native.missing(Path(root)):
-        pytest.skip(lacks)
-    command = [sys.executable, "-m", "scripts.stress.fuzz.cross_native", root, "--calls=200", "--seed=7"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert min(result[name] for name in ("crops", "crc32", "resize", "row", "sums")) > 10
-
-
-def test_what_is_missing_to_build_for_aarch64_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert cross_native.missing(tmp_path) == "aarch64-linux-gnu-gcc is missing: apt-get install gcc-aarch64-linux-gnu"
 
 
 def stating(width: int, height: int) -> bytes:

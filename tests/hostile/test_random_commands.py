@@ -1,4 +1,4 @@
-"""Commands with options at random: a few of the many of scripts/stress/fuzz/fuzz_cli.py."""
+"""Commands with options at random: a few of the many of tests/fuzz/fuzz_cli.py."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from scripts.stress.fuzz import fuzz_cli
+from tests.fuzz import fuzz_cli
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_random_options_end_in_a_result_or_a_sentence() -> None:
-    command = [sys.executable, "-m", "scripts.stress.fuzz.fuzz_cli", "--seconds", "600", "--seed", "4", "--most", "20"]
+    command = [sys.executable, "-m", "tests.fuzz.fuzz_cli", "--seconds", "600", "--seed", "4", "--most", "20"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

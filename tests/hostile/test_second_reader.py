@@ -11,9 +11,9 @@ from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.tensors import level_path
-from scripts.stress.hostile._faults import FAULTS, make_faulty
-from scripts.stress.hostile._mutants import make_mutant, make_valid
-from scripts.stress.hostile._stores import KINDS, ROWS
+from tests.hostile._faults import FAULTS, make_faulty
+from tests.hostile._mutants import make_mutant, make_valid
+from tests.hostile._stores import KINDS, ROWS
 
 
 @pytest.fixture(scope="module")

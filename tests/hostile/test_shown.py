@@ -26,8 +26,8 @@ from packer.store.journal import Header
 from packer.store.state import check_finished
 from reader.format.errors import IncompleteStoreError
 from reader.format.shown import brief, redacted, shown, shown_lines
-from scripts.stress.hostile._faults import EVIL
-from scripts.stress.hostile._stores import Draft, valid_store
+from tests.hostile._faults import EVIL
+from tests.hostile._stores import Draft, valid_store
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 SECRET = "s3cr3t"

@@ -9,10 +9,10 @@ import pytest
 
 from reader import MemmapDataset
 from reader.format.errors import StoreError
-from scripts.stress.hostile._faults import FAULTS, make_faulty
-from scripts.stress.hostile._mutants import make_mutant, make_valid
-from scripts.stress.hostile._stores import KINDS
-from scripts.stress.hostile._trials import CHECKS, QUICK, run_trials
+from tests.hostile._faults import FAULTS, make_faulty
+from tests.hostile._mutants import make_mutant, make_valid
+from tests.hostile._stores import KINDS
+from tests.hostile._trials import CHECKS, QUICK, run_trials
 
 # what every store goes through, and how many mutants do
 MUTANTS = {CHECKS: 40, QUICK: 200}

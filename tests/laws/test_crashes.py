@@ -17,11 +17,11 @@ import pytest
 from conftest import Tune, ffmpeg_or_skip, store_bytes
 from range_server import serving
 
-from scripts.stress._runs import KINDS, OTHERS, REQUANTIZING, Run, make_run
-from scripts.stress.crash._calls import Call, Shim
-from scripts.stress.crash._order import check_order
-from scripts.stress.crash.fault_test import check_death
-from scripts.stress.crash.power_test import disks, record, survive
+from tests.crash._calls import Call, Shim
+from tests.crash._order import check_order
+from tests.crash._runs import KINDS, OTHERS, REQUANTIZING, Run, make_run
+from tests.crash.fault_test import check_death
+from tests.crash.power_test import disks, record, survive
 
 needs_shim = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("cc") is None, reason="the shim needs LD_PRELOAD and a C compiler"

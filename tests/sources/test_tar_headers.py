@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packer.pixels.compiled import native
-from scripts.stress.fuzz._odd_tars import by_packer, by_tarfile, is_same, odd_tar
+from tests.fuzz._odd_tars import by_packer, by_tarfile, is_same, odd_tar
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 

@@ -33,7 +33,7 @@ pytest.importorskip("zstandard")
 
 from reader import frames, predictor
 from reader.memory import row_table
-from scripts.stress.hostile import _frames as hostile
+from tests.hostile import _frames as hostile
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

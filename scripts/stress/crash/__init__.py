@@ -1,1 +1,0 @@
-"""Kills, power cuts, failing disks and races."""

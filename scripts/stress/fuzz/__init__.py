@@ -1,1 +1,0 @@
-"""Random commands, images and calls of the compiled part."""

@@ -1,1 +1,0 @@
-"""Stores whose digests are right and whose meaning is wrong."""

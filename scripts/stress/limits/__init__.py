@@ -1,1 +1,0 @@
-"""Time, memory and open files stay within limits."""

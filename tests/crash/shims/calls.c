@@ -1,0 +1,374 @@
+/* LD_PRELOAD: watch every call that changes a file below one folder, in all processes of a command, and spoil one of them.
+ *
+ *   CALLS_STATE   a file of 4096 zero bytes: the count and the lock that all processes share
+ *   CALLS_ROOT    the folder, absolute and free of links; what lies elsewhere, pipes and terminals are not seen
+ *   CALLS_LOG     append each call to this file, with its data: see tests/crash/_calls.py
+ *   CALLS_NAMES   ",write,fsync," : only these calls count; without it all do but close and read
+ *   CALLS_AT      spoil the n-th that counts ...
+ *   CALLS_DO      ... die: kill the process group before it; die alone: the process; short: do half of a write; a number: fail with that errno
+ *
+ * One call at a time: the log's order is the order in which the calls took place. What a program has stored in a shared mapping
+ * of a file is found before the next call, and logged as "mapped". */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+typedef struct {
+    volatile int64_t is_made;
+    int64_t seen;
+    pthread_mutex_t lock;
+} State;
+
+typedef struct {
+    const char *name;
+    char path[PATH_MAX], to[PATH_MAX];
+    int is_ours, error, is_short;
+} Call;
+
+static State *state;
+static const char *root, *names, *what;
+static int64_t at;
+
+/* Runs in the first process before it has children, so that one process makes the lock. Robust: workers are killed. */
+__attribute__((constructor)) static void attach(void) {
+    const char *path = getenv("CALLS_STATE");
+    int descriptor = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (descriptor < 0) return;
+    void *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    syscall(SYS_close, descriptor);
+    if (shared == MAP_FAILED) return;
+    State *found = shared;
+    if (!found->is_made) {
+        pthread_mutexattr_t kind;
+        pthread_mutexattr_init(&kind);
+        pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
+        pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
+        pthread_mutex_init(&found->lock, &kind);
+        found->is_made = 1;
+    }
+    root = getenv("CALLS_ROOT");
+    names = getenv("CALLS_NAMES");
+    what = getenv("CALLS_DO");
+    at = getenv("CALLS_AT") ? atoll(getenv("CALLS_AT")) : 0;
+    if (root) state = found;
+}
+
+static int is_below_root(const char *path) {
+    size_t length = strlen(root);
+    return !strncmp(path, root, length) && (path[length] == '/' || !path[length]);
+}
+
+static void path_of_descriptor(int fd, char *path) {
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, PATH_MAX - 1);
+    path[length < 0 ? 0 : length] = 0;
+}
+
+static void absolute_path(int folder, const char *path, char *result) {
+    char base[PATH_MAX] = "";
+    if (path[0] == '/') {
+        snprintf(result, PATH_MAX, "%s", path);
+        return;
+    }
+    if (folder != AT_FDCWD) path_of_descriptor(folder, base);
+    else if (!getcwd(base, sizeof base)) base[0] = 0;
+    if (snprintf(result, PATH_MAX, "%s/%s", base, path) >= PATH_MAX) result[0] = 0;
+}
+
+static int counts(const char *name) {
+    char quoted[64];
+    snprintf(quoted, sizeof quoted, ",%s,", name);
+    return names ? strstr(names, quoted) != NULL : strcmp(name, "close") && strcmp(name, "read");
+}
+
+/* Append "name result offset is_spoiled path_bytes to_bytes data_bytes\n", the paths and the data, in one write. */
+static void record(const Call *call, int64_t result, int64_t offset, const void *data, size_t size) {
+    const char *path = getenv("CALLS_LOG");
+    if (!path) return;
+    size_t path_size = strlen(call->path), to_size = strlen(call->to);
+    char *line = malloc(256 + path_size + to_size + size);
+    int length = sprintf(line, "%s %lld %lld %d %zu %zu %zu\n", call->name, (long long)result, (long long)offset,
+                         call->error || call->is_short, path_size, to_size, size);
+    memcpy(line + length, call->path, path_size);
+    memcpy(line + length + path_size, call->to, to_size);
+    if (size) memcpy(line + length + path_size + to_size, data, size);
+    int log = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    syscall(SYS_write, log, line, length + path_size + to_size + size);
+    syscall(SYS_close, log);
+    free(line);
+}
+
+/* -- shared mappings: bytes that reach a file without a call */
+
+#define MOST_MAPPINGS 64
+#define WORD 8
+
+typedef struct {
+    char path[PATH_MAX];
+    unsigned char *address, *seen;
+    size_t size;
+} Mapping;
+
+static Mapping mappings[MOST_MAPPINGS];
+
+static Mapping *mapping_at(const void *address) {
+    for (Mapping *m = mappings; m < mappings + MOST_MAPPINGS; m++)
+        if (m->address && (const unsigned char *)address >= m->address && (const unsigned char *)address < m->address + m->size) return m;
+    return NULL;
+}
+
+/* Log each run of words that changed since the last look. The lock is held. */
+static void record_mapped(void) {
+    for (Mapping *m = mappings; m < mappings + MOST_MAPPINGS; m++) {
+        if (!m->address || !memcmp(m->address, m->seen, m->size)) continue;
+        for (size_t start = 0; start < m->size; start += WORD) {
+            size_t stop = start;
+            while (stop < m->size && memcmp(m->address + stop, m->seen + stop, m->size - stop < WORD ? m->size - stop : WORD)) {
+                size_t size = m->size - stop < WORD ? m->size - stop : WORD;
+                memcpy(m->seen + stop, m->address + stop, size);
+                stop += size;
+            }
+            if (stop == start) continue;
+            Call call = {.name = "mapped"};
+            strcpy(call.path, m->path);
+            record(&call, stop - start, start, m->seen + start, stop - start);
+            start = stop;
+        }
+    }
+}
+
+static void take_lock(void) {
+    if (pthread_mutex_lock(&state->lock) == EOWNERDEAD) pthread_mutex_consistent(&state->lock);
+}
+
+/* Take the lock if the call's path is ours, and decide what becomes of it. */
+static void enter(Call *call) {
+    call->is_ours = is_below_root(call->path);
+    if (!call->is_ours) return;
+    take_lock();
+    record_mapped();
+    if (!counts(call->name) || ++state->seen != at) return;
+    if (!strncmp(what, "die", 3)) {
+        kill(what[3] ? getpid() : 0, SIGKILL);
+        pause();
+    }
+    call->is_short = !strcmp(what, "short");
+    call->error = call->is_short ? 0 : atoi(what);
+}
+
+static void begin_at(Call *call, const char *name, int folder, const char *path) {
+    if (!state) return;
+    call->name = name;
+    absolute_path(folder, path, call->path);
+    enter(call);
+}
+
+static void begin(Call *call, const char *name, int fd) {
+    if (!state) return;
+    call->name = name;
+    path_of_descriptor(fd, call->path);
+    // what was removed while it was open is on no disk
+    size_t length = strlen(call->path);
+    if (length > 10 && !strcmp(call->path + length - 10, " (deleted)")) return;
+    enter(call);
+}
+
+static int64_t end(Call *call, int64_t result, int64_t offset, const void *data, size_t size) {
+    if (!call->is_ours) return result;
+    int error = call->error ? call->error : errno;
+    record(call, result, offset, data, size);
+    pthread_mutex_unlock(&state->lock);
+    errno = error;
+    return result;
+}
+
+static size_t wanted(const Call *call, size_t size) { return call->is_short && size > 1 ? size / 2 : size; }
+
+/* -- data */
+
+ssize_t write(int fd, const void *data, size_t size) {
+    Call call = {0};
+    begin(&call, "write", fd);
+    ssize_t done = call.error ? -1 : NEXT(write)(fd, data, wanted(&call, size));
+    off_t stop = call.is_ours ? lseek(fd, 0, SEEK_CUR) : 0;
+    return end(&call, done, stop - done, data, done > 0 ? done : 0);
+}
+
+#define PWRITE(name, offset_type)                                              \
+    ssize_t name(int fd, const void *data, size_t size, offset_type offset) {  \
+        Call call = {0};                                                         \
+        begin(&call, "pwrite", fd);                                            \
+        ssize_t done = call.error ? -1 : NEXT(name)(fd, data, wanted(&call, size), offset); \
+        return end(&call, done, offset, data, done > 0 ? done : 0);            \
+    }
+PWRITE(pwrite, off_t)
+PWRITE(pwrite64, off64_t)
+
+ssize_t read(int fd, void *data, size_t size) {
+    Call call = {0};
+    begin(&call, "read", fd);
+    return end(&call, call.error ? -1 : NEXT(read)(fd, data, wanted(&call, size)), 0, NULL, 0);
+}
+
+#define ON_DESCRIPTOR(name, label, value, parameters, arguments)               \
+    int name parameters {                                                      \
+        Call call = {0};                                                         \
+        begin(&call, label, fd);                                               \
+        return end(&call, call.error ? -1 : NEXT(name) arguments, value, NULL, 0); \
+    }
+ON_DESCRIPTOR(fsync, "fsync", 0, (int fd), (fd))
+ON_DESCRIPTOR(fdatasync, "fdatasync", 0, (int fd), (fd))
+ON_DESCRIPTOR(ftruncate, "ftruncate", size, (int fd, off_t size), (fd, size))
+ON_DESCRIPTOR(ftruncate64, "ftruncate", size, (int fd, off64_t size), (fd, size))
+
+/* returns the error instead of setting errno */
+#define FALLOCATE(name, offset_type)                                           \
+    int name(int fd, offset_type offset, offset_type size) {                   \
+        Call call = {0};                                                         \
+        begin(&call, "fallocate", fd);                                         \
+        return end(&call, call.error ? call.error : NEXT(name)(fd, offset, size), offset + size, NULL, 0); \
+    }
+FALLOCATE(posix_fallocate, off_t)
+FALLOCATE(posix_fallocate64, off64_t)
+
+/* Bytes of a file that become a hole: logged as the zeros that are read there. */
+#define PUNCH(name, offset_type)                                               \
+    int name(int fd, int mode, offset_type offset, offset_type size) {         \
+        Call call = {0};                                                       \
+        begin(&call, mode & FALLOC_FL_PUNCH_HOLE ? "punch" : "fallocate", fd); \
+        int done = call.error ? -1 : NEXT(name)(fd, mode, offset, size);       \
+        if (!(mode & FALLOC_FL_PUNCH_HOLE)) return end(&call, done, offset + size, NULL, 0); \
+        void *zeros = call.is_ours ? calloc(1, size) : NULL;                   \
+        end(&call, done, offset, zeros, zeros ? size : 0);                     \
+        free(zeros);                                                           \
+        return done;                                                           \
+    }
+PUNCH(fallocate, off_t)
+PUNCH(fallocate64, off64_t)
+
+/* Look at a mapping from now on. */
+static void follow(void *address, size_t size, int fd) {
+    char path[PATH_MAX];
+    path_of_descriptor(fd, path);
+    if (!is_below_root(path)) return;
+    take_lock();
+    Mapping *m = mappings;
+    while (m < mappings + MOST_MAPPINGS && m->address) m++;
+    if (m == mappings + MOST_MAPPINGS) abort();
+    strcpy(m->path, path);
+    m->seen = memcpy(malloc(size), address, size);
+    m->size = size;
+    m->address = address;
+    pthread_mutex_unlock(&state->lock);
+}
+
+#define MMAP(name, offset_type)                                                \
+    void *name(void *wanted_address, size_t size, int protection, int flags, int fd, offset_type offset) { \
+        void *address = NEXT(name)(wanted_address, size, protection, flags, fd, offset); \
+        if (state && address != MAP_FAILED && fd >= 0 && flags & MAP_SHARED && protection & PROT_WRITE && !offset) \
+            follow(address, size, fd);                                         \
+        return address;                                                        \
+    }
+MMAP(mmap, off_t)
+MMAP(mmap64, off64_t)
+
+int munmap(void *address, size_t size) {
+    Mapping *mapping = state ? mapping_at(address) : NULL;
+    if (mapping) {
+        take_lock();
+        record_mapped();
+        free(mapping->seen);
+        mapping->address = NULL;
+        pthread_mutex_unlock(&state->lock);
+    }
+    return NEXT(munmap)(address, size);
+}
+
+int msync(void *address, size_t size, int flags) {
+    Call call = {0};
+    Mapping *mapping = state ? mapping_at(address) : NULL;
+    if (mapping) {
+        call.name = "msync";
+        strcpy(call.path, mapping->path);
+        enter(&call);
+    }
+    return end(&call, call.error ? -1 : NEXT(msync)(address, size, flags), 0, NULL, 0);
+}
+
+__attribute__((destructor)) static void detach(void) {
+    if (!state) return;
+    take_lock();
+    record_mapped();
+    pthread_mutex_unlock(&state->lock);
+}
+
+/* Only of what was open for writing: what a close can lose is what was written. It closes, even where it fails. */
+int close(int fd) {
+    Call call = {0};
+    int flags = state ? fcntl(fd, F_GETFL) : -1;
+    if (flags >= 0 && (flags & O_ACCMODE) != O_RDONLY) begin(&call, "close", fd);
+    int done = NEXT(close)(fd);
+    return end(&call, call.error ? -1 : done, 0, NULL, 0);
+}
+
+/* -- names */
+
+#define ON_PATH(name, label, folder, parameters, arguments)                    \
+    int name parameters {                                                      \
+        Call call = {0};                                                         \
+        begin_at(&call, label, folder, path);                                  \
+        return end(&call, call.error ? -1 : NEXT(name) arguments, 0, NULL, 0); \
+    }
+ON_PATH(unlink, "unlink", AT_FDCWD, (const char *path), (path))
+ON_PATH(rmdir, "rmdir", AT_FDCWD, (const char *path), (path))
+ON_PATH(unlinkat, flags & AT_REMOVEDIR ? "rmdir" : "unlink", folder, (int folder, const char *path, int flags), (folder, path, flags))
+ON_PATH(mkdir, "mkdir", AT_FDCWD, (const char *path, mode_t mode), (path, mode))
+ON_PATH(mkdirat, "mkdir", folder, (int folder, const char *path, mode_t mode), (folder, path, mode))
+
+#define RENAME(name, label, from_folder, to_folder, parameters, arguments)     \
+    int name parameters {                                                      \
+        Call call = {0};                                                         \
+        if (state) absolute_path(to_folder, to, call.to);                      \
+        begin_at(&call, label, from_folder, from);                             \
+        return end(&call, call.error ? -1 : NEXT(name) arguments, 0, NULL, 0); \
+    }
+RENAME(rename, "rename", AT_FDCWD, AT_FDCWD, (const char *from, const char *to), (from, to))
+RENAME(link, "link", AT_FDCWD, AT_FDCWD, (const char *from, const char *to), (from, to))
+RENAME(linkat, "link", a, b, (int a, const char *from, int b, const char *to, int flags), (a, from, b, to, flags))
+RENAME(renameat, "rename", a, b, (int a, const char *from, int b, const char *to), (a, from, b, to))
+RENAME(renameat2, flags & RENAME_EXCHANGE ? "exchange" : "rename", a, b,
+       (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags))
+
+/* An open counts where it makes a file or cuts one: "create" or "truncate". */
+static int opened(int folder, const char *path, int flags, mode_t mode) {
+    Call call = {0};
+    if (state && flags & (O_CREAT | O_TRUNC)) {
+        int exists = !faccessat(folder, path, F_OK, 0);
+        if (!exists && flags & O_CREAT) begin_at(&call, "create", folder, path);
+        if (exists && flags & O_TRUNC) begin_at(&call, "truncate", folder, path);
+    }
+    int fd = call.error ? -1 : syscall(SYS_openat, folder, path, flags, mode);
+    return end(&call, fd, 0, NULL, 0);
+}
+
+#define MODE(flags) ({ va_list rest; va_start(rest, flags); mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, int) : 0; va_end(rest); mode; })
+int open(const char *path, int flags, ...) { return opened(AT_FDCWD, path, flags, MODE(flags)); }
+int open64(const char *path, int flags, ...) { return opened(AT_FDCWD, path, flags, MODE(flags)); }
+int openat(int folder, const char *path, int flags, ...) { return opened(folder, path, flags, MODE(flags)); }
+int openat64(int folder, const char *path, int flags, ...) { return opened(folder, path, flags, MODE(flags)); }

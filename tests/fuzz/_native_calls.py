@@ -1,0 +1,434 @@
+"""Calls of the compiled part with random arguments, each compared with what other code makes of them.
+
+Knows the functions of pixpack_native and what is true of them; not how the part is built, nor how long it is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import itertools
+import random
+import zlib
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.pixels.formats import jpeg, png
+from tests.fuzz._mutated_images import Original, draw, make_jpeg, mutate
+from tests.fuzz._native_steps import check_steps, steps_arguments
+from tests.fuzz._odd_tars import by_packer, by_tarfile, is_same, odd_tar
+
+_ORIGINALS = 80
+# resample.h
+_MOST_SIDE = 1 << 20
+_EXTREMES = (-(1 << 31), -(1 << 31) + 9, -70_000, 0, 70_000, (1 << 31) - 9, (1 << 31) - 1)
+
+# A function and its arguments.
+Call = tuple[Callable[..., object], tuple[Any, ...]]
+
+
+class NativeCalls:
+    """Calls functions of the compiled part at random, and counts them.
+
+    folder: for the files of photographs().
+    """
+
+    def __init__(self, native: Any, folder: Path, seed: int) -> None:
+        self._native, self._folder, self._rng = native, folder, random.Random(seed)
+        modes = ("RGB", "RGB", "L", "CMYK")
+        self._originals = [make_jpeg(self._rng, 90, modes) for _ in range(_ORIGINALS)]
+        names = (
+            "pngs png_rows rows row_calls files file_rows resize_calls crops_calls crops_refused steps_calls"
+            " steps_refused sums_calls pixels_calls pixels_made tars"
+        )
+        self.counts = dict.fromkeys(names.split(), 0)
+
+    def make(self) -> list[Call]:
+        """Call one function, or several small ones, and compare what it makes; returns the calls."""
+        if self._rng.random() < 0.05:
+            return self._small()
+        if self._rng.random() < 0.2:
+            return [self._resize()]
+        return [self._files()] if self._rng.random() < 0.4 else [self._row()]
+
+    def _small(self) -> list[Call]:
+        """Call small functions once; more often tar_members(), crops(), augment() and jpeg_pixels(), and make rows of PNGs."""
+        rng, counts, made = self._rng, self.counts, list[Call]()
+        pixels = rng.randbytes(rng.choice([96, 97, 6 * rng.randint(0, 200), rng.randint(0, 999)]))
+        arguments = self._native, pixels, rng.randint(1, 6)
+        counts["sums_calls"] += 1
+        _check_sums(*arguments)
+        _check_copies(self._native, rng)
+        _check_reads(self._native, self._folder, rng)
+        _check_draws(self._native, rng)
+        _check_unfilter(self._native, rng)
+        _check_predictor(self._native, rng)
+        assert self._native.library() is not None
+        assert self._native.resize_seconds() >= 0
+        for _ in range(9):
+            tar = odd_tar(rng)
+            counts["tars"] += 1
+            assert is_same(by_packer(tar, self._native.tar_members), by_tarfile(tar))
+            made.append((self._native.tar_members, (tar, 0)))
+            counts["pngs"] += 1
+            counts["png_rows"] += _check_png(self._native, self._folder, rng)
+            crop = self._native, *_crops_arguments(rng)
+            counts["crops_calls"] += 1
+            counts["crops_refused"] += not _crops(*crop)
+            steps = self._native, *steps_arguments(rng)
+            counts["steps_calls"] += 1
+            counts["steps_refused"] += not check_steps(*steps)
+            frame = self._native, *_pixels_arguments(rng, _data(rng, self._originals))
+            counts["pixels_calls"] += 1
+            counts["pixels_made"] += _jpeg_pixels(*frame)
+            made += [(_crops, crop), (check_steps, steps), (_jpeg_pixels, frame)]
+        return [*made, (_sums, arguments)]
+
+    def _resize(self) -> Call:
+        arguments = _resize_arguments(self._rng)
+        self.counts["resize_calls"] += 1
+        assert (self._native.resize(*arguments) is None) == (max(arguments[2]) > _MOST_SIDE)
+        return self._native.resize, arguments
+
+    def _files(self) -> Call:
+        contents = [_data(self._rng, self._originals) for _ in range(self._rng.randint(1, 3))]
+        arguments = self._native, self._folder, contents, _row_arguments(self._rng, contents[0])[1:]
+        self.counts["files"] += len(contents)
+        self.counts["file_rows"] += _photographs(*arguments)
+        return _photographs, arguments
+
+    def _row(self) -> Call:
+        arguments = _row_arguments(self._rng, _data(self._rng, self._originals))
+        made = self._native.row(*arguments)
+        self.counts["row_calls"] += 1
+        self.counts["rows"] += made is not None
+        return self._native.row, arguments
+
+
+def _data(rng: random.Random, originals: list[Any]) -> bytes:
+    """Return a JPEG, mostly a damaged one."""
+    original = rng.choice(originals)
+    return mutate(rng, original) if rng.random() < 0.8 else bytes(original.data)
+
+
+def _pixels_arguments(rng: random.Random, data: bytes) -> tuple[Any, ...]:
+    """Choose a JPEG, and a height, width and channels: those that its header states, mostly."""
+    at = data.find(b"\xff\xc0")
+    height, width = (int.from_bytes(data[at + n : at + n + 2], "big") for n in (5, 7)) if at >= 0 else (1, 1)
+    channels = data[at + 9] if at >= 0 and len(data) > at + 9 else 1
+    if rng.random() < 0.1:
+        height, width = rng.randint(1, 100), rng.randint(1, 100)
+    return data, min(max(1, height), 300), min(max(1, width), 300), channels if channels in (1, 3) else 3
+
+
+def _jpeg_pixels(native: Any, data: bytes, height: int, width: int, channels: int) -> bool:
+    """Decode a JPEG into memory, and compare the pixels with those of row(); returns whether there are any."""
+    guard, size_bytes = b"x" * 64, height * width * channels
+    around = bytearray(guard + bytes(size_bytes) + guard)
+    made = memoryview(around)[64 : 64 + size_bytes]
+    what = native.jpeg_pixels(data, height, width, channels, made)
+    assert around[:64] == around[-64:] == guard
+    if not what and channels == 3:
+        size = width, height
+        row = native.row(data, size, size, (0, 0), size, 2)
+        assert row is None or row == made
+    return not what
+
+
+def _photographs(native: Any, folder: Path, contents: list[bytes], plan: tuple[Any, ...]) -> int:
+    """Make rows of files, and compare them with what row() makes; returns how many."""
+    width, height = plan[3]
+    row_bytes, paths = max(3, width * height * 3), []
+    if row_bytes > 10**7:
+        return 0
+    for number, content in enumerate(contents):
+        paths.append(str(folder / f"{number}.jpg"))
+        Path(paths[-1]).write_bytes(content)
+    inputs: list[Any] = [*paths]
+    if len(contents) > 1:
+        # one is a part of a file, as in a tar
+        parts = folder / "parts"
+        parts.write_bytes(b"".join(contents))
+        status = parts.stat()
+        inputs[1] = str(parts), len(contents[0]), len(contents[1]), status.st_size, status.st_mtime_ns
+    rows, marks = bytearray(len(paths) * row_bytes), bytearray(32)
+    arguments = lambda *_: plan, hashlib.sha256, None, rows, row_bytes, marks, 0, -(10**18)
+    made, crc32, _, _ = native.photographs(inputs, 0, *arguments)
+    assert crc32 == zlib.crc32(rows[: len(made) * row_bytes])
+    for number, (known, content) in enumerate(zip(made, contents, strict=False)):
+        assert rows[number * row_bytes : (number + 1) * row_bytes] == native.row(content, *plan)
+        header = jpeg.read_header(content)
+        assert header is not None
+        assert not header.may_be_rotated
+        assert (known[3], known[4], bool(known[5])) == (header.width, header.height, bool(header.icc))
+        assert known[2] == hashlib.sha256(content).hexdigest()
+    return len(made)
+
+
+def _check_sums(native: Any, pixels: bytes, channels: int) -> None:
+    """Compare sums() with Python's own, and crc32() with zlib's."""
+    assert native.crc32(pixels, channels) == zlib.crc32(pixels, channels)
+    found = _sums(native, pixels, channels)
+    parts = [pixels[channel::channels] for channel in range(channels)]
+    expected = *map(sum, parts), *(sum(value * value for value in part) for part in parts)
+    assert found is None or found == expected
+
+
+def _check_predictor(native: Any, rng: random.Random) -> None:
+    """Predict rows in place, compare each byte with its definition, and restore them."""
+    channels, height, width, guard = rng.randint(1, 4), rng.randint(1, 9), rng.randint(1, 40), b"x" * 64
+    line_bytes = width * channels
+    pixels = rng.randbytes(rng.randint(1, 3) * height * line_bytes)
+    around = bytearray(guard + pixels + guard)
+    rows = memoryview(around)[64:-64]
+    native.predict(rows, height, line_bytes, channels)
+    is_green_subtracted = [channels >= 3 and i % channels in (0, 2) for i in range(line_bytes)]
+    greens = [i - i % channels + 1 for i in range(line_bytes)]
+
+    def decorrelated(at: int) -> int:
+        i = at % line_bytes
+        return pixels[at] - (pixels[at - i + greens[i]] if is_green_subtracted[i] else 0)
+
+    for at in range(len(pixels)):
+        above = decorrelated(at - line_bytes) if at // line_bytes % height else 0
+        assert rows[at] == (decorrelated(at) - above) % 256
+    native.restore(rows, height, line_bytes, channels)
+    assert around == guard + pixels + guard
+
+
+def _check_copies(native: Any, rng: random.Random) -> None:
+    """Compare copied spans with slices, written at any address, also where a number is outside of either."""
+    source, before = rng.randbytes(rng.randint(1, 3000)), rng.randint(0, 64)
+    begins = [rng.randrange(len(source)) for _ in range(rng.randint(1, 9))]
+    sizes = [rng.choice([0, 64, rng.randint(0, 700)]) for _ in begins]
+    sizes = [min(size, len(source) - begin) for begin, size in zip(begins, sizes, strict=True)]
+    places = [*itertools.accumulate(sizes, initial=0)]
+    around = bytearray(b"x") * (before + places[-1] + 64)
+    expected = b"x" * before + b"".join(source[b : b + n] for b, n in zip(begins, sizes, strict=True)) + b"x" * 64
+    numbers = begins, sizes, places[:-1]
+    native.copy_spans(source, *(array("q", n) for n in numbers), memoryview(around)[before:-64], rng.random() < 0.5)
+    assert around == expected
+    wrong = [[*each] for each in numbers]
+    rng.choice(wrong)[rng.randrange(len(begins))] = rng.choice(
+        [*_EXTREMES[:3], -1, len(source) + places[-1] + 1, 1 << 62]
+    )
+    try:
+        native.copy_spans(source, *(array("q", n) for n in wrong), bytearray(places[-1]), rng.random() < 0.5)
+    except ValueError:
+        return
+    raise AssertionError(f"a span that is not there was copied: {wrong}")
+
+
+def _check_reads(native: Any, folder: Path, rng: random.Random) -> None:
+    """Compare spans read from a file with slices, also where a number is outside of the file, the staging or a memory."""
+    content, align, base = rng.randbytes(rng.randint(1, 3000)), rng.choice([1, 8, 64]), rng.choice([0, 1 << 20])
+    path = folder / "spans"
+    path.write_bytes(content)
+    wanted = [(rng.randrange(len(content)), rng.randint(0, 300)) for _ in range(rng.randint(1, 9))]
+    wanted = [(begin, min(size, len(content) - begin)) for begin, size in wanted]
+    memories = tuple(bytearray(size) for _, size in wanted)
+    spans = sorted([base + begin, size, n, 0] for n, (begin, size) in enumerate(wanted))
+    spans = [[*span, max(begin + size for begin, size, *_ in spans[: n + 1])] for n, span in enumerate(spans)]
+    step = rng.choice([64, 128, 1024])
+    reads = [[base + start, min(step, len(content) - start)] for start in range(0, len(content), step)]
+    tables = reads, spans
+
+    def read(reads: list[list[int]], spans: list[list[int]]) -> int:
+        numbers = (array("q", itertools.chain(*table)) for table in (reads, spans))
+        with open(path, "rb") as file:
+            table, other = numbers
+            end: int = native.read_spans(
+                file.fileno(), table, align, base, bytearray(step), other, tuple(map(memoryview, memories))
+            )
+        return end
+
+    assert read(*tables) == -1
+    assert [*memories] == [content[begin : begin + size] for begin, size in wanted]
+    wrong = [[[*row] for row in table] for table in tables]
+    row = rng.choice(rng.choice(wrong))
+    row[rng.randrange(len(row))] = rng.choice([*_EXTREMES, -1, 1 << 62, (1 << 63) - 1])
+    with contextlib.suppress(ValueError, OSError):
+        read(*wrong)
+
+
+def _check_draws(native: Any, rng: random.Random) -> None:
+    """Compare the counters whose hash is in a range with a hash of each, around the ends of 64 bits too."""
+    most = 1 << 64
+    keys = [rng.randrange(most) for _ in range(8)]
+    first, count = rng.choice([0, rng.randrange(1 << 62), (1 << 63) - 200]), rng.randint(0, 99)
+    low, size = rng.randrange(most), rng.choice([0, most - 1, rng.randrange(most)])
+
+    def hashed(value: int) -> int:
+        value = (value + keys[1]) % most
+        for factor, addend in zip(keys[::2], keys[1::2], strict=True):
+            value = ((value ^ value >> 32) * factor + addend) % most
+        return value ^ value >> 32
+
+    around = bytearray(b"x") * (16 + 8 * count)
+    found = native.find_draws(array("Q", keys), first, low, size, memoryview(around)[8:-8])
+    expected = [n for n in range(first, first + count) if (hashed(n) - low) % most <= size]
+    assert array("q", bytes(around[8 : 8 + 8 * found])).tolist() == expected
+    assert around[:8] == around[-8:] == b"x" * 8
+    for wrong in ((array("Q", keys[1:]), bytearray(8)), (array("Q", keys), bytearray(9))):
+        try:
+            native.find_draws(wrong[0], first, low, size, wrong[1])
+        except ValueError:
+            continue
+        raise AssertionError("keys or places of another size were taken")
+
+
+def _check_unfilter(native: Any, rng: random.Random) -> None:
+    """Undo filters of random lines, of which some have a number that is no filter's."""
+    channels = rng.randint(1, 4)
+    height, line_bytes = rng.randint(1, 9), channels * rng.randint(1, 20)
+    lines = b"".join(bytes([rng.randrange(6)]) + rng.randbytes(line_bytes) for _ in range(height))
+    assert (native.unfilter(lines, height, channels) is None) == (5 in lines[:: 1 + line_bytes])
+
+
+def _check_png(native: Any, folder: Path, rng: random.Random) -> bool:
+    """Make a row of a PNG, mostly a damaged one, and compare it with what Python makes of it; returns whether there is one."""
+    mode = rng.choice(["RGB", "L"])
+    width, height = rng.randint(1, 40), rng.randint(1, 40)
+    file = io.BytesIO()
+    draw(rng, 60).resize((width, height)).convert(mode).save(file, "PNG")
+    data = mutate(rng, Original("PNG", "png", file.getvalue())) if rng.random() < 0.7 else file.getvalue()
+    if rng.random() < 0.5:
+        data = _with_checksums(data)
+    (folder / "0.png").write_bytes(data)
+    plain, size, rows = png.read_plain(data), (width, height), bytearray(width * height * 3)
+    arguments = hashlib.sha256, png.inflated, rows, len(rows), bytearray(), 0, -(10**18)
+    made = native.photographs([str(folder / "0.png")], 0, lambda *_: (size, size, (0, 0), size, 2), *arguments)[0]
+    lines = plain.filtered() if plain is not None and (plain.width, plain.height) == size else None
+    pixels = native.unfilter(lines, height, plain.channels) if lines and plain else None
+    assert not made or pixels is not None
+    # several IDAT chunks are left to Python
+    assert len(made) == (pixels is not None) or data.count(b"IDAT") > 1
+    if made and plain and pixels is not None:
+        assert rows == (pixels if plain.channels == 3 else png.gray_to_rgb(pixels))
+    return bool(made)
+
+
+def _with_checksums(data: bytes) -> bytes:
+    """Give each chunk of a PNG the checksum of what it holds, so that what is damaged is read on."""
+    fixed, at = bytearray(data), 8
+    while at + 12 <= len(fixed) and (stop := at + 12 + int.from_bytes(fixed[at : at + 4], "big")) <= len(fixed):
+        fixed[stop - 4 : stop] = zlib.crc32(fixed[at + 4 : stop - 4]).to_bytes(4, "big")
+        at = stop
+    return bytes(fixed)
+
+
+def _sums(native: Any, pixels: bytes, channels: int) -> Any:
+    """Return the sums; None where the pixels are not complete, or are of a number of channels that no image has."""
+    try:
+        return native.sums(pixels, channels)
+    except ValueError:
+        assert len(pixels) % channels or channels == 5
+        return None
+
+
+def _row_arguments(rng: random.Random, data: bytes) -> tuple[Any, ...]:
+    """Choose sizes for a row of an image: those that its header states, mostly, and any."""
+    scale = rng.choice([1, 1, 2, 4, 8])
+    at = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
+    height, width = (int.from_bytes(data[at + n : at + n + 2], "big") for n in (5, 7)) if at >= 0 else (1, 1)
+    source = -(-min(width, 300) // scale), -(-min(height, 300) // scale)
+    if rng.random() < 0.05:
+        source = rng.randint(-1, 100), rng.randint(-1, 100)
+    resized = rng.choice([1, 2, rng.randint(1, 150)]), rng.choice([1, 2, rng.randint(1, 150)])
+    origin = rng.randint(-20, max(0, resized[0] - 1)), rng.randint(-20, max(0, resized[1] - 1))
+    size = rng.randint(1, 160), rng.randint(1, 160)
+    if rng.random() < 0.05:
+        size = rng.randint(-2, 70_000), rng.randint(-2, 9)
+        origin = rng.choice(_EXTREMES), rng.choice(_EXTREMES)
+    return data, source, resized, origin, size, rng.randint(0, 5)
+
+
+def _resize_arguments(rng: random.Random) -> tuple[Any, ...]:
+    width, height = (rng.choice([1, 2, 3, 5, rng.randint(1, 120)]) for _ in range(2))
+    size = rng.randint(1, 130), rng.randint(1, 130)
+    if rng.random() < 0.02:
+        size = (1 << 31) - 1, rng.choice([1, (1 << 31) - 1])
+    return rng.randbytes(width * height * rng.choice([1, 4])), (width, height), size, rng.randint(1, 4)
+
+
+@dataclass(frozen=True)
+class _Crop:
+    """A row of crops(): the image, and the other numbers of its row of the table, which may be any."""
+
+    image: bytes
+    sides: tuple[int, int]
+    box: tuple[int, int, int, int]
+    grid: tuple[int, int, int, int]
+    flags: int
+
+
+def _crops_arguments(rng: random.Random) -> tuple[list[_Crop], tuple[int, int], int, int, bool]:
+    """Choose images, boxes and grids, their height and width, channels and threads, and whether a number is any."""
+    height, width, channels = (
+        rng.choice([1, rng.randint(1, 50)]),
+        rng.choice([1, rng.randint(1, 50)]),
+        rng.choice([1, 3, 4]),
+    )
+    rows = []
+    for _ in range(rng.randint(1, 4)):
+        sides = rng.choice([1, 2, rng.randint(1, 90)]), rng.choice([1, 2, rng.randint(1, 90)])
+        (y0, y1), (x0, x1) = (sorted(rng.sample(range(side + 1), 2)) for side in sides)
+        grid = height + rng.choice([0, rng.randint(0, 40)]), width + rng.choice([0, rng.randint(0, 40)])
+        if rng.random() < 0.3:
+            grid = max(height, y1 - y0), max(width, x1 - x0)
+        at = rng.randint(0, grid[0] - height), rng.randint(0, grid[1] - width)
+        image = rng.randbytes(sides[0] * sides[1] * channels)
+        rows.append(_Crop(image, sides, (x0, y0, x1, y1), (*at, *grid), rng.randrange(4)))
+    return rows, (height, width), channels, rng.randint(-1, 4), rng.random() < 0.3
+
+
+def _crops(native: Any, rows: list[_Crop], size: tuple[int, int], channels: int, threads: int, is_any: bool) -> bool:
+    """Call crops(), and compare each crop with what resize() and slices make; returns whether it took the table.
+
+    is_any: one number of it is another, the same one in each call.
+    """
+    pixels, table, count = b"".join(row.image for row in rows), [], len(rows)
+    for n, row in enumerate(rows):
+        offset = sum(len(before.image) for before in rows[:n])
+        # the last one is written first
+        table += [offset, *row.sides, *row.box, *row.grid, row.flags, count - 1 - n]
+    if is_any:
+        rng = random.Random(repr((size, table)))
+        at = rng.randrange(len(table))
+        near = table[at] - 1, table[at] + 1, rng.randint(-9, 99)
+        table[at] = rng.choice([*_EXTREMES, -(1 << 63), (1 << 63) - 1, _MOST_SIDE, *near])
+    # between bytes of ours: those behind a bytearray's last one may be its own too
+    around = bytearray(b"x") * (len(rows) * size[0] * size[1] * channels + 64)
+    made = memoryview(around)[32:-32]
+    try:
+        is_made = native.crops(pixels, array("q", table), made, size, channels, threads)
+    except ValueError:
+        assert is_any
+        return False
+    assert around[:32] == around[-32:] == b"x" * 32
+    if not is_any:
+        assert is_made
+        assert made == b"".join(_crop_by_resize(native, row, size, channels) for row in reversed(rows))
+    return True
+
+
+def _crop_by_resize(native: Any, row: _Crop, size: tuple[int, int], channels: int) -> bytes:
+    """Make a crop by resize(), of 4 bytes a pixel where it has 3 channels, and by slices."""
+    (x0, y0, x1, y1), (top, left, grid_height, grid_width) = row.box, row.grid
+    step = row.sides[1] * channels
+    box = b"".join(row.image[y * step + x0 * channels : y * step + x1 * channels] for y in range(y0, y1))
+    wide = channels
+    if channels == 3:
+        box, wide = b"".join(box[at : at + 3] + b"x" for at in range(0, len(box), 3)), 4
+    resized = native.resize(box, (x1 - x0, y1 - y0), (grid_width, grid_height), 3 if row.flags & 1 else 2)
+    made = b""
+    for y in range(top, top + size[0]):
+        columns = range(left, left + size[1])
+        for x in reversed(columns) if row.flags & 2 else columns:
+            at = (y * grid_width + x) * wide
+            made += resized[at : at + channels]
+    return made
