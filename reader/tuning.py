@@ -171,13 +171,6 @@ class Tuning:
     # Bytes of pixels that are worth a thread of the compiled part.
     compiled_thread_bytes: int = 1 << 18
 
-    # -- pack bench
-
-    # No turn of a loader takes longer: batches may be so small that their bytes say nothing of it. 2 GiB at 4.3 GB/s.
-    bench_turn_seconds: float = 0.5
-    # After so long, a few rounds are enough of any: a device that takes seconds for a round is still measured within a minute.
-    bench_rounds_seconds: float = 10.0
-
 
 _DEFAULTS = Tuning()
 _FIELDS: dict[str, type] = {field.name: type(field.default) for field in fields(Tuning)}

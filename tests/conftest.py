@@ -236,12 +236,6 @@ def tune(monkeypatch: pytest.MonkeyPatch) -> Tune:
 
 
 @pytest.fixture
-def quick_bench(tune: Tune) -> None:
-    """Let `pack bench` time two rounds of short turns, where a user's times six or more: tests/bench shows what they must be."""
-    tune(bench_rounds_seconds=0.0, bench_turn_seconds=0.05)
-
-
-@pytest.fixture
 def small_blocks(tune: Tune) -> None:
     """Cut 24 inputs into 12 blocks, so that order, workers and commits matter."""
     tune(least_block_inputs=2)

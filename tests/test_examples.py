@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import random
 import re
@@ -203,7 +202,7 @@ def uncropped_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "out"
 
 
-@pytest.mark.parametrize("name", ["train", "ddp", "lightning_datamodule", "export", "profile_loader"])
+@pytest.mark.parametrize("name", ["train", "ddp", "lightning_datamodule", "export"])
 def test_an_example_runs_on_what_the_readme_packs(
     name: str, uncropped_images: Path, tmp_path: Path, example: Example, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +213,6 @@ def test_an_example_runs_on_what_the_readme_packs(
         "ddp": ["--epochs", 1, "--checkpoint", tmp_path / "run.pt"],
         "lightning_datamodule": ["--epochs", 1, "--checkpoints", tmp_path],
         "export": [tmp_path],
-        "profile_loader": [tmp_path, "--batch-size", 4, "--device", "cpu"],
     }
     if name == "ddp":
         with socket.socket() as free:
@@ -224,25 +222,6 @@ def test_an_example_runs_on_what_the_readme_packs(
         for variable, value in ranks.items():
             monkeypatch.setenv(variable, str(value))
     assert example(name, uncropped_images, *words[name]) == 0
-
-
-def test_profile_writes_a_trace_and_names_the_command_of_nsys(
-    shared_store: Path, tmp_path: Path, example: Example, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert example("profile_loader", shared_store, tmp_path, "--batch-size", 8, "--device", "cpu") == 0
-    out = capfd.readouterr().out
-    assert f"--output={tmp_path / 'nsys'} python examples/profile_loader.py {shared_store}" in out
-    names = {event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
-    # what the loader's thread did is there too, and the steps of the schedule
-    assert {"pixpack.step", "pixpack.transform", "pixpack.gather", "ProfilerStep#4", "ProfilerStep#11"} <= names
-    assert "ProfilerStep#3" not in names
-
-
-def test_profile_names_ranges_for_nsys_only_on_cuda(
-    shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert example("profile_loader", shared_store, tmp_path, "--device", "cpu", "--nvtx") == 1
-    assert capsys.readouterr().err.startswith("profile_loader.py: --nvtx names ranges for nsys")
 
 
 def numpy_jax(store: Path, tmp_path: Path, *folders: str) -> subprocess.CompletedProcess[str]:

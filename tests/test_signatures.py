@@ -31,7 +31,7 @@ DOORS = {
     "packer.cli": ["main", "run"],
     "reader.manifest": None,
     "reader.store": ["ImageBatch", "RaggedBatch", "open_store"],
-    "reader.bench": ["BenchReport", "loop_ms", "measure", "record"],
+    "reader.bench": ["Way", "measure"],
 }
 # Longer lines are broken.
 WIDTH = 110

@@ -39,15 +39,7 @@ class TransferError(RuntimeError):
     """A batch did not get to the device."""
 
 
-class BenchError(ValueError):
-    """What was asked for cannot be measured."""
-
-
 # From here on for modules of ours alone: no caller sees these, but as the cause of another.
-
-
-class NotMeasured(Exception):
-    """Why the disk cannot be measured."""
 
 
 class LibraryError(Exception):

@@ -123,15 +123,7 @@ class Iteration:
         """Say whether it began at the beginning of an epoch and gave no batch."""
         return not self._plan.position and not self._progress.is_taken
 
-    @property
-    def ready(self) -> int:
-        """The batches that are left of the current group: so many steps need nothing from the thread."""
-        return len(self._group or ())
 
-    @property
-    def is_filled(self) -> bool:
-        """Say whether all that may be gathered ahead is; while it stays so, the loop is slower than the loader."""
-        return self._feed is None or self._feed.is_idle
 
     def _end(self) -> None:
         """Give nothing more, as after an error in the thread."""

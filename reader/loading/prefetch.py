@@ -121,10 +121,6 @@ class Feed(Generic[_T]):
                 del group  # else error and frame hold each other, and with them the batch that failed
         raise RuntimeError("the loader was closed while it was iterated. Iterate over it again.")
 
-    @property
-    def is_idle(self) -> bool:
-        """Say whether the thread has nothing to do: the queue is full, or the thread is done."""
-        return len(self._ready) - self._is_asked >= self._depth or not self.is_alive
 
     @property
     def is_alive(self) -> bool:

@@ -236,15 +236,6 @@ def bases_of(sizes: Sequence[int]) -> list[int]:
     return [*itertools.accumulate(rooms, initial=0)][:-1]
 
 
-def read_all(path: Path, size_bytes: int) -> None:
-    """Read a file's first bytes past the page cache as rows are read, and keep nothing: what a disk gives at most.
-
-    Raises:
-        StoreError, OSError: as `RawFile.read`.
-    """
-    everything, nowhere = Spans(np.array([0]), np.array([size_bytes])), Targets(np.zeros((0, 5), np.int64), ())
-    with contextlib.closing(RawFile(path, past_cache=True)) as file:
-        _wait_for(_begin(file, everything, nowhere))
 
 
 def bring(file: RawReader, spans: Spans, memory: Bytes) -> None:

@@ -32,8 +32,6 @@ _BESIDE_FIRST = 8
 _WRITING_THREADS = 8
 # Another process's fetch is looked for so often; it takes ten times as long or more.
 _LOOK_SECONDS = 0.005
-# Kept for who draws them.
-_MOST_REQUESTS = 4096
 # A block that differs may have been garbled on its way: it is read once more.
 _TRIES = 2
 # Blocks that are requested at a time to complete a store: more than are in progress.
@@ -79,7 +77,6 @@ class BlockFetcher:
         # those that an epoch begins with, that are asked for, and that are in memory: the bytes of the last
         self._first, self._requested, self._held_bytes = set[_Run](), set[_Run](), 0
         self._fetched_bytes = 0
-        self._requests: deque[tuple[float, float]] = deque(maxlen=_MOST_REQUESTS)
         for _ in range(self._most_requests + _WRITING_THREADS):
             threading.Thread(target=self._serve, daemon=True).start()
 
@@ -146,10 +143,6 @@ class BlockFetcher:
             fetched, self._fetched_bytes = self._fetched_bytes, 0
             return fetched
 
-    def requests(self) -> list[tuple[float, float]]:
-        """Return when each of the last requests started, and when its blocks were written, by time.monotonic."""
-        with self._changed:
-            return list(self._requests)
 
     def file(self, name: str) -> None:
         """Have a file of the store in its folder."""
@@ -208,7 +201,6 @@ class BlockFetcher:
             with self._changed:
                 self._end(run)
                 self._held_bytes -= run.size_bytes
-                self._requests.append((run.started, run.ended))
 
     def _next_run(self) -> _Run | None:
         """Start the next run; None: none may start now."""

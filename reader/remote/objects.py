@@ -44,10 +44,6 @@ class Objects:
         self.url = checked_url(url)
         self._carrier = _connected(self.url)
 
-    @property
-    def library(self) -> str:
-        """The name of what carries the bytes."""
-        return self._carrier.library
 
     def read(
         self,

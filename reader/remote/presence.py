@@ -190,10 +190,6 @@ class RemoteStore:
         """Return the bytes of pixels that this process has had fetched since this was asked last."""
         return 0 if self._fetcher is None else int(self._started().ask("fetched_bytes"))
 
-    def requests(self) -> list[tuple[float, float]]:
-        """Return when each of the last requests of this process's fetcher started and ended, by time.monotonic."""
-        found = [] if self._fetcher is None else self._started().ask("requests")
-        return [(start, stop) for start, stop in found]
 
     def file(self, name: str) -> Path:
         """Return the path of a file that opening does not need, samples.jsonl or rejected.jsonl, now that it is there."""

@@ -31,7 +31,6 @@ NEEDS = {
     "build-compressed": ["zstandard"],
     "subset-compressed": ["zstandard"],
     "plan": ["zstandard"],
-    "bench": ["matplotlib"],
     "image-formats": ["pillow_heif"],
 }
 # Options that only a cluster accepts.

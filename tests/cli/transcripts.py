@@ -64,17 +64,7 @@ _REPLACED = [
 ]
 # Names of values in JSON that do, and of numbers.
 _OF_THE_MACHINE = {"profile", "decoders", "time"}
-_OF_THE_MACHINE |= {
-    "threads",
-    "torch",
-    "file_system",
-    "cached_share",
-    "residency_reason",
-    "not_measured",
-    "sections",
-    "advice",
-}
-_OF_THE_MACHINE |= {"loop_ms", "first_batch_ms", "residency"}
+_OF_THE_MACHINE |= {"ways"}
 _FIGURES = re.compile(r"seconds|_per_second|bytes|psnr|ssim|rate|share$")
 
 

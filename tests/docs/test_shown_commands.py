@@ -74,7 +74,7 @@ BEFORE = {
 
 def before(line: str) -> str:
     """Return what has to have been run before a line: of one that reads a store at a URL, the push."""
-    reads = re.match(r"pack (?:info|verify|show|bench|subset|pull) (s3://\S+)", line)
+    reads = re.match(r"pack (?:info|verify|show|subset|pull) (s3://\S+)", line)
     return BEFORE.get(line, f"pack push out/ {reads[1]}" if reads else "")
 
 
@@ -201,7 +201,7 @@ def _write_stores(root: Path, tree: Path) -> None:
 
 
 @pytest.fixture
-def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_bench: None) -> Path:
+def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of all that, with `pack` and `python` on PATH."""
     work = tmp_path / "work"
     shutil.copytree(prepared, work)
@@ -257,7 +257,6 @@ def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_bench")
 @pytest.mark.skipif(os.name == "nt", reason="runs commands of a Unix shell")
 @pytest.mark.parametrize(("page", "line"), RUN, ids=[f"{page}: {line}" for page, line in RUN])
 def test_a_command_of_the_documents_runs(page: str, line: str, folder: Path, request: pytest.FixtureRequest) -> None:

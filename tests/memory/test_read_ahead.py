@@ -22,7 +22,7 @@ from reader.buffers import BufferPool, SizedPools, allocated, own_memory
 from reader.compiled import span_reader
 from reader.format.errors import StoreError
 from reader.memory import raw_file
-from reader.memory.raw_file import GAP_BYTES, RawFile, begin_reads, bring, read_all
+from reader.memory.raw_file import GAP_BYTES, RawFile, begin_reads, bring
 from reader.memory.read_ahead import ReadAhead
 from reader.memory.spans import Runs, Spans
 from reader.order import BlockOrder
@@ -488,14 +488,6 @@ def test_the_compiled_part_says_which_error_a_read_had(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         read_spans(folder, np.array([[0, 9]]), 1, 0, np.zeros(9, np.uint8), np.zeros((0, 5), np.int64), ())
     os.close(folder)
-
-
-def test_all_of_a_file_is_read_and_nothing_kept(rows_file: Path, tmp_path: Path) -> None:
-    with counted_reads() as read:
-        read_all(rows_file, ROW_BYTES * ROWS)
-    assert sum(read) >= ROW_BYTES * ROWS
-    with pytest.raises(StoreError, match="rows ends at byte 12000: it was cut short"):
-        read_all(rows_file, ROW_BYTES * ROWS + 1)
 
 
 def test_all_of_the_file_is_read(rows_file: Path) -> None:
