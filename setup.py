@@ -72,9 +72,9 @@ setup(
     **description(),
     ext_modules=[
         Extension(
-            "pixpack_native._native",
-            [f"pixpack_native/{name}.c" for name in ("native", *_PARTS)],
-            depends=sorted(glob.glob("pixpack_native/*.h")),
+            "reader._native",
+            [f"reader/native/{name}.c" for name in ("native", *_PARTS)],
+            depends=sorted(glob.glob("reader/native/*.h")),
             libraries=["jpeg"] if sys.platform == "win32" else ["jpeg", "m"],
             # a libjpeg that is linked in, as in wheels, is for this alone: another one in the process must not take its place
             extra_link_args=["-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else [],

@@ -353,7 +353,7 @@ def _function() -> Callable[..., bool] | None:
 @functools.cache
 def _functions() -> ModuleType:
     try:
-        from pixpack_native import functions
+        from reader.native import functions
 
         return functions()
     except ImportError:

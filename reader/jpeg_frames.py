@@ -147,7 +147,7 @@ def _decoded_by_pillow(data: memoryview, row: Pixels) -> str:
 def _compiled() -> Callable[..., str] | None:
     """Return what decodes in the compiled part; None where it is not built."""
     try:
-        from pixpack_native import functions
+        from reader.native import functions
 
         found: Callable[..., str] = functions().jpeg_pixels
     except ImportError:

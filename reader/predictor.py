@@ -77,7 +77,7 @@ def _green_mask(line_bytes: int, channels: int) -> Pixels:
 def _compiled(name: str) -> Callable[..., None] | None:
     """Return a function of the compiled part; None where it is not built."""
     try:
-        from pixpack_native import functions
+        from reader.native import functions
 
         found: Callable[..., None] = getattr(functions(), name)
     except ImportError:

@@ -83,7 +83,7 @@ live_pillow() { sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$venv"/lib/python3*/si
 
 # What the state of .venv depends on; this folder's path too, which scripts and the editable install in .venv hold.
 state_key() {
-    { cat "$root/pyproject.toml" "$root/setup.py" "$root"/pixpack_native/*.[ch] "$constraints" "${BASH_SOURCE[0]}" &&
+    { cat "$root/pyproject.toml" "$root/setup.py" "$root"/reader/native/*.[ch] "$constraints" "${BASH_SOURCE[0]}" &&
         echo "$root" && simd_level; } |
         if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi
 }

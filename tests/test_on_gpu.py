@@ -163,15 +163,15 @@ def test_every_wheel_has_a_version_and_parts_name_what_is_there(script: ModuleTy
 
 @pytest.mark.slow
 def test_the_compiled_part_is_built_from_what_was_collected(script: ModuleType, tmp_path: Path) -> None:
-    pytest.importorskip("pixpack_native._native", reason="the compiled part is not built")
+    pytest.importorskip("reader._native", reason="the compiled part is not built")
     collected, compiled = tmp_path / "collected", tmp_path / "compiled"
     collected.mkdir()
     script.collect_jpeg(collected)
     assert {path.name for path in collected.iterdir()} == {*script.HEADERS, *script.SHARED_LIBRARIES}
     assert script.build_compiled_part([collected], compiled)
-    code = "import sys; sys.path.remove(''); import pixpack_native; print(pixpack_native.functions().__file__)"
+    code = "import sys; sys.path.remove(''); import reader.native; print(reader.native.functions().__file__)"
     done = run(sys.executable, "-c", code, PYTHONPATH=str(compiled), LD_LIBRARY_PATH=str(compiled))
-    assert Path(done.stdout.strip()).parent == compiled / "pixpack_native", done.stderr
+    assert Path(done.stdout.strip()).parent == compiled / "reader", done.stderr
 
 
 def test_without_a_compiler_the_compiled_part_is_left_out_in_a_sentence(
@@ -180,7 +180,7 @@ def test_without_a_compiler_the_compiled_part_is_left_out_in_a_sentence(
     monkeypatch.setenv("CC", "no-compiler-of-this-name")
     assert not script.build_compiled_part([tmp_path], tmp_path / "compiled")
     assert capsys.readouterr().err.startswith("on_gpu: the compiled part is not built: torch does its work.")
-    assert (tmp_path / "compiled" / "pixpack_native" / "__init__.py").exists()
+    assert (tmp_path / "compiled" / "reader" / "__init__.py").exists()
 
 
 # -- bench_gpu

@@ -93,7 +93,7 @@ def _ourselves() -> Iterator[Finding]:
     home = Path(__file__).resolve().parents[2]
     yield Finding("pixpack", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
     owners = importlib.metadata.packages_distributions()
-    for name in ("reader", "packer", "pixpack_native"):
+    for name in ("reader", "packer"):
         strangers = sorted(set(owners.get(name, [])) - {"pixpack"})
         spec = importlib.util.find_spec(name)
         origin = Path(spec.origin).resolve() if spec and spec.origin else None

@@ -125,7 +125,7 @@ class Native:
 def native() -> Native:
     """Look whether the compiled part is built, and runs with a libjpeg-turbo whose pixels are known."""
     try:
-        from pixpack_native import functions
+        from reader.native import functions
 
         built = functions()
     except ImportError as e:

@@ -16,7 +16,7 @@ import torch
 
 from reader.format.manifest import Manifest
 
-_log = logging.getLogger("reader")
+_log = logging.getLogger("pixpack")
 
 
 def stored_crop(manifest: Manifest) -> str:

@@ -10,7 +10,7 @@ from reader.dataset.opened_store import OpenedStore
 from reader.rows import Rows
 from reader.store import names_targets
 
-_log = logging.getLogger("reader")
+_log = logging.getLogger("pixpack")
 
 
 def warn_of_unlabeled(store: OpenedStore, rows: Rows) -> None:

@@ -20,7 +20,7 @@ from reader.planning.ranks import Ranks
 from reader.transforms.conversions import convertible, from_torchvision, is_torchvisions
 from reader.tuning import tuning
 
-_log = logging.getLogger("reader")
+_log = logging.getLogger("pixpack")
 
 
 def is_grouped_by_class(dataset: MemmapDataset) -> bool:

@@ -39,7 +39,7 @@ from reader.rows import Rows, Steps
 from reader.store import Batch
 from reader.tuning import tuning
 
-_log = logging.getLogger("reader")
+_log = logging.getLogger("pixpack")
 
 # File systems on which a GPU has pinned a file: on others the driver may refuse, or never answer, as for private mappings.
 _PINNED_FILE_SYSTEMS = ("ext4",)

@@ -40,7 +40,7 @@ from reader.rows import Rows, Steps
 from reader.store import Batch
 from reader.tuning import tuning
 
-_log = logging.getLogger("reader")
+_log = logging.getLogger("pixpack")
 # Idle buffers of a level: of two batches, each in parts for some threads.
 _KEPT = 8
 # The key of the masks' pool, beside the factors of levels.

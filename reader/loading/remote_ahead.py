@@ -28,7 +28,7 @@ from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps
 from reader.tuning import tuning
 
-_log = logging.getLogger("reader")
+_log = logging.getLogger("pixpack")
 
 # Asked for ahead, at most: two windows of shuffle="block", of which one is read; of several canonical nodes, two of each. They
 # are in the cache, not in memory.

@@ -159,7 +159,7 @@ def transform_of_batches(
     if device.type != "cpu":
         raise ValueError(
             f"the dataset has {change}, which takes one image at a time on the CPU, and device is '{device}'. Leave device= out,"
-            " and move each batch: reader.to_device(batch, device). Or give the loader a transform of batches."
+            " and move each batch: pixpack.to_device(batch, device). Or give the loader a transform of batches."
         )
     return SampleTransform(dataset, collate)
 

@@ -39,7 +39,7 @@ from reader.memory.spans import Runs, Spans
 from reader.rows import Rows
 from reader.store import Batch
 
-_log = logging.getLogger("reader")
+_log = logging.getLogger("pixpack")
 
 _Value = TypeVar("_Value")
 _Key = tuple[str, ...]

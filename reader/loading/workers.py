@@ -31,7 +31,7 @@ from reader.loading.prefetch import Claim, Group, paced
 from reader.planning.plan import PlannedBatch
 from reader.transforms.per_sample import has_own_generator
 
-_log = logging.getLogger("reader")
+_log = logging.getLogger("pixpack")
 
 # Tensors of up to this size are copied out of shared memory, where each holds an open file: a process may have few of these.
 _COPIED_BYTES = 4 << 20

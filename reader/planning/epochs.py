@@ -17,7 +17,7 @@ from reader.planning.ranks import Ranks, is_distributed, ranks_expected, ranks_n
 from reader.planning.sizes import Sizes
 from reader.transforms.random import integer
 
-_log = logging.getLogger("reader")
+_log = logging.getLogger("pixpack")
 
 # A state names its order by position in this list: append only.
 _ORDERS = ("sequential", "full", "block", "weighted", "sampler", "mixture")

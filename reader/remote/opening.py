@@ -50,7 +50,7 @@ from reader.remote.leftovers import remove_abandoned, remove_half_written, sync_
 from reader.remote.objects import Objects
 from reader.tuning import tuning
 
-_log = logging.getLogger("reader")
+_log = logging.getLogger("pixpack")
 
 # Not needed to open: fetched when they are asked for.
 _ON_DEMAND = (SAMPLES, REJECTED)

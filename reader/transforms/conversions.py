@@ -26,7 +26,7 @@ from reader.transforms.random import check_batch
 from reader.transforms.random_crops import RandomHorizontalFlip, RandomVerticalFlip
 from reader.transforms.resize import CenterCrop, Resize, ResizeCenterCrop
 
-_log = logging.getLogger("reader")
+_log = logging.getLogger("pixpack")
 Transform = Callable[[Any], Any]
 _Batch = TypeVar("_Batch")
 
@@ -137,7 +137,7 @@ def _steps_of(transform: object) -> list[Any]:
         raise TypeError(f"transform is {transform!r}, expected one of torchvision's, or a function of one image.")
     if kind.__name__ in _OF_BATCHES and _is_torchvisions(transform):
         raise TypeError(
-            f"{kind.__name__} of torchvision mixes a batch that is collated. Take reader.transforms.{kind.__name__}."
+            f"{kind.__name__} of torchvision mixes a batch that is collated. Take pixpack.transforms.{kind.__name__}."
         )
     return [transform]
 

@@ -216,12 +216,9 @@ def run(options: argparse.Namespace, folder: Path) -> int:
 
 def build_compiled_part(folders: list[Path], compiled: Path) -> bool:
     """Build the compiled part of this checkout for this Python, with the collected headers and libraries; False: it cannot be."""
-    source = compiled / "source"
     # without pyproject.toml, which an older setuptools does not understand
-    shutil.copytree(ROOT / "pixpack_native", source / "pixpack_native", ignore=shutil.ignore_patterns("*.so", "*.pyd"))
-    shutil.copyfile(ROOT / "setup.py", source / "setup.py")
-    (compiled / "pixpack_native").mkdir()
-    shutil.copyfile(ROOT / "pixpack_native" / "__init__.py", compiled / "pixpack_native" / "__init__.py")
+    shutil.copytree(ROOT / "reader", compiled / "reader", ignore=shutil.ignore_patterns("*.so", "*.pyd"))
+    shutil.copyfile(ROOT / "setup.py", compiled / "setup.py")
     for library in (path for folder in folders for path in folder.glob("*.so*")):
         shutil.copyfile(library, compiled / library.name)
     where = os.pathsep.join(str(Path(folder).resolve()) for folder in folders)
@@ -236,8 +233,8 @@ def build_compiled_part(folders: list[Path], compiled: Path) -> bool:
         str(os.cpu_count()),
     ]
     environment = dict(os.environ, CPATH=where, LIBRARY_PATH=where)
-    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True)
-    if any((compiled / "pixpack_native").glob("_native.*")):
+    done = subprocess.run(command, cwd=compiled, env=environment, capture_output=True, text=True)
+    if any((compiled / "reader").glob("_native.*")):
         return True
     print(f"on_gpu: the compiled part is not built: torch does its work. {done.stderr[-1000:]}", file=sys.stderr)
     return False

@@ -77,7 +77,7 @@ def test_a_store_on_the_device_gives_the_batches_of_the_cpu(
 def test_auto_never_takes_memory_of_the_device(
     train: MemmapDataset, device: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO", logger="reader"):
+    with caplog.at_level("INFO", logger="pixpack"):
         asked = MemmapLoader(train, 16, device=device, residency="gpu", as_tuple=False)
         again = MemmapLoader(train, 16, device=device, residency="gpu", as_tuple=False)
         # also where the rows are there already

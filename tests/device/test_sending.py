@@ -223,7 +223,7 @@ def test_a_file_that_cannot_be_pinned_is_gathered_from(
 
     tune(sent_span_bytes=1000)
     monkeypatch.setattr("reader.loading.shared_residency.pin", refused)
-    caplog.set_level("INFO", "reader")
+    caplog.set_level("INFO", "pixpack")
     loader = MemmapLoader(MemmapDataset(stores / "one"), 8, device="cuda", residency="cache")
     assert sum(len(images) for images, _ in loader) == 40
     assert "cannot be pinned. Batches are gathered into pinned memory first." in caplog.text

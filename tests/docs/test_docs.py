@@ -25,7 +25,6 @@ from conftest import make_tree, torchvision_or_skip
 
 import packer
 import pixpack
-import pixpack_native
 import reader
 from packer.cli import app, output
 from packer.report import PackReport, Progress
@@ -42,7 +41,7 @@ COMMON_OPTIONS = {"--help", "--version"}
 
 MODULES = sorted(
     found.name
-    for package in (packer, pixpack, pixpack_native, reader)
+    for package in (packer, pixpack, reader)
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     # compiled: it has no source to read; and what imports Triton, which torch for CUDA brings
     if not found.name.endswith(("__main__", "._native", ".triton_crops"))
@@ -256,7 +255,7 @@ def test_no_shown_way_to_open_a_store_unpickles_what_is_in_it(path: Path, folder
 def test_every_docstring_with_an_example_is_known() -> None:
     """Guards the test below: an example in a module that is not listed would never run."""
     sources = [
-        p for package in (packer, pixpack, pixpack_native, reader) for p in Path(package.__path__[0]).rglob("*.py")
+        p for package in (packer, pixpack, reader) for p in Path(package.__path__[0]).rglob("*.py")
     ]
     with_examples = {p for p in sources if ">>> " in p.read_text(encoding="utf-8")}
     assert len(with_examples) >= 30

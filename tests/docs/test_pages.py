@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 MIGRATION, ARCHITECTURE = DOCS / "how-to" / "migrate.md", DOCS / "contributing" / "architecture.md"
 TROUBLESHOOTING = [DOCS / "how-to" / "troubleshooting" / name for name in ("packing.md", "reading.md")]
 SOURCES = sorted(
-    path for name in ("packer", "pixpack", "pixpack_native", "reader") for path in (ROOT / name).rglob("*.py")
+    path for name in ("packer", "pixpack", "reader") for path in (ROOT / name).rglob("*.py")
 )
 WAYS = ["ImageFolder, its DataLoader kept", "ImageFolder", "FFCV", "tensordict"]
 
@@ -192,14 +192,14 @@ def test_the_architecture_names_every_room_and_files_that_exist() -> None:
     rooms = {path.parent.name for path in SOURCES if path.name == "__init__.py"} - {"packer", "reader"}
     assert len(rooms) >= 17
     assert sorted(name for name in rooms if f"`{name}/`" not in text) == []
-    named = re.findall(r"`((?:packer|reader|pixpack_native)/[\w./]+)`", ARCHITECTURE.read_text(encoding="utf-8"))
+    named = re.findall(r"`((?:packer|reader)/[\w./]+)`", ARCHITECTURE.read_text(encoding="utf-8"))
     assert len(named) >= 15
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_security_names_parsers_that_exist() -> None:
     text = section(ROOT / "SECURITY.md", "## Parsers of our own")
-    names = re.findall(r"`((?:packer|reader|pixpack_native)/[\w./]*\.[a-z]+)`", text)
+    names = re.findall(r"`((?:packer|reader)/[\w./]*\.[a-z]+)`", text)
     assert len(names) >= 30
     assert [name for name in names if not (ROOT / name).exists()] == []
 

@@ -1,6 +1,6 @@
 """Calls of the compiled part with random arguments, each compared with what other code makes of them.
 
-Knows the functions of pixpack_native and what is true of them; not how the part is built, nor how long it is called.
+Knows the functions of reader.native and what is true of them; not how the part is built, nor how long it is called.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m tests.fuzz.fuzz_native --seconds 600 --seed 1
 
-Builds pixpack_native/ with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
+Builds reader/native/ with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
 calls row() on damaged small JPEGs, photographs() on files of them and of PNGs, resize() on random pixels, with random sizes,
 origins and filters, crops() on images of random sizes, boxes and grids, some of them outside of what they are of, augment()
 and floats() with any numbers, and sums(), crc32(), copy_spans(), read_spans() and unfilter() on bytes of any length, in a process
@@ -37,7 +37,7 @@ from tests.fuzz._native_calls import Call, NativeCalls
 from tests.fuzz._odd_offsets import AtOddOffsets
 from tests.fuzz._replay import load
 
-_NATIVE = ROOT / "pixpack_native"
+_NATIVE = ROOT / "reader" / "native"
 _FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 _LIBRARIES = ("libasan.so", "libubsan.so")
 # Calls that are made again to see whether memory is lost; each allocates some kB.

@@ -82,7 +82,7 @@ def test_libjpeg_asks_for_no_more_memory_than_one_image_may_take(
 ) -> None:
     (tmp_path / "large.jpg").write_bytes(stating(width, height))
     program = (
-        "import sys; from pixpack_native import functions; native = functions()\n"
+        "import sys; from reader.native import functions; native = functions()\n"
         "status = lambda: next(line for line in open('/proc/self/status') if line.startswith('VmPeak'))\n"
         "peak = lambda: int(status().split()[1])\n"
         "data, before = open(sys.argv[1], 'rb').read(), peak()\n"

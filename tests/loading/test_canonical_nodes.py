@@ -144,7 +144,7 @@ def test_windows_of_all_nodes_are_mixed_in_a_step(data: MemmapDataset) -> None:
 
 
 def test_it_is_shown(data: MemmapDataset, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="reader"):
+    with caplog.at_level(logging.INFO, logger="pixpack"):
         loader = _loader(data, 16)
     assert "order block over 4 canonical nodes, seed 0, rank 0 of 1" in repr(loader)
     assert "order block over 4 canonical nodes, rank 0 of 1" in caplog.text

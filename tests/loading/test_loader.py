@@ -548,7 +548,7 @@ def test_torchs_default_device_changes_nothing(train: MemmapDataset, prefetch: i
 
 
 def test_repr_and_log_name_order_and_residency(train: MemmapDataset, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="reader"):
+    with caplog.at_level("INFO", logger="pixpack"):
         loader = MemmapLoader(train, 16, shuffle=True)
     assert "order full, seed None, rank 0 of 1, residency cache" in repr(loader)
     assert "order full, rank 0 of 1, residency cache: " in caplog.text

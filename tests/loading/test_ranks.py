@@ -45,7 +45,7 @@ def test_a_loader_that_was_made_before_the_process_group_reads_its_part(
 ) -> None:
     parts = []
     for rank in range(3):
-        with monkeypatch.context() as patch, caplog.at_level("INFO", logger="reader"):
+        with monkeypatch.context() as patch, caplog.at_level("INFO", logger="pixpack"):
             loader = MemmapLoader(train, 10, shuffle="full", as_tuple=False)
             assert "order full, rank 0 of 1, residency" in caplog.text
             started(patch, rank, 3)

@@ -170,7 +170,7 @@ def test_a_full_shuffle_through_a_small_cache_warns(
     range_server: RangeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     remote = MemmapDataset(range_server.url, cache=tmp_path, cache_size=25 * BLOCK)
-    with caplog.at_level(logging.WARNING, logger="reader"):
+    with caplog.at_level(logging.WARNING, logger="pixpack"):
         MemmapLoader(remote, 8, shuffle="full")
     assert "a cache of 153.6 kB holds a share of 50 %, and fetches whole blocks: up to 4 times the bytes" in caplog.text
 
@@ -208,7 +208,7 @@ def test_the_log_says_what_came_over_the_network(
     range_server: RangeServer, tmp_path: Path, tune: Tune, caplog: pytest.LogCaptureFixture
 ) -> None:
     tune(cache_log_seconds=0.0)
-    with caplog.at_level(logging.INFO, logger="reader"):
+    with caplog.at_level(logging.INFO, logger="pixpack"):
         assert len([*MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 50)]) == 8
     lines = [record.getMessage() for record in caplog.records if "MB/s from the network" in record.getMessage()]
     assert lines

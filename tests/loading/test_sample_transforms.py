@@ -241,5 +241,5 @@ def test_two_transforms_and_a_device_are_refused_with_the_way_out(shared_store: 
         ValueError, match="the dataset has a transform, and the loader a transform of batches. Give one"
     ):
         MemmapLoader(train, 8, transform=CutMix(num_classes=4))
-    with pytest.raises(ValueError, match=r"one image at a time on the CPU, and device is 'cuda'.*reader.to_device"):
+    with pytest.raises(ValueError, match=r"one image at a time on the CPU, and device is 'cuda'.*pixpack.to_device"):
         transform_of_batches(train, None, torch.device("cuda"), None)

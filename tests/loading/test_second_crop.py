@@ -164,7 +164,7 @@ def test_the_first_epoch_logs_what_batches_are_in_one_line(
     loaders["drawn"].set_epoch(3)
     lines = {}
     for name, loader in loaders.items():
-        with caplog.at_level("INFO", logger="reader"):
+        with caplog.at_level("INFO", logger="pixpack"):
             for _ in range(2):
                 list(loader)
         (lines[name],) = [r.getMessage() for r in caplog.records if "first epoch" in r.getMessage()]

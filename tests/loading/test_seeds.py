@@ -45,7 +45,7 @@ def test_repr_log_and_state_show_the_seed_once_it_is_chosen(
     train: MemmapDataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(5)
-    with caplog.at_level("INFO", logger="reader"):
+    with caplog.at_level("INFO", logger="pixpack"):
         running = loader(train)
         assert running.seed is running.state_dict()["seed"] is None
         assert "seed None" in repr(running)

@@ -168,7 +168,7 @@ def test_a_cold_epoch_of_the_cache_reads_ahead_and_a_warm_one_does_not(
     for cold in (True, False):
         monkeypatch.setattr(residency, "is_cold", lambda path, size, offset=None, cold=cold: cold)
         caplog.clear()
-        with caplog.at_level("INFO", logger="reader"):
+        with caplog.at_level("INFO", logger="pixpack"):
             for batch in loader:
                 assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
         assert ("reads ahead from the disk" in caplog.text) is cold
@@ -179,7 +179,7 @@ def test_what_is_warm_is_never_read_ahead(
 ) -> None:
     monkeypatch.setattr(residency, "is_cold", lambda *_: True)
     loader = MemmapLoader(train, 8, residency=residency.Residency("cache", "it was read before", "cache", is_warm=True))
-    with caplog.at_level("INFO", logger="reader"):
+    with caplog.at_level("INFO", logger="pixpack"):
         assert len(list(loader)) == len(loader)
     assert "reads ahead" not in caplog.text
 
@@ -237,7 +237,7 @@ def test_the_file_system_of_a_folder_is_named(tmp_path: Path) -> None:
 def test_ram_asks_for_huge_pages_and_reports_how_many_it_got(
     train: MemmapDataset, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO", logger="reader"):
+    with caplog.at_level("INFO", logger="pixpack"):
         MemmapLoader(train, 8, residency="ram", as_tuple=False)
     assert re.search(r"276\.5 kB copied into memory, (0 bytes|\d+\.\d kB) of it in huge pages", caplog.text)
     rows = torch.from_numpy(allocated(64 << 20)).fill_(1)

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 import packer
-import pixpack_native
+import reader.native
 from packer.errors import DecodeError
 from packer.pixels import compiled, resize, statistics
 from packer.pixels.decode import Decoder
@@ -268,7 +268,7 @@ def test_the_code_for_other_processors_makes_the_same_bytes(tmp_path: Path) -> N
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    folder = ROOT / "pixpack_native"
+    folder = ROOT / "reader" / "native"
     include = sysconfig.get_paths()["include"]
     command = [
         compiler,
@@ -304,7 +304,7 @@ def test_the_code_for_other_processors_makes_the_same_bytes(tmp_path: Path) -> N
     rows, made = pickle.loads(done.stdout)
     assert rows == [NATIVE.row(*case) for case in cases]
     expected = bytearray(len(made))
-    pixpack_native.functions().crops(*crops, expected, (9, 31), 3, 2)
+    reader.native.functions().crops(*crops, expected, (9, 31), 3, 2)
     assert made == expected
     assert len(cases) == len(SIZES)
 
@@ -418,7 +418,7 @@ def test_sums_of_incomplete_pixels_are_refused() -> None:
 
 
 def test_a_file_built_from_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pixpack_native, "INTERFACE", pixpack_native.INTERFACE + 1)
+    monkeypatch.setattr(reader.native, "INTERFACE", reader.native.INTERFACE + 1)
     assert compiled.native.__wrapped__() == compiled.Native(
         reason="built from other sources than these: build it again", is_missing=True
     )
@@ -503,7 +503,7 @@ def test_photographs_need_neither_numpy_nor_pillow(suffix: str, imported: set[st
         words, cwd=tmp_path, env=environment(ROOT), capture_output=True, text=True, check=True, timeout=60
     )
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "pixpack_native._native" in modules
+    assert "reader.native" in modules
     assert {"numpy", "PIL.Image", "logging", "csv", "difflib"} & modules == imported
 
 

@@ -396,7 +396,7 @@ def run(stores: Path, *options: str, **environment: str) -> dict[str, Any]:
 def main(stores: Path, *options: str) -> None:
     """Print the digests, and which vector instructions torch takes."""
     if "--torch" in options:
-        sys.modules["pixpack_native"] = None  # type: ignore[assignment]
+        sys.modules["reader._native"] = None  # type: ignore[assignment]
     torch.set_num_threads(1)
     threads = (1, 2) if "--threads" in options else (2,)
     tables = tables_of(stores, by_torch="--torch" in options, threads=threads)

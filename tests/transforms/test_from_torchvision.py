@@ -402,7 +402,7 @@ def test_antialias_of_none_is_what_it_is_to_torchvision(make: Callable[[Any, Any
 
 def test_what_mixes_batches_or_is_called_with_them_is_refused() -> None:
     two = v2()
-    with pytest.raises(TypeError, match=r"^MixUp of torchvision mixes a batch .* Take reader\.transforms\.MixUp\.$"):
+    with pytest.raises(TypeError, match=r"^MixUp of torchvision mixes a batch .* Take pixpack\.transforms\.MixUp\.$"):
         from_torchvision(two.Compose([two.CenterCrop(4), two.MixUp(num_classes=3)]))
     with pytest.raises(TypeError, match=r"^RandomInvert takes batches, and stands behind RandomPerspective"):
         from_torchvision(two.Compose([two.RandomPerspective(), transforms.RandomInvert()]))

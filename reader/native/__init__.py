@@ -5,6 +5,7 @@ May be missing: who calls it does the same in Python. It imports neither of them
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType
 
 # as native.c has it; both change with the functions
@@ -18,10 +19,10 @@ def functions() -> ModuleType:
         ImportError: it is not built, or was built from other sources; the text says which.
     """
     try:
-        from pixpack_native import _native  # type: ignore[attr-defined]
+        built = importlib.import_module("reader._native")
     except ImportError as e:
         needs = f"not built, as a C compiler and libjpeg-turbo's headers are needed for ({e})"
         raise ImportError(needs) from e
-    if getattr(_native, "INTERFACE", None) != INTERFACE:
+    if getattr(built, "INTERFACE", None) != INTERFACE:
         raise ImportError("built from other sources than these: build it again")
-    return _native
+    return built
