@@ -42,10 +42,6 @@ class DepthError(ValueError):
     """The pixels have no agreed range, or cannot be read to all their bits."""
 
 
-class OutlineError(ValueError):
-    """An outline makes no sense; says why, in a few words without a full stop."""
-
-
 class JpegError(ValueError):
     """libjpeg-turbo refused or warned; the message is its own."""
 

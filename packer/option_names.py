@@ -18,7 +18,6 @@ from typing import Any
 # Options whose value is text, whatever it looks like; those of folders and files too.
 _OF_TEXT = (
     *("classes", "root", "path_column", "target_column", "text_column", "extension", "missing", "boxes", "masks"),
-    "mask_suffix",
 )
 # Values that Python writes as they are: all others are text.
 _SHOWN = (bool, int, float, list, tuple)

@@ -30,8 +30,6 @@ CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 # What belongs to one run alone, and what is a path.
 _OF_A_RUN = ("workers", "progress", "resume", "overwrite", "part", "engine", "address")
 _PATHS = ("classes", "root", "boxes", "masks")
-# of --masks: no folder, but what the label files of --boxes outline
-DRAWN = "boxes"
 
 # A 100-megapixel camera passes. An image of this size takes a worker 0.5 GB, with alpha 1 GB (2026-11-22).
 MAX_PIXELS = 128_000_000
@@ -202,8 +200,7 @@ class LabelOptions(_Options):
         extension: added to the paths of a list that lack it.
         missing: words that mean no label in a manifest or tar, beside an empty cell and NaN.
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
-        masks: a folder with a mask for each image, which become extras too; "boxes": drawn of the outlines that boxes has.
-        mask_suffix: what the names of masks add to those of images: "_mask" where the mask of a.jpg is a_mask.png.
+        masks: a folder with a mask for each image, which become extras too.
     """
 
     classes: str | None = None
@@ -215,7 +212,6 @@ class LabelOptions(_Options):
     missing: Sequence[str] = ()
     boxes: str | os.PathLike[str] | None = None
     masks: str | os.PathLike[str] | None = None
-    mask_suffix: str | None = None
 
     def __post_init__(self) -> None:
         if self.classes is not None:
@@ -225,19 +221,6 @@ class LabelOptions(_Options):
                 )
             object.__setattr__(self, "classes", values.path_text(self.classes))
         super().__post_init__()
-        values.check_mask_suffix(self.mask_suffix)
-        if self.mask_suffix is not None and not self.reads_masks:
-            raise OptionsError(f"{Option('mask_suffix')} belongs to {Option('masks')}, a folder.")
-
-    @property
-    def draws_masks(self) -> bool:
-        """Whether masks are drawn of the outlines in the label files."""
-        return self.masks == DRAWN
-
-    @property
-    def reads_masks(self) -> bool:
-        """Whether masks are files."""
-        return self.masks is not None and not self.draws_masks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,40 +229,19 @@ class InputOptions(LabelOptions):
 
     Args:
         shuffle: the seed of a random order of the rows; None: the order of the list, or sorted paths.
-        min_visibility: leave out boxes of which less than this share of their area, 0 to 1, is in the row.
-        max_boxes: most boxes of a row, the largest; None: as many as an image has.
-        upright_labels: boxes and masks were drawn on upright images: EXIF does not turn them.
         mask_values: the values of masks that are classes 0, 1, ..., "0,255" or numbers; 255, which counts for nothing, stays
             where it is not one of them; None: masks keep their values.
     """
 
     shuffle: int | None = None
-    min_visibility: float = 0.1
-    max_boxes: int | None = None
-    upright_labels: bool = False
     mask_values: str | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mask_values is not None and not self.reads_masks:
-            raise OptionsError(
-                f"{Option('mask_values')} belongs to {Option('masks')} of a folder: masks that are drawn have their classes."
-            )
+        if self.mask_values is not None and self.masks is None:
+            raise OptionsError(f"{Option('mask_values')} belongs to {Option('masks')}.")
         if self.shuffle is not None and self.shuffle < 0:
             raise OptionsError(f"{Option('shuffle')} is {self.shuffle!r}, expected an integer of 0 or more.")
-        if not 0 <= self.min_visibility <= 1:
-            raise OptionsError(f"{Option('min_visibility')} is {self.min_visibility}, expected a share from 0 to 1.")
-        if self.max_boxes is not None and self.max_boxes < 1:
-            raise OptionsError(f"{Option('max_boxes')} is {self.max_boxes!r}, expected 1 or more.")
-        if self.boxes is None and (self.max_boxes, self.min_visibility) != (None, InputOptions.min_visibility):
-            raise OptionsError(f"{Option('min_visibility')} and {Option('max_boxes')} belong to {Option('boxes')}.")
-        if self.draws_masks and self.boxes is None:
-            raise OptionsError(
-                f"{Option('masks', DRAWN)} draws the outlines that {Option('boxes')} names, and there is no"
-                f" {Option('boxes')}. A folder of masks so named is ./{DRAWN}."
-            )
-        if self.upright_labels and self.boxes is None and self.masks is None:
-            raise OptionsError(f"{Option('upright_labels')} belongs to {Option('boxes')} and {Option('masks')}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,11 +353,6 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
         optional: dict[str, object] = {} if self.requantize is None else {"requantize": self.requantize}
         optional |= {} if self.icc == "keep" else {"icc": self.icc}
         optional |= {} if self.bit_depth is None else {"bit_depth": self.bit_depth}
-        if self.boxes is not None:
-            optional |= {"min_visibility": self.min_visibility, "max_boxes": self.max_boxes}
-        if self.boxes is not None or self.masks is not None:
-            optional["upright_labels"] = self.upright_labels
-        optional |= {"masks": DRAWN} if self.draws_masks else {}
         optional |= {} if self.mask_values is None else {"mask_values": [*map(int, self.mask_values)]}
         optional |= {"max_size": values.recorded_limit(self.max_size)} if self.has_own_sizes else {}
         optional |= {"compress": self.form} if self.form else {}
@@ -430,7 +387,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
                 words += [word for piece in value for word in (name, piece)]
                 continue
             words.append(name)
-            if option.name in _PATHS and not (option.name == "masks" and value == DRAWN):
+            if option.name in _PATHS:
                 words.append(values.lasting_path(os.fspath(value)))
             elif value is not True:
                 words.append(str(value))

@@ -9,9 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from packer.option_names import Option
 
 _NAMED = 3
-# options that are recorded only beside another
-_BESIDE = {"min_visibility": "boxes", "max_boxes": "boxes", "upright_labels": "masks"}
-
 # Recorded, but not compared by a resume, update or merge: they shape no pixel of an image that was accepted.
 _LIMITS = ("max_pixels",)
 
@@ -56,8 +53,6 @@ def options_difference(found: Mapping[str, object], expected: Mapping[str, objec
     for key in {**expected, **found}:
         before, now = found.get(key), expected.get(key)
         if before != now:
-            if key in _BESIDE and (key in found) != (key in expected):
-                key, before, now = _BESIDE[key], key in found, key in expected
             if _is_digest(before) and _is_digest(now):
                 return f" ({Option(key)}: other contents)"
             return " ({}, now {})".format(*both_given(key, before, now))

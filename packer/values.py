@@ -198,15 +198,6 @@ def mask_values(values: str | Iterable[SupportsIndex] | None) -> tuple[int, ...]
     return found
 
 
-def check_mask_suffix(suffix: str | None) -> None:
-    """Refuse what is no end of the name of a mask, without its extension; None is none."""
-    if suffix is not None and (not suffix or "/" in suffix or "." in suffix):
-        raise OptionsError(
-            f"{Option('mask_suffix')} is {suffix!r}, expected what the names of masks add to those of images, without an"
-            " extension: _mask where the mask of a.jpg is a_mask.png."
-        )
-
-
 def check_form(form: str, channels: str, *, has_masks: bool, has_mask_file: bool) -> None:
     """Refuse what rows in a form cannot hold, or do not yet."""
     if jpeg_quality(form) and channels == "rgba":

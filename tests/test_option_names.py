@@ -58,8 +58,8 @@ def test_a_call_that_a_sentence_shows_makes_the_store_that_the_command_makes(tmp
         PackOptions(missing=("-", "0", "007")),
         PackOptions(missing=("--na",), strict=True),
         PackOptions(target_column="3", text_column="4", shuffle=3),
-        PackOptions(max_size=512, fit="none", crop_fraction=1.0, min_visibility=0.25, boxes="12"),
-        PackOptions(masks="m", mask_suffix="1", mask_values=(0, 255)),
+        PackOptions(max_size=512, fit="none", crop_fraction=1.0, boxes="12"),
+        PackOptions(masks="m", mask_values=(0, 255)),
     ],
 )
 def test_a_call_that_a_sentence_shows_has_the_same_options(options: PackOptions) -> None:

@@ -20,11 +20,11 @@ DEFAULTS = {option.name: option.default for option in dataclasses.fields(PackOpt
 
 # arguments as they were before groups of options were the one place that names them
 SHAPE = "size fit crop_fraction resample channels"
-LABELS = "classes root path_column target_column text_column extension missing boxes masks mask_suffix"
+LABELS = "classes root path_column target_column text_column extension missing boxes masks"
 RUN = "workers on_error max_rejects timeout resume progress"
 ARGUMENTS = {
     pack: f"images out {SHAPE} exact strict max_pixels requantize icc compress bit_depth max_size levels {LABELS} shuffle"
-    f" min_visibility max_boxes upright_labels mask_values {RUN} overwrite part engine address",
+    f" mask_values {RUN} overwrite part engine address",
     update: f"images out {LABELS} {RUN} max_gone max_pixels engine address",
     pack_dataset: f"dataset out {SHAPE} classes shuffle {RUN} overwrite",
 }

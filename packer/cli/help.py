@@ -21,8 +21,7 @@ _SECTIONS = {
     "Input": "-0 --root --path-column --extension --max-pixels --max-gone",
     "Size and pixels": "--size --fit --max-size --crop-fraction --resample --exact --channels --bit-depth --icc --requantize"
     " --compress --levels",
-    "Labels": "--target-column --text-column --missing --classes --boxes --masks --mask-suffix --mask-values --min-visibility"
-    " --max-boxes --upright-labels",
+    "Labels": "--target-column --text-column --missing --classes --boxes --masks --mask-values",
     "Failures and resume": "--resume --on-error --max-rejects --strict --timeout",
     "Performance": "--workers --profile",
     "Distributed": "--part --engine --address",

@@ -100,14 +100,8 @@ INPUTS = combined(
     click.option(
         "--masks",
         type=StorePath(),
-        metavar="DIR|boxes",
-        help="Masks of the images, palette or gray, by the same relative path: a.png for a.jpg; or drawn of the polygons and RLE"
-        " that the files of --boxes have.",
-    ),
-    click.option(
-        "--mask-suffix",
-        metavar="TEXT",
-        help="End of the names of masks: _mask where the mask of a.jpg is a_mask.png. In IMAGES such files are no images.",
+        metavar="DIR",
+        help="Masks of the images, palette or gray, by the same relative path: a.png for a.jpg.",
     ),
     click.option(
         "--classes",

@@ -94,7 +94,7 @@ class Inputs:
     ignored: int = 0
     # only with --boxes
     boxes: Boxes | None = None
-    # only with --masks: each input's mask, relative to that folder; or, of --masks boxes, what it is drawn of
+    # only with --masks: each input's mask, relative to that folder
     masks: list[str] | None = None
     # only of a list or table: the line that names each input
     lines: Column = field(default_factory=lambda: Column("int64"))

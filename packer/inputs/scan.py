@@ -96,16 +96,15 @@ def _scan(
     splits = _listed(kind, sources, classes if options.boxes is None else None, options, max_pixels, count)
     for inputs in splits.values():
         inputs.images = tuple(map(lasting_path, sources))
-    if options.reads_masks:
+    if options.masks is not None:
         from packer.inputs.annotations.masks import MaskFiles
 
-        masks = MaskFiles.below(Path(options.masks or ""), options.mask_suffix or "")
-        splits = {split: masks.left_out(inputs) for split, inputs in splits.items()}
+        masks = MaskFiles.below(Path(options.masks or ""))
     if options.boxes is not None:
         from packer.inputs.annotations.attach import give_boxes
 
         give_boxes(splits, options, classes)
-    if options.reads_masks:
+    if options.masks is not None:
         masks.give(splits)
     # what is missing of a disk that went away meanwhile was not listed, or has no labels
     before.check_all()
@@ -126,7 +125,7 @@ def belongs(option: str, images: Sequence[str]) -> bool:
 
 def _roots(inputs: Inputs, options: InputOptions) -> Roots:
     """Look at what inputs and their masks are on."""
-    masks = [] if options.masks is None or options.draws_masks else [options.masks]
+    masks = [] if options.masks is None else [options.masks]
     if inputs.url:
         return Roots.of(masks)
     if inputs.archives:
@@ -142,7 +141,6 @@ def _record(inputs: Inputs, options: InputOptions) -> None:
     given = {
         "classes": options.classes is not None and bool(inputs.classes),
         "extension": options.extension,
-        "mask_suffix": options.mask_suffix,
         "missing": list(options.missing),
         "root": options.root is not None,
         "text_column": options.text_column,

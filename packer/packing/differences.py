@@ -93,8 +93,8 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
     extras = names_difference(sorted(before), sorted(inputs.extra_names()))
     if extras:
         return f"other extras: {extras}"
-    if inputs.boxes is not None and (room := manifest.extras["boxes"].row_shape[0]) != inputs.boxes.capacity:
-        return f"room for another number of boxes in a row ({room}, now {inputs.boxes.capacity})"
+    if inputs.boxes is not None and (room := manifest.extras["boxes"].row_shape[0]) != inputs.boxes.most:
+        return f"room for another number of boxes in a row ({room}, now {inputs.boxes.most})"
     if manifest.records_labels and manifest.labels != inputs.labels:
         return "other options for labels" + options_difference(manifest.labels, inputs.labels)
     return ""

@@ -95,8 +95,7 @@ class Levels:
     def _options_of(self, factor: int) -> PackOptions:
         """Return the options by which a level is packed alone."""
         changed: dict[str, Any] = {"levels": 1, "resume": True, "overwrite": False, "boxes": None, "masks": None}
-        changed |= {"mask_suffix": None, "mask_values": None}
-        changed |= {"min_visibility": PackOptions.min_visibility, "max_boxes": None, "upright_labels": False}
+        changed |= {"mask_values": None}
         if (sides := self._sides(factor)) is None:
             changed["max_size"] = LevelLimit(f"{recorded_limit(self._packing.options.max_size) or 0}/{factor}")
         return dataclasses.replace(self._packing.options, size=sides, **changed)

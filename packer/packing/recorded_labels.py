@@ -27,7 +27,7 @@ from reader.format.manifest import Manifest
 from reader.format.samples import read_samples, read_targets
 
 # Options that an update takes from the store where they are not given.
-_REUSED = ("target_column", "text_column", "path_column", "extension", "missing", "mask_suffix")
+_REUSED = ("target_column", "text_column", "path_column", "extension", "missing")
 # Options by which labels are read.
 LABEL_OPTIONS = ("classes", "root", *_REUSED)
 # Without --max-gone: so large a share of the rows may vanish; of few rows so many, but not all.
@@ -65,7 +65,7 @@ def may_be_gone(rows: int) -> int:
 def label_files(manifest: Manifest) -> dict[str, bool]:
     """Return whether a store was packed with --boxes, and with --masks."""
     return {
-        "boxes": "min_visibility" in manifest.options,
+        "boxes": "box_count" in manifest.extras,
         "masks": manifest.has_masks,
     }
 

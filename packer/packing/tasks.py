@@ -62,9 +62,7 @@ def pack_job(
         archives=inputs.archives,
         has_masks=layout.has_masks,
         masks_root=absolute_path(options.masks or ""),
-        draws_masks=options.draws_masks,
         masks_path=str(out / MASKS) if layout.has_mask_file else "",
-        upright_masks=options.upright_labels,
         mask_classes=tuple(options.mask_values or ()),
         roots=inputs.roots or NOWHERE,
     )

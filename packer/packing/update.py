@@ -106,9 +106,9 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
 
 
 def _recorded(manifest: Manifest, max_pixels: int | None) -> dict[str, object]:
-    """Return the options that shape rows, as a store records them; masks are given again."""
+    """Return the options that shape rows, as a store records them."""
     limit = manifest.options.get("max_pixels", PackOptions.max_pixels) if max_pixels is None else max_pixels
-    return {name: value for name, value in manifest.options.items() if name != "masks"} | {"max_pixels": limit}
+    return dict(manifest.options) | {"max_pixels": limit}
 
 
 def _explained(error: ScanError, store: Path, *, is_reused: bool) -> ScanError:

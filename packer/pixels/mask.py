@@ -1,4 +1,4 @@
-"""The mask of a row: of a file of labels, or drawn of outlines; values of the nearest pixels, never blended."""
+"""The mask of a row, of a file of labels; values of the nearest pixels, never blended."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from packer.errors import DecodeError, OutlineError
+from packer.errors import DecodeError
 from packer.pixels.formats.opening import UPRIGHT, load_image, open_image, stored_size
 from packer.pixels.geometry import Geometry
-from packer.pixels.outlines import draw, frame_of
 from packer.pixels.row import Row
 from packer.text import spans
 
@@ -29,39 +28,14 @@ class MaskRow(NamedTuple):
     values: list[int]
 
 
-def drawn_row(drawing: str, row: Row, geometry: Geometry, *, is_upright: bool) -> MaskRow:
-    """Draw a mask of outlines and bring it to the row as its image was.
-
-    Args:
-        drawing: as `packer.pixels.outlines.drawing` makes it.
-        row: the image's.
-        is_upright: the outlines were drawn on the upright picture; so they are where the label file gives its size, as of boxes.
-
-    Raises:
-        DecodeError: an outline cannot be drawn.
-    """
-    orientation = row.done.get("exif_orientation", 1)
-    size = row.width, row.height
-    stored = size[::-1] if orientation >= 5 else size
-    is_upright = is_upright or frame_of(drawing) == size != stored
-    try:
-        mask = Image.fromarray(draw(drawing, size if is_upright else stored))
-    except OutlineError as e:
-        raise DecodeError(f"the label file has {e}") from e
-    if orientation in UPRIGHT and not is_upright:
-        mask = mask.transpose(UPRIGHT[orientation])
-    return _in_row(mask, geometry)
-
-
-def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool, classes: Sequence[int] = ()) -> MaskRow:
+def mask_row(data: bytes, row: Row, geometry: Geometry, *, classes: Sequence[int] = ()) -> MaskRow:
     """Decode a mask and bring it to the row as its image was.
 
-    A mask file with an orientation of its own is turned by that, and is upright then.
+    A mask file with an orientation of its own is turned by that, and is upright then. Another one is turned as the image was,
+    unless its size says that it has been turned already.
 
     Args:
         row: the image's.
-        is_upright: the mask was drawn on the upright picture; else it is turned as the image was, unless its size says that
-            it has been turned already.
         classes: the values that become 0, 1, ...; none: all stay.
 
     Raises:
@@ -80,7 +54,7 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool, cla
     if own.value == 1:
         if mask.size not in (size, stored):
             raise DecodeError(f"it has {_numbers(mask.size)} pixels, the image {_numbers(stored)}")
-        if orientation in UPRIGHT and mask.size == stored and not is_upright:
+        if orientation in UPRIGHT and mask.size == stored:
             mask = mask.transpose(UPRIGHT[orientation])
     if mask.size != size:
         raise DecodeError(f"it has {_numbers(mask.size)} pixels, the upright image {_numbers(size)}")

@@ -41,7 +41,6 @@ _OF_UPDATE = (
     "--missing",
     "--boxes",
     "--masks",
-    "--mask-suffix",
     "--on-error",
     "--max-rejects",
     "--timeout",

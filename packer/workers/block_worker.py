@@ -57,9 +57,7 @@ class PackJob:
     # whether there are masks; where they are, or that they are drawn of what a task says; and the file of their rows, if any
     has_masks: bool = False
     masks_root: str = ""
-    draws_masks: bool = False
     masks_path: str = ""
-    upright_masks: bool = False
     mask_classes: tuple[int, ...] = ()
     # the store that an update replaces, and its manifest's digest
     reused_store: tuple[str, str] = ("", "")
@@ -196,7 +194,7 @@ class BlockWorker:
         result.inputs += 1
         result.sources.append(attempt.source)
         result.source_bytes += attempt.source_bytes
-        if task.masks and not self._job.draws_masks:
+        if task.masks:
             result.mask_sources.append(attempt.mask_source)
         if attempt.row is None:
             path = task.paths[index - task.start]
@@ -287,9 +285,7 @@ class ImageRows:
         path = task.paths[index - task.start]
         member = task.members[index - task.start] if task.members else None
         source = self._fetcher.source(index, path) if self._fetcher else self._job.source(path, member)
-        mask = (
-            self._job.mask_source(task.masks[index - task.start]) if task.masks and not self._job.draws_masks else None
-        )
+        mask = self._job.mask_source(task.masks[index - task.start]) if task.masks else None
 
         def read() -> tuple[bytes, State]:
             """Read it; the states stand also where that fails."""
@@ -322,18 +318,16 @@ class ImageRows:
     def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> MaskRow:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
         from packer.pixels.formats.opening import lift_limits
-        from packer.pixels.mask import drawn_row, mask_row
+        from packer.pixels.mask import mask_row
 
         lift_limits()
         job = self._job
-        if job.draws_masks:
-            return drawn_row(path, row, job.geometry, is_upright=job.upright_masks)
         read = functools.partial(job.mask_source(path).read, max_pixels=job.rows.max_pixels)
         try:
             self._clock.enter("read")
             data, attempt.mask_source = self._in_flight.patiently(index, read)
             self._clock.enter("decode")
-            return mask_row(data, row, job.geometry, is_upright=job.upright_masks, classes=job.mask_classes)
+            return mask_row(data, row, job.geometry, classes=job.mask_classes)
         except DecodeError as e:
             raise DecodeError(f"its mask {path}: {e}") from e
 

@@ -115,10 +115,6 @@ _OPTIONS = with_known(
         "requantize": integer(1, 31),
         "icc": TEXT,
         "bit_depth": integer(1, 64),
-        "min_visibility": NUMBER,
-        "max_boxes": optional(integer(1, INT32_MOST)),
-        "upright_labels": BOOL,
-        "masks": TEXT,
         "mask_values": BYTES,
         "compress": TEXT,
         "lossy": TEXT,
@@ -133,7 +129,7 @@ _LABELS = replace(
     with_known(
         "labels of the manifest",
         {
-            **dict.fromkeys(("boxes", "extension", "path_column", "target_column", "text_column", "mask_suffix"), TEXT),
+            **dict.fromkeys(("boxes", "extension", "path_column", "target_column", "text_column"), TEXT),
             **dict.fromkeys(("classes", "root", "unknown"), BOOL),
             "missing": TEXTS,
         },

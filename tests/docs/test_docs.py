@@ -305,7 +305,7 @@ def test_the_format_page_has_the_current_version_and_every_key() -> None:
     ]
     labels |= read_manifest(ROOT / "tests" / "golden" / "texts").labels.keys()
     # no golden store has masks of files
-    assert sorted({*labels, "unknown", "mask_suffix"}) == sorted(documented)
+    assert sorted({*labels, "unknown"}) == sorted(documented)
 
 
 def test_the_format_page_has_every_key_of_a_sample_and_of_the_journal(folder_with_data: Path) -> None:

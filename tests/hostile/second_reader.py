@@ -441,12 +441,10 @@ class Store:
 
 
 LABELS = {"boxes", "extension", "path_column", "target_column", "text_column", "classes", "root", "unknown", "missing"}
-LABELS |= {"mask_suffix"}
 INTEGERS = {
     "max_pixels": (1, INT63),
     "requantize": (1, 32),
     "bit_depth": (1, 65),
-    "max_boxes": (1, INT63),
     "shuffle": (0, 1 << 256),
     "levels": (2, 4),
 }
@@ -454,11 +452,11 @@ INTEGERS = {
 
 def check_option(key: str, value: Any) -> None:
     """Refuse an option of another type than the table of the page says."""
-    if key in ("exact", "strict", "upright_labels"):
+    if key in ("exact", "strict"):
         need(type(value) is bool, key)
     elif key in INTEGERS:
-        need((value is None and key in ("shuffle", "max_boxes")) or integer(value, *INTEGERS[key]) >= 0, key)
-    elif key in ("fit", "resample", "channels", "icc", "compress", "lossy", "masks"):
+        need((value is None and key == "shuffle") or integer(value, *INTEGERS[key]) >= 0, key)
+    elif key in ("fit", "resample", "channels", "icc", "compress", "lossy"):
         need(type(value) is str, key)
     elif key == "mask_values":
         need(type(value) is list and all(integer(one, 0, 256) >= 0 for one in value), key)
@@ -467,8 +465,8 @@ def check_option(key: str, value: Any) -> None:
             value is None or (type(value) is list and len(value) == 2 and [integer(side, 1, INT31) for side in value]),
             key,
         )
-    elif key in ("crop_fraction", "min_visibility"):
-        need(number(value) and (key != "crop_fraction" or 0 < value <= 1), key)
+    elif key == "crop_fraction":
+        need(number(value) and 0 < value <= 1, key)
     elif key == "max_size" and value is not None:
         is_short = type(value) is str and re.fullmatch(r"short:[1-9]\d*(/[24])?|\d+/[24]", value)
         need(is_short or integer(value, 1) > 0, key)

@@ -14,7 +14,7 @@ import pytest
 from conftest import interrupted, make_tree, photo
 from PIL import Image, ImageDraw
 
-from packer import OptionsError, PackError, ScanError, pack
+from packer import PackError, ScanError, pack
 from packer.inputs.annotations.boxes import moved_to_rows
 from packer.operations.verify import verify
 from packer.pixels.geometry import Geometry
@@ -143,13 +143,12 @@ def test_boxes_of_upright_pictures_are_not_turned(tmp_path: Path) -> None:
     exif[0x0112] = 6
     photo(40, 20, 1).save(tmp_path / "images" / "a.jpg", exif=exif)
     box = [2, 4, 10, 20]
-    # the size after turning says so; where it says nothing, the option does
+    # the size after turning says so
     sized = coco(tmp_path / "sized.json", {"a.jpg": (20, 40)}, [("a.jpg", box)])
     pack(tmp_path / "images", tmp_path / "sized", boxes=sized, workers=1)
     silent = coco(tmp_path / "silent.json", {"a.jpg": None}, [("a.jpg", box)])
-    pack(tmp_path / "images", tmp_path / "asked", boxes=silent, upright_labels=True, workers=1)
     pack(tmp_path / "images", tmp_path / "turned", boxes=silent, workers=1)
-    assert boxes_of(tmp_path / "sized") == boxes_of(tmp_path / "asked") == [[[2, 4, 12, 24]]]
+    assert boxes_of(tmp_path / "sized") == [[[2, 4, 12, 24]]]
     assert boxes_of(tmp_path / "turned") == [[[0, 2, 16, 12]]]
 
 
@@ -199,30 +198,15 @@ def test_a_coco_file_becomes_boxes_targets_and_counts(flat: Path, tmp_path: Path
     assert verify(tmp_path / "out").problems == []
 
 
-def test_boxes_cut_by_the_crop_are_clipped_and_those_mostly_gone_dropped(flat: Path, tmp_path: Path) -> None:
+def test_boxes_cut_by_the_crop_are_clipped_and_those_without_area_in_the_row_dropped(
+    flat: Path, tmp_path: Path
+) -> None:
     # the crop keeps x from 10 to 50
-    boxes = [[0, 0, 20, 20], [2, 0, 10, 20], [0, 20, 9, 20]]
+    boxes = [[0, 0, 20, 20], [2, 0, 10, 20], [0, 20, 9, 20], [0, 0, 10, 20]]
     labels = coco(tmp_path / "c.json", flat_sizes(), [("0.png", box) for box in boxes])
-    for share, expected in ((0.0, 2), (0.2, 2), (0.3, 1), (1.0, 0)):
-        out = tmp_path / f"out{share}"
-        report = pack(flat, out, size=40, boxes=labels, min_visibility=share, workers=1)
-        assert boxes_of(out)[0] == [[0, 0, 10, 20], [0, 0, 2, 20]][:expected]
-        note = "{} of 1 image {} less than {:.0%} of {} area in the row, or none, and {} left out: 0.png."
-        words = ("1 box", "has", share, "its", "is")
-        if expected < 2:
-            words = (f"{3 - expected} boxes", "have", share, "their", "are")
-        assert report.notes == [note.format(*words)]
-        assert MemmapDataset(out).manifest.options["min_visibility"] == share
-
-
-def test_more_boxes_than_allowed_lose_the_smallest(flat: Path, tmp_path: Path) -> None:
-    boxes = [[20, 10, 9, 9], [20, 10, 2, 2], [20, 10, 8, 8], [20, 10, 20, 20]]
-    labels = coco(tmp_path / "c.json", flat_sizes(), [(f"{n}.png", box) for box in boxes for n in (1, 4)])
-    report = pack(flat, tmp_path / "out", size=40, boxes=labels, max_boxes=2, workers=1)
-    assert boxes_of(tmp_path / "out")[4] == [[10, 10, 19, 19], [10, 10, 30, 30]]
-    assert MemmapDataset(tmp_path / "out").store.extras["boxes"].shape == (6, 2, 4)
-    what = "4 boxes of 2 images are left out, the smallest of rows with more than max_boxes=2: 1.png, 4.png."
-    assert report.notes == [what]
+    report = pack(flat, tmp_path / "out", size=40, boxes=labels, workers=1)
+    assert boxes_of(tmp_path / "out")[0] == [[0, 0, 10, 20], [0, 0, 2, 20]]
+    assert report.notes == ["2 boxes of 1 image have no area in the row and are left out: 0.png."]
 
 
 def test_bad_boxes_are_clipped_or_left_out_and_counted(flat: Path, tmp_path: Path) -> None:
@@ -360,16 +344,6 @@ def test_a_manifest_may_have_numbers_beside_boxes_but_no_second_class_list(flat:
         pack(tmp_path / "m.csv", tmp_path / "other", size=32, boxes=labels)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"min_visibility": 1.5}, {"max_boxes": 0}, {"max_boxes": 3, "boxes": None}, {"upright_labels": True, "boxes": None}],
-)  # fmt: skip
-def test_options_of_boxes_are_checked(options: dict[str, Any], flat: Path, tmp_path: Path) -> None:
-    labels = coco(tmp_path / "c.json", flat_sizes(), [])
-    with pytest.raises(OptionsError):
-        pack(flat, tmp_path / "out", size=32, **{"boxes": labels} | options)
-
-
 # -- the same bytes, whatever happens
 
 
@@ -396,8 +370,6 @@ def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_pat
     labels.write_text(json.dumps(changed))
     with pytest.raises(PackError, match="was started with other input files"):
         pack(images, tmp_path / "out", size=32, boxes=labels, resume=True)
-    with pytest.raises(PackError, match=r"\(min_visibility=0\.1, now min_visibility=0\.5\)"):
-        pack(images, tmp_path / "out", size=32, boxes=labels, min_visibility=0.5, resume=True)
 
 
 def test_splits_share_one_coco_file(tmp_path: Path) -> None:
@@ -417,7 +389,7 @@ def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path)
         shutil.move(tmp_path / "images" / split / "class0" / "000.jpg", tmp_path / "images" / split / f"{split}.jpg")
     boxes = [("val/val.jpg", [5 * n, 5, 30, 30]) for n in range(3)] + [("train.jpg", [0, 0, 9, 9])]
     labels = coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, boxes)
-    for name, options, most in (("out", {}, 3), ("fewer", {"max_boxes": 2}, 2), ("mixed", {"shuffle": 1}, 3)):
+    for name, options, most in (("out", {}, 3), ("mixed", {"shuffle": 1}, 3)):
         pack(tmp_path / "images", tmp_path / name, size=32, boxes=labels, workers=1, **options)
         stores = [MemmapDataset(tmp_path / name / split, as_tuple=False) for split in ("train", "val")]
         assert [store.manifest.extras["boxes"].row_shape for store in stores] == [(most, 4)] * 2
@@ -493,6 +465,29 @@ def test_yolo_files_beside_the_images_or_apart_become_boxes(folder: str, flat: P
     assert boxes_of(tmp_path / "out")[:2] == [[], [[15, 10, 45, 30], [0, 0, 30, 40]]]
     assert (train.classes, train.store.extras["box_targets"][1].tolist()) == (["cat", "dog"], [1, 0])
     assert verify(tmp_path / "out").problems == []
+
+
+def test_a_yolo_polygon_line_gives_the_box_around_it(flat: Path, tmp_path: Path) -> None:
+    text = "1 0.25 0.25 0.75 0.25 0.5 0.75\n0 0.5 0.5 0.5 0.5\n0 0.1 0.1 0.2 0.1 0.2 0.2 0.1 0.2\n"
+    labels = yolo(flat, tmp_path / "labels", {"1.txt": text, "2.txt": "0 0.1 0.1 0.2 0.1 0.2\n"})
+    report = pack(flat, tmp_path / "out", size="40x60", boxes=labels, workers=1, max_rejects=1)
+    assert boxes_of(tmp_path / "out")[1] == [
+        pytest.approx(box) for box in ([15, 10, 45, 30], [15, 10, 45, 30], [6, 4, 12, 8])
+    ]
+    assert list(report.reasons) == [
+        "line 1 of 2.txt is '0 0.1 0.1 0.2 0.1 0.2'; expected class x y width height, or class and x y of three corners or"
+        " more, the class below 2"
+    ]
+
+
+def test_keypoints_of_a_pose_dataset_are_no_polygon(flat: Path, tmp_path: Path) -> None:
+    labels = yolo(flat, tmp_path / "labels", {"1.txt": "1 0.5 0.5 0.5 0.5 0.1 0.9 0.2 0.8\n"})
+    (tmp_path / "data.yaml").write_text("kpt_shape: [2, 2]\nnames: [cat, dog]\n")
+    report = pack(flat, tmp_path / "out", size="40x60", boxes=labels, workers=1)
+    assert boxes_of(tmp_path / "out")[1] == [[15, 10, 45, 30]]
+    assert report.notes == [
+        f"{tmp_path}/data.yaml has a kpt_shape: of each line the box is read, and the keypoints are left out."
+    ]
 
 
 def test_yolo_finds_labels_where_its_own_layout_has_them(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from conftest import interrupted, photo, store_bytes
 from PIL import Image
 
-from packer import OptionsError, PackError, ScanError, merge, pack, subset, update, verify
+from packer import OptionsError, PackError, merge, pack, subset, update, verify
 from packer.cli.app import run
 from packer.store.state import check_finished
 from reader import MemmapDataset, StoreError
@@ -155,88 +155,11 @@ def test_copies_and_updates_carry_the_values(form: str, binary: Path, tmp_path: 
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
 
 
-def test_the_command_that_resumes_names_values_and_suffix(binary: Path, tmp_path: Path, small_blocks: None) -> None:
-    for n in range(6):
-        save(tmp_path / "named" / f"{n}_mask.png", striped(0, 255))
-    given = {"size": 24, "masks": tmp_path / "named", "mask_suffix": "_mask", "mask_values": "0,255"}
+def test_the_command_that_resumes_names_values(binary: Path, tmp_path: Path, small_blocks: None) -> None:
+    given = {"size": 24, "masks": binary / "masks", "mask_values": "0,255"}
     interrupted(pack, binary / "images", tmp_path / "out", inputs=2, workers=1, **given)
-    with pytest.raises(
-        StoreError, match="mask_suffix='_mask', mask_values='0,255'|mask_values='0,255', .*mask_suffix='_mask'"
-    ):
+    with pytest.raises(StoreError, match="mask_values='0,255'"):
         check_finished(tmp_path / "out")
-
-
-# -- masks by the ends of their names
-
-
-def beside(root: Path, name: str, seed: int) -> None:
-    """Save an image and, beside it, its mask of one value."""
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    photo(40, 30, seed).save(root / f"{name}.jpg")
-    save(root / f"{name}_mask.png", striped(seed))
-
-
-def tree(root: Path) -> Path:
-    for split in ("train", "val"):
-        for n, name in enumerate(("a/1", "a/2", "b/1")):
-            beside(root / split, name, n + 3 * (split == "val"))
-    return root
-
-
-def test_masks_beside_their_images_are_found_by_suffix_and_are_no_images(tmp_path: Path) -> None:
-    images = tree(tmp_path / "images")
-    (images / "train" / "b" / "2_mask.png").write_bytes((images / "train" / "b" / "1_mask.png").read_bytes())
-    given = {"size": 24, "mask_suffix": "_mask", "workers": 1}
-    report = pack(images, tmp_path / "out", masks=images, **given)
-    assert (report.rows, report.rejected, report.ignored) == (6, 0, 7)
-    assert f"1 masks of {images} belong to no image: train/b/2_mask.png." in report.notes
-    for split, first in (("train", 0), ("val", 3)):
-        assert [mask[0, 0] for mask in masks_of(tmp_path / "out" / split)] == [first, first + 1, first + 2]
-        assert MemmapDataset(tmp_path / "out" / split).targets == [0, 0, 1]
-    # of one split the folder of masks may be that, or the one above
-    pack(images / "val", tmp_path / "val", masks=images / "val", **given)
-    assert store_bytes(tmp_path / "val") == store_bytes(tmp_path / "out" / "val")
-    for image in (images / "val").rglob("*.jpg"):
-        image.unlink()
-    with pytest.raises(ScanError, match="val holds no image but the masks that mask_suffix='_mask' names"):
-        pack(images, tmp_path / "none", masks=images, **given)
-    # images may be named so where the masks are elsewhere
-    photo(40, 30, 5).save(tmp_path / "x_mask.jpg")
-    save(tmp_path / "masks" / "x_mask_mask.png", striped(9))
-    paths = tmp_path / "paths.csv"
-    paths.write_text("path\nx_mask.jpg\n")
-    pack(paths, tmp_path / "listed", masks=tmp_path / "masks", **given)
-    assert [mask[0, 0] for mask in masks_of(tmp_path / "listed")] == [9]
-
-
-def test_an_image_without_a_mask_of_that_suffix_is_rejected_and_a_folder_without_any_refused(
-    binary: Path, tmp_path: Path
-) -> None:
-    masks = tmp_path / "masks"
-    shutil.copytree(binary / "masks", masks)
-    for n in (1, 2):
-        (masks / f"{n}.png").rename(masks / f"{n}-gt.png")
-    given = {"size": 24, "masks": masks, "workers": 1}
-    report = pack(binary / "images", tmp_path / "out", mask_suffix="-gt", max_rejects=4, **given)
-    assert (report.rows, {*report.reasons}) == (2, {f"it has no mask {n}-gt.png" for n in (0, 3, 4, 5)})
-    with pytest.raises(
-        ScanError, match=r"masks holds no mask. Expected images named as those to pack, with _m behind that, "
-    ):
-        pack(binary / "images", tmp_path / "none", mask_suffix="_m", **given)
-
-
-def test_a_suffix_is_recorded_compared_and_reused(tmp_path: Path) -> None:
-    images = tree(tmp_path / "images") / "train"
-    given = {"size": 24, "masks": images, "workers": 1}
-    pack(images, tmp_path / "out", mask_suffix="_mask", **given)
-    assert read_manifest(tmp_path / "out").labels == {"mask_suffix": "_mask"}
-    with pytest.raises(PackError, match="was packed with mask_suffix='_mask'. Give it again"):
-        pack(images, tmp_path / "out", resume=True, **given)
-    assert pack(images, tmp_path / "out", resume=True, mask_suffix="_mask", **given).resumed_from == 3
-    beside(images, "b/9", 4)
-    assert update(images, tmp_path / "out", masks=images, workers=1).rows == 4
-    pack(images, tmp_path / "fresh", mask_suffix="_mask", **given)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -248,19 +171,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too large": ({"mask_values": [0, 256]}, "from 0 to 255"),
     "all of them": ({"mask_values": range(256)}, "up to 255 of them"),
     "words": ({"mask_values": "0,person"}, "mask_values is '0,person'"),
-    "of no masks": ({"mask_values": "0", "masks": None}, "mask_values belongs to masks of a folder"),
-    "of drawn masks": (
-        {"mask_values": "0", "masks": "boxes", "boxes": "x"},
-        "mask_values belongs to masks of a folder",
-    ),
-    "no suffix": ({"mask_suffix": ""}, "mask_suffix is '', expected what the names of masks add"),
-    "an extension": ({"mask_suffix": "_mask.png"}, "without an extension: _mask"),
-    "suffix of no masks": ({"mask_suffix": "_m", "masks": None}, "mask_suffix belongs to masks, a folder"),
+    "of no masks": ({"mask_values": "0", "masks": None}, "mask_values belongs to masks."),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_values_and_suffixes_that_are_none_are_refused(what: str, tmp_path: Path) -> None:
+def test_values_that_are_none_are_refused(what: str, tmp_path: Path) -> None:
     given, sentence = REFUSED[what]
     with pytest.raises(OptionsError) as caught:
         pack(tmp_path, tmp_path / "out", **{"size": 8, "masks": tmp_path, **given})

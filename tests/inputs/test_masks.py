@@ -12,7 +12,7 @@ from conftest import make_splits, photo, store_bytes
 from PIL import Image
 from test_boxes import FITS, SIDES, coco, placed, stopped
 
-from packer import OptionsError, PackError, ScanError, pack
+from packer import PackError, ScanError, pack
 from packer.operations.show import contact_sheet
 from packer.operations.verify import verify
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
@@ -72,7 +72,7 @@ def test_a_mask_takes_the_nearest_pixel_where_its_image_is(fit: str, tmp_path: P
         assert np.array_equal(mask, expected)
 
 
-def test_a_mask_of_the_upright_size_is_not_turned_and_the_option_says_so_for_all(tmp_path: Path) -> None:
+def test_a_mask_of_the_upright_size_is_not_turned(tmp_path: Path) -> None:
     for folder in ("images", "masks"):
         (tmp_path / folder).mkdir()
     for name, orientation, size in (("a", 6, (20, 40)), ("b", 3, (40, 20))):
@@ -82,9 +82,7 @@ def test_a_mask_of_the_upright_size_is_not_turned_and_the_option_says_so_for_all
         Image.fromarray(values(2, size)).save(tmp_path / "masks" / f"{name}.png")
     options: dict[str, Any] = {"size": 20, "masks": tmp_path / "masks", "workers": 1}
     pack(tmp_path / "images", tmp_path / "out", **options)
-    pack(tmp_path / "images", tmp_path / "upright", upright_labels=True, **options)
     expected = [values(2, (20, 40))[10:30], values(2, (40, 20))[:, 10:30]]
-    assert np.array_equal(masks_of(tmp_path / "upright"), expected)
     assert np.array_equal(masks_of(tmp_path / "out"), [expected[0], expected[1][::-1, ::-1]])
 
 
@@ -162,8 +160,6 @@ def test_a_folder_without_masks_ends_the_pack_before_it_begins(pairs: tuple[Path
     (tmp_path / "empty").mkdir()
     with pytest.raises(ScanError, match="empty holds no mask"):
         pack(images, tmp_path / "out", masks=tmp_path / "empty")
-    with pytest.raises(OptionsError, match="belongs to boxes and masks"):
-        pack(images, tmp_path / "out", upright_labels=True)
     assert not (tmp_path / "out").exists()
 
 

@@ -118,10 +118,10 @@ def test_what_has_not_changed_is_not_decoded(
 def test_boxes_and_masks_are_read_again_beside_rows_that_are_kept(
     fit: dict[str, Any], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pack(images, tmp_path / "out", **fit, **labels(images, tmp_path), min_visibility=0.2)
+    pack(images, tmp_path / "out", **fit, **labels(images, tmp_path))
     (images / "class0" / "003.jpg").unlink()
     given = labels(images, tmp_path)  # other masks and boxes now
-    pack(images, tmp_path / "fresh", **fit, **given, min_visibility=0.2)
+    pack(images, tmp_path / "fresh", **fit, **given)
     no_decoder(monkeypatch)
     report = update(images, tmp_path / "out", **given)
     assert (report.rows, report.kept, report.gone) == (23, 23, 1)

@@ -89,22 +89,6 @@ from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions
 )
 @INPUTS
 @click.option(
-    "--min-visibility",
-    type=float,
-    default=PackOptions.min_visibility,
-    show_default=True,
-    metavar="SHARE",
-    help="Leave out boxes of which less than this share of their area is in the row.",
-)
-@click.option(
-    "--max-boxes", type=int, metavar="K", help="Most boxes of a row, the largest.  [default: as many as an image has]"
-)
-@click.option(
-    "--upright-labels",
-    is_flag=True,
-    help="Boxes and masks were drawn on upright pictures: do not turn them with EXIF.",
-)
-@click.option(
     "--mask-values",
     metavar="VALUE,...",
     help="Values of masks that become 0, 1, ..., such as 0,255; 255 stays if it is not listed, another value rejects the image.",
@@ -165,8 +149,7 @@ def build(
       pack images/ out/ --fit none --max-size 512 --part 2/8 --resume
       pack images/ out/ --fit none --max-size 512 --engine ray --address head-node:6379
       pack photos/ out/ --size 320 --fit pad --boxes instances.json
-      pack photos/ out/ --size 320 --fit pad --boxes instances.json --masks boxes
-      pack photos/ out/ --size 320 --fit pad --masks annotations/ --mask-suffix _mask --mask-values 0,255
+      pack photos/ out/ --size 320 --fit pad --masks annotations/ --mask-values 0,255
     """
     from packer.packing.pack import pack
 

@@ -13,8 +13,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from packer.option_names import Option
-from packer.options import InputOptions
 from packer.pixels.geometry import Geometry
 from packer.text import counted
 from reader.format.samples import Sample
@@ -28,15 +26,6 @@ _NAMED = 3
 _ROUNDING_PIXELS = 1.0
 # What a note says of several boxes -> of one; none of these sentences holds a name of the user's.
 _SINGULAR = {"have": "has", "are": "is", "reach": "reaches", "their": "its", "they": "it", "were": "was"}
-
-
-@dataclass(frozen=True)
-class BoxRules:
-    """What becomes of boxes: see --min-visibility, --max-boxes and --upright-labels."""
-
-    min_visibility: float = InputOptions.min_visibility
-    max_boxes: int | None = None
-    is_upright: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,26 +45,20 @@ class Boxes:
     targets: Ints
     frames: Floats
     most: int
-    rules: BoxRules = BoxRules()
 
     @classmethod
-    def grouped(cls, owners: Ints, corners: Floats, targets: Ints, frames: Floats, rules: BoxRules) -> Boxes:
+    def grouped(cls, owners: Ints, corners: Floats, targets: Ints, frames: Floats) -> Boxes:
         """Collect boxes that come in any order; owners: int64[M], the input of each."""
         order = np.argsort(owners, kind="stable")
         counts = np.bincount(owners, minlength=len(frames))
-        return cls(counts, corners[order], targets[order], frames, int(counts.max(initial=1)), rules)
-
-    @property
-    def capacity(self) -> int:
-        """K, the boxes that a row has room for: as many as any input of the pack has, unless --max-boxes is less."""
-        return self.most if self.rules.max_boxes is None else min(self.most, self.rules.max_boxes)
+        return cls(counts, corners[order], targets[order], frames, int(counts.max(initial=1)))
 
     def chosen(self, inputs: Sequence[int]) -> Boxes:
         """Return the boxes of these inputs, in this order."""
         index = np.asarray(inputs, np.int64)
         boxes = _ranges(self._starts[index], self.counts[index])
         counts, frames = self.counts[index], self.frames[index]
-        return Boxes(counts, self.corners[boxes], self.targets[boxes], frames, self.most, self.rules)
+        return Boxes(counts, self.corners[boxes], self.targets[boxes], frames, self.most)
 
     def in_rows(self, geometry: Geometry) -> BoxRows:
         """Return what brings them into rows."""
@@ -88,7 +71,7 @@ class Boxes:
 
     def specs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return dtype and row shape of each tensor that they become."""
-        k = self.capacity
+        k = self.most
         return {"boxes": ("float32", (k, 4)), "box_targets": ("int64", (k,)), "box_count": ("int32", ())}
 
     @cached_property
@@ -125,16 +108,13 @@ class BoxRows:
 
     def notes(self) -> list[str]:
         """Say what became of boxes beside being moved, one sentence for each kind of change."""
-        rules = self._boxes.rules
         sentences = {
             "order": "have their corners in the wrong order, which is fixed",
             "outside": "reach outside their picture and are cut to it",
             "empty": "have no area inside their picture and are left out",
-            "hidden": f"have less than {rules.min_visibility:.0%} of their area in the row, or none, and are left out",
-            "many": f"are left out, the smallest of rows with more than {Option('max_boxes', rules.max_boxes)}",
+            "hidden": "have no area in the row and are left out",
             "scaled": "are scaled, as their picture has another size than the label file says",
-            "turned": "are turned as EXIF turns their picture; if they were drawn on upright pictures, use"
-            f" {Option('upright_labels', True)}",
+            "turned": "are turned as EXIF turns their picture",
         }
         notes = []
         for kind, sentence in sentences.items():
@@ -148,7 +128,7 @@ class BoxRows:
 
     def _in_rows(self, boxes: Boxes, owners: Ints, pictures: Ints, names: list[str]) -> tuple[Floats, Flags]:
         """Return corners in row pixels, and which boxes stay."""
-        sizes, orientations, rules = pictures[:, :2], pictures[:, 2], boxes.rules
+        sizes, orientations = pictures[:, :2], pictures[:, 2]
 
         def note(kind: str, is_so: Flags) -> None:
             """Count the boxes for which it is so under a kind of change."""
@@ -156,7 +136,7 @@ class BoxRows:
 
         stored = np.where(orientations[:, None] >= 5, sizes[:, ::-1], sizes)
         # a label file that gives the size after turning was made from upright pictures
-        is_upright = ((boxes.frames == sizes).all(1) & (boxes.frames != stored).any(1)) | rules.is_upright
+        is_upright = (boxes.frames == sizes).all(1) & (boxes.frames != stored).any(1)
         framed = np.where(is_upright[:, None], sizes, stored)
         frames = np.where(boxes.frames == 0, framed, boxes.frames)
         turns = np.where(is_upright, 1, orientations)
@@ -173,13 +153,10 @@ class BoxRows:
         rows = [self._geometry.row_size(self._geometry.resized(*size)) for size in sizes.tolist()]
         inside = moved.clip(0, np.tile(np.array(rows, np.float64).reshape(-1, 2), 2)[owners])
         full, left = _areas(moved), _areas(inside)
-        is_kept = (left > 0) & (left >= rules.min_visibility * full)
+        is_kept = left > 0
         note("empty", full == 0)
         note("hidden", (full > 0) & ~is_kept)
-        is_extra = is_kept.copy()
-        is_extra[is_kept] = _ranks(owners[is_kept], -left[is_kept]) >= self._boxes.capacity
-        note("many", is_extra)
-        return inside, is_kept & ~is_extra
+        return inside, is_kept
 
     def _add(self, kind: str, owners: Ints, names: list[str]) -> None:
         """Count boxes of these pictures, one entry a box."""
@@ -192,7 +169,7 @@ class BoxRows:
 
     def _packed(self, corners: Floats, targets: Ints, owners: Ints, rows: int) -> dict[str, bytes]:
         """Lay boxes into rows of K slots; free ones hold zeros, and target -1."""
-        k = self._boxes.capacity
+        k = self._boxes.most
         counts = np.bincount(owners, minlength=rows)
         slots = np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
         laid, laid_targets = np.zeros((rows, k, 4), "<f4"), np.full((rows, k), -1, "<i8")
@@ -237,15 +214,6 @@ def _ordered(corners: Floats) -> Floats:
 def _areas(corners: Floats) -> Floats:
     areas: Floats = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
     return areas
-
-
-def _ranks(owners: Ints, keys: Floats) -> Ints:
-    """Number the boxes of each owner by their keys: owners 0, 0, 1 and keys 5, 3, 9 -> 1, 0, 0."""
-    order = np.lexsort((keys, owners))
-    counts = np.bincount(owners)
-    ranks = np.empty(len(owners), np.int64)
-    ranks[order] = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return ranks
 
 
 def _ranges(starts: Ints, counts: Ints) -> Ints:

@@ -12,23 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from packer.checksums import sha256_file
-from packer.errors import OutlineError, ScanError
+from packer.errors import ScanError
 from packer.inputs.annotations.box_labels import BoxLabels
 from packer.inputs.class_lists import composed, named_twice, one_spelling
 from packer.option_names import Option
-from packer.pixels.outlines import Outline, box_around, is_finite, outline_of
 from packer.sources.roots import NOWHERE
 from packer.text import counted
 
 
-def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None, *, has_masks: bool = False) -> BoxLabels:
+def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) -> BoxLabels:
     """Read a COCO json: images, annotations with bbox [x, y, width, height] in pixels, categories.
 
     Where there is no bbox, it is that of the segmentation, polygons or RLE; where masks are asked for, that is saved.
     """
     content = _load(path)
     index_of, classes = _categories(path, content["categories"], imposed)
-    found = BoxLabels(len(names), classes, outlines=[[] for _ in names] if has_masks else None)
+    found = BoxLabels(len(names), classes)
     found.digest = sha256_file(path)
     owners = _images(path, content["images"], found, _InputIndex(names, path))
     if not any(owners.values()):
@@ -59,9 +58,8 @@ def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None, *, 
         f"images are not listed in {path.name} and have no boxes",
     )
     if crowds:
-        more = "; the masks have their pixels" if has_masks else ""
         found.notes.append(
-            f"{counted(crowds, 'box around a crowd (iscrowd) is', 'boxes around crowds (iscrowd) are')} left out{more}."
+            f"{counted(crowds, 'box around a crowd (iscrowd) is', 'boxes around crowds (iscrowd) are')} left out."
         )
     return found
 
@@ -129,7 +127,7 @@ def _images(path: Path, images: list[Any], found: BoxLabels, finder: _InputIndex
         if not inputs:
             missing.append(record["file_name"])
         size = record.get("width"), record.get("height")
-        if all(is_finite(side) and side > 0 for side in size):
+        if all(_is_finite(side) and side > 0 for side in size):
             _set_frames(found, inputs, size)
     found.note(
         missing, f"image of {path.name} is not among the inputs", f"images of {path.name} are not among the inputs"
@@ -151,44 +149,16 @@ def _add_annotation(
     found: BoxLabels, inputs: list[int], annotation: dict[str, object], where: str, index_of: dict[int | str, int]
 ) -> None:
     box, category, is_crowd = annotation.get("bbox"), _key(annotation, "category_id"), annotation.get("iscrowd") == 1
-    if is_crowd and found.outlines is None:
+    if is_crowd:
         return
     if category is None or category not in index_of:
         found.refuse(inputs, f"{where} has the category_id {category!r}, which is no category there")
         return
-    try:
-        outline = None
-        if found.outlines is not None or box is None:
-            outline = outline_of(annotation.get("segmentation"))
-            _check_size(outline, found, inputs)
-        corners = None if is_crowd else _corners(box, outline)
-    except OutlineError as e:
-        found.refuse(inputs, f"{where} has {e}")
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_finite, box)):
+        found.refuse(inputs, f"{where} has the bbox {repr(box)[:80]}; expected x, y, width, height")
         return
-    if corners is not None:
-        found.add(inputs, corners, index_of[category])
-    found.add_outline(inputs, outline, index_of[category])
-
-
-def _corners(box: object, outline: Outline | None) -> tuple[float, float, float, float]:
-    if box is None and outline is not None:
-        return box_around(outline)
-    if not isinstance(box, list) or len(box) != 4 or not all(map(is_finite, box)):
-        raise OutlineError(f"the bbox {repr(box)[:80]}; expected x, y, width, height")
     x, y, width, height = box
-    return x, y, x + width, y + height
-
-
-def _check_size(outline: Outline | None, found: BoxLabels, inputs: list[int]) -> None:
-    """Refuse an RLE of another size than the label file says of its image."""
-    if not isinstance(outline, dict):
-        return
-    height, width = outline["size"]
-    for frame in (found.frames[index].tolist() for index in inputs):
-        if any(frame) and frame != [width, height]:
-            raise OutlineError(
-                f"an RLE of {width} x {height} pixels, its image is listed with {frame[0]:g} x {frame[1]:g}"
-            )
+    found.add(inputs, (x, y, x + width, y + height), index_of[category])
 
 
 def _shown(record: object, name: str) -> str:
@@ -222,3 +192,7 @@ class _InputIndex:
 
 def _is_end(one: str, other: str) -> bool:
     return one == other or one.endswith(f"/{other}") or other.endswith(f"/{one}")
+
+
+def _is_finite(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) <= 2.0**53

@@ -14,7 +14,6 @@ from packer.errors import ScanError
 from packer.inputs.annotations.box_labels import BoxLabels
 from packer.inputs.class_lists import MOST_CLASSES, composed, named_lines, named_twice, numbered_classes, read_data_yaml
 from packer.option_names import Option
-from packer.pixels.outlines import Outline, box_around
 from packer.sources.roots import NOWHERE, files_below
 
 # beside or above the label files: one name a line, and ultralytics' file
@@ -22,7 +21,7 @@ _CLASS_FILES = ("classes.txt", "obj.names")
 _DATA_FILES = ("data.yaml", "data.yml")
 
 
-def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *, has_masks: bool = False) -> BoxLabels:
+def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -> BoxLabels:
     """Read a .txt an image, at its relative path: lines of class index, center x, center y, width, height, as fractions.
 
     Or of class index and the corners of a polygon, x and y, three or more (YOLO's segmentation): the box is that around it.
@@ -30,7 +29,7 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *
     files = {file for file in files_below(folder) if file.endswith(".txt")}
     class_file = _class_file(folder)
     classes = imposed or (() if class_file is None else _read_classes(class_file))
-    found = BoxLabels(len(names), classes, outlines=[[] for _ in names] if has_masks else None)
+    found = BoxLabels(len(names), classes)
     found.frames[:] = 1
     missing = []
     used: dict[str, bytes] = {}
@@ -132,7 +131,7 @@ class _LabelFile:
     class_file: str
 
     def read(self, path: Path, *, has_keypoints: bool) -> bytes:
-        """Add the boxes and outlines of a file; what makes no sense refuses the input. Returns its sha256, b"" of none."""
+        """Add the boxes of a file, around polygons too; nonsense refuses the input. Returns its sha256, b"" of none."""
         try:
             data = path.read_bytes()
             lines = data.decode("utf-8-sig").splitlines()
@@ -153,15 +152,12 @@ class _LabelFile:
         return hashlib.sha256(data).digest()
 
     def _add(self, target: int, values: list[float]) -> None:
-        outline: Outline | None = None
         if len(values) == 4:
             x, y, width, height = values
             corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
         else:
-            outline = [values]
-            corners = box_around(outline)
+            corners = (min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2]))
         self.found.add([self.index], corners, target)
-        self.found.add_outline([self.index], outline, target)
 
     def _refuse(self, number: int, line: str, limit: int) -> None:
         known = f", the class below {limit}" if self.found.classes else ""

@@ -147,7 +147,7 @@ def _level_plan(plan: CopyPlan, factor: int) -> CopyPlan:
     if "size" not in own:
         raise PackError(f"{selections[0].path} is damaged: its options have no size. Pack the images again.")
     options = {name: own[name] if name in ("size", "max_size") else value for name, value in plan.options.items()}
-    left_out = {"levels", "min_visibility", "max_boxes", "upright_labels", "masks", "mask_values"}
+    left_out = {"levels", "mask_values"}
     return dataclasses.replace(
         plan,
         selections=selections,
