@@ -83,7 +83,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
             images were rejected than max_rejects allows.
         StoreError: the store cannot be opened.
 
-    Example:
+    Examples:
         >>> train = packed(images_path, out_path, size=32)
         >>> len(train), train[0][0].shape
         (6, torch.Size([3, 32, 32]))

@@ -68,7 +68,7 @@ class MemmapDataset(Dataset[Any]):
         ValueError: arguments that contradict each other.
         ImportError: as_pil without Pillow.
 
-    Example:
+    Examples:
         >>> train = MemmapDataset(store_path)
         >>> images, targets = train[10:20]
         >>> images.shape, train[10][1]

@@ -112,7 +112,7 @@ class MemmapLoader:
         ValueError: arguments that contradict each other or the dataset, one sentence each.
         TypeError: an argument that it does not have, or that of a DataLoader which would change something.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=8, shuffle=True)
         >>> for images, targets in loader:
@@ -300,7 +300,7 @@ class MemmapLoader:
         Raises:
             ValueError: an epoch has no batch.
 
-        Example:
+        Examples:
             >>> from pixpack import MemmapDataset
             >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=64, shuffle=True)
             >>> [step for step, (images, targets) in zip(range(4), loader.forever())]
@@ -408,7 +408,7 @@ class MemmapLoader:
             IndexError: the epoch has no such step, or there is no such rank.
             ValueError: rows come from a sampler, no seed is chosen yet and the order has one, or epoch is not 0 or more.
 
-        Example:
+        Examples:
             >>> from pixpack import MemmapDataset
             >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=8, shuffle=True, seed=0)
             >>> rows = loader.rows(epoch=3, step=1)

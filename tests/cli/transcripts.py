@@ -2,7 +2,7 @@
 
 A transcript is a file of tests/golden/transcripts. Its lines are
 
-    # words for the reader; "# exit-codes.md: 28" names the row of docs/reference that the next commands show
+    # words for the reader
     % a line of shell that prepares something, and must succeed
     $ pack images/ out/ --size 16          a command; what follows is written by running it:
     found 3 classes                        its standard output,
